@@ -1,0 +1,1 @@
+"""Threads and blocking calls: core NATS for programs that wait."""

@@ -1,0 +1,635 @@
+"""
+The machinery of a connection: the state, the link, and the threads that serve it.
+
+Threads: the *reader* receives, feeds the parser and hands messages to sinks; when the link breaks,
+it finds another one. The *flusher* sends what is buffered and keeps the ping schedule. Neither runs
+user code.
+
+Locks, in the order in which they may be taken: ``_lock`` (state, session, listeners), then the
+lock of `Pings`, then that of `Writer`. No lock is held while receiving, sending or calling a user.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from typing import Any, Protocol
+
+from ..errors import (
+    AuthorizationError,
+    BadSubjectError,
+    BadSubscriptionError,
+    ConnectionClosedError,
+    ConnectionDrainingError,
+    ConnectionLostError,
+    DrainTimeoutError,
+    Error,
+    ForkedConnectionError,
+    InvalidArgumentError,
+    MaxPayloadError,
+    ProtocolError,
+    StaleConnectionError,
+    TimeoutError,
+)
+from ..headers import HeadersLike, encode_headers
+from ..net.clock import Deadline
+from ..net.stream import ByteStream
+from ..options import ConnectionOptions, ServerAddress
+from ..protocol import commands
+from ..protocol.auth import Credentials
+from ..protocol.parser import Delivery, Info, Messages, Operation, Ping, Pong, ServerError
+from ..protocol.session import (
+    Interest,
+    ServerInfo,
+    Session,
+    connect_fields,
+    ends_connection,
+    error_from_text,
+)
+from ..protocol.state import ConnectionStatus, Event, next_status
+from ..subjects import check_publish_subject
+from .dialer import Dialer
+from .events import Events
+from .handoff import fresh
+from .link import Link
+from .pings import Pings
+from .request import RequestMux
+from .threads import after_fork, at_exit, spawn
+from .writer import Writer
+
+__all__ = ["Core", "LinkListener", "Sink"]
+
+log = logging.getLogger("jetstream_sync.connection")
+
+#: Subjects that were checked before are remembered, up to this many.
+_REMEMBERED_SUBJECTS = 4096
+#: Seconds that close() gives to what is buffered, and to each thread to end.
+_CLOSE_PATIENCE = 1.0
+
+
+class Sink(Protocol):
+    """Where the messages of one subscription go."""
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        """Take messages; called by the reader, must not wait."""
+        ...
+
+    def ended(self, reason: BaseException) -> None:
+        """Learn that nothing more will come; must not wait."""
+        ...
+
+    def finished(self, deadline: Deadline) -> bool:
+        """Wait until a callback, if there is one, has had its last message; say whether it has."""
+        ...
+
+
+class LinkListener(Protocol):
+    """Something that has to do with the link's coming and going."""
+
+    def link_changed(self, connected: bool) -> None:  # noqa: FBT001 - there are two cases
+        """The link broke, or there is a new one; called by the reader, must not wait."""
+        ...
+
+
+class Core:
+    """
+    A connection without its public face.
+
+    Args:
+        options: how to connect.
+        client_version: the version of this package, for the server's lists.
+
+    Any thread may call its public methods. `open()` comes first.
+    """
+
+    def __init__(self, options: ConnectionOptions, client_version: str) -> None:
+        self.options = options
+        self.name = options.name or "connection"
+        self.reconnects = 0
+        self.errors_received = 0
+        self._client_version = client_version
+        # --- under _lock ---
+        self._lock = threading.Lock()
+        self.status = ConnectionStatus.CONNECTING
+        self._session: Session[Sink] = Session()
+        self._listeners: list[LinkListener] = []
+        self._link: Link | None = None
+        self._cause: Error | None = None  # why the server is about to hang up, or we did
+        self._threads: list[threading.Thread] = []
+        self._received = (0, 0)  # messages and bytes of former links
+        # --- parts with rules of their own ---
+        self.events = Events(self.name, options)
+        self.writer = Writer(options.pending_size, self._sending_failed)
+        self._pings = Pings(
+            self.writer, options.ping_interval, options.max_outstanding_pings, self._give_up_link
+        )
+        self._mux = RequestMux(self)
+        self._dialer = Dialer(options, self._connect_fields)
+        # Subject -> its bytes, for subjects that passed the check.
+        self._checked: dict[str, bytes] = {}
+        self._max_payload = ServerInfo().max_payload
+
+    # --- opening and closing --------------------------------------------------------------------
+
+    def open(self) -> None:
+        """
+        Connect to the first server that accepts, and start the threads.
+
+        Raises:
+            NoServersError, AuthorizationError, ProtocolError, SecureConnectionError: no server did.
+
+        """
+        link = self._dialer.first()
+        with self._lock:
+            self.status = next_status(self.status, Event.HANDSHAKE_DONE)
+        self._use(link)
+        after_fork(self)
+        at_exit(self)
+        self._threads = [
+            spawn(f"reader-{self.name}", self._read, self._crashed),
+            spawn(f"flusher-{self.name}", self._flush_loop, self._crashed),
+        ]
+
+    def close(self) -> None:
+        """End the connection: send what is buffered, for a second at most, then wake every waiter."""
+        with self._lock:
+            alive = self.status is not ConnectionStatus.CLOSED
+        if alive:
+            self.writer.drain(Deadline(_CLOSE_PATIENCE))
+        self._end(ConnectionClosedError("the connection is closed"))
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(_CLOSE_PATIENCE)
+        if any(thread.is_alive() for thread in self._threads[:1]):
+            log.warning("%s: the reader is still busy; it ends with its current attempt", self.name)
+
+    def start_draining(self) -> None:
+        """
+        Take no new subscriptions; ``close()`` must follow.
+
+        Raises:
+            ConnectionClosedError: it is closed, or had no link and is closed now.
+
+        """
+        with self._lock:
+            if self.status is ConnectionStatus.CLOSED:
+                raise self._closed_error()
+            self.status = next_status(self.status, Event.DRAIN)
+            closed = self.status is ConnectionStatus.CLOSED
+        if closed:
+            self._finish(ConnectionClosedError("drained while there was no link"))
+            raise self._closed_error()
+
+    def _end(self, reason: ConnectionClosedError) -> None:
+        """Close with a reason, unless it is closed."""
+        with self._lock:
+            if self.status is ConnectionStatus.CLOSED:
+                return
+            self.status = next_status(self.status, Event.CLOSE)
+        self._finish(reason)
+
+    def _finish(self, reason: ConnectionClosedError) -> None:
+        """Wake everybody with the reason; the status is CLOSED, and this runs once."""
+        self.writer.close(reason)
+        self._dialer.stop()
+        with self._lock:
+            link = self._link
+            interests = list(self._session.interests.values())
+            self._session.interests.clear()
+        if link is not None:
+            link.stream.shutdown()
+        self._pings.close(reason)
+        self._mux.ended(reason)
+        for interest in interests:
+            interest.sink.ended(reason)
+        self._tell(connected=False)
+        self.events.closed()
+
+    def forked(self) -> None:
+        """Become useless in a forked child, without a byte to the server; see `ForkAware`."""
+        reason = ForkedConnectionError(
+            "the connection was opened in the parent process; open one after the fork"
+        )
+        self.writer.forked(reason)
+        self.events.forked()
+        self._lock = threading.Lock()
+        self.status = ConnectionStatus.CLOSED
+        self._threads = []
+        if self._link is not None:
+            # Closes the child's copy of the socket. A shutdown would end the parent's connection.
+            self._link.stream.close()
+        self._mux.ended(reason)
+        for interest in self._session.interests.values():
+            interest.sink.ended(reason)
+        self._session.interests.clear()
+
+    def exiting(self) -> None:
+        """Send what is buffered before the interpreter goes; see `at_exit`."""
+        if self.status is not ConnectionStatus.CLOSED:
+            self.writer.drain(Deadline(_CLOSE_PATIENCE))
+
+    def _closed_error(self) -> BaseException:
+        return fresh(self.writer.closed or ConnectionClosedError("the connection is closed"))
+
+    # --- publishing -----------------------------------------------------------------------------
+
+    def publish(
+        self, subject: str, payload: bytes, reply: str = "", headers: HeadersLike | None = None
+    ) -> None:
+        """Buffer a message; see `Connection.publish`."""
+        known = self._checked.get(subject) or self._check(subject)
+        if reply or headers or payload.__class__ is not bytes:
+            answer = (self._checked.get(reply) or self._check(reply)) if reply else b""
+            self.writer.publish(*self._command(known, payload, answer, headers))
+            return
+        size = len(payload)
+        if size > self._max_payload:
+            raise MaxPayloadError(size, self._max_payload)
+        self.writer.publish(commands.publish(known, b"", payload), size)
+
+    def publish_now(
+        self, subject: str, payload: bytes, reply: bytes, headers: HeadersLike | None = None
+    ) -> None:
+        """Send a message that an answer is awaited to; ``reply`` is one of our own inboxes."""
+        known = self._checked.get(subject) or self._check(subject)
+        command, size = self._command(known, payload, reply, headers)
+        self.writer.send(command, 1, size)
+
+    def publish_soon(
+        self, subject: str, payload: bytes, reply: bytes, headers: HeadersLike | None = None
+    ) -> None:
+        """Buffer a message with a reply that is one of our own inboxes."""
+        known = self._checked.get(subject) or self._check(subject)
+        self.writer.publish(*self._command(known, payload, reply, headers))
+
+    def _command(
+        self, subject: bytes, payload: bytes, reply: bytes, headers: HeadersLike | None
+    ) -> tuple[bytes, int]:
+        """Return the command for a message, and the size of its headers and payload."""
+        if payload.__class__ is not bytes:
+            if not isinstance(payload, (bytes, bytearray, memoryview)):
+                raise InvalidArgumentError(
+                    f"a payload is bytes, not {type(payload).__name__}; encode it first"
+                )
+            payload = bytes(payload)
+        header = encode_headers(headers) if headers else b""
+        size = len(header) + len(payload)
+        if size > self._max_payload:
+            raise MaxPayloadError(size, self._max_payload)
+        if header:
+            return commands.publish_with_headers(subject, reply, header, payload), size
+        return commands.publish(subject, reply, payload), size
+
+    def _check(self, subject: str) -> bytes:
+        """Check a subject and remember it; returns its bytes."""
+        check_publish_subject(subject)
+        try:
+            checked = subject.encode()
+        except UnicodeEncodeError as error:
+            raise BadSubjectError(subject, "it can not be encoded as UTF-8") from error
+        if len(self._checked) >= _REMEMBERED_SUBJECTS:
+            self._checked = {}
+        self._checked[subject] = checked
+        return checked
+
+    # --- subscribing ----------------------------------------------------------------------------
+
+    def add_interest(self, subject: str, queue: str, sink: Sink) -> Interest[Sink]:
+        """
+        Subscribe; the command goes out with the next flush or by the flusher.
+
+        Raises:
+            ConnectionDrainingError: the connection is draining.
+            ConnectionClosedError: it is closed.
+
+        """
+        with self._lock:
+            self._must_be_open()
+            interest, command = self._session.subscribe(subject, queue, sink)
+            self.writer.append(command)
+        return interest
+
+    def add_interest_quietly(self, subject: str, sink: Sink) -> Interest[Sink]:
+        """Subscribe where the caller sends something right behind, which takes this along."""
+        with self._lock:
+            self._must_be_open()
+            interest, command = self._session.subscribe(subject, "", sink)
+            self.writer.append_quietly(command)
+        return interest
+
+    def remove_interest(self, interest: Interest[Sink], limit: int = 0) -> None:
+        """End a subscription, at once or after ``limit`` messages; its sink is told by the caller."""
+        with self._lock:
+            if interest.sid in self._session.interests:
+                self.writer.append(self._session.unsubscribe(interest, limit))
+
+    def remove_interest_quietly(self, interest: Interest[Sink]) -> None:
+        """End a subscription that costs nothing to linger: the command waits for company."""
+        with self._lock:
+            if interest.sid in self._session.interests:
+                self.writer.append_quietly(self._session.unsubscribe(interest))
+
+    def drain_interests(self, interests: list[Interest[Sink]], deadline: Deadline) -> None:
+        """
+        Unsubscribe, and return once every message that was on its way has been delivered.
+
+        Raises:
+            DrainTimeoutError: the server did not confirm in time.
+            ConnectionClosedError: the connection is closed, or lost its link.
+
+        """
+        with self._lock:
+            for interest in interests:
+                self.writer.append_quietly(self._session.stop(interest))
+        try:
+            # A pong comes behind everything that the server sent before it.
+            self.flush(deadline)
+        except TimeoutError as error:
+            raise DrainTimeoutError("the server did not confirm in time") from error
+        finally:
+            with self._lock:
+                for interest in interests:
+                    self._session.forget(interest)
+
+    def drain_all(self, deadline: Deadline) -> None:
+        """
+        End every subscription, and wait until their callbacks are through.
+
+        Raises:
+            DrainTimeoutError: not in time.
+            ConnectionClosedError: the connection is closed, or lost its link.
+
+        """
+        # The inbox of requests stays: callbacks that finish may still ask for something.
+        interests = [each for each in self.interests() if each.sink is not self._mux]
+        try:
+            self.drain_interests(interests, deadline)
+        finally:
+            for interest in interests:
+                interest.sink.ended(BadSubscriptionError("the connection was drained"))
+        for interest in interests:
+            if not interest.sink.finished(deadline):
+                raise DrainTimeoutError(f"the callback for {interest.subject!r} is not through")
+
+    def interests(self) -> list[Interest[Sink]]:
+        """Return the subscriptions that there are now."""
+        with self._lock:
+            return list(self._session.interests.values())
+
+    def _must_be_open(self) -> None:
+        """Raise unless something new may be started; ``_lock`` is held."""
+        if self.status is ConnectionStatus.CLOSED:
+            raise self._closed_error()
+        if self.status is ConnectionStatus.DRAINING:
+            raise ConnectionDrainingError("the connection is draining")
+
+    # --- asking ---------------------------------------------------------------------------------
+
+    def request(
+        self, subject: str, payload: bytes, deadline: Deadline, headers: HeadersLike | None = None
+    ) -> Delivery:
+        """Publish and wait for one answer; see `RequestMux.request`."""
+        return self._mux.request(subject, payload, deadline, headers)
+
+    def flush(self, deadline: Deadline) -> None:
+        """Wait until the server has processed what was sent; see `Pings.flush`."""
+        self._pings.flush(deadline)
+
+    def new_inbox(self) -> str:
+        """Return a subject that nobody else uses."""
+        return f"{self.options.inbox_prefix}.{secrets.token_hex(11)}"
+
+    # --- what is known of the link --------------------------------------------------------------
+
+    @property
+    def info(self) -> ServerInfo:
+        """What the server last said of itself."""
+        return self._session.info
+
+    @property
+    def address(self) -> ServerAddress | None:
+        """The server that the link leads to, ``None`` without one."""
+        link = self._link
+        return link.address if link is not None else None
+
+    def received(self) -> tuple[int, int]:
+        """Return the messages, and the bytes of their headers and payloads, that came in so far."""
+        msgs, size = self._received
+        link = self._link
+        if link is not None:
+            msgs += link.parser.messages
+            size += link.parser.message_bytes
+        return msgs, size
+
+    def add_listener(self, listener: LinkListener) -> None:
+        """Tell ``listener`` when the link breaks or is there again, until it is removed."""
+        with self._lock:
+            self._listeners.append(listener)
+
+    def remove_listener(self, listener: LinkListener) -> None:
+        """Tell ``listener`` no more; fine when it was not told."""
+        with self._lock:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+    def _tell(self, *, connected: bool) -> None:
+        with self._lock:
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener.link_changed(connected)
+
+    # --- the reader -----------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """Read link after link, until there is none any more."""
+        link = self._link
+        while link is not None:
+            error = self._read_link(link)
+            link = self._next_link(link, error)
+
+    def _read_link(self, link: Link) -> BaseException:
+        """Read until the link breaks, and return why."""
+        stream, feed = link.stream, link.parser.feed
+        interests = self._session.interests
+        try:
+            for operation in link.early:
+                self._handle(operation)
+            while True:
+                data = stream.receive()
+                if not data:
+                    return ConnectionLostError("the server closed the connection")
+                for operation in feed(data):
+                    if operation.__class__ is Messages:
+                        interest = interests.get(operation.sid)  # type: ignore[union-attr]
+                        if interest is not None:
+                            self._deliver(interest, operation.deliveries)  # type: ignore[union-attr]
+                    else:
+                        self._handle(operation)
+        except OSError as error:
+            # ProtocolError is one, too: a ConnectionError.
+            return error
+
+    def _deliver(self, interest: Interest[Sink], deliveries: list[Delivery]) -> None:
+        interest.delivered += len(deliveries)
+        if not interest.limit or interest.delivered < interest.limit:
+            interest.sink.deliver(deliveries)
+            return
+        surplus = interest.delivered - interest.limit
+        interest.sink.deliver(deliveries[: len(deliveries) - surplus])
+        with self._lock:
+            self._session.forget(interest)
+        interest.sink.ended(limit_reached(interest.limit))
+
+    def _handle(self, operation: Operation) -> None:
+        """Handle what is no message."""
+        if isinstance(operation, Ping):
+            self.writer.append(commands.PONG)
+        elif isinstance(operation, Pong):
+            self._pings.pong()
+        elif isinstance(operation, Info):
+            self._informed(ServerInfo.from_fields(operation.fields))
+        elif isinstance(operation, ServerError):
+            self.errors_received += 1
+            error = error_from_text(operation.text)
+            if ends_connection(error):
+                self._cause = error
+            else:
+                self.events.error(error)
+        elif isinstance(operation, Messages):
+            interest = self._session.interests.get(operation.sid)
+            if interest is not None:
+                self._deliver(interest, operation.deliveries)
+
+    def _informed(self, info: ServerInfo) -> None:
+        """Take note of an INFO that came while connected."""
+        with self._lock:
+            self._session.info = info
+            self._max_payload = info.max_payload
+            link = self._link
+        if link is not None and self._dialer.discovered(info, link.address):
+            self.events.discovered_server()
+        if info.ldm:
+            self.events.lame_duck_mode()
+
+    # --- when the link breaks -------------------------------------------------------------------
+
+    def _next_link(self, broken: Link, error: BaseException) -> Link | None:
+        """Clean up after a link, and find the next one; ``None`` when it is over."""
+        cause = self._cause or error
+        self._cause = None
+        received = self.received()
+        with self._lock:
+            self._received = received
+            self._link = None
+            over = self.status is ConnectionStatus.CLOSED
+            if not over:
+                may = self.options.allow_reconnect and not isinstance(cause, _FINAL)
+                self.status = next_status(self.status, Event.LINK_LOST if may else Event.CLOSE)
+                over = self.status is ConnectionStatus.CLOSED
+                ends_now = over
+            else:
+                ends_now = False
+        broken.stream.shutdown()
+        self._pings.link_down(cause)
+        broken.stream.close()
+        if ends_now:
+            self._finish(closed_because(cause))
+        if over:
+            return None
+        log.info("%s: lost %s: %s", self.name, broken.address.url, cause)
+        self._tell(connected=False)
+        self.events.disconnected()
+        return self._reconnect(cause)
+
+    def _reconnect(self, cause: BaseException) -> Link | None:
+        try:
+            link = self._dialer.again()
+        except Error as error:
+            error.__cause__ = error.__cause__ or cause
+            self.events.error(error)
+            self._end(closed_because(error))
+            return None
+        if link is None:  # closed meanwhile
+            return None
+        with self._lock:
+            if self.status is ConnectionStatus.CLOSED:
+                link.stream.shutdown()
+                link.stream.close()
+                return None
+            self.status = next_status(self.status, Event.HANDSHAKE_DONE)
+        self.reconnects += 1
+        self._use(link)
+        self._tell(connected=True)
+        self.events.reconnected()
+        return link
+
+    def _use(self, link: Link) -> None:
+        """Make a link the one that is read and written."""
+        with self._lock:
+            self._link = link
+            self._session.info = link.info
+            self._max_payload = link.info.max_payload
+            preamble = self._session.resubscribe()
+        self._pings.link_up()
+        self._dialer.discovered(link.info, link.address)
+        self.writer.attach(link.stream, preamble)
+
+    def _sending_failed(self, stream: ByteStream, error: OSError) -> None:
+        """Wake the reader, which sees to it; called by whoever was sending."""
+        link = self._link
+        if link is not None and link.stream is stream:
+            log.debug("%s: sending failed: %s", self.name, error)
+            stream.shutdown()
+
+    def _give_up_link(self, error: StaleConnectionError) -> None:
+        """Break the link, for the given reason."""
+        self._cause = error
+        link = self._link
+        if link is not None:
+            link.stream.shutdown()
+
+    def _crashed(self, error: Exception) -> None:
+        """One of the threads met an error that is a fault of this package."""
+        closed = ConnectionClosedError("an internal error ended the connection")
+        closed.__cause__ = error
+        self.events.error(error)
+        self._end(closed)
+
+    def _flush_loop(self) -> None:
+        self.writer.flusher(self._pings.due)
+
+    def _connect_fields(self, info: ServerInfo, address: ServerAddress) -> dict[str, Any]:
+        """Return the fields of CONNECT for a server."""
+        options = self.options
+        fields = connect_fields(
+            name=options.name,
+            version=self._client_version,
+            verbose=options.verbose,
+            pedantic=options.pedantic,
+            echo=not options.no_echo,
+        )
+        if address.user is not None or address.token is not None:
+            login = Credentials(address.user, address.password, address.token)
+        else:
+            login = Credentials(options.user, options.password, options.token)
+        del info  # a nonce to sign is for keys
+        return {**fields, **login.connect_fields()}
+
+
+#: Causes after which another attempt would meet the same.
+_FINAL = (ProtocolError, AuthorizationError)
+
+
+def limit_reached(limit: int) -> Error:
+    """Return the reason of a subscription that got as many messages as it asked for."""
+    return BadSubscriptionError(f"the subscription got the {limit} messages that it asked for")
+
+
+def closed_because(cause: BaseException) -> ConnectionClosedError:
+    """Return ``cause`` where it says that a connection is closed, else an error that has it as cause."""
+    if isinstance(cause, ConnectionClosedError):
+        return cause
+    closed = ConnectionClosedError(f"the connection is closed: {cause}")
+    closed.__cause__ = cause
+    return closed

@@ -1,0 +1,144 @@
+"""Find a server: the first one, and another one after a link broke."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import (
+    AuthorizationError,
+    ConnectionClosedError,
+    Error,
+    NoServersError,
+)
+from ..net.clock import Deadline
+from ..options import ConnectionOptions, ServerAddress
+from ..protocol.session import ServerInfo
+from .link import Link, describe, open_link
+from .pool import ServerPool
+
+__all__ = ["Dialer"]
+
+log = logging.getLogger("jetstream_sync.connection")
+
+#: Seconds by which the wait between two walks of the pool is spread, so that the clients of a
+#: restarted server do not all come at once.
+_JITTER = 0.1
+
+
+class Dialer:
+    """
+    Opens links to the servers of a pool.
+
+    Args:
+        options: which servers, how long, how often.
+        connect_fields: returns the fields of CONNECT for a server's INFO and address.
+
+    `stop()` and `discovered()` may be called by any thread, the rest by one at a time.
+    """
+
+    def __init__(
+        self,
+        options: ConnectionOptions,
+        connect_fields: Callable[[ServerInfo, ServerAddress], dict[str, Any]],
+    ) -> None:
+        self._options = options
+        self._connect_fields = connect_fields
+        # Guards the pool: the reader walks it, and an INFO may change it.
+        self._lock = threading.Lock()
+        self._pool = ServerPool(
+            options.servers,
+            randomize=not options.dont_randomize,
+            max_failures=options.max_reconnect_attempts,
+        )
+        self._stopped = threading.Event()
+
+    def first(self) -> Link:
+        """
+        Try every server once, and return the first link.
+
+        Raises:
+            AuthorizationError, ProtocolError, SecureConnectionError: the only server, or all of
+                them, failed in this way.
+            NoServersError: no server could be reached, for various reasons.
+
+        """
+        failures: list[tuple[ServerAddress, Exception]] = []
+        for address in self._addresses():
+            try:
+                return self._open(address)
+            except (Error, OSError) as error:
+                failures.append((address, error))
+        raise _no_server(failures) from failures[-1][1]
+
+    def again(self) -> Link | None:
+        """
+        Walk the pool until a server accepts, with a wait between two walks.
+
+        Returns:
+            The link, or ``None`` when `stop()` was called.
+
+        Raises:
+            NoServersError: every server failed as often as it may.
+
+        """
+        failures: list[tuple[ServerAddress, Exception]] = []
+        while True:
+            addresses = self._addresses()
+            if not addresses:
+                raise _no_server(failures)
+            failures = []
+            for address in addresses:
+                if self._stopped.is_set():
+                    return None
+                try:
+                    return self._open(address)
+                except (Error, OSError) as error:
+                    log.info("%s: %s: %s", self._options.name, address.url, describe(error))
+                    failures.append((address, error))
+                    with self._lock:
+                        self._pool.failed(address)
+            wait = self._options.reconnect_time_wait
+            if self._stopped.wait(wait + random.uniform(0, _JITTER) if wait else 0):
+                return None
+
+    def stop(self) -> None:
+        """Make `again()` give up."""
+        self._stopped.set()
+
+    def discovered(self, info: ServerInfo, current: ServerAddress) -> bool:
+        """Take the servers that an INFO tells of; say whether there is a new one."""
+        with self._lock:
+            return bool(self._pool.discovered(info.connect_urls, current))
+
+    def addresses(self) -> list[ServerAddress]:
+        """Return the servers that are known."""
+        return self._addresses()
+
+    def _addresses(self) -> list[ServerAddress]:
+        with self._lock:
+            return self._pool.addresses()
+
+    def _open(self, address: ServerAddress) -> Link:
+        link = open_link(
+            address,
+            lambda info: self._connect_fields(info, address),
+            Deadline(self._options.connect_timeout),
+        )
+        with self._lock:
+            self._pool.succeeded(address)
+        return link
+
+
+def _no_server(failures: list[tuple[ServerAddress, Exception]]) -> Error:
+    """Return the error that says best why no server accepted."""
+    kinds = {type(error) for _, error in failures}
+    if len(kinds) == 1 and issubclass(next(iter(kinds)), ConnectionClosedError):
+        last = failures[-1][1]
+        if isinstance(last, AuthorizationError):
+            return AuthorizationError(f"{failures[-1][0].url}: {last}")
+        return last  # type: ignore[return-value]  # checked above
+    return NoServersError(tuple((address.url, describe(error)) for address, error in failures))

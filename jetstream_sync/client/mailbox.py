@@ -1,0 +1,148 @@
+"""
+The queue between the reader and those who read a subscription.
+
+Rules:
+
+1. An item leaves the mailbox only by a `get()` that returns it. Waking a waiter hands it nothing
+   but the news that there is something; a waiter that has just timed out passes the news on.
+2. The fast path takes no lock: `deque.append` and `deque.popleft` are atomic. The lock is taken to
+   go to sleep, to wake, and to close.
+3. The reader never waits here: the lock is held for a few instructions only.
+4. `close()` wakes everybody. What is still in the mailbox can be read; then `get()` raises the reason.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+from ..errors import TimeoutError
+from ..net.clock import Deadline
+from .handoff import fresh
+
+__all__ = ["Mailbox"]
+
+T = TypeVar("T")
+
+
+class Mailbox(Generic[T]):
+    """
+    A queue with one writer and any number of readers.
+
+    `items` is the queue itself: reading threads may ``popleft()`` from it directly, and catch the
+    `IndexError` by calling `get()`.
+    """
+
+    __slots__ = ("_gates", "_lock", "_reason", "items")
+
+    def __init__(self) -> None:
+        self.items: deque[T] = deque()
+        self._lock = threading.Lock()
+        # One closed lock for each sleeping reader, opened to wake it. Changed under the lock.
+        self._gates: deque[threading.Lock] = deque()
+        # Why nothing more will come. Set once, under the lock.
+        self._reason: BaseException | None = None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more will come; items may still be there."""
+        return self._reason is not None
+
+    @property
+    def reason(self) -> BaseException | None:
+        """Why nothing more will come, ``None`` while something may."""
+        return self._reason
+
+    def put(self, items: Iterable[T], count: int) -> None:
+        """
+        Add ``count`` items and wake as many readers.
+
+        A closed mailbox takes items, too: whoever closed it decides whether they are read.
+        """
+        self.items.extend(items)
+        # A reader registers its gate before it looks into the queue for the last time, so either
+        # it sees the items, or its gate is seen here.
+        if self._gates:
+            with self._lock:
+                self._wake(count)
+
+    def get(self, deadline: Deadline) -> T:
+        """
+        Take the next item, waiting for it.
+
+        Args:
+            deadline: when to give up.
+
+        Raises:
+            TimeoutError: nothing came in time.
+            BaseException: the reason that the mailbox was closed with; it is empty.
+
+        """
+        while True:
+            try:
+                return self.items.popleft()
+            except IndexError:
+                self._sleep(deadline)
+
+    def close(self, reason: BaseException) -> None:
+        """Say why nothing more will come, and wake everybody; the first reason stays."""
+        with self._lock:
+            if self._reason is None:
+                self._reason = reason
+            self._wake(len(self._gates))
+
+    def raise_reason(self) -> None:
+        """Raise the reason that the mailbox was closed with; do nothing while it is open."""
+        if self._reason is not None:
+            raise fresh(self._reason)
+
+    def wake_all(self) -> None:
+        """Make every sleeping reader look again; used when what they wait for changed."""
+        with self._lock:
+            self._wake(len(self._gates))
+
+    def forked(self, reason: BaseException) -> None:
+        """Close in a forked child, where a thread that is not there may have held the lock."""
+        self._lock = threading.Lock()
+        self._gates.clear()
+        self._reason = reason
+
+    def _sleep(self, deadline: Deadline) -> None:
+        """Return when there may be an item; raise when there will be none."""
+        gate = threading.Lock()
+        gate.acquire()
+        with self._lock:
+            self._gates.append(gate)
+            if self.items:
+                self._gates.remove(gate)
+                return
+            if self._reason is not None:
+                self._gates.remove(gate)
+                raise fresh(self._reason)
+        woken = False
+        try:
+            woken = gate.acquire(timeout=deadline.lock_timeout())
+        finally:
+            # Timed out, or interrupted by Ctrl-C.
+            if not woken:
+                self._leave(gate)
+        if not woken and not self.items:
+            raise TimeoutError("nothing came in time")
+
+    def _leave(self, gate: threading.Lock) -> None:
+        """Take back a gate; if it was opened just now, somebody else gets the news."""
+        with self._lock:
+            if gate in self._gates:
+                self._gates.remove(gate)
+            elif self.items:
+                self._wake(1)
+
+    def _wake(self, count: int) -> None:
+        """Open ``count`` gates; the lock is held."""
+        for _ in range(min(count, len(self._gates))):
+            self._gates.popleft().release()

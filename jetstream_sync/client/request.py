@@ -1,0 +1,113 @@
+"""
+Requests: one subscription takes the answers to all of them.
+
+The inbox is ``<prefix>.<unique>.*``; the last token says whose answer it is. A request is
+registered in ``_waiting``. Whoever takes it out there settles it: the reader with an answer, the
+requester when its time is up, `close()` with the reason. So an answer that arrives together with
+the end of the time is not lost, and nobody is answered twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import TYPE_CHECKING
+
+from ..errors import NoRespondersError, TimeoutError
+from ..headers import HeadersLike, parse_status
+from ..net.clock import FOREVER, Deadline
+from ..protocol.parser import Delivery
+from .handoff import Handoff, fresh
+
+if TYPE_CHECKING:
+    from .core import Core
+
+__all__ = ["RequestMux"]
+
+
+class RequestMux:
+    """
+    The requests of a connection.
+
+    Args:
+        core: the connection that they go through.
+
+    Any thread may call `request()`.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._inbox = core.new_inbox()
+        self._reply_prefix = self._inbox.encode() + b"."
+        self._tokens = itertools.count(1)
+        self._waiting: dict[bytes, Handoff[Delivery]] = {}
+        # Guards the one-time subscription.
+        self._lock = threading.Lock()
+        self._subscribed = False
+        self._reason: BaseException | None = None
+
+    def request(
+        self, subject: str, payload: bytes, deadline: Deadline, headers: HeadersLike | None = None
+    ) -> Delivery:
+        """
+        Publish a message and wait for the first answer.
+
+        Raises:
+            NoRespondersError: nobody listens on the subject.
+            TimeoutError: no answer came in time.
+            ConnectionClosedError: the connection is closed, or was while waiting.
+            BadSubjectError, InvalidHeaderError, MaxPayloadError: it can not be sent.
+
+        """
+        if not self._subscribed:
+            self._subscribe()
+        token = b"%x" % next(self._tokens)
+        handoff: Handoff[Delivery] = Handoff()
+        self._waiting[token] = handoff
+        try:
+            if self._reason is not None:
+                # Registered too late for close() to see it.
+                raise fresh(self._reason)
+            self._core.publish_now(subject, payload, self._reply_prefix + token, headers)
+            if not handoff.arrived(deadline):
+                if self._waiting.pop(token, None) is not None:
+                    raise TimeoutError(f"no answer on {subject!r} in time")
+                # Somebody took it out at the last moment, and is about to settle it.
+                handoff.arrived(FOREVER)
+        finally:
+            self._waiting.pop(token, None)
+        delivery = handoff.result()
+        if delivery[2] and not delivery[3]:
+            status = parse_status(delivery[2])
+            if status is not None and status.code == 503:
+                raise NoRespondersError(subject)
+        return delivery
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        """Hand the answers to their waiters; called by the reader."""
+        size = len(self._reply_prefix)
+        for delivery in deliveries:
+            handoff = self._waiting.pop(delivery[0][size:], None)
+            if handoff is not None:
+                handoff.set(delivery)
+
+    def ended(self, reason: BaseException) -> None:
+        """Fail every request; the connection is closed."""
+        self._reason = reason
+        while self._waiting:
+            try:
+                _, handoff = self._waiting.popitem()
+            except KeyError:  # the last one was just settled
+                break
+            handoff.fail(reason)
+
+    def finished(self, deadline: Deadline) -> bool:
+        """Say at once that no callback is at work."""
+        del deadline
+        return True
+
+    def _subscribe(self) -> None:
+        with self._lock:
+            if not self._subscribed:
+                self._core.add_interest(f"{self._inbox}.*", "", self)
+                self._subscribed = True

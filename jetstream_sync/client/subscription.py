@@ -1,0 +1,253 @@
+"""A subscription: messages of a subject, waiting to be read, or handed to a callback."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from typing_extensions import Self
+
+from ..errors import (
+    BadSubscriptionError,
+    ConnectionClosedError,
+    DrainTimeoutError,
+    InvalidOptionError,
+    SlowConsumerError,
+    SubscriptionError,
+    TimeoutError,
+)
+from ..net.clock import FOREVER, Deadline
+from ..protocol.parser import Delivery
+from .backlog import Backlog
+from .mailbox import Mailbox
+from .message import Msg
+from .threads import spawn
+
+if TYPE_CHECKING:
+    from .core import Core
+
+__all__ = ["MsgCallback", "Subscription"]
+
+log = logging.getLogger("jetstream_sync.subscription")
+
+#: Called with each message, on the subscription's own thread.
+MsgCallback = Callable[[Msg], object]
+
+
+class Subscription:
+    """
+    The messages of a subject.
+
+    Made by `Connection.subscribe`. Without a callback, messages are read with `next_msg()` or by
+    iterating; the iteration ends when the subscription does. With one, a thread of its own calls
+    it for each message; an error that it raises is reported to ``error_cb`` and the subscription
+    goes on.
+
+    Any thread may use a subscription, and several may read the same one: each message goes to one.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        subject: str,
+        queue: str,
+        callback: MsgCallback | None,
+        msgs_limit: int,
+        bytes_limit: int,
+    ) -> None:
+        self.subject = subject
+        """The subject that was subscribed to."""
+        self.queue = queue
+        """The queue group, empty without one."""
+        self._core = core
+        self._callback = callback
+        self._mailbox: Mailbox[Delivery] = Mailbox()
+        self._backlog = Backlog(msgs_limit, bytes_limit)
+        self._dropped = 0
+        self._slow = False
+        self._thread: threading.Thread | None = None
+        # Set when the callback has had its last message.
+        self._done = threading.Event()
+        self._interest = core.add_interest(subject, queue, self)
+        if callback is None:
+            self._done.set()
+        else:
+            self._thread = spawn(f"subscription-{subject}", self._run)
+
+    # --- what is known of it --------------------------------------------------------------------
+
+    @property
+    def sid(self) -> int:
+        """Its number on the connection."""
+        return self._interest.sid
+
+    @property
+    def delivered(self) -> int:
+        """Messages that came for it so far, dropped ones included."""
+        return self._interest.delivered
+
+    @property
+    def dropped(self) -> int:
+        """Messages that were dropped because too many were waiting."""
+        return self._dropped
+
+    @property
+    def pending_msgs(self) -> int:
+        """Messages that wait to be read."""
+        return len(self._mailbox)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of headers and payload that waited when the last messages came."""
+        return self._backlog.pending_bytes
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether more messages may come."""
+        return not self._mailbox.closed
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def next_msg(self, timeout: float | timedelta | None = 1.0) -> Msg:
+        """
+        Return the next message, waiting for it.
+
+        Args:
+            timeout: in seconds; ``None``: wait for ever; 0: look once.
+
+        Raises:
+            TimeoutError: none came in time.
+            BadSubscriptionError: the subscription has ended, and everything is read.
+            ConnectionClosedError: the connection is closed, and everything is read.
+            SubscriptionError: it has a callback.
+
+        """
+        self._must_be_readable()
+        return self._next(Deadline(timeout))
+
+    def __iter__(self) -> Iterator[Msg]:
+        """Yield messages until the subscription or the connection is ended on purpose."""
+        self._must_be_readable()
+        while True:
+            try:
+                msg = self._next(FOREVER)
+            except BadSubscriptionError:
+                return
+            except ConnectionClosedError as error:
+                if error.__cause__ is None and type(error) is ConnectionClosedError:
+                    return  # closed by the user
+                raise
+            yield msg
+
+    def _next(self, deadline: Deadline) -> Msg:
+        return Msg(self._mailbox.get(deadline), self._core)
+
+    def _must_be_readable(self) -> None:
+        if self._callback is not None:
+            raise SubscriptionError("the subscription has a callback, which gets its messages")
+
+    # --- ending ---------------------------------------------------------------------------------
+
+    def unsubscribe(self, limit: int = 0) -> None:
+        """
+        End the subscription, at once or after a number of messages.
+
+        Args:
+            limit: messages, counted from the subscription's start, after which it ends by itself,
+                also across reconnects; 0: it ends now, and what waits unread is dropped.
+
+        Raises:
+            BadSubscriptionError: it has ended before.
+            ConnectionClosedError: the connection is closed.
+            InvalidOptionError: ``limit`` is below 0.
+
+        """
+        if limit < 0:
+            raise InvalidOptionError("limit", limit, "must be 0 or above")
+        self._mailbox.raise_reason()
+        self._core.remove_interest(self._interest, limit)
+        if not limit:
+            self._mailbox.items.clear()
+        if limit <= self._interest.delivered:
+            self.ended(BadSubscriptionError("the subscription was ended by unsubscribe()"))
+
+    def drain(self, timeout: float | timedelta | None = None) -> None:
+        """
+        End the subscription, but not before every message that is on its way has been handled.
+
+        With a callback, this waits until it has had the last message, unless it is the callback
+        that calls. Without one, the messages can still be read; then reading ends.
+
+        Args:
+            timeout: in seconds; ``None``: the connection's ``drain_timeout``.
+
+        Raises:
+            DrainTimeoutError: it took longer; the rest is dropped.
+            BadSubscriptionError: the subscription has ended before.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        self._mailbox.raise_reason()
+        deadline = Deadline(self._core.options.drain_timeout if timeout is None else timeout)
+        try:
+            self._core.drain_interests([self._interest], deadline)
+        finally:
+            self.ended(BadSubscriptionError("the subscription was drained"))
+        if not self.finished(deadline):
+            self._mailbox.items.clear()
+            raise DrainTimeoutError(f"the callback for {self.subject!r} is not through")
+
+    def finished(self, deadline: Deadline) -> bool:
+        """Wait until the callback, if there is one, has had its last message; say whether it has."""
+        if threading.current_thread() is self._thread:
+            return True
+        return self._done.wait(deadline.left())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_valid:
+            self.unsubscribe()
+
+    # --- the reader's side ----------------------------------------------------------------------
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        """Take messages from the reader; what is above the limits is dropped, and told of."""
+        fitting = self._backlog.admit(deliveries, len(self._mailbox))
+        if fitting == len(deliveries):
+            self._slow = False
+            self._mailbox.put(deliveries, fitting)
+            return
+        self._mailbox.put(deliveries[:fitting], fitting)
+        self._dropped += len(deliveries) - fitting
+        if not self._slow:
+            # Told once for each time that it falls behind, not for each message.
+            self._slow = True
+            self._core.events.error(SlowConsumerError(self.subject, self.sid, self._dropped))
+
+    def ended(self, reason: BaseException) -> None:
+        """Learn that nothing more will come."""
+        self._mailbox.close(reason)
+
+    # --- the callback's thread ------------------------------------------------------------------
+
+    def _run(self) -> None:
+        callback = self._callback
+        assert callback is not None
+        try:
+            while True:
+                try:
+                    msg = self._next(FOREVER)
+                except (BadSubscriptionError, ConnectionClosedError, TimeoutError):
+                    return
+                try:
+                    callback(msg)
+                except Exception as error:
+                    log.debug("the callback of %r raised", self.subject, exc_info=True)
+                    self._core.events.error(error)
+        finally:
+            self._done.set()

@@ -1,0 +1,115 @@
+"""
+The only maker of threads and timers.
+
+Every thread of this package is a daemon, has a name that starts with ``nats-``, and reports a crash
+instead of dying in silence. What must know of a fork says so here; importing starts nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+__all__ = ["ExitAware", "ForkAware", "after_fork", "at_exit", "spawn", "start_timer"]
+
+log = logging.getLogger("jetstream_sync.threads")
+
+
+class ForkAware(Protocol):
+    """Something that is of no use in a forked child."""
+
+    def forked(self) -> None:
+        """Become unusable; called in the child, where only the calling thread exists."""
+        ...
+
+
+class ExitAware(Protocol):
+    """Something that has work to finish before the interpreter goes."""
+
+    def exiting(self) -> None:
+        """Finish, within a second or so."""
+        ...
+
+
+def spawn(
+    name: str, target: Callable[[], None], crashed: Callable[[Exception], None] | None = None
+) -> threading.Thread:
+    """
+    Start a daemon thread.
+
+    Args:
+        name: what comes after ``nats-`` in its name.
+        target: what it runs.
+        crashed: called on the thread with an error that ``target`` let through; ``None``: the
+            error is only logged.
+
+    Returns:
+        The running thread.
+
+    """
+
+    def run() -> None:
+        try:
+            target()
+        except Exception as error:
+            log.exception("thread %s crashed", thread.name)
+            if crashed is not None:
+                crashed(error)
+
+    thread = threading.Thread(target=run, name=f"nats-{name}", daemon=True)
+    thread.start()
+    return thread
+
+
+def start_timer(name: str, seconds: float, target: Callable[[], None]) -> threading.Timer:
+    """
+    Start a timer: ``target`` runs once on a daemon thread after ``seconds``, unless cancelled.
+
+    Args:
+        name: what comes after ``nats-`` in the thread's name.
+        seconds: how long to wait.
+        target: what to run; it must not raise.
+
+    """
+    timer = threading.Timer(seconds, target)
+    timer.name = f"nats-{name}"
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+# Weak, so that a connection which nobody uses any more can go.
+_fork_aware: weakref.WeakSet[ForkAware] = weakref.WeakSet()
+_exit_aware: weakref.WeakSet[ExitAware] = weakref.WeakSet()
+
+
+def after_fork(member: ForkAware) -> None:
+    """Have ``member.forked()`` called in every child process that is forked from now on."""
+    _fork_aware.add(member)
+
+
+def _tell_child() -> None:
+    for member in list(_fork_aware):
+        member.forked()
+    _fork_aware.clear()
+    _exit_aware.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_tell_child)
+
+
+def at_exit(member: ExitAware) -> None:
+    """Have ``member.exiting()`` called when the interpreter exits in the usual way."""
+    _exit_aware.add(member)
+
+
+@atexit.register
+def _tell_exiting() -> None:
+    for member in list(_exit_aware):
+        member.exiting()

@@ -1,0 +1,302 @@
+"""
+What goes out: a buffer that many threads fill, and one thread at a time empties.
+
+Rules:
+
+1. ``_lock`` guards the buffer and is held for a few instructions only, never while sending. So the
+   reader may append an answer (a PONG) at any time and can not be blocked by a full socket.
+2. ``_sending`` is held by whoever sends. Who finds it taken leaves: its holder looks into the
+   buffer once more after letting go, so nothing is stranded.
+3. A command is sent whole and once. What was taken from the buffer is remembered in ``_batch`` with
+   how much of it has gone out, so that a Ctrl-C in the middle of a send loses nothing.
+4. Back-pressure: who appends to a buffer above its limit waits until the socket took it.
+5. Without a link (while reconnecting) the buffer fills up to ``pending_size``; then it refuses.
+6. A Ctrl-C strikes the main thread only, and only at a call. So the size is raised before the
+   chunk is appended, which comes last, and the flusher is woken before that: whatever is cut
+   off, a buffered command has been counted and will be sent.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from ..errors import ConnectionClosedError, OutboundBufferLimitError, TimeoutError
+from ..net.clock import Deadline
+from ..net.stream import ByteStream
+from ..protocol.commands import PING
+from .handoff import fresh
+
+__all__ = ["Writer"]
+
+#: Bytes in the buffer from which on a publisher sends them itself.
+_SEND_ABOVE = 256 * 1024
+#: Seconds after which somebody who waits for a full socket looks whether there is still a link.
+_LOOK_AGAIN = 0.5
+
+
+class Writer:
+    """
+    The out-buffer of a connection, and the loop of the thread that flushes it.
+
+    Args:
+        pending_size: bytes that are buffered while there is no link.
+        link_broke: called with the stream and the error when sending fails; on any thread, no
+            lock held.
+
+    Any thread may call its methods.
+    """
+
+    def __init__(
+        self, pending_size: int, link_broke: Callable[[ByteStream, OSError], None]
+    ) -> None:
+        self._pending_size = pending_size
+        self._link_broke = link_broke
+        self._lock = threading.Lock()
+        # --- under _lock ---
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self._stream: ByteStream | None = None
+        self._idle = False  # whether the flusher sleeps and has to be woken
+        self.out_msgs = 0
+        self.out_bytes = 0
+        # --- set once, read without a lock ---
+        self.closed: BaseException | None = None
+        # --- under _sending ---
+        self._sending = threading.Lock()
+        self._batch = memoryview(b"")
+        self._sent: list[int] = []  # how much of the batch went out, send by send
+        # The flusher sleeps on this; open means: there is something to do.
+        self._work = threading.Lock()
+        self._work.acquire()
+
+    # --- filling the buffer ---------------------------------------------------------------------
+
+    def publish(self, command: bytes, size: int) -> None:
+        """
+        Append a message's command and let the flusher send it.
+
+        Args:
+            command: the whole command.
+            size: the bytes of headers and payload, for the statistics.
+
+        Raises:
+            ConnectionClosedError: the connection is closed; the reason.
+            OutboundBufferLimitError: there is no link, and the buffer is full.
+
+        """
+        if self.closed is not None:
+            raise fresh(self.closed)
+        with self._lock:
+            if self._idle:
+                self._idle = False
+                self._work.release()
+            if self._stream is None and self._size > self._pending_size:
+                raise OutboundBufferLimitError(self._pending_size)
+            self.out_msgs += 1
+            self.out_bytes += size
+            self._size += len(command)
+            self._chunks.append(command)
+        if self._size > _SEND_ABOVE:
+            self._push_back()
+
+    def append(self, command: bytes) -> None:
+        """Append a command that is no message; never waits, and is for the reader, too."""
+        with self._lock:
+            if self._idle:
+                self._idle = False
+                self._work.release()
+            self._size += len(command)
+            self._chunks.append(command)
+
+    def append_quietly(self, command: bytes) -> None:
+        """Append a command that may wait until something else is sent."""
+        with self._lock:
+            self._size += len(command)
+            self._chunks.append(command)
+
+    def send(self, command: bytes, messages: int = 0, size: int = 0) -> None:
+        """
+        Append a command and send all that is buffered on the calling thread.
+
+        It is for calls that wait for an answer. When another thread is sending, that one takes the
+        command along.
+
+        Raises:
+            ConnectionClosedError: the connection is closed; the reason.
+            OutboundBufferLimitError: there is no link, and the buffer is full.
+
+        """
+        if self.closed is not None:
+            raise fresh(self.closed)
+        with self._lock:
+            if self._stream is None and self._size > self._pending_size:
+                raise OutboundBufferLimitError(self._pending_size)
+            self.out_msgs += messages
+            self.out_bytes += size
+            self._size += len(command)
+            self._chunks.append(command)
+        self._flush()
+
+    def send_buffered(self) -> None:
+        """
+        Send all that is buffered on the calling thread, as `send()` does.
+
+        Raises:
+            ConnectionClosedError: the connection is closed; the reason.
+
+        """
+        if self.closed is not None:
+            raise fresh(self.closed)
+        self._flush()
+
+    # --- emptying it ----------------------------------------------------------------------------
+
+    def flusher(self, next_wake: Callable[[], float]) -> None:
+        """
+        Send what is buffered whenever there is something, until `close()`.
+
+        Args:
+            next_wake: called before each sleep; does what is due and returns the seconds until
+                something is due again.
+
+        """
+        while self.closed is None:
+            self._flush()
+            timeout = next_wake()
+            with self._lock:
+                if self._size and self._stream is not None and not self._sending.locked():
+                    continue
+                self._idle = True
+            if not self._work.acquire(timeout=timeout):
+                with self._lock:
+                    if self._idle:
+                        self._idle = False
+                    else:  # woken just now; take back the permission to wake again
+                        self._work.acquire()
+
+    def wake(self) -> None:
+        """Have the flusher look at its schedule again."""
+        with self._lock:
+            if self._idle:
+                self._idle = False
+                self._work.release()
+
+    def drain(self, deadline: Deadline) -> bool:
+        """Send all that is buffered, waiting for the socket; say whether all of it went out."""
+        while self._size or self._batch:
+            if self._stream is None or self.closed is not None:
+                return False
+            try:
+                if not self._send_if_free(deadline.lock_timeout(), deadline):
+                    return False
+            except TimeoutError:
+                return False
+        return True
+
+    def _flush(self) -> None:
+        """Send all that is buffered, unless somebody is at it."""
+        while self._size and self._stream is not None:
+            if not self._send_if_free(0.0, None):
+                return
+
+    def _push_back(self) -> None:
+        """Wait until the buffer is below its limit, and help with that."""
+        while self._size > _SEND_ABOVE and self._stream is not None:
+            self._send_if_free(_LOOK_AGAIN, None)
+        if self.closed is not None:
+            raise fresh(self.closed)
+
+    def _send_if_free(self, timeout: float, deadline: Deadline | None) -> bool:
+        """Send all if ``_sending`` can be had in ``timeout`` seconds; say whether it could."""
+        taken: list[bool] = []
+        try:
+            # `extend` and `map` run without a byte code in between, so a Ctrl-C can not strike
+            # between taking the lock and knowing that it was taken.
+            taken.extend(map(self._sending.acquire, (True,), (timeout,)))
+            if taken[0]:
+                self._send_all(deadline)
+            return taken[0]
+        finally:
+            if True in taken:
+                self._sending.release()
+
+    def _send_all(self, deadline: Deadline | None) -> None:
+        """
+        Send the batch, and then the buffer until it is empty; ``_sending`` is held.
+
+        Without a deadline this ends when the socket has taken everything or the link is given up:
+        a peer that takes nothing is found out by the pings.
+        """
+        stream = self._stream
+        if stream is None:
+            return
+        while self._take():
+            try:
+                stream.send(self._batch[sum(self._sent) :], self._sent)
+            except BlockingIOError:
+                timeout = _LOOK_AGAIN
+                if deadline is not None:
+                    timeout = min(timeout, deadline.left() or 0.0)
+                    if deadline.expired():
+                        raise TimeoutError("the server takes no more data") from None
+                if self._stream is not stream or self.closed is not None:
+                    return
+                stream.wait_writable(timeout)
+            except OSError as error:
+                self._link_broke(stream, error)
+                return
+
+    def _take(self) -> bool:
+        """Make a batch of the buffer where the last one has gone out; say whether there is one."""
+        if sum(self._sent) < len(self._batch):
+            return True
+        with self._lock:
+            # Two steps that a Ctrl-C can not part: there is no call between the assignments.
+            batch = memoryview(b"".join(self._chunks))
+            sent: list[int] = []
+            self._batch, self._sent, self._chunks, self._size = batch, sent, [], 0
+        return bool(batch)
+
+    # --- links ----------------------------------------------------------------------------------
+
+    def attach(self, stream: ByteStream, preamble: bytes) -> None:
+        """Send to this stream from now on: first ``preamble``, then what was buffered."""
+        with self._sending, self._lock:
+            self._size += len(preamble)
+            self._chunks.insert(0, preamble)
+            self._stream = stream
+            if self._idle:
+                self._idle = False
+                self._work.release()
+
+    def detach(self) -> None:
+        """
+        Stop sending; the link is down, and its stream was shut down.
+
+        A batch that was on its way is dropped: nobody knows how much of it arrived, and a message
+        must not be sent twice. Pings are dropped, for they were meant for the old server.
+        """
+        self._stream = None  # makes a sender give up
+        with self._sending, self._lock:
+            self._batch, self._sent = memoryview(b""), []
+            self._chunks = [chunk for chunk in self._chunks if chunk is not PING]
+            self._size = sum(map(len, self._chunks))
+
+    def forked(self, reason: ConnectionClosedError) -> None:
+        """Refuse everything; locks that a thread of the parent may have held are replaced."""
+        self.closed = reason
+        self._lock = threading.Lock()
+        self._sending = threading.Lock()
+        self._stream = None
+        self._chunks, self._size, self._batch = [], 0, memoryview(b"")
+
+    def close(self, reason: ConnectionClosedError) -> None:
+        """Refuse everything from now on with ``reason``, and end the flusher."""
+        with self._lock:
+            if self.closed is None:
+                self.closed = reason
+            self._chunks, self._size = [], 0
+            if self._idle:
+                self._idle = False
+                self._work.release()

@@ -1,0 +1,573 @@
+"""
+The errors of jetstream_sync.
+
+Everything that the package raises on purpose is one of these::
+
+    Error
+    ├── InvalidArgumentError (also ValueError)        you passed something that can not work
+    │   ├── BadSubjectError                           a subject, queue group or reply
+    │   ├── InvalidNameError                          a stream or consumer name
+    │   ├── InvalidHeaderError                        a header name or value
+    │   ├── InvalidOptionError                        an option or a combination of options
+    │   └── MaxPayloadError                           payload with headers above the server's limit
+    ├── TimeoutError (also the built-in TimeoutError) the time you gave was not enough
+    │   └── DrainTimeoutError
+    ├── ConnectionClosedError (also ConnectionError)  the connection is closed, or was closed while you waited
+    │   ├── ConnectionDrainingError                   it is on its way there
+    │   ├── ConnectionLostError                       the link to the server broke
+    │   ├── StaleConnectionError                      the server no longer answers pings
+    │   ├── ProtocolError                             the server sent something that is not NATS
+    │   ├── AuthorizationError                        the server refused the login
+    │   ├── SecureConnectionError                     TLS is needed, or failed
+    │   ├── ServerRefusedError                        the server closed the connection with an error
+    │   └── ForkedConnectionError                     the connection belongs to the parent process
+    ├── NoServersError (also ConnectionError)         no server could be reached
+    ├── OutboundBufferLimitError                      no link, and the buffer for that time is full
+    ├── ServerUnavailableError                        nats-server can not be started here
+    ├── SubscriptionError
+    │   ├── BadSubscriptionError                      the subscription has ended
+    │   ├── SlowConsumerError                         messages were dropped: you read too slowly
+    │   └── PermissionsError                          the server does not allow the subject
+    ├── NoRespondersError                             nobody listens on the subject of a request
+    └── JetStreamError
+        ├── APIError                                  the server refused; see below
+        ├── NoStreamResponseError                     no stream took the message
+        ├── InvalidResponseError                      an answer that makes no sense
+        ├── TooManyStalledMsgsError                   the window of publish_async stayed full
+        ├── PullError                                 a pull request ended with an error status
+        │   ├── BadRequestStatusError                 400
+        │   ├── ConsumerDeletedError                  409 Consumer Deleted
+        │   ├── ConsumerIsPushBasedError              409 Consumer is push based
+        │   ├── LeadershipChangeError                 409 Leadership Change
+        │   ├── RequestLimitError                     409 Exceeded Max...
+        │   └── PinIDMismatchError                    423
+        ├── NoHeartbeatError                          the consumer went silent
+        ├── OrderedConsumerResetError                 an ordered consumer could not be made again
+        ├── IteratorClosedError                       the iterator or consume handle was stopped
+        ├── NotJSMessageError                         not a message of a stream
+        └── MsgAlreadyAckdError                       it was acknowledged before
+
+`APIError` has a class for each refusal that a program would want to catch, chosen by the
+server's ``err_code`` (and by ``code`` where the ``err_code`` is not known)::
+
+    APIError(code, err_code, description)
+    ├── BadRequestError            400
+    │   ├── StreamNameInUseError, StreamSubjectOverlapError, ConsumerExistsError,
+    │   ├── ConsumerNameInUseError, ConsumerDoesNotExistError, MaxConsumersError,
+    │   ├── WrongLastSequenceError, WrongLastMsgIDError, WrongStreamError,
+    │   └── MessageTTLDisabledError, ...
+    ├── NotFoundError              404
+    │   └── StreamNotFoundError, ConsumerNotFoundError, MessageNotFoundError
+    ├── ServerError                500
+    └── ServiceUnavailableError    503
+        └── JetStreamNotEnabledError, JetStreamNotEnabledForAccountError
+
+The fields of an error are its constructor's arguments, in order, so every error survives pickle:
+Spark and multiprocessing carry them between processes.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+__all__ = [
+    "APIError",
+    "AuthorizationError",
+    "BadRequestError",
+    "BadRequestStatusError",
+    "BadSubjectError",
+    "BadSubscriptionError",
+    "ConnectionClosedError",
+    "ConnectionDrainingError",
+    "ConnectionLostError",
+    "ConsumerDeletedError",
+    "ConsumerDoesNotExistError",
+    "ConsumerExistsError",
+    "ConsumerIsPushBasedError",
+    "ConsumerNameInUseError",
+    "ConsumerNotFoundError",
+    "DrainTimeoutError",
+    "Error",
+    "ForkedConnectionError",
+    "InvalidArgumentError",
+    "InvalidHeaderError",
+    "InvalidNameError",
+    "InvalidOptionError",
+    "InvalidResponseError",
+    "IteratorClosedError",
+    "JetStreamError",
+    "JetStreamNotEnabledError",
+    "JetStreamNotEnabledForAccountError",
+    "LeadershipChangeError",
+    "MaxConsumersError",
+    "MaxPayloadError",
+    "MessageNotFoundError",
+    "MessageTTLDisabledError",
+    "MsgAlreadyAckdError",
+    "NoHeartbeatError",
+    "NoRespondersError",
+    "NoServersError",
+    "NoStreamResponseError",
+    "NotFoundError",
+    "NotJSMessageError",
+    "OrderedConsumerResetError",
+    "OutboundBufferLimitError",
+    "PermissionsError",
+    "PinIDMismatchError",
+    "ProtocolError",
+    "PullError",
+    "RequestLimitError",
+    "SecureConnectionError",
+    "ServerError",
+    "ServerRefusedError",
+    "ServerUnavailableError",
+    "ServiceUnavailableError",
+    "SlowConsumerError",
+    "StaleConnectionError",
+    "StreamNameInUseError",
+    "StreamNotFoundError",
+    "StreamSubjectOverlapError",
+    "SubscriptionError",
+    "TimeoutError",
+    "TooManyStalledMsgsError",
+    "WrongLastMsgIDError",
+    "WrongLastSequenceError",
+    "WrongStreamError",
+]
+
+
+class Error(Exception):
+    """The root of every error that this package raises on purpose."""
+
+
+# --- what the caller passed -------------------------------------------------------------------
+
+
+class InvalidArgumentError(Error, ValueError):
+    """An argument can not work; nothing was sent."""
+
+
+class BadSubjectError(InvalidArgumentError):
+    """A subject, reply subject or queue group is not well formed."""
+
+    def __init__(self, subject: str, reason: str) -> None:
+        super().__init__(subject, reason)
+        self.subject = subject
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"bad subject {self.subject!r}: {self.reason}"
+
+
+class InvalidNameError(InvalidArgumentError):
+    """A stream or consumer name is not well formed."""
+
+    def __init__(self, kind: str, name: str, reason: str) -> None:
+        super().__init__(kind, name, reason)
+        self.kind = kind
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"bad {self.kind} name {self.name!r}: {self.reason}"
+
+
+class InvalidHeaderError(InvalidArgumentError):
+    """A header name or value can not be sent; the value is not repeated here, it may be secret."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"bad header {self.name!r}: {self.reason}"
+
+
+class InvalidOptionError(InvalidArgumentError):
+    """An option's value is out of range, or two options exclude each other."""
+
+    def __init__(self, option: str, value: object, reason: str) -> None:
+        super().__init__(option, value, reason)
+        self.option = option
+        self.value = value
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.option}={self.value!r}: {self.reason}"
+
+
+class MaxPayloadError(InvalidArgumentError):
+    """Payload and headers together are larger than the server accepts."""
+
+    def __init__(self, size: int, max_payload: int) -> None:
+        super().__init__(size, max_payload)
+        self.size = size
+        self.max_payload = max_payload
+
+    def __str__(self) -> str:
+        return (
+            f"the message is {self.size} bytes with its headers; "
+            f"the server accepts {self.max_payload} (its max_payload)"
+        )
+
+
+# --- time -------------------------------------------------------------------------------------
+
+
+class TimeoutError(Error, builtins.TimeoutError):  # noqa: A001 - it is the built-in one, too
+    """The time given to a call ran out."""
+
+
+class DrainTimeoutError(TimeoutError):
+    """Draining took longer than ``drain_timeout``; what was left is dropped."""
+
+
+# --- the connection ---------------------------------------------------------------------------
+
+
+class ConnectionClosedError(Error, builtins.ConnectionError):
+    """The connection is closed; ``__cause__``, when set, says why."""
+
+
+class ConnectionDrainingError(ConnectionClosedError):
+    """The connection or subscription is draining and takes nothing new."""
+
+
+class ConnectionLostError(ConnectionClosedError):
+    """The link to the server broke."""
+
+
+class StaleConnectionError(ConnectionClosedError):
+    """The server left too many pings unanswered, or told us that we did."""
+
+
+class ProtocolError(ConnectionClosedError):
+    """
+    The server sent bytes that are not the NATS protocol.
+
+    ``excerpt`` holds the first bytes of the offending input.
+    """
+
+    def __init__(self, reason: str, excerpt: bytes = b"") -> None:
+        super().__init__(reason, excerpt)
+        self.reason = reason
+        self.excerpt = excerpt
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.excerpt!r}" if self.excerpt else self.reason
+
+
+class AuthorizationError(ConnectionClosedError):
+    """The server refused the login."""
+
+
+class SecureConnectionError(ConnectionClosedError):
+    """TLS was asked for and not offered, is required and not possible, or its handshake failed."""
+
+
+class ServerRefusedError(ConnectionClosedError):
+    """The server sent an error after which it closes the connection; its text is the message."""
+
+
+class ForkedConnectionError(ConnectionClosedError):
+    """The connection was made in a parent process and does not work in this one."""
+
+
+class NoServersError(Error, builtins.ConnectionError):
+    """
+    None of the servers could be reached.
+
+    ``attempts`` pairs each address with the reason that it was not.
+    """
+
+    def __init__(self, attempts: tuple[tuple[str, str], ...] = ()) -> None:
+        super().__init__(attempts)
+        self.attempts = attempts
+
+    def __str__(self) -> str:
+        if not self.attempts:
+            return "no servers to connect to"
+        tried = "; ".join(f"{address}: {reason}" for address, reason in self.attempts)
+        return f"could not connect to NATS: {tried}"
+
+
+class OutboundBufferLimitError(Error):
+    """There is no link to a server now, and ``pending_size`` bytes wait for one; nothing was added."""
+
+    def __init__(self, pending_size: int) -> None:
+        super().__init__(pending_size)
+        self.pending_size = pending_size
+
+    def __str__(self) -> str:
+        return f"not connected, and {self.pending_size} bytes (pending_size) are buffered already"
+
+
+class ServerUnavailableError(Error):
+    """A nats-server program is not there or did not start; the message says what to do."""
+
+
+# --- subscriptions ----------------------------------------------------------------------------
+
+
+class SubscriptionError(Error):
+    """Something is wrong with one subscription; the connection is well."""
+
+
+class BadSubscriptionError(SubscriptionError):
+    """The subscription has ended: it was unsubscribed, drained or reached its limit."""
+
+
+class SlowConsumerError(SubscriptionError):
+    """Messages of a subscription were dropped, because it reached a pending limit."""
+
+    def __init__(self, subject: str, sid: int, dropped: int) -> None:
+        super().__init__(subject, sid, dropped)
+        self.subject = subject
+        self.sid = sid
+        self.dropped = dropped
+
+    def __str__(self) -> str:
+        return (
+            f"slow consumer on {self.subject!r} (sid {self.sid}): "
+            f"{self.dropped} messages dropped so far; read faster or raise its pending limits"
+        )
+
+
+class PermissionsError(SubscriptionError):
+    """The server does not permit publishing to, or subscribing to, a subject."""
+
+
+class NoRespondersError(Error):
+    """Nobody listens on the subject of a request."""
+
+    def __init__(self, subject: str) -> None:
+        super().__init__(subject)
+        self.subject = subject
+
+    def __str__(self) -> str:
+        return f"no responders on {self.subject!r}"
+
+
+# --- JetStream --------------------------------------------------------------------------------
+
+
+class JetStreamError(Error):
+    """The root of what is JetStream's and not the connection's."""
+
+
+class APIError(JetStreamError):
+    """
+    The server refused a JetStream request.
+
+    Subclasses register themselves for an ``err_code``, or for a ``code`` where the server
+    has too many error codes to name; `from_response()` picks the most exact one.
+    """
+
+    #: The class for each known ``err_code`` (nats-server's ``errors.json``).
+    by_err_code: ClassVar[dict[int, type[APIError]]] = {}
+    #: The class for each HTTP-like ``code``, for error codes without a class of their own.
+    by_code: ClassVar[dict[int, type[APIError]]] = {}
+
+    def __init_subclass__(
+        cls, *, err_codes: tuple[int, ...] = (), code: int | None = None, **kwargs: Any
+    ) -> None:
+        super().__init_subclass__(**kwargs)
+        for err_code in err_codes:
+            cls.by_err_code[err_code] = cls
+        if code is not None:
+            cls.by_code[code] = cls
+
+    def __init__(self, code: int, err_code: int, description: str) -> None:
+        super().__init__(code, err_code, description)
+        self.code = code
+        self.err_code = err_code
+        self.description = description
+
+    def __str__(self) -> str:
+        return f"{self.description} (code {self.code}, err_code {self.err_code})"
+
+    @classmethod
+    def from_response(cls, error: Mapping[str, Any]) -> APIError:
+        """
+        Make the most exact error for the ``error`` object of a JetStream reply.
+
+        Args:
+            error: the decoded object, with ``code``, ``err_code`` and ``description``;
+                any of them may be missing, as in replies of old servers.
+
+        Returns:
+            An instance of the class registered for the ``err_code``, else for the ``code``,
+            else of `APIError`. It is returned, not raised.
+
+        """
+        code = int(error.get("code", 0))
+        err_code = int(error.get("err_code", 0))
+        description = str(error.get("description", ""))
+        chosen = cls.by_err_code.get(err_code) or cls.by_code.get(code) or APIError
+        return chosen(code, err_code, description)
+
+
+class BadRequestError(APIError, code=400):
+    """The server could not do what was asked (400)."""
+
+
+class NotFoundError(APIError, code=404):
+    """A stream, consumer or message is not there (404)."""
+
+
+class ServerError(APIError, code=500):
+    """The server failed (500)."""
+
+
+class ServiceUnavailableError(APIError, code=503):
+    """JetStream is not available now, or not at all (503)."""
+
+
+class StreamNotFoundError(NotFoundError, err_codes=(10059,)):
+    """The stream does not exist."""
+
+
+class ConsumerNotFoundError(NotFoundError, err_codes=(10014,)):
+    """The consumer does not exist."""
+
+
+class MessageNotFoundError(NotFoundError, err_codes=(10037,)):
+    """The stream has no such message."""
+
+
+class StreamNameInUseError(BadRequestError, err_codes=(10058,)):
+    """A stream of that name exists with another configuration."""
+
+
+class StreamSubjectOverlapError(BadRequestError, err_codes=(10065,)):
+    """Another stream already takes one of the subjects."""
+
+
+class ConsumerNameInUseError(BadRequestError, err_codes=(10013, 10105)):
+    """The consumer's name is taken."""
+
+
+class ConsumerExistsError(BadRequestError, err_codes=(10148,)):
+    """The consumer exists with another configuration, and the action was ``create``."""
+
+
+class ConsumerDoesNotExistError(BadRequestError, err_codes=(10149,)):
+    """The consumer does not exist, and the action was ``update``."""
+
+
+class MaxConsumersError(BadRequestError, err_codes=(10026,)):
+    """The stream or account has as many consumers as it may have."""
+
+
+class WrongLastSequenceError(BadRequestError, err_codes=(10071, 10164)):
+    """The last sequence (of the stream or subject) is not the expected one; nothing was stored."""
+
+
+class WrongLastMsgIDError(BadRequestError, err_codes=(10070,)):
+    """The last message id is not the expected one; nothing was stored."""
+
+
+class WrongStreamError(BadRequestError, err_codes=(10060,)):
+    """The subject belongs to another stream than the expected one; nothing was stored."""
+
+
+class MessageTTLDisabledError(BadRequestError, err_codes=(10166,)):
+    """The message carries a TTL and the stream does not allow that; nothing was stored."""
+
+
+class JetStreamNotEnabledError(ServiceUnavailableError, err_codes=(10076,)):
+    """JetStream is off on this server."""
+
+
+class JetStreamNotEnabledForAccountError(ServiceUnavailableError, err_codes=(10039,)):
+    """JetStream is off for this account."""
+
+
+class NoStreamResponseError(JetStreamError):
+    """No stream took the message, also after the retries of ADR-22."""
+
+    def __init__(self, subject: str) -> None:
+        super().__init__(subject)
+        self.subject = subject
+
+    def __str__(self) -> str:
+        return f"no stream takes {self.subject!r} (no response; is there a stream for it?)"
+
+
+class InvalidResponseError(JetStreamError):
+    """The server's answer does not make sense."""
+
+
+class TooManyStalledMsgsError(JetStreamError):
+    """The window of ``publish_async`` stayed full for as long as the call was allowed to wait."""
+
+
+class PullError(JetStreamError):
+    """
+    A pull request ended with a status that is an error.
+
+    ``code`` and ``description`` are those of the status message (ADR-37, "Status handling").
+    """
+
+    def __init__(self, code: int, description: str) -> None:
+        super().__init__(code, description)
+        self.code = code
+        self.description = description
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.description}".rstrip()
+
+
+class BadRequestStatusError(PullError):
+    """The server could not read the pull request (400)."""
+
+
+class ConsumerDeletedError(PullError):
+    """The consumer, or its stream, is gone (409 Consumer Deleted, or 503 to a pull request)."""
+
+
+class ConsumerIsPushBasedError(PullError):
+    """The consumer delivers to a subject; it can not be pulled from (409)."""
+
+
+class LeadershipChangeError(PullError):
+    """The consumer's leader moved to another server; pull again (409)."""
+
+
+class RequestLimitError(PullError):
+    """The pull request was over a limit of the consumer (409 Exceeded Max...)."""
+
+
+class PinIDMismatchError(PullError):
+    """Another client holds the pin of the consumer's priority group now (423)."""
+
+
+class NoHeartbeatError(JetStreamError):
+    """Heartbeats of a consumer were missed."""
+
+    def __init__(self, consumer: str, seconds: float) -> None:
+        super().__init__(consumer, seconds)
+        self.consumer = consumer
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        return f"no heartbeat from consumer {self.consumer!r} for {self.seconds:g} s"
+
+
+class OrderedConsumerResetError(JetStreamError):
+    """An ordered consumer lost its consumer on the server and could not make it again."""
+
+
+class IteratorClosedError(JetStreamError):
+    """The message iterator or consume handle was stopped."""
+
+
+class NotJSMessageError(JetStreamError):
+    """The message did not come from a stream: it has no JetStream reply subject."""
+
+
+class MsgAlreadyAckdError(JetStreamError):
+    """The message was acknowledged before."""

@@ -1,0 +1,1 @@
+"""Bytes and time: the only folder that knows of sockets and clocks."""

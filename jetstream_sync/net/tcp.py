@@ -1,0 +1,89 @@
+"""TCP as a `ByteStream`."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+
+from .clock import Deadline
+
+__all__ = ["RECEIVE_SIZE", "TCPStream", "dial"]
+
+#: Bytes asked for with one read: a thousand small messages at a time.
+RECEIVE_SIZE = 256 * 1024
+
+# Lets one thread send without waiting while another waits to receive on the same, blocking socket.
+_DONT_WAIT = getattr(socket, "MSG_DONTWAIT", 0)
+
+
+def dial(host: str, port: int, deadline: Deadline) -> TCPStream:
+    """
+    Connect to a host, trying each of its addresses in turn.
+
+    Args:
+        host: a name or an address.
+        port: the port's number.
+        deadline: when to give up.
+
+    Raises:
+        OSError: no address could be connected to; the last one's error.
+        TimeoutError: the built-in one; the deadline came.
+
+    """
+    connected = socket.create_connection((host, port), timeout=deadline.left())
+    with contextlib.suppress(OSError):
+        # A publish that waits for its ack must not wait for Nagle's algorithm, too.
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return TCPStream(connected, f"{host}:{port}")
+
+
+class TCPStream:
+    """
+    A connected socket.
+
+    Args:
+        connected: the socket, which belongs to the stream from now on.
+        peer: how to call the other end in messages.
+
+    """
+
+    def __init__(self, connected: socket.socket, peer: str) -> None:
+        self.peer = peer
+        self._socket = connected
+        # Read into one buffer that stays: a fresh one of this size for each read would be mapped
+        # and unmapped by the system every time.
+        self._buffer = bytearray(RECEIVE_SIZE)
+        self._view = memoryview(self._buffer)
+
+    def receive(self) -> bytes:
+        """Wait for bytes and return them, ``b""`` at the end."""
+        return bytes(self._view[: self._socket.recv_into(self._buffer)])
+
+    def send(self, data: memoryview, sent: list[int]) -> None:
+        """Send what can be sent without waiting, and append the count to ``sent``."""
+        # `extend` and `map` run without a byte code in between, where a Ctrl-C could strike.
+        sent.extend(map(self._socket.send, (data,), (_DONT_WAIT,)))
+
+    def wait_writable(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds until something can be sent; say whether it can."""
+        if hasattr(select, "poll"):
+            poller = select.poll()
+            poller.register(self._socket, select.POLLOUT)
+            return bool(poller.poll(timeout * 1000))
+        return bool(select.select([], [self._socket], [], timeout)[1])
+
+    def set_timeout(self, timeout: float | None) -> None:
+        """Limit how long `receive()` waits, in seconds; ``None``: for ever."""
+        self._socket.settimeout(timeout)
+
+    def shutdown(self) -> None:
+        """End the stream in both directions and wake whoever waits for it."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the socket."""
+        with contextlib.suppress(OSError):
+            self._socket.close()

@@ -1,0 +1,166 @@
+"""
+How to connect: a frozen record, checked at the door.
+
+The names and defaults are those that users of nats-py know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from .errors import BadSubjectError, InvalidOptionError
+from .subjects import check_publish_subject
+
+__all__ = ["ConnectionOptions", "ErrorCallback", "EventCallback", "ServerAddress", "parse_servers"]
+
+#: Called with what went wrong.
+ErrorCallback = Callable[[Exception], object]
+#: Called when something happened to the connection.
+EventCallback = Callable[[], object]
+
+DEFAULT_PORT: Final = 4222
+DEFAULT_SERVER: Final = f"nats://127.0.0.1:{DEFAULT_PORT}"
+DEFAULT_PENDING_MSGS_LIMIT: Final = 512 * 1024
+DEFAULT_PENDING_BYTES_LIMIT: Final = 128 * 1024 * 1024
+
+_SCHEMES: Final = ("nats", "tls")
+_HAS_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """One server to connect to; a login that its URL carried does not show up in ``repr``."""
+
+    host: str
+    port: int
+    tls: bool = False
+    user: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+
+    @property
+    def url(self) -> str:
+        """The URL without its login."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'tls' if self.tls else 'nats'}://{host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> ServerAddress:
+        """
+        Read a server's URL.
+
+        Args:
+            text: ``nats://host:port``, ``tls://host:port``, ``host:port`` or ``host``; a login may
+                stand in front of the host, as ``user:password@`` or ``token@``.
+
+        Raises:
+            InvalidOptionError: it is not such a URL; the error does not repeat a login.
+
+        """
+        if not isinstance(text, str) or not text.strip():
+            raise InvalidOptionError("servers", text, "a server is a URL, nats://host:port")
+        shown = text.rpartition("@")[2]
+        try:
+            parts = urlsplit(text if _HAS_SCHEME.match(text) else f"nats://{text}")
+            port = parts.port or DEFAULT_PORT
+        except ValueError as error:
+            raise InvalidOptionError("servers", shown, str(error)) from None
+        if parts.scheme not in _SCHEMES:
+            raise InvalidOptionError("servers", shown, "the scheme is nats:// or tls://")
+        if not parts.hostname:
+            raise InvalidOptionError("servers", shown, "there is no host name")
+        if any(character <= " " for character in parts.hostname):
+            raise InvalidOptionError("servers", shown, "a host name has no white space")
+        user = unquote(parts.username) if parts.username else None
+        password = unquote(parts.password) if parts.password is not None else None
+        token = None
+        if user is not None and password is None:
+            user, token = None, user
+        return cls(parts.hostname, port, parts.scheme == "tls", user, password, token)
+
+
+def parse_servers(servers: str | Iterable[str]) -> tuple[ServerAddress, ...]:
+    """
+    Read one server or several.
+
+    Args:
+        servers: a URL, several with commas between them, or an iterable of URLs.
+
+    Raises:
+        InvalidOptionError: there is none, or one is not a URL.
+
+    """
+    urls = servers.split(",") if isinstance(servers, str) else list(servers)
+    if not urls:
+        raise InvalidOptionError("servers", servers, "at least one server is needed")
+    return tuple(ServerAddress.parse(url.strip() if isinstance(url, str) else url) for url in urls)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionOptions:
+    """Everything that `connect()` takes; see there for what each means."""
+
+    servers: tuple[ServerAddress, ...]
+    name: str | None = None
+    user: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    connect_timeout: float = 2.0
+    allow_reconnect: bool = True
+    max_reconnect_attempts: int = 60
+    reconnect_time_wait: float = 2.0
+    ping_interval: float = 120.0
+    max_outstanding_pings: int = 2
+    dont_randomize: bool = False
+    no_echo: bool = False
+    verbose: bool = False
+    pedantic: bool = False
+    inbox_prefix: str = "_INBOX"
+    drain_timeout: float = 30.0
+    pending_size: int = 2 * 1024 * 1024
+    error_cb: ErrorCallback | None = field(default=None, repr=False)
+    disconnected_cb: EventCallback | None = field(default=None, repr=False)
+    reconnected_cb: EventCallback | None = field(default=None, repr=False)
+    closed_cb: EventCallback | None = field(default=None, repr=False)
+    discovered_server_cb: EventCallback | None = field(default=None, repr=False)
+    lame_duck_mode_cb: EventCallback | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for option in ("connect_timeout", "ping_interval", "drain_timeout"):
+            self._in_seconds(option)
+            if getattr(self, option) <= 0:
+                raise InvalidOptionError(option, getattr(self, option), "must be above 0")
+        self._in_seconds("reconnect_time_wait")
+        if self.reconnect_time_wait < 0:
+            raise InvalidOptionError(
+                "reconnect_time_wait", self.reconnect_time_wait, "must be 0 or above"
+            )
+        _at_least("max_outstanding_pings", self.max_outstanding_pings, 1)
+        _at_least("pending_size", self.pending_size, 0)
+        _at_least("max_reconnect_attempts", self.max_reconnect_attempts, -1)
+        try:
+            check_publish_subject(self.inbox_prefix)
+        except BadSubjectError as error:
+            raise InvalidOptionError("inbox_prefix", self.inbox_prefix, error.reason) from None
+        if self.token is not None and self.user is not None:
+            raise InvalidOptionError("token", "...", "a token excludes a user")
+        if self.password is not None and self.user is None:
+            raise InvalidOptionError("password", "...", "a password needs a user")
+
+    def _in_seconds(self, option: str) -> None:
+        value = getattr(self, option)
+        if isinstance(value, timedelta):
+            value = value.total_seconds()
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise InvalidOptionError(option, value, "a time is a number of seconds or a timedelta")
+        object.__setattr__(self, option, float(value))
+
+
+def _at_least(option: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidOptionError(option, value, f"must be a whole number from {least} up")

@@ -1,0 +1,1 @@
+"""Core NATS without I/O: bytes in, operations out, and the other way round."""

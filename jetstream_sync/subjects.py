@@ -1,0 +1,136 @@
+"""
+Subjects, queue groups, stream and consumer names: what is well formed, and what matches.
+
+A name that ends up on a control line is a place where somebody could inject a protocol command,
+so everything is checked here before a byte is made of it. The rules are nats-server's
+(``server/sublist.go``) and ADR-6's; the checks are local and send nothing.
+"""
+
+from __future__ import annotations
+
+import re
+
+from .errors import BadSubjectError, InvalidNameError
+
+__all__ = [
+    "check_consumer_name",
+    "check_publish_subject",
+    "check_queue",
+    "check_stream_name",
+    "check_subject",
+    "subject_matches",
+]
+
+# Names become file names on the server, hence no slashes; ADR-6.
+_FORBIDDEN_IN_NAMES = re.compile(r"[\s>*./\\\x00-\x1f\x7f]")
+_FORBIDDEN_IN_SUBJECTS = re.compile(r"[\s\x00-\x1f\x7f]")
+
+
+def check_publish_subject(subject: str) -> str:
+    """
+    Check a subject that a message is published to, and return it.
+
+    Args:
+        subject: dot-separated tokens; no wildcards.
+
+    Raises:
+        BadSubjectError: it is empty, has white space, control characters, an empty token
+            or a wildcard token.
+
+    """
+    check_subject(subject)
+    # "a*b" and "a>b" are literal tokens; only whole-token wildcards are refused.
+    if ("*" in subject or ">" in subject) and not {"*", ">"}.isdisjoint(subject.split(".")):
+        raise BadSubjectError(subject, "wildcards can not be published to")
+    return subject
+
+
+def check_subject(subject: str) -> str:
+    """
+    Check a subject that may have wildcards, and return it.
+
+    Args:
+        subject: dot-separated tokens; ``*`` stands for one token, a final ``>`` for one or more.
+
+    Raises:
+        BadSubjectError: it is empty, has white space, control characters or an empty token,
+            or ``>`` is not its last token.
+
+    """
+    if not isinstance(subject, str):
+        raise BadSubjectError(repr(subject), "a subject is a str")
+    if not subject:
+        raise BadSubjectError(subject, "it is empty")
+    if _FORBIDDEN_IN_SUBJECTS.search(subject):
+        raise BadSubjectError(subject, "white space and control characters are not allowed")
+    if subject[0] == "." or subject[-1] == "." or ".." in subject:
+        raise BadSubjectError(subject, "it has an empty token")
+    if ">" in subject and ">" in subject.split(".")[:-1]:
+        raise BadSubjectError(subject, "'>' must be the last token")
+    return subject
+
+
+def check_queue(queue: str) -> str:
+    """
+    Check the name of a queue group, and return it.
+
+    Raises:
+        BadSubjectError: it has white space or control characters.
+
+    """
+    if not isinstance(queue, str) or _FORBIDDEN_IN_SUBJECTS.search(queue):
+        raise BadSubjectError(str(queue), "a queue group has no white space or control characters")
+    return queue
+
+
+def check_stream_name(name: str) -> str:
+    """
+    Check a stream's name, and return it.
+
+    Raises:
+        InvalidNameError: it is empty or has white space, a dot, a wildcard or a slash.
+
+    """
+    return _check_name("stream", name)
+
+
+def check_consumer_name(name: str) -> str:
+    """
+    Check a consumer's name, and return it.
+
+    Raises:
+        InvalidNameError: it is empty or has white space, a dot, a wildcard or a slash.
+
+    """
+    return _check_name("consumer", name)
+
+
+def _check_name(kind: str, name: str) -> str:
+    if not isinstance(name, str):
+        raise InvalidNameError(kind, repr(name), "a name is a str")
+    if not name:
+        raise InvalidNameError(kind, name, "it is empty")
+    if _FORBIDDEN_IN_NAMES.search(name):
+        raise InvalidNameError(
+            kind, name, "white space, '.', '*', '>', '/' and '\\' are not allowed"
+        )
+    return name
+
+
+def subject_matches(pattern: str, subject: str) -> bool:
+    """
+    Say whether a subject without wildcards falls under a pattern that may have them.
+
+    Args:
+        pattern: a subject as `check_subject` accepts it.
+        subject: a subject as `check_publish_subject` accepts it.
+
+    """
+    wanted = pattern.split(".")
+    tokens = subject.split(".")
+    for position, token in enumerate(wanted):
+        if token == ">":
+            return len(tokens) > position
+        if position >= len(tokens) or token not in ("*", tokens[position]):
+            return False
+    return len(wanted) == len(tokens)
