@@ -1,0 +1,1 @@
+"""JetStream's records and rules, without I/O: what is sent, what comes back, and what it means."""
