@@ -1,0 +1,1 @@
+"""Benchmarks: against other clients (``python -m tests.bench``) and against our own limits."""

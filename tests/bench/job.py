@@ -1,0 +1,98 @@
+"""
+What passes between the program and a client's process: one job in, one result out, as JSON.
+
+A client's file is a module with one function per row; `serve` reads the job from standard input,
+calls the function of its row and writes the result to standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+
+__all__ = ["Job", "Result", "WrongReadError", "check_read", "numbered_payload", "serve"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """The work of one cell."""
+
+    row: str
+    url: str
+    stream: str
+    subject: str
+    consumer: str
+    """Durable pull consumer to bind to; empty where the row has none."""
+    count: int
+    size: int
+    """Payload of a message, in bytes."""
+    batch: int
+    """Messages per ``fetch``."""
+    window: int
+    """Most publishes without an ack at one time, for ``publish_async``."""
+
+    def to_json(self) -> str:
+        """Write the job as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        """Read what `to_json` wrote."""
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a client says that it did."""
+
+    count: int
+    seconds: float
+    """From before the first call to after the flush that follows the last one."""
+    version: str
+    """The client library's version."""
+
+    def to_json(self) -> str:
+        """Write the result as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Result:
+        """Read what `to_json` wrote."""
+        return cls(**json.loads(text))
+
+
+class WrongReadError(Exception):
+    """A client did not read every message of the stream exactly once and in order."""
+
+
+def numbered_payload(number: int, size: int) -> bytes:
+    """Make the payload of the message with that number, counted from 1."""
+    return b"%012d" % number + b"." * (size - 12)
+
+
+def check_read(last: bytes, received: int, job: Job) -> None:
+    """
+    Check what a client read from the stream.
+
+    The caller has compared each payload with the one before: they were strictly ascending. As many
+    ascending numbers as the stream has, the last of which is the highest, are all of them, once.
+
+    Args:
+        last: the payload that was read last.
+        received: messages read.
+        job: what was to be read.
+
+    Raises:
+        WrongReadError: it is not the whole stream.
+
+    """
+    if received != job.count or last != numbered_payload(job.count, job.size):
+        raise WrongReadError(f"read {received} of {job.count} messages, the last was {last!r}")
+
+
+def serve(rows: Mapping[str, Callable[[Job], Result]]) -> None:
+    """Do the job on standard input and write its result to standard output."""
+    job = Job.from_json(sys.stdin.read())
+    print(rows[job.row](job).to_json())

@@ -1,0 +1,96 @@
+"""nats-py as a blocking program drives it: ``run_until_complete`` around every call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from importlib.metadata import version
+from time import perf_counter
+
+import nats
+from nats.aio.client import Client
+
+from .job import Job, Result, WrongReadError, check_read, serve
+
+_Work = Callable[[asyncio.AbstractEventLoop, Client, Job], float]
+
+
+def _publish(loop: asyncio.AbstractEventLoop, nc: Client, job: Job) -> float:
+    run = loop.run_until_complete
+    js = nc.jetstream()
+    payload = b"x" * job.size
+    start = perf_counter()
+    for _ in range(job.count):
+        run(js.publish(job.subject, payload))
+    return perf_counter() - start
+
+
+def _fetch(loop: asyncio.AbstractEventLoop, nc: Client, job: Job) -> float:
+    run = loop.run_until_complete
+    sub = run(nc.jetstream().pull_subscribe_bind(job.consumer, job.stream))
+    left = job.count
+    last = b""
+    start = perf_counter()
+    while left:
+        messages = run(sub.fetch(min(job.batch, left)))
+        for msg in messages:
+            if msg.data <= last:
+                raise WrongReadError(f"{msg.data!r} after {last!r}")
+            last = msg.data
+            run(msg.ack())
+        left -= len(messages)
+    run(nc.flush())
+    seconds = perf_counter() - start
+    check_read(last, job.count - left, job)
+    return seconds
+
+
+def _ordered(loop: asyncio.AbstractEventLoop, nc: Client, job: Job) -> float:
+    run = loop.run_until_complete
+    js = nc.jetstream()
+    last = b""
+    start = perf_counter()
+    sub = run(js.subscribe(job.subject, stream=job.stream, ordered_consumer=True))
+    for _ in range(job.count):
+        msg = run(sub.next_msg(timeout=5))
+        if msg.data <= last:
+            raise WrongReadError(f"{msg.data!r} after {last!r}")
+        last = msg.data
+    seconds = perf_counter() - start
+    check_read(last, job.count, job)
+    return seconds
+
+
+def _core(loop: asyncio.AbstractEventLoop, nc: Client, job: Job) -> float:
+    run = loop.run_until_complete
+    payload = b"x" * job.size
+    start = perf_counter()
+    for _ in range(job.count):
+        run(nc.publish(job.subject, payload))
+    run(nc.flush())
+    return perf_counter() - start
+
+
+def _with_a_loop(work: _Work) -> Callable[[Job], Result]:
+    def connected(job: Job) -> Result:
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        nc = loop.run_until_complete(nats.connect(job.url))
+        seconds = work(loop, nc, job)
+        loop.run_until_complete(nc.close())
+        loop.close()
+        return Result(job.count, seconds, version("nats-py"))
+
+    return connected
+
+
+if __name__ == "__main__":
+    serve(
+        {
+            "publish": _with_a_loop(_publish),
+            "fetch500": _with_a_loop(_fetch),
+            "fetch1": _with_a_loop(_fetch),
+            "ordered": _with_a_loop(_ordered),
+            "core": _with_a_loop(_core),
+        }
+    )

@@ -1,0 +1,109 @@
+"""jetstream_sync, as a blocking program uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
+from time import perf_counter
+
+import jetstream_sync
+from jetstream_sync import Connection
+
+from .job import Job, Result, WrongReadError, check_read, serve
+
+_ASYNC_TIMEOUT = 60.0
+
+_Work = Callable[[Connection, Job], float]
+
+
+def _publish(nc: Connection, job: Job) -> float:
+    js = nc.jetstream()
+    payload = b"x" * job.size
+    start = perf_counter()
+    for _ in range(job.count):
+        js.publish(job.subject, payload)
+    return perf_counter() - start
+
+
+def _publish_async(nc: Connection, job: Job) -> float:
+    js = nc.jetstream(publish_async_max_pending=job.window)
+    payload = b"x" * job.size
+    start = perf_counter()
+    for _ in range(job.count):
+        js.publish_async(job.subject, payload)
+    js.publish_async_completed(timeout=_ASYNC_TIMEOUT)
+    return perf_counter() - start
+
+
+def _fetch(nc: Connection, job: Job) -> float:
+    consumer = nc.jetstream().get_consumer(job.stream, job.consumer)
+    left = job.count
+    last = b""
+    start = perf_counter()
+    while left:
+        messages = consumer.fetch(min(job.batch, left))
+        for msg in messages:
+            if msg.data <= last:
+                raise WrongReadError(f"{msg.data!r} after {last!r}")
+            last = msg.data
+            msg.ack()
+        left -= len(messages)
+    nc.flush()
+    seconds = perf_counter() - start
+    check_read(last, job.count - left, job)
+    return seconds
+
+
+def _ordered(nc: Connection, job: Job) -> float:
+    stream = nc.jetstream().get_stream(job.stream)
+    received = 0
+    last = b""
+    start = perf_counter()
+    with stream.ordered_consumer().messages() as messages:
+        for msg in islice(messages, job.count):
+            if msg.data <= last:
+                raise WrongReadError(f"{msg.data!r} after {last!r}")
+            last = msg.data
+            received += 1
+        seconds = perf_counter() - start
+    check_read(last, received, job)
+    return seconds
+
+
+def _core(nc: Connection, job: Job) -> float:
+    payload = b"x" * job.size
+    start = perf_counter()
+    for _ in range(job.count):
+        nc.publish(job.subject, payload)
+    nc.flush()
+    return perf_counter() - start
+
+
+def _connected(work: _Work) -> Callable[[Job], Result]:
+    def run(job: Job) -> Result:
+        with jetstream_sync.connect(job.url) as nc:
+            seconds = work(nc, job)
+        return Result(job.count, seconds, _version())
+
+    return run
+
+
+def _version() -> str:
+    try:
+        return version("jetstream-sync")
+    except PackageNotFoundError:
+        return "(source tree)"
+
+
+if __name__ == "__main__":
+    serve(
+        {
+            "publish": _connected(_publish),
+            "publish_async": _connected(_publish_async),
+            "fetch500": _connected(_fetch),
+            "fetch1": _connected(_fetch),
+            "ordered": _connected(_ordered),
+            "core": _connected(_core),
+        }
+    )

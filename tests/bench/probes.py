@@ -1,0 +1,414 @@
+"""The probes of ``limits``: each takes a server's address and a scale, and returns measures."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import jetstream_sync
+from jetstream_sync import AckPolicy, Connection, Consumer, ConsumerConfig
+
+from .clients import ROOT
+from .referee import NotDoneError, Referee
+from .rows import MESSAGE_BYTES
+
+__all__ = ["PROBES", "Measure"]
+
+_STREAM = "JETSTREAM_SYNC_LIMITS"
+_SUBJECT = "jetstream_sync_limits.message"
+_CONSUMER = "reader"
+_TIMEOUT = 60.0
+
+_BLOCK = 100_000
+"""Messages that are put into a stream at a time."""
+_WINDOW = 10_000
+"""Messages that one cost per message is measured over."""
+
+_MIB = 1024 * 1024
+
+_IMPORT = """
+import json, sys, time
+start = time.perf_counter()
+import jetstream_sync
+seconds = time.perf_counter() - start
+import threading
+print(json.dumps([seconds, threading.active_count()]))
+"""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One line of the table."""
+
+    what: str
+    value: float
+    unit: str = ""
+    aim: float | None = None
+    """None: the number is for information."""
+    at_least: bool = False
+    """The aim is a lower limit; else it is an upper one."""
+    digits: int = 1
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the aim is reached; None when there is none."""
+        if self.aim is None:
+            return None
+        return self.value >= self.aim if self.at_least else self.value <= self.aim
+
+    def to_record(self) -> dict[str, Any]:
+        """Write it for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> Measure:
+        """Read what `to_record` wrote."""
+        return cls(**record)
+
+
+def _import(url: str, scale: float) -> Sequence[Measure]:
+    """Import the package in fresh interpreters, and count the threads behind it."""
+    del url, scale
+    seconds: list[float] = []
+    threads = 0
+    for _ in range(20):
+        done = subprocess.run(
+            [sys.executable, "-c", _IMPORT], capture_output=True, text=True, cwd=ROOT, check=True
+        )
+        taken, alive = json.loads(done.stdout)
+        seconds.append(taken)
+        threads = max(threads, alive - 1)
+    return [
+        Measure("import jetstream_sync, median of 20", median(seconds) * 1e3, "ms", 80),
+        Measure("import jetstream_sync, best of 20", min(seconds) * 1e3, "ms"),
+        Measure("threads that the import starts", threads, "", 0, digits=0),
+    ]
+
+
+def _connect(url: str, scale: float) -> Sequence[Measure]:
+    """Connect to a server on loopback, and close."""
+    del scale
+    connecting: list[float] = []
+    closing: list[float] = []
+    for _ in range(100):
+        start = time.perf_counter()
+        nc = jetstream_sync.connect(url)
+        connected = time.perf_counter()
+        nc.close()
+        connecting.append(connected - start)
+        closing.append(time.perf_counter() - connected)
+    return [
+        Measure("connect, median of 100", median(connecting) * 1e3, "ms", 5, digits=2),
+        Measure("connect, slowest of 100", max(connecting) * 1e3, "ms", digits=2),
+        Measure("close, median of 100", median(closing) * 1e3, "ms", digits=2),
+    ]
+
+
+def _threads(url: str, scale: float) -> Sequence[Measure]:
+    """Publish with one thread and with eight on one connection, waiting for each ack."""
+    count = max(800, int(16_000 * scale))
+    single: list[float] = []
+    together: list[float] = []
+    with Referee(url) as referee, jetstream_sync.connect(url) as nc:
+        for _ in range(3):
+            for rates, threads in ((single, 1), (together, 8)):
+                referee.make_stream(_STREAM, _SUBJECT)
+                rates.append(_publish_rate(nc, threads, count))
+                stored = referee.api(f"STREAM.INFO.{_STREAM}")["state"]["messages"]
+                if stored != count:
+                    raise NotDoneError(f"{stored} of {count} messages are in the stream")
+        referee.delete_stream(_STREAM)
+    ratio = median(together) / median(single)
+    return [
+        Measure("synchronous publishes, 1 thread", median(single), "/s", digits=0),
+        Measure("synchronous publishes, 8 threads together", median(together), "/s", digits=0),
+        Measure("8 threads / 1 thread", ratio, "", 1.5, at_least=True, digits=2),
+    ]
+
+
+def _publish_rate(nc: Connection, threads: int, count: int) -> float:
+    js = nc.jetstream()
+    payload = b"x" * MESSAGE_BYTES
+    errors: list[Exception] = []
+    barrier = threading.Barrier(threads + 1)
+
+    def work() -> None:
+        barrier.wait(_TIMEOUT)
+        try:
+            for _ in range(count // threads):
+                js.publish(_SUBJECT, payload)
+        except jetstream_sync.Error as error:
+            errors.append(error)
+
+    workers = [threading.Thread(target=work, daemon=True) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    barrier.wait(_TIMEOUT)
+    start = time.perf_counter()
+    for worker in workers:
+        worker.join()
+    seconds = time.perf_counter() - start
+    if errors:
+        raise errors[0]
+    return count / seconds
+
+
+def _connection_memory(url: str, scale: float) -> Sequence[Measure]:
+    """Hold 50 connections, each of which has made a request and a round trip."""
+    del scale
+    count = 50
+    grown: list[float] = []
+    for traced in (False, True):
+        with ExitStack() as connections:
+            _used_connection(url).close()
+            with _memory(traced=traced) as memory:
+                for _ in range(count):
+                    connections.enter_context(_used_connection(url))
+                grown.append(memory() / count / _MIB)
+    resident, python = grown
+    return [
+        Measure("memory of a connection, resident", resident, "MiB", 1, digits=3),
+        Measure("memory of a connection, traced", python, "MiB", 1, digits=3),
+    ]
+
+
+def _used_connection(url: str) -> Connection:
+    nc = jetstream_sync.connect(url)
+    nc.jetstream().account_info()
+    nc.flush()
+    return nc
+
+
+def _waiting_memory(url: str, scale: float) -> Sequence[Measure]:
+    """Let messages wait in a core subscription; their payload is not counted."""
+    count = max(2_000, int(100_000 * scale))
+    grown: list[float] = []
+    with Referee(url) as referee, jetstream_sync.connect(url) as nc:
+        sub = nc.subscribe(_SUBJECT, pending_msgs_limit=2 * count, pending_bytes_limit=1024 * _MIB)
+        nc.flush()
+        for traced in (False, True):
+            with _memory(traced=traced) as memory:
+                referee.publish(_SUBJECT, count, MESSAGE_BYTES)
+                # The answer to the ping comes behind the messages.
+                nc.flush(timeout=_TIMEOUT)
+                grown.append(memory() / count - MESSAGE_BYTES)
+            # All of them were there.
+            for _ in range(count):
+                sub.next_msg(timeout=1.0)
+    return _message_memory("a message in a subscription", grown)
+
+
+def _fetched_memory(url: str, scale: float) -> Sequence[Measure]:
+    """Hold messages that one ``fetch`` has returned; their payload is not counted."""
+    count = max(2_000, int(100_000 * scale))
+    grown: list[float] = []
+    with Referee(url) as referee, jetstream_sync.connect(url) as nc:
+        for traced in (False, True):
+            consumer = _make_filled_consumer(referee, nc, count)
+            with _memory(traced=traced) as memory:
+                held = consumer.fetch(count, timeout=_TIMEOUT)
+                grown.append(memory() / count - MESSAGE_BYTES)
+            if len(held) != count:
+                raise NotDoneError(f"fetched {len(held)} of {count} messages")
+            del held
+        referee.delete_stream(_STREAM)
+    return _message_memory("a fetched message", grown)
+
+
+def _message_memory(what: str, grown: Sequence[float]) -> Sequence[Measure]:
+    return [
+        Measure(f"memory of {what} above its payload, {way}", value, "bytes", 400, digits=0)
+        for way, value in zip(("resident", "traced"), grown, strict=True)
+    ]
+
+
+def _pulled_ahead(url: str, scale: float) -> Sequence[Measure]:
+    """Take one message of a continuous pull, stop reading, and ask the server what it has sent."""
+    count = max(5_000, int(50_000 * scale))
+    limit = 500
+    with Referee(url) as referee, jetstream_sync.connect(url) as nc:
+        consumer = _make_filled_consumer(referee, nc, count)
+        with consumer.messages(max_messages=limit) as messages:
+            messages.next(timeout=5.0)
+            # Two round trips: whatever the first message has caused to be asked for has been sent.
+            nc.flush()
+            nc.flush()
+            sent = referee.consumer_info(_STREAM, _CONSUMER)["delivered"]["consumer_seq"]
+        referee.delete_stream(_STREAM)
+    what = f"messages ahead of a reader with max_messages={limit}"
+    return [Measure(what, sent - 1, "", limit, digits=0)]
+
+
+def _make_filled_consumer(referee: Referee, nc: Connection, count: int) -> Consumer:
+    referee.make_stream(_STREAM, _SUBJECT)
+    referee.fill(_SUBJECT, 1, count, MESSAGE_BYTES)
+    return nc.jetstream().create_consumer(
+        _STREAM, ConsumerConfig(durable_name=_CONSUMER, ack_policy=AckPolicy.NONE)
+    )
+
+
+def _flat_ordered(url: str, scale: float) -> Sequence[Measure]:
+    """Read 5 million messages through one ordered consumer's iterator."""
+    with Referee(url) as referee, jetstream_sync.connect(url) as nc:
+        _make_rolling_stream(referee)
+        stream = nc.jetstream().get_stream(_STREAM)
+        with stream.ordered_consumer().messages() as messages:
+
+            def read() -> None:
+                for _ in islice(messages, _WINDOW):
+                    pass
+
+            measures = _flat("ordered read", referee, read, scale)
+        referee.delete_stream(_STREAM)
+    return measures
+
+
+def _flat_fetch(url: str, scale: float) -> Sequence[Measure]:
+    """Read 5 million messages through one consumer's ``fetch``, acking each."""
+    with Referee(url) as referee, jetstream_sync.connect(url) as nc:
+        _make_rolling_stream(referee)
+        referee.make_consumer(_STREAM, _CONSUMER)
+        consumer = nc.jetstream().get_consumer(_STREAM, _CONSUMER)
+
+        def read() -> None:
+            left = _WINDOW
+            while left:
+                messages = consumer.fetch(min(500, left))
+                for msg in messages:
+                    msg.ack()
+                left -= len(messages)
+
+        measures = _flat("fetch(500), ack each", referee, read, scale)
+        referee.delete_stream(_STREAM)
+    return measures
+
+
+def _flat(
+    title: str, referee: Referee, read: Callable[[], None], scale: float
+) -> Sequence[Measure]:
+    blocks = max(3, int(5_000_000 * scale) // _BLOCK)
+    costs: list[list[float]] = []
+    resident: list[float] = []
+    for block in range(blocks):
+        referee.fill(_SUBJECT, block * _BLOCK + 1, (block + 1) * _BLOCK, MESSAGE_BYTES)
+        costs.append([_cost_per_message(read, _WINDOW) for _ in range(_BLOCK // _WINDOW)])
+        resident.append(_resident_bytes())
+    # The first 10,000 warm the interpreter and the allocator up.
+    first, last = median(costs[0][1:]), median(costs[-1])
+    total = f"{blocks * _BLOCK:,}"
+    return [
+        Measure(f"{title}: cost after 10,000 messages", first, "us", digits=2),
+        Measure(f"{title}: cost after {total} messages", last, "us", digits=2),
+        Measure(f"{title}: last / first", last / first, "", 1.2, digits=2),
+        Measure(
+            f"{title}: memory grown since {2 * _BLOCK:,} messages",
+            (resident[-1] - resident[1]) / _MIB,
+            "MiB",
+            8,
+        ),
+    ]
+
+
+def _subscriptions(url: str, scale: float) -> Sequence[Measure]:
+    """Read through two connections in turn, one of which has 10,000 subscriptions besides."""
+    rounds = max(3, int(10 * scale))
+    costs: tuple[list[float], list[float]] = ([], [])
+    with (
+        Referee(url) as referee,
+        jetstream_sync.connect(url) as few,
+        jetstream_sync.connect(url) as many,
+    ):
+        subs = [many.subscribe(f"jetstream_sync_limits.idle.{n}") for n in range(9_999)]
+        many.flush(timeout=_TIMEOUT)
+        _make_rolling_stream(referee)
+        for number in range(rounds):
+            referee.fill(_SUBJECT, number * _BLOCK + 1, (number + 1) * _BLOCK, MESSAGE_BYTES)
+            for nc, taken in zip((few, many), costs, strict=True):
+                taken.append(_cost_per_message(partial(_read_block, nc), _BLOCK))
+        for sub in subs:
+            sub.unsubscribe()
+        referee.delete_stream(_STREAM)
+    one, ten_thousand = median(costs[0]), median(costs[1])
+    return [
+        Measure("ordered read: cost with 1 subscription", one, "us", digits=2),
+        Measure("ordered read: cost with 10,000", ten_thousand, "us", digits=2),
+        Measure("10,000 subscriptions / 1", ten_thousand / one, "", 1.2, digits=2),
+    ]
+
+
+def _read_block(nc: Connection) -> None:
+    stream = nc.jetstream().get_stream(_STREAM)
+    with stream.ordered_consumer().messages() as messages:
+        for _ in islice(messages, _BLOCK):
+            pass
+
+
+def _make_rolling_stream(referee: Referee) -> None:
+    # A block pushes the one before, which has been read, out of the stream.
+    referee.make_stream(_STREAM, _SUBJECT, max_msgs=_BLOCK)
+
+
+def _cost_per_message(work: Callable[[], None], count: int) -> float:
+    """Return the processor time of this process, all threads, in microseconds per message."""
+    start = time.process_time()
+    work()
+    return (time.process_time() - start) / count * 1e6
+
+
+@contextmanager
+def _memory(*, traced: bool) -> Iterator[Callable[[], float]]:
+    """Lend a function that returns by how many bytes memory has grown since."""
+    gc.collect()
+    if traced:
+        tracemalloc.start()
+    read = _traced_bytes if traced else _resident_bytes
+    before = read()
+
+    def grown() -> float:
+        gc.collect()
+        return read() - before
+
+    try:
+        yield grown
+    finally:
+        tracemalloc.stop()
+
+
+def _traced_bytes() -> float:
+    return tracemalloc.get_traced_memory()[0]
+
+
+def _resident_bytes() -> float:
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        return float("nan")
+    return int(statm.read_text().split()[1]) * float(os.sysconf("SC_PAGE_SIZE"))
+
+
+PROBES: Mapping[str, Callable[[str, float], Sequence[Measure]]] = {
+    "import": _import,
+    "connect": _connect,
+    "threads": _threads,
+    "connection-memory": _connection_memory,
+    "waiting-memory": _waiting_memory,
+    "fetched-memory": _fetched_memory,
+    "pulled-ahead": _pulled_ahead,
+    "flat-ordered": _flat_ordered,
+    "flat-fetch": _flat_fetch,
+    "subscriptions": _subscriptions,
+}
+"""Names for ``--probes``, in the table's order."""

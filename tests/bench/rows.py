@@ -1,0 +1,138 @@
+"""The rows of the comparison: the work, how much of it each client gets, and the aims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["CLIENTS", "MESSAGE_BYTES", "OURS", "ROWS", "Row"]
+
+MESSAGE_BYTES = 128
+"""Size of every payload, in bytes."""
+
+OURS = "ours"
+
+CLIENTS: Mapping[str, str] = {
+    OURS: "ours",
+    "nats-py": "nats-py",
+    "nats-py-blocking": "nats-py blocking",
+    "c": "C (libnats)",
+}
+"""Names for ``--clients`` and what the table calls them, in its order."""
+
+_SECONDS_PER_CELL = 1.5
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kind of work that every client does in its own natural way."""
+
+    name: str
+    """What ``--rows`` takes and what a client's file is asked for."""
+
+    title: str
+
+    reads: bool
+    """The stream is filled before the clock starts, and the client reads it."""
+
+    pulls: bool
+    """The client is bound to a durable pull consumer with explicit acks, made for the cell."""
+
+    stores: bool
+    """What the client publishes must be in the stream afterwards."""
+
+    batch: int
+    """Messages per ``fetch``; 0 where there is none."""
+
+    rates: Mapping[str, int]
+    """
+    Expected messages per second.
+
+    They only size a cell, so that it takes between one and two seconds for a slow client and for
+    a fast one; a client without a rate has no natural way to do this work and is left out.
+    """
+
+    aims: Mapping[str, float]
+    """Peer -> the least ratio of our rate to that peer's."""
+
+    def count(self, client: str, scale: float) -> int:
+        """
+        Say how many messages a cell has.
+
+        Args:
+            client: a key of `CLIENTS` that has a rate in this row.
+            scale: factor on the number of messages; 1 means one to two seconds per cell.
+
+        Returns:
+            a number of messages, at least 500 and a multiple of 500.
+
+        """
+        wanted = self.rates[client] * _SECONDS_PER_CELL * scale
+        return max(1, round(wanted / 500)) * 500
+
+
+ROWS: Mapping[str, Row] = {
+    row.name: row
+    for row in (
+        Row(
+            name="publish",
+            title="publish, wait for each ack",
+            reads=False,
+            pulls=False,
+            stores=True,
+            batch=0,
+            rates={OURS: 27_000, "nats-py": 18_000, "nats-py-blocking": 12_000, "c": 22_000},
+            aims={"nats-py": 1.5, "c": 1.2},
+        ),
+        Row(
+            name="publish_async",
+            title="publish_async, window 4,000",
+            reads=False,
+            pulls=False,
+            stores=True,
+            batch=0,
+            rates={OURS: 300_000, "nats-py": 70_000, "c": 390_000},
+            aims={"nats-py": 4.0, "c": 0.75},
+        ),
+        Row(
+            name="fetch500",
+            title="fetch(500), ack each",
+            reads=True,
+            pulls=True,
+            stores=False,
+            batch=500,
+            rates={OURS: 290_000, "nats-py": 49_000, "nats-py-blocking": 32_000, "c": 260_000},
+            aims={"nats-py": 6.0, "c": 1.1},
+        ),
+        Row(
+            name="fetch1",
+            title="fetch(1), ack",
+            reads=True,
+            pulls=True,
+            stores=False,
+            batch=1,
+            rates={OURS: 30_000, "nats-py": 18_500, "nats-py-blocking": 13_500, "c": 1_000},
+            aims={"nats-py": 1.6},
+        ),
+        Row(
+            name="ordered",
+            title="ordered / no-ack read",
+            reads=True,
+            pulls=False,
+            stores=False,
+            batch=0,
+            rates={OURS: 500_000, "nats-py": 55_000, "nats-py-blocking": 42_000, "c": 800_000},
+            aims={"nats-py": 9.0, "c": 0.6},
+        ),
+        Row(
+            name="core",
+            title="core publish",
+            reads=False,
+            pulls=False,
+            stores=False,
+            batch=0,
+            rates={OURS: 1_400_000, "nats-py": 800_000, "nats-py-blocking": 64_000, "c": 8_000_000},
+            aims={"nats-py": 1.8},
+        ),
+    )
+}
