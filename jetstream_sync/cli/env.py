@@ -1,0 +1,61 @@
+"""
+The process as a command sees it: its streams and environment variables, handed in.
+
+No command touches ``sys.stdout`` or ``os.environ``; a test passes an `Environment` of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, BinaryIO, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["Environment"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """
+    Streams and variables of one run.
+
+    Results go to ``stdout``; progress, warnings and errors go to ``stderr``.
+    """
+
+    stdin: BinaryIO
+    stdout: TextIO
+    stderr: TextIO
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_process(cls) -> Environment:
+        """Return the streams and variables that this process has now."""
+        return cls(
+            stdin=sys.stdin.buffer, stdout=sys.stdout, stderr=sys.stderr, variables=os.environ
+        )
+
+    def console(self, stream: TextIO) -> Console | None:
+        """
+        Return a rich console that writes to a stream, when there it has a use.
+
+        Args:
+            stream: ``stdout`` or ``stderr`` of this environment.
+
+        Returns:
+            ``None`` when the stream is no terminal, the terminal is dumb or rich is not
+            installed: then the output is plain text, never cut. With ``NO_COLOR`` set the console
+            has no colours.
+
+        """
+        if not stream.isatty() or self.variables.get("TERM") in ("dumb", "unknown"):
+            return None
+        if importlib.util.find_spec("rich") is None:
+            return None
+        from rich.console import Console  # noqa: PLC0415 - an extra, and only for terminals
+
+        return Console(file=stream, no_color=bool(self.variables.get("NO_COLOR")), highlight=False)

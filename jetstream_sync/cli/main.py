@@ -1,0 +1,153 @@
+"""
+The ``jsm`` program: the tree of commands, and the way from an error to an exit status.
+
+`main` is the entry point of the process, `run` is the same without the process: it takes the
+arguments and the streams, and returns the status.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+
+import click
+from click.shell_completion import shell_complete
+
+from ..errors import APIError, Error
+from .demo import demo
+from .env import Environment
+from .render import to_json
+from .settings import Settings, common_options
+from .status import CommandError, ExitStatus, exit_status, one_line
+
+__all__ = ["jsm", "main", "run"]
+
+_COMPLETE_VARIABLE = "_JSM_COMPLETE"
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("jetstream-sync")
+    except importlib.metadata.PackageNotFoundError:
+        # The package was put on the path as it is, without being installed.
+        return "(not installed)"
+
+
+def _print_version(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        click.echo(f"jsm {_version()} (Python {platform.python_version()})")
+        context.exit()
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
+@common_options
+def jsm(_settings: Settings) -> None:
+    """
+    Work with NATS JetStream from the command line.
+
+    Results go to standard output, progress and errors to standard error.
+
+    \b
+    Exit status:
+      0  done                          5  no connection, or JetStream is disabled
+      1  refused or failed             6  no responders
+      2  wrong usage or input        130  interrupted with Ctrl-C
+      3  not found                   141  the reader of the output went away
+      4  timed out                   143  terminated
+    """  # noqa: D301 - click knows its mark by the character, not by the escape
+
+
+jsm.add_command(demo)
+
+
+def run(args: Sequence[str], env: Environment) -> int:
+    """
+    Run one command line.
+
+    Args:
+        args: the words after ``jsm``.
+        env: the streams and variables to use.
+
+    Returns:
+        The exit status. An error has been reported on ``env.stderr`` in one line (click's usage
+        errors have their usage line before it). Errors that are bugs are raised.
+
+    """
+    settings = Settings(env=env)
+    instruction = env.variables.get(_COMPLETE_VARIABLE)
+    try:
+        # click writes help, version and completions to sys.stdout.
+        with contextlib.redirect_stdout(env.stdout), contextlib.redirect_stderr(env.stderr):
+            if instruction:
+                return shell_complete(jsm, {}, "jsm", _COMPLETE_VARIABLE, instruction)
+            # Not click's own main(): it turns Ctrl-C and a broken pipe into status 1.
+            with jsm.make_context("jsm", list(args), obj=settings) as context:
+                jsm.invoke(context)
+            env.stdout.flush()
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except (
+        click.ClickException,
+        click.Abort,
+        CommandError,
+        Error,
+        BrokenPipeError,
+        KeyboardInterrupt,
+    ) as error:
+        status = exit_status(error)
+        # A usage error may come before the option was read.
+        as_json = settings.json or not {"-j", "--json"}.isdisjoint(args)
+        with contextlib.suppress(BrokenPipeError):
+            _report(error, status, env, as_json=as_json)
+        return status
+    return ExitStatus.OK
+
+
+def _report(error: BaseException, status: ExitStatus, env: Environment, *, as_json: bool) -> None:
+    """Write an error to ``stderr``: nothing for a pipe that closed, and no traceback ever."""
+    if status is ExitStatus.BROKEN_PIPE:
+        return
+    message = "interrupted" if status is ExitStatus.INTERRUPTED else one_line(error)
+    if as_json:
+        fields: dict[str, object] = {"exit_status": int(status), "description": message}
+        if isinstance(error, APIError):
+            fields.update(code=error.code, err_code=error.err_code, description=error.description)
+        env.stderr.write(to_json({"error": fields}))
+    elif isinstance(error, click.UsageError):
+        error.show(file=env.stderr)
+    else:
+        env.stderr.write(f"jsm: {message}\n")
+    env.stderr.flush()
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
+    # SystemExit unwinds the stack, so that what a command made on a server is removed.
+    raise SystemExit(int(ExitStatus.TERMINATED))
+
+
+def main() -> NoReturn:
+    """Run ``jsm`` as a process: arguments, streams and variables are the process's own."""
+    signal.signal(signal.SIGTERM, _terminate)
+    if hasattr(sys.stdout, "reconfigure"):
+        # A terminal that can not show a character gets an escape instead of a traceback.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    status = run(sys.argv[1:], Environment.of_process())
+    if status == ExitStatus.BROKEN_PIPE:
+        # The interpreter flushes stdout once more on its way out, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(status)

@@ -1,0 +1,64 @@
+"""How results look: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .env import Environment
+
+__all__ = ["Table", "to_json", "write_table"]
+
+
+def to_json(document: object) -> str:
+    """Return a document as indented JSON with a final line break."""
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """
+    Rows of text under a title and column names.
+
+    The first ``left`` columns are aligned to the left, the others, numbers, to the right.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: int = 1
+
+
+def write_table(table: Table, env: Environment) -> None:
+    """Write a table to ``env.stdout``: drawn on a terminal, else as plain aligned text."""
+    console = env.console(env.stdout)
+    if console is None:
+        env.stdout.write(_plain(table))
+        return
+    from rich.table import Table as RichTable  # noqa: PLC0415 - an extra, only for terminals
+    from rich.text import Text  # noqa: PLC0415
+
+    drawn = RichTable(title=Text(table.title), title_justify="left")
+    for number, name in enumerate(table.columns):
+        right = number >= table.left
+        drawn.add_column(
+            Text(name), justify="right" if right else "left", no_wrap=right, overflow="fold"
+        )
+    for row in table.rows:
+        # Text, not str: a value may have what rich would take for mark-up.
+        drawn.add_row(*(Text(cell) for cell in row))
+    console.print(drawn)
+
+
+def _plain(table: Table) -> str:
+    lines = [list(table.columns), *(list(row) for row in table.rows)]
+    widths = [max(len(line[number]) for line in lines) for number in range(len(table.columns))]
+    out = [table.title]
+    for line in lines:
+        cells = [
+            cell.ljust(width) if number < table.left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        out.append("  ".join(cells).rstrip())
+    return "\n".join(out) + "\n"
