@@ -8,7 +8,6 @@ arguments and the streams, and returns the status.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import os
 import platform
 import signal
@@ -21,6 +20,7 @@ import click
 from click.shell_completion import shell_complete
 
 from ..errors import APIError, Error
+from ..version import __version__
 from .demo import demo
 from .env import Environment
 from .render import to_json
@@ -32,17 +32,9 @@ __all__ = ["jsm", "main", "run"]
 _COMPLETE_VARIABLE = "_JSM_COMPLETE"
 
 
-def _version() -> str:
-    try:
-        return importlib.metadata.version("jetstream-sync")
-    except importlib.metadata.PackageNotFoundError:
-        # The package was put on the path as it is, without being installed.
-        return "(not installed)"
-
-
 def _print_version(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
     if asked and not context.resilient_parsing:
-        click.echo(f"jsm {_version()} (Python {platform.python_version()})")
+        click.echo(f"jsm {__version__} (Python {platform.python_version()})")
         context.exit()
 
 

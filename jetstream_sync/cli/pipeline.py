@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "run_pipeline"]
 
-#: A worker that takes a message and hangs is replaced by another after this.
-_ACK_WAIT = timedelta(seconds=30)
+#: After this a message that a worker holds goes to another; below the default of --timeout.
+_ACK_WAIT = timedelta(seconds=20)
 _TICK = 0.02
 _CHECK_INTERVAL = 0.25
 #: How long to look for orders that are still under way when the server says that none is.
@@ -141,6 +141,7 @@ class _Run:
             ]
             for step in self._steps
         }
+        self._published = 0
         self._counts: tuple[int, ...] = ()
         self._stall = Deadline(plan.timeout)
 
@@ -186,6 +187,7 @@ class _Run:
                     subject, order.payload, msg_id=message_id(STAGES[0], order.id)
                 )
             )
+            self._published += 1
         self._js.publish_async_completed(self._plan.timeout)
         for future in futures:
             future.result(timeout=0)
@@ -222,7 +224,7 @@ class _Run:
             info = self._stream.get_consumer(step.consumer).cached_info
             if info.num_pending or info.num_ack_pending:
                 return False
-        return self._tally.last_seq >= self._stream.info().state.last_seq
+        return bool(self._tally.last_seq >= self._stream.info().state.last_seq)
 
     def _tick_until(self, moment: float) -> None:
         self._tick()
@@ -231,14 +233,14 @@ class _Run:
             self._tick()
 
     def _tick(self) -> None:
-        """Show progress; raise what a worker met, and when nothing moves any more."""
+        """Show progress; raise what a worker met, or when what is under way does not move."""
         counts = self._tally.counts()
         self._show(counts)
         for workers in self._workers.values():
             for worker in workers:
                 if worker.failure is not None:
                     raise worker.failure
-        if counts != self._counts:
+        if counts != self._counts or counts[-1] >= self._published:
             self._counts = counts
             self._stall = Deadline(self._plan.timeout)
         elif self._stall.expired():
