@@ -91,9 +91,11 @@ def _compiled(directory: Path) -> Command:
     program = directory / "bench"
     source = Path(__file__).parent / "c" / "bench.c"
     flags = ["-O2", "-std=gnu11", "-o", str(program), str(source), *_libnats_flags()]
-    done = subprocess.run(
-        [*shlex.split(compiler), *flags], capture_output=True, text=True, check=False
-    )
+    command_line = [*shlex.split(compiler), *flags]
+    try:
+        done = subprocess.run(command_line, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise LeftOutError(f"the C compiler does not start: {error}") from error
     if done.returncode != 0:
         raise LeftOutError(f"bench.c did not compile against libnats: {done.stderr.strip()[:500]}")
 

@@ -44,6 +44,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from jetstream_sync.server import NatsServer
+
 from .clients import CellError, Command, LeftOutError, command_makers, run_cell
 from .job import Job
 from .referee import NotDoneError, Referee
@@ -55,8 +57,6 @@ __all__ = ["main", "running_server"]
 _STREAM = "JETSTREAM_SYNC_BENCH"
 _SUBJECT = "jetstream_sync_bench.message"
 _WINDOW = 4_000
-
-_CELL_ERRORS = (CellError, NotDoneError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"a bare socket publishes and waits for the ack {bare:,.0f} times per second here\n")
     print(rate_table(comparison.rates, list(commands)), end="\n\n")
     print(ratio_table(comparison.rates))
-    for line in left_out:
+    for line in [*left_out, *(f"FAILED {failure}" for failure in comparison.failures)]:
         print(f"\n{line}")
     if options.json is not None:
         _write_json(options.json, comparison, options.rounds)
@@ -95,8 +95,6 @@ def running_server(url: str | None) -> Iterator[str]:
     if url is not None:
         yield url
         return
-    from jetstream_sync.server import NatsServer
-
     with NatsServer() as server:
         yield server.url
 
@@ -117,21 +115,24 @@ class _Comparison:
 
     def run_row(self, row: Row, rounds: int) -> None:
         """Measure one row, all rounds; a client that fails is not asked again."""
-        able = [client for client in self._commands if client in row.rates]
-        cells: dict[str, list[float]] = {client: [] for client in able}
-        self.rates[row.name] = cells
+        turn = [client for client in self._commands if client in row.rates]
+        self.rates[row.name] = {client: [] for client in turn}
         for number in range(rounds):
-            first = number % max(1, len(able))
-            for client in able[first:] + able[:first]:
-                try:
-                    rate = self._measure(row, client)
-                except _CELL_ERRORS as error:
-                    self._give_up(row, client, str(error))
-                    able = [name for name in able if name != client]
-                    cells[client] = []
-                else:
-                    cells[client].append(rate)
-                    _progress(f"{row.name} {number + 1}/{rounds} {client}: {rate:,.0f}/s")
+            done = f"{number + 1}/{rounds}"
+            turn = [client for client in turn if self._succeeds(row, client, done)]
+            turn = turn[1:] + turn[:1]
+
+    def _succeeds(self, row: Row, client: str, round_of: str) -> bool:
+        cell = self.rates[row.name][client]
+        try:
+            cell.append(self._measure(row, client))
+        except (CellError, NotDoneError) as error:
+            cell.clear()
+            self.failures.append(f"{row.name} {client}: {error}")
+            _progress(f"FAILED {self.failures[-1]}")
+            return False
+        _progress(f"{row.name} {round_of} {client}: {cell[-1]:,.0f}/s")
+        return True
 
     def _measure(self, row: Row, client: str) -> float:
         job = Job(
@@ -152,10 +153,6 @@ class _Comparison:
         self._referee.verify(row, job)
         self.versions[client] = result.version
         return result.count / result.seconds
-
-    def _give_up(self, row: Row, client: str, reason: str) -> None:
-        self.failures.append(f"{row.name} {client}: {reason}")
-        _progress(f"FAILED {self.failures[-1]}")
 
 
 def _commands(clients: Sequence[str], directory: Path) -> tuple[dict[str, Command], list[str]]:
