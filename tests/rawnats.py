@@ -1,0 +1,80 @@
+"""
+NATS spoken by hand on a plain socket, in some lines that share nothing with the package.
+
+Tests use it where the package under test must not be its own witness.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from types import TracebackType
+from typing import Any
+
+from typing_extensions import Self
+
+
+class RawClient:
+    """A connection that sends one request at a time."""
+
+    def __init__(self, port: int, timeout: float = 5.0) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout)
+        self._input = self._socket.makefile("rb")
+        line = self._input.readline()
+        assert line.startswith(b"INFO "), line
+        self.info: dict[str, Any] = json.loads(line[5:])
+        self.send(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\nPING\r\n')
+        self.expect(b"PONG\r\n")
+        self.send(b"SUB raw.inbox 1\r\n")
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def expect(self, line: bytes) -> None:
+        while True:
+            got = self._input.readline()
+            if got == line:
+                return
+            assert got.startswith((b"INFO ", b"PING")), f"expected {line!r}, got {got!r}"
+
+    def request(self, subject: str, payload: bytes = b"") -> bytes:
+        """Send a request, and return the payload of the answer, or its status line."""
+        self.send(b"PUB %s raw.inbox %d\r\n%s\r\n" % (subject.encode(), len(payload), payload))
+        while True:
+            fields = self._input.readline().split()
+            if not fields:
+                raise ConnectionError("the server closed the connection")
+            if fields[0] == b"MSG":
+                return self._input.read(int(fields[-1]) + 2)[:-2]
+            if fields[0] == b"HMSG":
+                data = self._input.read(int(fields[-1]) + 2)[:-2]
+                return data[int(fields[-2]) :] or data.partition(b"\r\n")[0]
+            if fields[0] == b"PING":
+                self.send(b"PONG\r\n")
+            assert fields[0] in {b"INFO", b"PING"}, fields
+
+    def api(self, name: str, /, **fields: Any) -> dict[str, Any]:
+        """Call JetStream's API and return the decoded answer."""
+        payload = json.dumps(fields).encode() if fields else b""
+        answer: dict[str, Any] = json.loads(self.request(f"$JS.API.{name}", payload))
+        return answer
+
+    def delete_all_streams(self) -> None:
+        while names := self.api("STREAM.NAMES").get("streams"):
+            for name in names:
+                assert self.api(f"STREAM.DELETE.{name}").get("success")
+
+    def close(self) -> None:
+        self._input.close()
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

