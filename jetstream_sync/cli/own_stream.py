@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from .. import StreamConfig
 from ..errors import (
+    APIError,
     Error,
     StreamNameInUseError,
     StreamNotFoundError,
@@ -43,11 +44,16 @@ def new_stream(
         duplicate_window=_DUPLICATE_WINDOW,
         metadata={_OWNER: owner},
     )
-    try:
-        yield _create(js, config)
-    finally:
+    with contextlib.ExitStack() as undo:
         if remove:
-            _remove(js, name, owner, warn)
+            undo.callback(_remove, js, name, owner, warn)
+        try:
+            stream = _create(js, config)
+        except (APIError, CommandError):
+            # The server said no. After a timeout or Ctrl-C nobody knows, so then it is looked for.
+            undo.pop_all()
+            raise
+        yield stream
 
 
 def _create(js: JetStream, config: StreamConfig) -> Stream:

@@ -21,7 +21,7 @@ from ..errors import (
     NoServersError,
     NotFoundError,
     ServerUnavailableError,
-    TimeoutError,  # noqa: A004 - it is the built-in one, too
+    TimeoutError,
 )
 
 __all__ = ["CommandError", "ExitStatus", "exit_status", "one_line"]
