@@ -1,0 +1,473 @@
+"""``jsm demo`` on real servers: the whole job, what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fix_threads import wait_until
+
+import jetstream_sync
+from jetstream_sync.cli.env import Environment
+from jetstream_sync.cli.main import run
+from jetstream_sync.server import NatsServer
+
+COUNT = 40
+
+
+@pytest.fixture
+def js(fresh_server: NatsServer) -> Iterator[jetstream_sync.JetStream]:
+    """Look at the demo's server from outside."""
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        yield nc.jetstream()
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Path:
+    """Write some orders; each costs 2 x 19.90 and 19 % tax, which is 47.36."""
+    path = tmp_path / "orders.jsonl"
+    item = {"sku": "X", "quantity": 2, "price": "19.90"}
+    with path.open("w") as file:
+        for number in range(COUNT):
+            order = {"id": number, "customer": "C", "currency": "EUR", "country": "DE"}
+            file.write(json.dumps({**order, "items": [item]}) + "\n")
+    return path
+
+
+def demo(*args: object, stdin: bytes = b"") -> tuple[int, str, str]:
+    """Run ``jsm demo`` in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    env = Environment(stdin=io.BytesIO(stdin), stdout=out, stderr=err)
+    return run(["demo", *map(str, args)], env), out.getvalue(), err.getvalue()
+
+
+@contextlib.contextmanager
+def started(*args: object, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Start ``jsm demo`` as a process of its own, in a session of its own."""
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **options.pop("env", {})}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jetstream_sync.cli", "demo", *map(str, args)],
+        **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        | options,
+        env=variables,
+        start_new_session=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def names(js: jetstream_sync.JetStream) -> list[str]:
+    return list(js.stream_names())
+
+
+def seen(js: jetstream_sync.JetStream, messages: int, name: str = "ORDERS") -> bool:
+    """Say whether a stream is there and holds so many messages."""
+    try:
+        return js.get_stream(name).cached_info.state.messages >= messages
+    except jetstream_sync.StreamNotFoundError:
+        return False
+
+
+def end_of(process: subprocess.Popen[bytes], limit: float = 20.0) -> tuple[int, str, str]:
+    """Wait for the end of a process."""
+    out, err = process.communicate(timeout=limit)
+    return process.returncode, out.decode(), err.decode()
+
+
+def one_line(err: str, *parts: str) -> bool:
+    """Say whether the only line on stderr is an error with these parts."""
+    return err.startswith("jsm: ") and err.count("\n") == 1 and all(p in err for p in parts)
+
+
+# --- the job ------------------------------------------------------------------------------------
+
+
+def test_sample_comes_through_exactly_once() -> None:
+    """Without arguments 5,000 orders go through a server that is started for them."""
+    status, out, err = demo("--json", "--quiet")
+    assert (status, err) == (0, "")
+    report = json.loads(out)
+    assert report["exactly_once"] is True
+    assert report["orders"] == 5_000
+    for stage in report["stages"]:
+        assert stage["matches_input"] is True
+        assert stage["messages"] == stage["orders"] == 5_000
+        assert stage["digest"] == report["digest"]
+    # By default 1 % of the orders is delivered a second time, to both consumers.
+    chosen = sum(zlib.crc32(f"SO-{100_001 + n}".encode()) % 10_000 < 100 for n in range(5_000))
+    for worker in report["workers"]:
+        assert worker["deliveries"] == 5_000 + chosen
+        assert worker["redelivered"] == worker["deduplicated"] == chosen > 0
+    assert report["latency"]["min_ms"] <= report["latency"]["p50_ms"] <= report["latency"]["max_ms"]
+    assert report["server"].startswith("nats-server 2.")
+
+
+@pytest.mark.parametrize(("percent", "redelivered"), [(0, 0), (100, COUNT)])
+@pytest.mark.parametrize("workers", [1, 5])
+def test_redelivery_never_doubles_an_order(
+    fresh_server: NatsServer, orders: Path, percent: int, redelivered: int, workers: int
+) -> None:
+    """However many workers fail before they acknowledge, each order is there once."""
+    options = ("--redeliver", percent, "--workers", workers, "--server", fresh_server.url)
+    status, out, _ = demo("--input", orders, "--json", *options)
+    report = json.loads(out)
+    assert status == 0
+    assert [stage["messages"] for stage in report["stages"]] == [COUNT] * 3
+    for worker in report["workers"]:
+        assert worker["workers"] == workers
+        assert worker["deliveries"] == COUNT + redelivered
+        assert worker["redelivered"] == worker["deduplicated"] == redelivered
+
+
+def test_kept_stream_holds_the_three_stages(
+    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
+) -> None:
+    """With --keep the stream stays, and holds each order on each of the three subjects."""
+    status, out, _ = demo("--input", orders, "--server", fresh_server.url, "--keep")
+    assert status == 0
+    assert f"Every order came through exactly once: {COUNT} orders" in out
+    stream = js.get_stream("ORDERS")
+    found: dict[str, list[dict[str, Any]]] = {}
+    for seq in range(1, 3 * COUNT + 1):
+        msg = stream.get_msg(seq)
+        found.setdefault(msg.subject, []).append(json.loads(msg.data))
+    assert {name: len(all_) for name, all_ in found.items()} == {
+        "ORDERS.received": COUNT,
+        "ORDERS.processed": COUNT,
+        "ORDERS.completed": COUNT,
+    }
+    for name in ("ORDERS.processed", "ORDERS.completed"):
+        assert sorted(int(order["id"]) for order in found[name]) == list(range(COUNT))
+        # 39.80 and 19 %, 7.562, are 47.36.
+        assert {order["total_minor"] for order in found[name]} == {4736}
+    assert len({order["tracking_number"] for order in found["ORDERS.completed"]}) == COUNT
+    assert {"DISPATCH", "NEW"} <= set(stream.consumer_names())
+
+
+def test_stream_is_removed_from_a_server_of_somebody_else(
+    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
+) -> None:
+    """On a server that was given, nothing of the demo is left; its name can be chosen."""
+    status, _, _ = demo("--input", orders, "--server", fresh_server.url, "--stream", "SHOP")
+    assert status == 0
+    assert names(js) == []
+
+
+def test_orders_from_standard_input(orders: Path) -> None:
+    """With ``-`` the orders come from standard input; progress is on stderr only."""
+    status, out, err = demo("--input", "-", "--json", stdin=orders.read_bytes())
+    assert status == 0
+    assert json.loads(out)["orders"] == COUNT
+    assert "jsm:" not in err
+
+
+def test_paced_run_shows_progress(fresh_server: NatsServer, orders: Path) -> None:
+    """With --rate the orders are spread over time, and a line a second shows how far it is."""
+    status, out, err = demo("--input", orders, "--json", "--server", fresh_server.url, "--rate", 25)
+    assert status == 0
+    assert json.loads(out)["seconds"] >= (COUNT - 1) / 25
+    assert f" of {COUNT}\n" in err
+
+
+def test_two_demos_side_by_side(
+    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
+) -> None:
+    """Demos with different stream names do not see each other; the same name is refused."""
+    common = ("--input", orders, "--server", fresh_server.url)
+    with started(*common, "--rate", 20, "--json") as first:
+        wait_until(lambda: seen(js, 1))
+        status, _, err = demo(*common, "--quiet")
+        assert status == 1
+        assert one_line(err, "ORDERS exists already")
+        assert demo(*common, "--stream", "OTHER")[0] == 0
+        status, out, _ = end_of(first)
+        assert status == 0
+        assert json.loads(out)["exactly_once"] is True
+
+
+# --- what it refuses ----------------------------------------------------------------------------
+
+
+def test_existing_stream_is_not_touched(
+    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
+) -> None:
+    """A stream of that name is refused in one line that names the way out, and stays as it is."""
+    js.create_stream(name="ORDERS", subjects=["ORDERS.*"])
+    js.publish("ORDERS.received", b"precious")
+    before = js.get_stream("ORDERS").cached_info
+    status, out, err = demo("--input", orders, "--server", fresh_server.url)
+    assert (status, out) == (1, "")
+    assert one_line(err, "ORDERS exists already", "--stream")
+    after = js.get_stream("ORDERS").cached_info
+    assert after.config == before.config
+    assert after.state.messages == 1
+    assert after.created == before.created
+
+
+def test_stream_with_the_same_subjects_is_not_touched(
+    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
+) -> None:
+    """A stream of another name that takes the demo's subjects is refused as well."""
+    js.create_stream(name="ALL", subjects=["ORDERS.>"])
+    status, out, err = demo("--input", orders, "--server", fresh_server.url)
+    assert (status, out) == (1, "")
+    assert one_line(err, "another stream takes subjects of ORDERS.*", "--stream")
+    assert names(js) == ["ALL"]
+    assert js.get_stream("ALL").cached_info.state.messages == 0
+
+
+def test_no_server_there(orders: Path) -> None:
+    """An address where nobody listens is named."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        status, out, err = demo("--input", orders, "--server", f"127.0.0.1:{port}")
+    assert (status, out) == (5, "")
+    assert one_line(err, str(port))
+
+
+def test_wrong_password_is_not_shown(orders: Path) -> None:
+    """A refused login is no connection, and the password is not repeated."""
+    config = "authorization { user: shop, password: right }"
+    with NatsServer(config=config) as server:
+        url = server.url.replace("//", "//shop:wr0ng@")
+        status, out, err = demo("--input", orders, "--server", url)
+        assert (status, out) == (5, "")
+        assert one_line(err)
+        assert "wr0ng" not in err
+        url = server.url.replace("//", "//shop:right@")
+        assert demo("--input", orders, "--server", url)[0] == 0
+
+
+def test_server_without_jetstream(orders: Path) -> None:
+    """A server without JetStream is no connection either, at once."""
+    with NatsServer(jetstream=False) as server:
+        status, out, err = demo("--input", orders, "--server", server.url)
+    assert (status, out) == (5, "")
+    assert one_line(err, "JetStream")
+
+
+def test_order_above_the_servers_limit(tmp_path: Path) -> None:
+    """An order that no message can hold ends the run in one line."""
+    item = {"sku": "X", "quantity": 1, "price": 1}
+    order = {"id": 1, "customer": "C" * 2**20, "currency": "EUR", "country": "DE", "items": [item]}
+    path = tmp_path / "large.jsonl"
+    path.write_text(json.dumps(order))
+    status, out, err = demo("--input", path)
+    assert (status, out) == (2, "")
+    assert one_line(err, "max_payload")
+
+
+# --- how it ends --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "said"),
+    [(signal.SIGINT, 130, "jsm: interrupted\n"), (signal.SIGTERM, 143, "")],
+)
+@pytest.mark.parametrize("at_least", [0, 30], ids=["starting", "publishing"])
+def test_signal_ends_it_cleanly(
+    fresh_server: NatsServer,
+    js: jetstream_sync.JetStream,
+    orders: Path,
+    number: signal.Signals,
+    status: int,
+    said: str,
+    at_least: int,
+) -> None:
+    """Ctrl-C and SIGTERM end it in any phase: no traceback, nothing left on the server."""
+    options = ("--input", orders, "--server", fresh_server.url, "--rate", 20, "--quiet")
+    with started(*options) as process:
+        wait_until(lambda: seen(js, at_least))
+        process.send_signal(number)
+        assert end_of(process) == (status, "", said)
+    assert names(js) == []
+
+
+def test_signal_while_it_waits_for_the_last_order(
+    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
+) -> None:
+    """Ctrl-C also ends it when all is published and one order is held up."""
+    options = ("--input", orders, "--server", fresh_server.url, "--rate", 40, "--quiet")
+    with started(*options) as process:
+        wait_until(lambda: seen(js, 1))
+        steal(js)
+        # Nobody acknowledges what was stolen, so it comes again after the 30 s of ack_wait.
+        wait_until(lambda: seen(js, 3 * COUNT - 1))
+        process.send_signal(signal.SIGINT)
+        assert end_of(process) == (130, "", "jsm: interrupted\n")
+    assert names(js) == []
+
+
+def steal(js: jetstream_sync.JetStream) -> jetstream_sync.JetStreamMsg:
+    """Take a message that was meant for a worker of DISPATCH."""
+    stream = js.get_stream("ORDERS")
+    wait_until(lambda: "DISPATCH" in stream.consumer_names())
+    thief = stream.get_consumer("DISPATCH")
+    return wait_until(lambda: thief.fetch(1, timeout=0.2))[0]
+
+
+def test_signal_while_input_is_read() -> None:
+    """Ctrl-C also ends it while it waits for its input."""
+    with started("--input", "-", stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"\n" * 2**17)
+        process.stdin.flush()
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert process.wait(timeout=15) == 130
+        assert process.stderr.read() == b"jsm: interrupted\n"
+
+
+def test_signal_leaves_nothing_of_the_demos_own_server(orders: Path, tmp_path: Path) -> None:
+    """Ctrl-C with the demo's own server stops that, too, and removes its directory."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    options = ("--input", orders, "--rate", 10, "--quiet")
+    with started(*options, env={"TMPDIR": str(scratch)}) as process:
+        wait_until(lambda: list(scratch.rglob("ORDERS")))
+        process.send_signal(signal.SIGINT)
+        assert end_of(process) == (130, "", "jsm: interrupted\n")
+    assert list(scratch.iterdir()) == []
+
+
+def test_server_that_dies_ends_it(
+    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
+) -> None:
+    """A server that is killed in the middle is one line and status 5, at once."""
+    options = ("--input", orders, "--server", fresh_server.url, "--rate", 20, "--keep", "--quiet")
+    with started(*options) as process:
+        wait_until(lambda: seen(js, 10))
+        fresh_server.kill()
+        status, out, err = end_of(process)
+    assert (status, out) == (5, "")
+    assert one_line(err)
+
+
+def test_server_that_freezes_ends_it(
+    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
+) -> None:
+    """A server that no longer answers is status 4 after --timeout: nothing waits for ever."""
+    options = ("--input", orders, "--server", fresh_server.url, "--rate", 20, "--keep", "--quiet")
+    with started(*options, "--timeout", 1) as process:
+        wait_until(lambda: seen(js, 10))
+        fresh_server.pause()
+        try:
+            status, out, err = end_of(process, limit=30)
+        finally:
+            fresh_server.resume()
+    assert (status, out) == (4, "")
+    assert one_line(err)
+
+
+@pytest.mark.parametrize("what", ["stream", "consumer"])
+def test_removal_under_its_feet_ends_it(
+    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path, what: str
+) -> None:
+    """When somebody deletes the stream or a consumer, the run fails in one line."""
+    options = ("--input", orders, "--server", fresh_server.url, "--rate", 20, "--quiet")
+    with started(*options) as process:
+        wait_until(lambda: seen(js, 10))
+        if what == "stream":
+            js.delete_stream("ORDERS")
+        else:
+            js.get_stream("ORDERS").delete_consumer("NEW")
+        status, out, err = end_of(process)
+    assert status in (1, 3)
+    assert out == ""
+    assert one_line(err)
+    assert names(js) == []
+
+
+@pytest.mark.parametrize("stage", ["received", "processed", "completed", "scratch"])
+def test_stranger_in_the_stream_is_found(
+    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path, stage: str
+) -> None:
+    """A message that is no order of the input fails the run, after the tables are shown."""
+    options = ("--input", orders, "--server", fresh_server.url, "--rate", 20, "--quiet")
+    with started(*options) as process:
+        wait_until(lambda: seen(js, 10))
+        js.publish(f"ORDERS.{stage}", b"what is this?")
+        status, out, err = end_of(process)
+    assert status == 1
+    assert "Every order" not in out
+    assert one_line(err, "not every order came through exactly once", "1 unknown")
+
+
+def test_second_copy_in_the_stream_is_found(
+    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
+) -> None:
+    """An order that somebody completes a second time fails the run."""
+    options = ("--input", orders, "--server", fresh_server.url, "--rate", 20, "--quiet", "--json")
+    with started(*options) as process:
+        wait_until(lambda: seen(js, 10))
+        first = js.get_stream("ORDERS").get_msg(last_by_subject="ORDERS.completed")
+        js.publish("ORDERS.completed", first.data)
+        status, out, err = end_of(process)
+    assert status == 1
+    assert json.loads(out)["stages"][2]["duplicates"] == 1
+    assert "1 duplicates" in json.loads(err)["error"]["description"]
+
+
+def test_lost_order_is_found(
+    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
+) -> None:
+    """When a message is taken away and acknowledged by somebody else, its order is missing."""
+    options = ("--input", orders, "--server", fresh_server.url, "--rate", 20, "--quiet", "--json")
+    with started(*options) as process:
+        wait_until(lambda: seen(js, 1))
+        steal(js).ack_sync()
+        status, out, err = end_of(process)
+    assert status == 1
+    missing = [stage["missing"] for stage in json.loads(out)["stages"]]
+    assert missing == [0, 0, 1]
+    assert "1 missing" in json.loads(err)["error"]["description"]
+
+
+def test_closed_pipe_is_quiet(
+    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
+) -> None:
+    """When nobody reads the result the process ends quietly, and has cleaned up."""
+    with started("--input", orders, "--server", fresh_server.url, "--quiet") as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=20) == 141
+    assert names(js) == []
+
+
+def test_terminal_shows_bars_and_a_drawn_table(fresh_server: NatsServer, orders: Path) -> None:
+    """On a terminal there are bars while it runs, and a table with lines at the end."""
+    pytest.importorskip("rich")
+    pty = pytest.importorskip("pty")
+    master, slave = pty.openpty()
+    options = ("--input", orders, "--server", fresh_server.url, "--rate", 100)
+    env = {"TERM": "xterm", "COLUMNS": "140", "NO_COLOR": ""}
+    with started(*options, stdin=slave, stdout=slave, stderr=slave, env=env) as process:
+        os.close(slave)
+        shown = b""
+        # Linux says EIO when the last process has closed the terminal.
+        with contextlib.suppress(OSError):
+            while chunk := os.read(master, 4096):
+                shown += chunk
+        os.close(master)
+        assert process.wait(timeout=20) == 0
+    text = shown.decode()
+    assert f"{COUNT}/{COUNT}" in text
+    assert "│" in text
+    assert "Every order came through exactly once" in text
