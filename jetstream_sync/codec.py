@@ -33,7 +33,7 @@ import binascii
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from enum import Enum
 from functools import partial
 from types import NoneType, UnionType
@@ -459,9 +459,13 @@ def _decode_time(raw: Any) -> datetime:
 
 
 def _accept_time(value: Any) -> datetime:
-    if isinstance(value, datetime) and value.utcoffset() is not None:
-        return value
-    raise _expected("a datetime with a time zone", value)
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        raise _expected("a datetime with a time zone", value)
+    try:
+        value.astimezone(timezone.utc)
+    except OverflowError:
+        raise _expected("a time in the years 1 to 9999 UTC", value) from None
+    return value
 
 
 _SCALARS: Final[dict[Any, _Kind]] = {
@@ -488,7 +492,10 @@ def _word(enum: type[Enum]) -> _Kind:
             return members[value]
         raise _expected(f"one of {', '.join(map(repr, members))}", value)
 
-    return _Kind(decode_word, str, accept_word)
+    def encode_word(value: Enum | Word) -> str:
+        return str(value.value if isinstance(value, Enum) else value)
+
+    return _Kind(decode_word, encode_word, accept_word)
 
 
 def _record(cls: type[Record]) -> _Kind:
