@@ -1,0 +1,41 @@
+"""What an account uses."""
+
+import json
+import pickle
+from pathlib import Path
+
+from jetstream_sync.api.account import AccountInfo, Tier
+from jetstream_sync.codec import decode, encode
+
+REPLY = json.loads(Path(__file__).with_name("replies").joinpath("account_info.json").read_text())
+
+
+def test_a_recorded_reply_survives():
+    """A server's reply is read without leftovers, and written as it came."""
+    info = decode(AccountInfo, REPLY)
+    assert encode(info) == REPLY
+    assert set(info.extra) == {"type"}
+    assert info.limits.extra == {}
+    assert info.api.extra == {}
+    assert pickle.loads(pickle.dumps(info)) == info
+
+
+def test_a_recorded_reply_is_understood():
+    """The numbers are where they belong."""
+    info = decode(AccountInfo, REPLY)
+    assert info.domain == "hub"
+    assert info.streams == 12
+    assert info.limits.max_streams == -1
+    assert info.limits.max_bytes_required is False
+    assert info.api.level == 5
+    assert info.tiers is None
+
+
+def test_tiers_are_by_name():
+    """An account with tiers has what it uses of each."""
+    tier = {key: REPLY[key] for key in ("memory", "storage", "streams", "consumers", "limits")}
+    data = {**REPLY, "tiers": {"R1": tier, "R3": {**tier, "new": 1}}}
+    info = decode(AccountInfo, data)
+    assert info.tiers["R1"] == decode(Tier, tier)
+    assert info.tiers["R3"].extra == {"new": 1}
+    assert encode(info) == data

@@ -1,0 +1,256 @@
+"""Consumer configs and infos: recorded replies survive, and what can not work is refused."""
+
+import dataclasses
+import json
+import pickle
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from jetstream_sync.api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause
+from jetstream_sync.api.enums import AckPolicy, DeliverPolicy, PriorityPolicy, ReplayPolicy
+from jetstream_sync.codec import Word, decode, encode
+from jetstream_sync.errors import BadSubjectError, InvalidNameError, InvalidOptionError
+from jetstream_sync.nanos import duration_to_ns, time_to_text
+
+REPLIES = Path(__file__).with_name("replies")
+ENVELOPE = {"type"}
+
+
+def reply(name):
+    return json.loads(REPLIES.joinpath(f"{name}.json").read_text())
+
+
+INFOS = [
+    (path.stem, info)
+    for path in sorted(REPLIES.glob("consumer_*.json"))
+    if path.stem not in ("consumer_pause", "consumer_resume")
+    for info in reply(path.stem).get("consumers", [reply(path.stem)])
+]
+RECORDED = pytest.mark.parametrize(
+    "data", [info for _, info in INFOS], ids=[id_ for id_, _ in INFOS]
+)
+
+
+@RECORDED
+def test_a_recorded_info_survives(data):
+    """A server's info is read with no field unknown, and written as it came."""
+    info = decode(ConsumerInfo, data)
+    assert encode(info) == data
+    assert set(info.extra) <= ENVELOPE
+    for part in (info.config, info.delivered, info.ack_floor, *(info.priority_groups or ())):
+        assert part.extra == {}
+    for part in (info.cluster, *(info.cluster.replicas or ())) if info.cluster else ():
+        assert part.extra == {}
+    assert encode(pickle.loads(pickle.dumps(info))) == data
+
+
+@RECORDED
+def test_a_recorded_config_can_be_changed(data):
+    """What a server returns as a config passes the checks, and a change changes nothing else."""
+    config = dataclasses.replace(decode(ConsumerInfo, data).config, description="changed")
+    assert encode(config) == {**data["config"], "description": "changed"}
+
+
+def test_every_pull_option_is_understood():
+    """Each option of a pull consumer is where a user looks for it."""
+    config = decode(ConsumerInfo, reply("consumer_pull_every_option")).config
+    assert (config.durable_name, config.name) == ("pull", "pull")
+    assert config.deliver_policy is DeliverPolicy.BY_START_SEQUENCE
+    assert config.opt_start_seq == 2
+    assert config.ack_policy is AckPolicy.EXPLICIT
+    # The server takes the first of backoff for ack_wait.
+    assert config.ack_wait == timedelta(seconds=1)
+    assert [duration_to_ns(wait) for wait in config.backoff] == [10**9, 2 * 10**9 + 7, 3 * 10**9]
+    assert config.max_deliver == 5
+    assert config.filter_subjects == ["ORDERS.a", "ORDERS.b"]
+    assert config.replay_policy is ReplayPolicy.ORIGINAL
+    assert config.sample_freq == "30%"
+    assert (config.max_waiting, config.max_ack_pending) == (100, 50)
+    assert (config.max_batch, config.max_bytes) == (100, 10**6)
+    assert config.max_expires == timedelta(seconds=30)
+    assert config.inactive_threshold == timedelta(hours=1)
+    assert (config.num_replicas, config.mem_storage, config.headers_only) == (1, True, True)
+    assert config.metadata["a"] == "b"
+    assert time_to_text(config.pause_until) == "2100-01-02T03:04:05.123456789Z"
+    assert config.priority_policy is PriorityPolicy.OVERFLOW
+    assert config.priority_groups == ["jobs"]
+
+
+def test_every_push_option_is_understood():
+    """Each option of a push consumer is where a user looks for it."""
+    config = decode(ConsumerInfo, reply("consumer_push_every_option")).config
+    assert config.deliver_policy is DeliverPolicy.BY_START_TIME
+    assert time_to_text(config.opt_start_time) == "2020-01-02T03:04:05.1234567Z"
+    assert config.ack_policy is AckPolicy.ALL
+    assert config.filter_subject == "ORDERS.*"
+    assert config.rate_limit_bps == 10**6
+    assert config.flow_control is True
+    assert config.idle_heartbeat == timedelta(seconds=1)
+    assert (config.deliver_subject, config.deliver_group) == ("push.orders", "g")
+    assert config.max_ack_pending == -1
+
+
+def test_a_pinned_client_is_understood():
+    """A priority group's state names the pinned client and since when."""
+    info = decode(ConsumerInfo, reply("consumer_info_pinned"))
+    (group,) = info.priority_groups
+    assert group.group == "jobs"
+    assert group.pinned_client_id
+    assert info.created < group.pinned_ts < info.ts
+    assert info.config.priority_timeout == timedelta(seconds=30)
+    assert (info.delivered.consumer_seq, info.ack_floor.consumer_seq) == (3, 1)
+    assert info.delivered.last_active < info.ack_floor.last_active
+    assert info.num_ack_pending == 2
+
+
+def test_pauses_are_understood():
+    """Pausing says until when; resuming gives the server's zero time."""
+    paused = decode(ConsumerPause, reply("consumer_pause"))
+    assert paused.paused is True
+    assert time_to_text(paused.pause_until) == "2100-01-01T00:00:00.000000001Z"
+    assert paused.pause_remaining > timedelta(days=365)
+    assert encode(paused) == reply("consumer_pause")
+    resumed = decode(ConsumerPause, reply("consumer_resume"))
+    assert (resumed.paused, resumed.pause_remaining) == (False, None)
+    assert resumed.pause_until == datetime(1, 1, 1, tzinfo=timezone.utc)
+    assert decode(ConsumerInfo, reply("consumer_info_paused")).paused is True
+
+
+def test_the_policies_are_always_sent():
+    """Explicit acks are our default and not the server's, so they must be on the wire."""
+    assert encode(ConsumerConfig()) == {
+        "deliver_policy": "all",
+        "ack_policy": "explicit",
+        "replay_policy": "instant",
+    }
+
+
+def test_seconds_are_exact():
+    """Seconds as floats are sent as the nanoseconds that were meant."""
+    config = ConsumerConfig(ack_wait=1.001, backoff=[0.1, timedelta(minutes=1)], max_expires=0.001)
+    data = encode(config)
+    assert data["ack_wait"] == 1_001_000_000
+    assert data["backoff"] == [100_000_000, 60_000_000_000]
+    assert data["max_expires"] == 1_000_000
+
+
+NOW = datetime(2024, 1, 1, tzinfo=timezone.utc)
+PUSH = {"deliver_subject": "d"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": "a", "durable_name": "a"},
+        {"filter_subject": "a.>", "filter_subjects": []},
+        {"deliver_policy": "by_start_sequence", "opt_start_seq": 1},
+        {"deliver_policy": "by_start_time", "opt_start_time": NOW},
+        {"deliver_policy": "last_per_subject", "filter_subjects": ["a"]},
+        {"backoff": [1, 2], "max_deliver": 2},
+        {"backoff": [1, 2], "max_deliver": -1},
+        {"backoff": [], "ack_policy": "none"},
+        {"sample_freq": "100"},
+        {"max_ack_pending": 5, "ack_policy": "none"},
+        {**PUSH, "flow_control": True, "idle_heartbeat": 0.1, "rate_limit_bps": 1},
+        {**PUSH, "ack_policy": "flow_control", "flow_control": True, "max_deliver": -1},
+        {**PUSH, "ack_policy": "none", "max_ack_pending": -1},
+        {"priority_policy": "overflow", "priority_groups": ["a/b=C-1_"]},
+        {"priority_policy": "none"},
+        {"priority_policy": Word("newest"), "priority_groups": ["a"]},
+        {"deliver_policy": Word("newest")},
+    ],
+)
+def test_what_goes_together_is_accepted(fields):
+    """The checks refuse no more than they must."""
+    ConsumerConfig(**fields)
+
+
+@pytest.mark.parametrize(
+    ("option", "fields"),
+    [
+        ("name", {"name": "a", "durable_name": "b"}),
+        ("filter_subjects", {"filter_subject": "a", "filter_subjects": ["b"]}),
+        ("filter_subjects", {"filter_subjects": "a"}),
+        ("opt_start_seq", {"opt_start_seq": 1}),
+        ("opt_start_seq", {"opt_start_seq": 1, "deliver_policy": "new"}),
+        ("opt_start_time", {"opt_start_time": NOW}),
+        (
+            "opt_start_time",
+            {"deliver_policy": "by_start_sequence", "opt_start_seq": 1, "opt_start_time": NOW},
+        ),
+        ("opt_start_time", {"deliver_policy": "by_start_time", "opt_start_time": 0}),
+        ("deliver_policy", {"deliver_policy": "by_start_sequence"}),
+        ("deliver_policy", {"deliver_policy": "by_start_sequence", "opt_start_seq": 0}),
+        ("deliver_policy", {"deliver_policy": "by_start_time"}),
+        ("deliver_policy", {"deliver_policy": "last_per_subject"}),
+        ("deliver_policy", {"deliver_policy": "first"}),
+        ("ack_policy", {"ack_policy": None}),
+        ("backoff", {"backoff": [1, 2, 3], "max_deliver": 2}),
+        ("backoff", {"backoff": [1, -1]}),
+        ("backoff", {"backoff": 1}),
+        ("ack_wait", {"ack_wait": -1}),
+        ("ack_wait", {"ack_wait": True}),
+        ("max_deliver", {"max_deliver": -2}),
+        ("max_ack_pending", {"max_ack_pending": -2}),
+        ("max_waiting", {"max_waiting": -1}),
+        ("max_batch", {"max_batch": -1}),
+        ("max_bytes", {"max_bytes": -1}),
+        ("max_expires", {"max_expires": 0.0009}),
+        ("max_expires", {"max_expires": -1}),
+        ("inactive_threshold", {"inactive_threshold": -1}),
+        ("num_replicas", {"num_replicas": 6}),
+        ("sample_freq", {"sample_freq": "often"}),
+        ("sample_freq", {"sample_freq": "-1%"}),
+        ("sample_freq", {"sample_freq": 30}),
+        ("pause_until", {"pause_until": datetime(2024, 1, 1)}),  # noqa: DTZ001
+        ("idle_heartbeat", {"idle_heartbeat": 1}),
+        ("flow_control", {"flow_control": True}),
+        ("rate_limit_bps", {"rate_limit_bps": 1}),
+        ("ack_policy", {"ack_policy": "flow_control"}),
+        ("idle_heartbeat", {**PUSH, "idle_heartbeat": 0.09}),
+        ("flow_control", {**PUSH, "flow_control": True}),
+        ("max_waiting", {**PUSH, "max_waiting": 1}),
+        ("max_ack_pending", {**PUSH, "ack_policy": "none", "max_ack_pending": 1}),
+        ("ack_wait", {**PUSH, "ack_policy": "flow_control", "ack_wait": 1}),
+        ("backoff", {**PUSH, "ack_policy": "flow_control", "backoff": [1]}),
+        ("max_deliver", {**PUSH, "ack_policy": "flow_control", "max_deliver": 1}),
+        ("priority_groups", {**PUSH, "priority_policy": "overflow", "priority_groups": ["a"]}),
+        ("priority_groups", {"priority_groups": ["a"]}),
+        ("priority_timeout", {"priority_timeout": 1}),
+        ("priority_policy", {"priority_policy": "overflow"}),
+        ("priority_groups", {"priority_policy": "overflow", "priority_groups": ["a", ""]}),
+        ("priority_groups", {"priority_policy": "overflow", "priority_groups": ["a" * 17]}),
+    ],
+)
+def test_what_can_not_work_is_refused(option, fields):
+    """An impossible value or combination names the option at fault."""
+    with pytest.raises(InvalidOptionError) as caught:
+        ConsumerConfig(**fields)
+    assert caught.value.option == option
+
+
+@pytest.mark.parametrize("name", ["", "a.b", "a b", "a*", ">", "a/b"])
+@pytest.mark.parametrize("field", ["name", "durable_name"])
+def test_bad_names_are_refused(field, name):
+    """A consumer's name is checked before anything is sent."""
+    with pytest.raises(InvalidNameError):
+        ConsumerConfig(**{field: name})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"filter_subject": ""},
+        {"filter_subject": "a..b"},
+        {"filter_subjects": ["a", ">.b"]},
+        {"deliver_subject": "a.*"},
+        {"deliver_subject": ""},
+        {"deliver_subject": "a", "deliver_group": "b c"},
+    ],
+)
+def test_bad_subjects_are_refused(fields):
+    """So are its filters, and where it delivers to."""
+    with pytest.raises(BadSubjectError):
+        ConsumerConfig(**fields)

@@ -1,0 +1,39 @@
+"""Policies are strings, on every Python."""
+
+import copy
+import json
+import pickle
+
+import pytest
+
+from jetstream_sync.api import enums
+
+POLICIES = [getattr(enums, name) for name in enums.__all__]
+WORDS = [word for policy in POLICIES for word in policy]
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_policy_is_its_word(word):
+    """A policy equals, prints, formats and dumps as its wire word."""
+    assert isinstance(word, str)
+    assert word == word.value
+    assert str(word) == word.value
+    assert f"{word}" == word.value
+    assert f"{word:>20}" == word.value.rjust(20)
+    assert json.dumps(word) == json.dumps(word.value)
+    assert type(word)(word.value) is word
+    assert pickle.loads(pickle.dumps(word)) is word
+    assert copy.deepcopy(word) is word
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_names_are_the_words_in_capitals(policy):
+    """A policy's member is found under its word in capitals."""
+    for member in policy:
+        assert member.name.replace("_", "") == member.value.replace("_", "").upper()
+
+
+def test_an_unknown_word_is_no_policy():
+    """An enum has its own words only."""
+    with pytest.raises(ValueError, match="explict"):
+        enums.AckPolicy("explict")

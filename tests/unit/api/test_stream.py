@@ -1,0 +1,277 @@
+"""Stream configs and infos: recorded replies survive, and what can not work is refused."""
+
+import dataclasses
+import json
+import pickle
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from jetstream_sync.api.cluster import Placement
+from jetstream_sync.api.enums import (
+    DiscardPolicy,
+    PersistMode,
+    RetentionPolicy,
+    StorageType,
+    StoreCompression,
+)
+from jetstream_sync.api.stream import (
+    ExternalStream,
+    RePublish,
+    StoredMsg,
+    StreamConfig,
+    StreamConsumerLimits,
+    StreamConsumerSource,
+    StreamInfo,
+    StreamSource,
+    SubjectTransform,
+)
+from jetstream_sync.codec import Record, Word, decode, encode
+from jetstream_sync.errors import BadSubjectError, InvalidNameError, InvalidOptionError
+from jetstream_sync.nanos import duration_to_ns, time_to_text
+
+REPLIES = Path(__file__).with_name("replies")
+ENVELOPE = {"type", "did_create", "total", "offset", "limit"}
+
+
+def reply(name):
+    return json.loads(REPLIES.joinpath(f"{name}.json").read_text())
+
+
+INFOS = [
+    (path.stem, info)
+    for path in sorted(REPLIES.glob("stream_*.json"))
+    for info in reply(path.stem).get("streams", [reply(path.stem)])
+]
+RECORDED = pytest.mark.parametrize(
+    "data", [info for _, info in INFOS], ids=[id_ for id_, _ in INFOS]
+)
+
+
+def leftovers(value):
+    """Every unknown field at any depth."""
+    if isinstance(value, Record):
+        fields = [getattr(value, field.name) for field in dataclasses.fields(value)]
+        yield from value.extra
+        yield from (name for field in fields[1:] for name in leftovers(field))
+    elif isinstance(value, Mapping):
+        yield from (name for each in value.values() for name in leftovers(each))
+    elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        yield from (name for each in value for name in leftovers(each))
+
+
+@RECORDED
+def test_a_recorded_info_survives(data):
+    """A server's info is read with no field unknown, and written as it came."""
+    info = decode(StreamInfo, data)
+    assert encode(info) == data
+    assert set(leftovers(info)) <= ENVELOPE
+    assert encode(pickle.loads(pickle.dumps(info))) == data
+
+
+@RECORDED
+def test_a_recorded_config_can_be_changed(data):
+    """What a server returns as a config passes the checks, and a change changes nothing else."""
+    config = dataclasses.replace(decode(StreamInfo, data).config, description="changed")
+    assert encode(config) == {**data["config"], "description": "changed"}
+
+
+def test_every_option_is_understood():
+    """Each option of a config is where a user looks for it."""
+    config = decode(StreamInfo, reply("stream_every_option")).config
+    assert config.name == "FULL"
+    assert config.subjects == ["full.>", "more.*"]
+    assert config.retention is RetentionPolicy.LIMITS
+    assert duration_to_ns(config.max_age) == 3_600_000_000_001
+    assert duration_to_ns(config.duplicate_window) == 60_000_000_123
+    assert config.discard is DiscardPolicy.OLD
+    assert config.storage is StorageType.FILE
+    assert config.compression is StoreCompression.S2
+    assert config.first_seq == 100
+    assert config.subject_transform == SubjectTransform(src="full.>", dest="new.>")
+    assert config.republish == RePublish(src="new.>", dest="again.>", headers_only=True)
+    assert config.consumer_limits == StreamConsumerLimits(
+        inactive_threshold=600, max_ack_pending=500
+    )
+    assert config.metadata["größe"] == "Ω"
+    assert config.subject_delete_marker_ttl == timedelta(seconds=5)
+    assert (config.allow_msg_ttl, config.allow_atomic, config.allow_batched) == (True, True, True)
+    assert (config.deny_delete, config.deny_purge, config.allow_direct) == (True, False, True)
+
+
+def test_sources_are_understood():
+    """A source's start keeps its nanoseconds; one that never answered is marked as such."""
+    info = decode(StreamInfo, reply("stream_info_sources"))
+    orders, work, far = info.config.sources
+    assert time_to_text(orders.opt_start_time) == "2020-01-02T03:04:05.123456789Z"
+    assert work.subject_transforms == [SubjectTransform(src="work.a", dest="g.a")]
+    assert far.external == ExternalStream(api="$JS.leaf.API", deliver="deliver.leaf")
+    assert info.sources[0].seq == 8
+    assert info.sources[2].active < timedelta(0)
+
+
+def test_states_are_understood():
+    """Deleted sequences and subjects are there when the request asked for them."""
+    state = decode(StreamInfo, reply("stream_info_details")).state
+    assert state.deleted == [3, 4, 7]
+    assert state.num_deleted == 3
+    assert sum(state.subjects.values()) == state.messages == state.last_seq - 3
+    assert state.num_subjects == len(state.subjects) == 3
+
+
+def test_an_empty_stream_has_no_times():
+    """The server's zero time is year 1, not an error."""
+    state = decode(StreamInfo, reply("stream_defaults")).state
+    assert state.first_ts == state.last_ts == datetime(1, 1, 1, tzinfo=timezone.utc)
+
+
+def test_clusters_are_understood():
+    """A replicated stream names its leader and its other servers, and where it moves."""
+    info = decode(StreamInfo, reply("stream_info_moving"))
+    assert len(info.cluster.replicas) == 2
+    assert info.cluster.leader not in {peer.name for peer in info.cluster.replicas}
+    assert info.cluster.desired.origin.replicas == 3
+    assert info.config.placement == Placement(cluster="east", tags=["ssd"])
+
+
+def test_stored_messages_are_understood():
+    """Headers and payload are bytes, and not said when there are none."""
+    msg = decode(StoredMsg, reply("stored_msg_headers")["message"])
+    assert msg.hdrs.startswith(b"NATS/1.0\r\n")
+    assert b"Nats-Msg-Id: 1\r\n" in msg.hdrs
+    assert msg.data == b"x"
+    assert (msg.subject, msg.seq) == ("ORDERS.b", 2)
+    assert encode(msg) == reply("stored_msg_headers")["message"]
+    assert decode(StoredMsg, reply("stored_msg_empty")["message"]).data is None
+
+
+def test_only_what_is_said_is_sent():
+    """A config sends its name and what was said, and no guess."""
+    config = StreamConfig(name="ORDERS", subjects=["ORDERS.*"], max_age=1.5, storage="memory")
+    assert encode(config) == {
+        "name": "ORDERS",
+        "subjects": ["ORDERS.*"],
+        "max_age": 1_500_000_000,
+        "storage": "memory",
+    }
+
+
+MIRROR = StreamSource(name="ORIGIN")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"discard": "new", "discard_new_per_subject": True, "max_msgs_per_subject": 1},
+        {"mirror": MIRROR, "subjects": [], "sources": [], "allow_direct": True},
+        {"max_age": 0, "duplicate_window": 0},
+        {"max_age": 0.1, "duplicate_window": 0.1},
+        {"duplicate_window": 3600},
+        {"max_msgs": -1, "max_bytes": -1, "max_consumers": -1, "max_msg_size": -1},
+        {"allow_msg_counter": True, "retention": "limits", "discard": "old"},
+        {"allow_msg_schedules": True, "allow_msg_ttl": True},
+        {"persist_mode": PersistMode.ASYNC, "storage": StorageType.FILE, "num_replicas": 1},
+        {"allow_rollup_hdrs": True, "deny_delete": True},
+        {"allow_msg_schedules": True, "discard": Word("newest")},
+    ],
+)
+def test_what_goes_together_is_accepted(fields):
+    """The checks refuse no more than they must."""
+    StreamConfig(name="S", **fields)
+
+
+@pytest.mark.parametrize(
+    ("option", "fields"),
+    [
+        ("subjects", {"mirror": MIRROR, "subjects": ["a"]}),
+        ("sources", {"mirror": MIRROR, "sources": [StreamSource(name="X")]}),
+        ("first_seq", {"mirror": MIRROR, "first_seq": 5}),
+        ("allow_msg_counter", {"mirror": MIRROR, "allow_msg_counter": True}),
+        ("allow_atomic", {"mirror": MIRROR, "allow_atomic": True}),
+        ("allow_batched", {"mirror": MIRROR, "allow_batched": True}),
+        ("allow_msg_schedules", {"mirror": MIRROR, "allow_msg_schedules": True}),
+        ("subject_delete_marker_ttl", {"mirror": MIRROR, "subject_delete_marker_ttl": 1}),
+        ("subjects", {"subjects": ["a", "b", "a"]}),
+        ("subjects", {"subjects": "a"}),
+        ("discard_new_per_subject", {"discard_new_per_subject": True, "max_msgs_per_subject": 1}),
+        ("discard_new_per_subject", {"discard_new_per_subject": True, "discard": "new"}),
+        ("allow_rollup_hdrs", {"allow_rollup_hdrs": True, "deny_purge": True}),
+        ("allow_msg_schedules", {"allow_msg_schedules": True, "discard": "new"}),
+        ("allow_msg_schedules", {"allow_msg_schedules": True, "sources": [StreamSource(name="X")]}),
+        ("allow_msg_counter", {"allow_msg_counter": True, "discard": "new"}),
+        ("allow_msg_counter", {"allow_msg_counter": True, "allow_msg_ttl": True}),
+        ("allow_msg_counter", {"allow_msg_counter": True, "allow_msg_schedules": True}),
+        ("allow_msg_counter", {"allow_msg_counter": True, "retention": "interest"}),
+        ("persist_mode", {"persist_mode": "async", "storage": "memory"}),
+        ("persist_mode", {"persist_mode": "async", "num_replicas": 3}),
+        ("persist_mode", {"persist_mode": "async", "allow_atomic": True}),
+        ("duplicate_window", {"max_age": 60, "duplicate_window": 61}),
+        ("duplicate_window", {"duplicate_window": 0.09}),
+        ("duplicate_window", {"duplicate_window": -1}),
+        ("max_age", {"max_age": 0.09}),
+        ("max_age", {"max_age": -1}),
+        ("max_age", {"max_age": "1h"}),
+        ("subject_delete_marker_ttl", {"subject_delete_marker_ttl": 0.9}),
+        ("max_msgs", {"max_msgs": -2}),
+        ("max_bytes", {"max_bytes": 2**63}),
+        ("max_msgs_per_subject", {"max_msgs_per_subject": -2}),
+        ("max_consumers", {"max_consumers": 1.0}),
+        ("max_msg_size", {"max_msg_size": 2**31}),
+        ("num_replicas", {"num_replicas": 6}),
+        ("num_replicas", {"num_replicas": -1}),
+        ("first_seq", {"first_seq": -1}),
+        ("retention", {"retention": "work_queue"}),
+        ("metadata", {"metadata": {"a": 1}}),
+        ("mirror", {"mirror": "ORIGIN"}),
+        ("sources", {"sources": MIRROR}),
+    ],
+)
+def test_what_can_not_work_is_refused(option, fields):
+    """An impossible value or combination names the option at fault."""
+    with pytest.raises(InvalidOptionError) as caught:
+        StreamConfig(name="S", **fields)
+    assert caught.value.option == option
+
+
+@pytest.mark.parametrize("name", ["", "a.b", "a b", "a*", ">", "a/b"])
+def test_bad_names_are_refused(name):
+    """A stream's name, and that of a source, is checked before anything is sent."""
+    with pytest.raises(InvalidNameError):
+        StreamConfig(name=name)
+    with pytest.raises(InvalidNameError):
+        StreamSource(name=name)
+
+
+@pytest.mark.parametrize("subject", ["", "a..b", "a b", ">.a", "a\r\nPUB x"])
+def test_bad_subjects_are_refused(subject):
+    """So is each of its subjects."""
+    with pytest.raises(BadSubjectError):
+        StreamConfig(name="S", subjects=["ok", subject])
+
+
+@pytest.mark.parametrize(
+    ("option", "fields"),
+    [
+        (
+            "subject_transforms",
+            {"filter_subject": "a", "subject_transforms": [SubjectTransform(src="b", dest="c")]},
+        ),
+        ("opt_start_seq", {"opt_start_seq": 1, "consumer": StreamConsumerSource(name="c")}),
+        ("filter_subject", {"filter_subject": "a", "consumer": StreamConsumerSource(name="c")}),
+        ("opt_start_seq", {"opt_start_seq": -1}),
+        ("opt_start_time", {"opt_start_time": datetime(2024, 1, 1)}),  # noqa: DTZ001
+    ],
+)
+def test_a_source_is_checked_too(option, fields):
+    """A source's exclusive options are refused where the source is made."""
+    with pytest.raises(InvalidOptionError) as caught:
+        StreamSource(name="S", **fields)
+    assert caught.value.option == option
+
+
+def test_consumer_limits_are_checked_too():
+    """A limit on inactivity is not negative."""
+    with pytest.raises(InvalidOptionError):
+        StreamConsumerLimits(inactive_threshold=-1)
