@@ -7,10 +7,11 @@ The names and defaults are those that users of nats-py know.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import Final
+from difflib import get_close_matches
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from .errors import BadSubjectError, InvalidOptionError
@@ -129,6 +130,25 @@ class ConnectionOptions:
     closed_cb: EventCallback | None = field(default=None, repr=False)
     discovered_server_cb: EventCallback | None = field(default=None, repr=False)
     lame_duck_mode_cb: EventCallback | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(
+        cls, servers: tuple[ServerAddress, ...], options: Mapping[str, Any]
+    ) -> ConnectionOptions:
+        """
+        Make the options of what a user passed by name.
+
+        Raises:
+            InvalidOptionError: a name is not known, or a value is out of range.
+
+        """
+        known = [each.name for each in fields(cls) if each.name != "servers"]
+        for name, value in options.items():
+            if name not in known:
+                close = get_close_matches(name, known, 1)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                raise InvalidOptionError(name, value, f"there is no such option{hint}")
+        return cls(servers=servers, **options)
 
     def __post_init__(self) -> None:
         for option in ("connect_timeout", "ping_interval", "drain_timeout"):

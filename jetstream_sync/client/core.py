@@ -5,14 +5,15 @@ Threads: the *reader* receives, feeds the parser and hands messages to sinks; wh
 it finds another one. The *flusher* sends what is buffered and keeps the ping schedule. Neither runs
 user code.
 
-Locks, in the order in which they may be taken: ``_lock`` (state, session, listeners), then the
+Locks, in the order in which they may be taken: ``_lock`` (state, session), then the
 lock of `Pings`, then that of `Writer`. No lock is held while receiving, sending or calling a user.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
-import secrets
+import os
 import threading
 from typing import Any, Protocol
 
@@ -58,7 +59,7 @@ from .request import RequestMux
 from .threads import after_fork, at_exit, spawn
 from .writer import Writer
 
-__all__ = ["Core", "LinkListener", "Sink"]
+__all__ = ["Core", "Sink", "closed_on_purpose"]
 
 log = logging.getLogger("jetstream_sync.connection")
 
@@ -75,20 +76,16 @@ class Sink(Protocol):
         """Take messages; called by the reader, must not wait."""
         ...
 
+    def link_changed(self, *, connected: bool) -> None:
+        """Learn that the link broke, or that there is a new one; by the reader, must not wait."""
+        ...
+
     def ended(self, reason: BaseException) -> None:
         """Learn that nothing more will come; must not wait."""
         ...
 
     def finished(self, deadline: Deadline) -> bool:
         """Wait until a callback, if there is one, has had its last message; say whether it has."""
-        ...
-
-
-class LinkListener(Protocol):
-    """Something that has to do with the link's coming and going."""
-
-    def link_changed(self, connected: bool) -> None:  # noqa: FBT001 - there are two cases
-        """The link broke, or there is a new one; called by the reader, must not wait."""
         ...
 
 
@@ -113,10 +110,12 @@ class Core:
         self._lock = threading.Lock()
         self.status = ConnectionStatus.CONNECTING
         self._session: Session[Sink] = Session()
-        self._listeners: list[LinkListener] = []
         self._link: Link | None = None
         self._cause: Error | None = None  # why the server is about to hang up, or we did
         self._threads: list[threading.Thread] = []
+        # Inboxes: unguessable for others by what they share, different by their number.
+        self._inbox_base = f"{options.inbox_prefix}.{os.urandom(11).hex()}"
+        self._inbox_numbers = itertools.count(1)
         self._received = (0, 0)  # messages and bytes of former links
         # --- parts with rules of their own ---
         self.events = Events(self.name, options)
@@ -203,7 +202,6 @@ class Core:
         self._mux.ended(reason)
         for interest in interests:
             interest.sink.ended(reason)
-        self._tell(connected=False)
         self.events.closed()
 
     def forked(self) -> None:
@@ -234,39 +232,50 @@ class Core:
 
     # --- publishing -----------------------------------------------------------------------------
 
+    def encoded(self, subject: str) -> bytes:
+        """
+        Return the bytes of a subject that can be published to.
+
+        Raises:
+            BadSubjectError: it is not well formed.
+
+        """
+        return self._checked.get(subject) or self._check(subject)
+
     def publish(
         self, subject: str, payload: bytes, reply: str = "", headers: HeadersLike | None = None
     ) -> None:
         """Buffer a message; see `Connection.publish`."""
         known = self._checked.get(subject) or self._check(subject)
         if reply or headers or payload.__class__ is not bytes:
-            answer = (self._checked.get(reply) or self._check(reply)) if reply else b""
-            self.writer.publish(*self._command(known, payload, answer, headers))
+            answer = self.encoded(reply) if reply else b""
+            self.writer.publish(*self.command(known, payload, answer, headers))
             return
         size = len(payload)
         if size > self._max_payload:
             raise MaxPayloadError(size, self._max_payload)
         self.writer.publish(commands.publish(known, b"", payload), size)
 
-    def publish_now(
-        self, subject: str, payload: bytes, reply: bytes, headers: HeadersLike | None = None
-    ) -> None:
-        """Send a message that an answer is awaited to; ``reply`` is one of our own inboxes."""
-        known = self._checked.get(subject) or self._check(subject)
-        command, size = self._command(known, payload, reply, headers)
-        self.writer.send(command, 1, size)
-
-    def publish_soon(
-        self, subject: str, payload: bytes, reply: bytes, headers: HeadersLike | None = None
-    ) -> None:
-        """Buffer a message with a reply that is one of our own inboxes."""
-        known = self._checked.get(subject) or self._check(subject)
-        self.writer.publish(*self._command(known, payload, reply, headers))
-
-    def _command(
-        self, subject: bytes, payload: bytes, reply: bytes, headers: HeadersLike | None
+    def command(
+        self,
+        subject: bytes,
+        payload: bytes,
+        reply: bytes = b"",
+        headers: HeadersLike | None = None,
     ) -> tuple[bytes, int]:
-        """Return the command for a message, and the size of its headers and payload."""
+        """
+        Return the command that publishes a message, and the size of its headers and payload.
+
+        Args:
+            subject: from `encoded()`, or one that the server sent.
+            payload: the message.
+            reply: one of our own inboxes, or from `encoded()`; empty: none.
+            headers: names and values; ``None``: none.
+
+        Raises:
+            InvalidArgumentError, InvalidHeaderError, MaxPayloadError: it can not be sent.
+
+        """
         if payload.__class__ is not bytes:
             if not isinstance(payload, (bytes, bytearray, memoryview)):
                 raise InvalidArgumentError(
@@ -387,10 +396,24 @@ class Core:
     # --- asking ---------------------------------------------------------------------------------
 
     def request(
-        self, subject: str, payload: bytes, deadline: Deadline, headers: HeadersLike | None = None
+        self,
+        subject: str | bytes,
+        payload: bytes,
+        deadline: Deadline,
+        headers: HeadersLike | None = None,
     ) -> Delivery:
-        """Publish and wait for one answer; see `RequestMux.request`."""
-        return self._mux.request(subject, payload, deadline, headers)
+        """
+        Publish and wait for one answer; see `RequestMux.request`.
+
+        Args:
+            subject: where to; as bytes only where it comes from the server.
+            payload: the message.
+            deadline: by when the answer has to be there.
+            headers: names and values; ``None``: none.
+
+        """
+        where = self.encoded(subject) if isinstance(subject, str) else subject
+        return self._mux.request(where, payload, deadline, headers)
 
     def flush(self, deadline: Deadline) -> None:
         """Wait until the server has processed what was sent; see `Pings.flush`."""
@@ -398,7 +421,11 @@ class Core:
 
     def new_inbox(self) -> str:
         """Return a subject that nobody else uses."""
-        return f"{self.options.inbox_prefix}.{secrets.token_hex(11)}"
+        return f"{self._inbox_base}{next(self._inbox_numbers):x}"
+
+    def wait_closed(self, seconds: float) -> bool:
+        """Wait for a while, or until the connection is closed; say whether it is."""
+        return self._dialer.stopped(seconds)
 
     # --- what is known of the link --------------------------------------------------------------
 
@@ -422,22 +449,9 @@ class Core:
             size += link.parser.message_bytes
         return msgs, size
 
-    def add_listener(self, listener: LinkListener) -> None:
-        """Tell ``listener`` when the link breaks or is there again, until it is removed."""
-        with self._lock:
-            self._listeners.append(listener)
-
-    def remove_listener(self, listener: LinkListener) -> None:
-        """Tell ``listener`` no more; fine when it was not told."""
-        with self._lock:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
-
     def _tell(self, *, connected: bool) -> None:
-        with self._lock:
-            listeners = list(self._listeners)
-        for listener in listeners:
-            listener.link_changed(connected)
+        for interest in self.interests():
+            interest.sink.link_changed(connected=connected)
 
     # --- the reader -----------------------------------------------------------------------------
 
@@ -633,3 +647,10 @@ def closed_because(cause: BaseException) -> ConnectionClosedError:
     closed = ConnectionClosedError(f"the connection is closed: {cause}")
     closed.__cause__ = cause
     return closed
+
+
+def closed_on_purpose(error: ConnectionClosedError) -> bool:
+    """Say whether a connection was closed or drained by its user, so that reading may end quietly."""
+    if isinstance(error, ConnectionDrainingError):
+        return True
+    return type(error) is ConnectionClosedError and error.__cause__ is None

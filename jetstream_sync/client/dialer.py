@@ -109,6 +109,10 @@ class Dialer:
         """Make `again()` give up."""
         self._stopped.set()
 
+    def stopped(self, seconds: float) -> bool:
+        """Wait up to ``seconds`` until `stop()` is called; say whether it was."""
+        return self._stopped.wait(seconds)
+
     def discovered(self, info: ServerInfo, current: ServerAddress) -> bool:
         """Take the servers that an INFO tells of; say whether there is a new one."""
         with self._lock:

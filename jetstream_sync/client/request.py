@@ -47,7 +47,7 @@ class RequestMux:
         self._reason: BaseException | None = None
 
     def request(
-        self, subject: str, payload: bytes, deadline: Deadline, headers: HeadersLike | None = None
+        self, subject: bytes, payload: bytes, deadline: Deadline, headers: HeadersLike | None = None
     ) -> Delivery:
         """
         Publish a message and wait for the first answer.
@@ -56,7 +56,7 @@ class RequestMux:
             NoRespondersError: nobody listens on the subject.
             TimeoutError: no answer came in time.
             ConnectionClosedError: the connection is closed, or was while waiting.
-            BadSubjectError, InvalidHeaderError, MaxPayloadError: it can not be sent.
+            InvalidArgumentError, InvalidHeaderError, MaxPayloadError: it can not be sent.
 
         """
         if not self._subscribed:
@@ -68,10 +68,13 @@ class RequestMux:
             if self._reason is not None:
                 # Registered too late for close() to see it.
                 raise fresh(self._reason)
-            self._core.publish_now(subject, payload, self._reply_prefix + token, headers)
+            command, size = self._core.command(
+                subject, payload, self._reply_prefix + token, headers
+            )
+            self._core.writer.send(command, 1, size)
             if not handoff.arrived(deadline):
                 if self._waiting.pop(token, None) is not None:
-                    raise TimeoutError(f"no answer on {subject!r} in time")
+                    raise TimeoutError(f"no answer on {subject.decode()!r} in time")
                 # Somebody took it out at the last moment, and is about to settle it.
                 handoff.arrived(FOREVER)
         finally:
@@ -80,7 +83,7 @@ class RequestMux:
         if delivery[2] and not delivery[3]:
             status = parse_status(delivery[2])
             if status is not None and status.code == 503:
-                raise NoRespondersError(subject)
+                raise NoRespondersError(subject.decode())
         return delivery
 
     def deliver(self, deliveries: list[Delivery]) -> None:
@@ -90,6 +93,9 @@ class RequestMux:
             handoff = self._waiting.pop(delivery[0][size:], None)
             if handoff is not None:
                 handoff.set(delivery)
+
+    def link_changed(self, *, connected: bool) -> None:
+        """Do nothing: who waits for an answer has a deadline."""
 
     def ended(self, reason: BaseException) -> None:
         """Fail every request; the connection is closed."""

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from typing_extensions import Self
 
@@ -22,12 +21,10 @@ from ..errors import (
 from ..net.clock import FOREVER, Deadline
 from ..protocol.parser import Delivery
 from .backlog import Backlog
+from .core import Core, closed_on_purpose
 from .mailbox import Mailbox
 from .message import Msg
 from .threads import spawn
-
-if TYPE_CHECKING:
-    from .core import Core
 
 __all__ = ["MsgCallback", "Subscription"]
 
@@ -137,8 +134,8 @@ class Subscription:
             except BadSubscriptionError:
                 return
             except ConnectionClosedError as error:
-                if error.__cause__ is None and type(error) is ConnectionClosedError:
-                    return  # closed by the user
+                if closed_on_purpose(error):
+                    return
                 raise
             yield msg
 
@@ -228,6 +225,9 @@ class Subscription:
             # Told once for each time that it falls behind, not for each message.
             self._slow = True
             self._core.events.error(SlowConsumerError(self.subject, self.sid, self._dropped))
+
+    def link_changed(self, *, connected: bool) -> None:
+        """Do nothing: the connection subscribes again by itself."""
 
     def ended(self, reason: BaseException) -> None:
         """Learn that nothing more will come."""

@@ -1,0 +1,104 @@
+"""
+The reply subject of a message from a stream, and what it tells.
+
+Two forms (ADR-15; nats-server 2.14 can be told to use the second)::
+
+    $JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<timestamp>.<pending>
+    $JS.ACK.<domain>.<account hash>.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>
+           .<timestamp>.<pending>[.<more>...]
+
+The first has exactly 9 tokens, the second 11 or more; 10 is neither. A domain of ``_`` is none.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Final, NamedTuple
+
+from ..errors import NotJSMessageError
+
+__all__ = ["Metadata", "ack_tokens", "is_ack_subject", "metadata_of"]
+
+_PREFIX: Final = b"$JS.ACK."
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class Metadata(NamedTuple):
+    """What a stream says of a message that it delivers."""
+
+    stream: str
+    """The stream's name."""
+    consumer: str
+    """The consumer's name."""
+    domain: str | None
+    """The JetStream domain, ``None`` where it is not said."""
+    stream_seq: int
+    """The message's sequence in the stream."""
+    consumer_seq: int
+    """The delivery's sequence: it grows by one with each delivery of the consumer."""
+    num_delivered: int
+    """How often the message was delivered, this time included."""
+    num_pending: int
+    """How many messages that match the consumer were left behind this one."""
+    timestamp_ns: int
+    """When the stream stored it, in nanoseconds since 1970 (UTC)."""
+
+    @property
+    def timestamp(self) -> datetime:
+        """When the stream stored it, in UTC; a `datetime` drops what is below a microsecond."""
+        return _EPOCH + timedelta(microseconds=self.timestamp_ns // 1000)
+
+
+def is_ack_subject(reply: bytes) -> bool:
+    """Say whether a reply subject is one that a stream sends."""
+    return reply.startswith(_PREFIX)
+
+
+def ack_tokens(reply: bytes) -> list[bytes]:
+    """
+    Return the seven tokens that both forms share, from the stream's name on.
+
+    They are stream, consumer, delivered, stream seq, consumer seq, timestamp, pending.
+
+    Raises:
+        NotJSMessageError: the subject has neither form.
+
+    """
+    tokens = reply.split(b".")
+    if len(tokens) == 9 and reply.startswith(_PREFIX):
+        return tokens[2:]
+    if len(tokens) >= 11 and reply.startswith(_PREFIX):
+        return tokens[4:11]
+    raise NotJSMessageError(
+        "the message did not come from a stream"
+        if not reply
+        else f"{reply.decode('utf-8', 'replace')!r} is not the reply subject of a stream's message"
+    )
+
+
+def metadata_of(reply: bytes) -> Metadata:
+    """
+    Read a reply subject.
+
+    Raises:
+        NotJSMessageError: it is not one that a stream sends.
+
+    """
+    stream, consumer, delivered, stream_seq, consumer_seq, timestamp, pending = ack_tokens(reply)
+    domain = None
+    if reply.count(b".") > 8:
+        domain = reply.split(b".", 3)[2].decode()
+        domain = None if domain == "_" else domain
+    try:
+        return Metadata(
+            stream.decode(),
+            consumer.decode(),
+            domain,
+            int(stream_seq),
+            int(consumer_seq),
+            int(delivered),
+            int(pending),
+            int(timestamp),
+        )
+    except ValueError:
+        raise NotJSMessageError(f"{reply!r} has something else where numbers belong") from None

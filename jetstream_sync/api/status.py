@@ -1,0 +1,115 @@
+"""
+What the status messages of a pull mean.
+
+The lists are ADR-37's ("Status handling"), the texts nats-server's (``server/consumer.go``). The
+server uses one code for many things, so texts have to be matched: in lower case, by what they
+contain, and only here.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+from ..errors import (
+    BadRequestStatusError,
+    ConsumerDeletedError,
+    ConsumerIsPushBasedError,
+    LeadershipChangeError,
+    PinIDMismatchError,
+    PullError,
+    RequestLimitError,
+)
+from ..headers import PENDING_BYTES, PENDING_MESSAGES, Headers, parse_headers, parse_status
+
+__all__ = ["Kind", "PullStatus", "read_status"]
+
+
+class Kind(Enum):
+    """What a status does to a pull."""
+
+    HEARTBEAT = "heartbeat"
+    """Nothing: the server is there."""
+    QUIET = "quiet"
+    """It ended as it should: nothing there, time is up, the next message does not fit."""
+    WARNING = "warning"
+    """It ended for a reason that the user should hear of; a continuous pull goes on."""
+    FATAL = "fatal"
+    """It ended, and another pull would meet the same."""
+
+
+class PullStatus(NamedTuple):
+    """A status message, understood."""
+
+    kind: Kind
+    error: PullError | None
+    """What to raise or report; ``None`` for heartbeats and quiet ends."""
+    pending: tuple[int, int] | None
+    """Messages and bytes of the pull that were not delivered; ``None``: not said."""
+
+
+_HEARTBEAT: Final = PullStatus(Kind.HEARTBEAT, None, None)
+
+# (code, words) -> kind and class; the first row whose words are in the text counts. An empty text
+# fits every status of the code.
+_ROWS: Final[tuple[tuple[int, str, Kind, type[PullError] | None], ...]] = (
+    (404, "", Kind.QUIET, None),
+    (408, "", Kind.QUIET, None),
+    (409, "message size exceeds maxbytes", Kind.QUIET, None),
+    (409, "batch completed", Kind.QUIET, None),
+    (409, "consumer deleted", Kind.FATAL, ConsumerDeletedError),
+    (409, "consumer is push based", Kind.FATAL, ConsumerIsPushBasedError),
+    (409, "leadership change", Kind.WARNING, LeadershipChangeError),
+    (409, "exceeded max", Kind.WARNING, RequestLimitError),
+    (409, "", Kind.WARNING, PullError),  # "server shutdown", and what newer servers add
+    (400, "", Kind.FATAL, BadRequestStatusError),
+    (412, "", Kind.FATAL, PullError),  # the server is too old for what the request needs
+    (423, "", Kind.WARNING, PinIDMismatchError),
+    # Nobody answers for the consumer: it or its stream is gone, or its leader is away for now.
+    (503, "", Kind.WARNING, ConsumerDeletedError),
+)
+
+
+def read_status(header: bytes, payload: bytes) -> PullStatus | None:
+    """
+    Read a message on a pull's inbox as a status.
+
+    Args:
+        header: the header block, ``b""`` without one.
+        payload: the payload; with one it is a user's message, whatever its headers say.
+
+    Returns:
+        What the status means, or ``None``: it is a user's message.
+
+    """
+    if payload or not header:
+        return None
+    status = parse_status(header)
+    if status is None:
+        return None
+    if status.code == 100:
+        return _HEARTBEAT
+    text = status.description.lower()
+    for code, words, kind, error in _ROWS:
+        if code == status.code and words in text:
+            break
+    else:
+        kind, error = Kind.WARNING, PullError
+    described = status.description
+    if status.code == 503 and not described:
+        described = "No Responders: the consumer or its stream does not exist, or has no leader now"
+    return PullStatus(
+        kind,
+        error(status.code, described) if error is not None else None,
+        _pending(parse_headers(header)),
+    )
+
+
+def _pending(headers: Headers | None) -> tuple[int, int] | None:
+    """Return the counts of what was not delivered; ADR-37: look for them in every status."""
+    if headers is None or PENDING_MESSAGES not in headers:
+        return None
+    try:
+        return int(headers[PENDING_MESSAGES]), int(headers.get(PENDING_BYTES, "0"))
+    except ValueError:
+        return None

@@ -1,0 +1,1 @@
+"""JetStream for programs that wait: streams, consumers, publishing with acks."""

@@ -1,0 +1,155 @@
+"""Hand messages to a callback, on a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Protocol
+
+from ..client.core import Core
+from ..client.threads import spawn
+from ..errors import ConnectionClosedError, Error, IteratorClosedError, TimeoutError
+from ..net.clock import Deadline
+from .message import JetStreamMsg
+
+__all__ = ["ConsumeHandle", "JetStreamCallback"]
+
+log = logging.getLogger("jetstream_sync.consume")
+
+#: Called with each message, on the handle's own thread.
+JetStreamCallback = Callable[[JetStreamMsg], object]
+
+
+class Messages(Protocol):
+    """What a handle takes its messages from."""
+
+    def next(self, timeout: float | timedelta | None = None) -> JetStreamMsg:
+        """Return the next message."""
+        ...
+
+    def stop(self) -> None:
+        """End, and drop what is buffered."""
+        ...
+
+    def drain(self, timeout: float | timedelta | None = None) -> None:
+        """Ask for no more."""
+        ...
+
+    def handed_to(self, callback_finished: Callable[[Deadline], bool]) -> None:
+        """Learn how to wait for the callback."""
+        ...
+
+
+class ConsumeHandle:
+    """
+    A consumer that calls a function for each message.
+
+    Made by `PullConsumer.consume`. The callback runs on one thread, one message after the other; an
+    error that it raises is reported to the connection's ``error_cb`` and the next message follows. Any
+    thread may call the methods, also the callback.
+
+    Args:
+        core: the connection.
+        name: the consumer's name, for the thread's.
+        messages: where the messages come from.
+        callback: what to call.
+
+    """
+
+    def __init__(
+        self, core: Core, name: str, messages: Messages, callback: JetStreamCallback
+    ) -> None:
+        self._core = core
+        self._messages = messages
+        self._callback = callback
+        self._closed = threading.Event()
+        self._error: Error | None = None
+        messages.handed_to(self._finished)
+        self._thread = spawn(f"consume-{name}", self._run)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the callback has had its last message."""
+        return self._closed.is_set()
+
+    @property
+    def error(self) -> Error | None:
+        """Why it ended, when nobody ended it; ``None`` otherwise."""
+        return self._error
+
+    def stop(self) -> None:
+        """
+        End it, and drop what is buffered.
+
+        The message that the callback is at is finished; `wait_closed()` waits for that. Stopping
+        twice is fine.
+        """
+        self._messages.stop()
+
+    def drain(self, timeout: float | timedelta | None = None) -> None:
+        """
+        Ask for no more messages; the callback gets what is buffered or on its way.
+
+        Args:
+            timeout: how long to wait for what is on its way, in seconds; ``None``: the
+                connection's ``drain_timeout``.
+
+        Raises:
+            DrainTimeoutError: the server did not confirm in time.
+            ConnectionClosedError: the connection is closed, or lost its link.
+
+        """
+        self._messages.drain(timeout)
+
+    def wait_closed(self, timeout: float | timedelta | None = None) -> None:
+        """
+        Wait until the callback has had its last message.
+
+        Args:
+            timeout: in seconds; ``None``: wait for ever.
+
+        Raises:
+            TimeoutError: it has not in time, or it is the callback that waits.
+
+        """
+        if threading.current_thread() is self._thread:
+            raise TimeoutError("the callback can not wait for its own end")
+        if not self._closed.wait(Deadline(timeout).left()):
+            raise TimeoutError("the callback is not through")
+
+    def _finished(self, deadline: Deadline) -> bool:
+        """Wait until the callback has had its last message; say whether it has."""
+        if threading.current_thread() is self._thread:
+            return True
+        return self._closed.wait(deadline.left())
+
+    def __enter__(self) -> ConsumeHandle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        callback = self._callback
+        take = self._messages.next
+        try:
+            while True:
+                msg = take()
+                try:
+                    callback(msg)
+                except Exception as error:
+                    log.debug("a consume callback raised", exc_info=True)
+                    self._core.events.error(error)
+        except IteratorClosedError:
+            pass
+        except ConnectionClosedError as error:
+            # Everybody hears of that anyway.
+            self._error = error
+        except Error as error:
+            self._error = error
+            self._core.events.error(error)
+        finally:
+            self._messages.stop()
+            self._closed.set()

@@ -1,0 +1,327 @@
+"""A consumer that is pulled from, as ADR-37 describes it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TypedDict
+
+from typing_extensions import Unpack
+
+from ..api.consumer import ConsumerInfo
+from ..api.pull import (
+    ANY_NUMBER,
+    DEFAULT_MESSAGES,
+    ContinuousPull,
+    PullRequest,
+    default_heartbeat_ns,
+)
+from ..errors import InvalidOptionError, TimeoutError
+from ..nanos import duration, duration_to_ns
+from .consume import ConsumeHandle, JetStreamCallback
+from .fetching import Fetch
+from .message import JetStreamMsg
+from .messages import MessageIterator
+from .puller import Puller
+from .requests import APIRequests
+
+__all__ = ["ContinuousOptions", "PriorityOptions", "PullConsumer", "continuous_pull"]
+
+#: Seconds to wait for the answer to a request that does not wait itself.
+_NO_WAIT_PATIENCE = 5.0
+#: How long each request of a fetch lasts that waits for ever, in nanoseconds.
+_LONGEST_NS = 60_000_000_000
+
+
+class PriorityOptions(TypedDict, total=False):
+    """What may be said of a consumer with priority groups (ADR-42, server 2.11)."""
+
+    group: str
+    """The group to pull for; needed when the consumer has groups."""
+    min_pending: int
+    """Be served only while so many messages are pending; policy ``overflow``."""
+    min_ack_pending: int
+    """Be served only while so many messages await their ack; policy ``overflow``."""
+    priority: int
+    """Be served after those with a lower number, 0 to 9; policy ``prioritized`` (server 2.12)."""
+
+
+class ContinuousOptions(PriorityOptions, total=False):
+    """The limits of `PullConsumer.messages` and `PullConsumer.consume`; all may be left out."""
+
+    max_messages: int
+    """Messages to keep ready; default 500, or the consumer's ``max_batch`` if that is less."""
+    max_bytes: int
+    """Bytes to keep ready, instead of ``max_messages``."""
+    threshold_messages: int
+    """Ask for more when fewer than this are left; default half of ``max_messages``."""
+    threshold_bytes: int
+    """Ask for more when less than this is left; default half of ``max_bytes``."""
+    expires: float | timedelta
+    """How long each request lasts, in seconds; default 30, at least 1."""
+    heartbeat: float | timedelta
+    """After how much silence the server says that it is there, in seconds; default half of
+    ``expires``, from 0.5 to 30."""
+    stop_after: int
+    """End after so many messages."""
+
+
+_CONTINUOUS = frozenset(ContinuousOptions.__annotations__)
+
+
+class PullConsumer:
+    """
+    A consumer on a stream, from which messages are pulled.
+
+    Had from `Stream` or `JetStream`. Any number of threads, and of programs, may pull from one
+    consumer at the same time; each message goes to one of them.
+    """
+
+    def __init__(self, api: APIRequests, info: ConsumerInfo) -> None:
+        self._api = api
+        self._info = info
+        self._puller = Puller(api, info.stream_name, info.name, info.config)
+
+    @property
+    def name(self) -> str:
+        """The consumer's name."""
+        return self._info.name
+
+    @property
+    def stream_name(self) -> str:
+        """The name of its stream."""
+        return self._info.stream_name
+
+    @property
+    def cached_info(self) -> ConsumerInfo:
+        """What the server last told of it here; `info()` asks."""
+        return self._info
+
+    def info(self, timeout: float | timedelta | None = None) -> ConsumerInfo:
+        """
+        Ask the server for the consumer's config and state.
+
+        Args:
+            timeout: in seconds; ``None``: that of the JetStream context.
+
+        Raises:
+            ConsumerNotFoundError, StreamNotFoundError: it is gone.
+            TimeoutError: no answer in time.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        self._info = self._api.ask_for(
+            ConsumerInfo,
+            self._api.routes.consumer_info(self.stream_name, self.name),
+            deadline=self._api.deadline(timeout),
+        )
+        return self._info
+
+    # --- one pull -------------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        batch: int | None = None,
+        timeout: float | timedelta | None = 5.0,
+        max_bytes: int | None = None,
+        heartbeat: float | timedelta | None = None,
+        **priority: Unpack[PriorityOptions],
+    ) -> list[JetStreamMsg]:
+        """
+        Pull up to a number of messages, or bytes, and return those that came.
+
+        Returns as soon as the batch is complete, and else when time is up. A link that breaks
+        meanwhile does not end it: what is missing is asked for again on the next one.
+
+        Args:
+            batch: messages at most; ``None``: as many as ``max_bytes`` allows.
+            timeout: how long to wait for them, in seconds; ``None``: until the batch is complete.
+            max_bytes: bytes at most, with subjects and headers; ``None``: no limit. A message that is
+                larger never fits.
+            heartbeat: after how much silence the server says that it is there, in seconds, at most
+                half of ``timeout``; ``None``: 5 when ``timeout`` is 10 or more, else none.
+            **priority: for priority groups, see `PriorityOptions`.
+
+        Returns:
+            The messages in order; ``[]`` when none came.
+
+        Raises:
+            InvalidOptionError: an option is out of range, or neither batch nor max_bytes is given.
+            ConsumerNotFoundError, StreamNotFoundError, ConsumerDeletedError: the consumer is gone.
+            PullError: the server refused the request, see its subclasses.
+            NoHeartbeatError: the server went silent.
+            ConnectionClosedError: the connection is closed.
+                None of these but the first is raised when there are messages to return.
+
+        """
+        if batch is None and max_bytes is None:
+            raise InvalidOptionError("batch", None, "one of batch and max_bytes is needed")
+        if max_bytes is not None and max_bytes < 1:
+            raise InvalidOptionError("max_bytes", max_bytes, "must be a whole number from 1 up")
+        expires_ns = _LONGEST_NS if timeout is None else _ns(timeout, "timeout")
+        request = PullRequest(
+            batch=ANY_NUMBER if batch is None else batch,
+            max_bytes=max_bytes or 0,
+            expires_ns=expires_ns,
+            heartbeat_ns=(
+                default_heartbeat_ns(expires_ns)
+                if heartbeat is None
+                else _ns(heartbeat, "heartbeat")
+            ),
+            **priority,
+        )
+        return self._fetch(request, None if timeout is None else expires_ns / 1e9)
+
+    def fetch_no_wait(
+        self,
+        batch: int | None = None,
+        max_bytes: int | None = None,
+        **priority: Unpack[PriorityOptions],
+    ) -> list[JetStreamMsg]:
+        """
+        Pull what is there now, up to a number of messages or bytes.
+
+        Args:
+            batch: messages at most; ``None``: as many as ``max_bytes`` allows.
+            max_bytes: bytes at most; ``None``: no limit.
+            **priority: for priority groups, see `PriorityOptions`.
+
+        Returns:
+            The messages in order; ``[]`` when there are none.
+
+        Raises:
+            InvalidOptionError, PullError, ConsumerDeletedError, ConnectionClosedError: as `fetch()`.
+
+        """
+        if batch is None and max_bytes is None:
+            raise InvalidOptionError("batch", None, "one of batch and max_bytes is needed")
+        request = PullRequest(
+            batch=ANY_NUMBER if batch is None else batch,
+            max_bytes=max_bytes or 0,
+            no_wait=True,
+            **priority,
+        )
+        return self._fetch(request, _NO_WAIT_PATIENCE)
+
+    def next(
+        self,
+        timeout: float | timedelta | None = 5.0,
+        heartbeat: float | timedelta | None = None,
+        **priority: Unpack[PriorityOptions],
+    ) -> JetStreamMsg:
+        """
+        Pull one message.
+
+        Args:
+            timeout: how long to wait for it, in seconds; ``None``: for ever.
+            heartbeat: as for `fetch()`.
+            **priority: for priority groups, see `PriorityOptions`.
+
+        Raises:
+            TimeoutError: none came in time.
+            InvalidOptionError, ConsumerDeletedError, PullError, NoHeartbeatError,
+            ConnectionClosedError: as `fetch()`.
+
+        """
+        messages = self.fetch(1, timeout, None, heartbeat, **priority)
+        if not messages:
+            raise TimeoutError(f"no message from consumer {self.name!r} in time")
+        return messages[0]
+
+    def _fetch(self, request: PullRequest, expires: float | None) -> list[JetStreamMsg]:
+        self._puller.check(request)
+        return Fetch(self._puller, request, expires).run()
+
+    # --- pulls that go on -----------------------------------------------------------------------
+
+    def messages(self, **options: Unpack[ContinuousOptions]) -> MessageIterator:
+        """
+        Return an iterator over the consumer's messages, which pulls ahead.
+
+        Args:
+            **options: see `ContinuousOptions`.
+
+        Raises:
+            InvalidOptionError: an option is out of range, or two exclude each other.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        return self.pull_messages(self._continuous(options))
+
+    def consume(
+        self, callback: JetStreamCallback, **options: Unpack[ContinuousOptions]
+    ) -> ConsumeHandle:
+        """
+        Call a function for each of the consumer's messages, on a thread of its own.
+
+        Messages are pulled ahead. The callback acknowledges; an error that it raises is reported to
+        the connection's ``error_cb``, and the next message follows.
+
+        Args:
+            callback: called with each message.
+            **options: see `ContinuousOptions`.
+
+        Returns:
+            A handle to stop or drain it.
+
+        Raises:
+            InvalidOptionError: an option is out of range, or two exclude each other.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        return ConsumeHandle(self._api.core, self.name, self.messages(**options), callback)
+
+    def pull_messages(self, pull: ContinuousPull, *, strict: bool = False) -> MessageIterator:
+        """Return an iterator with these limits; ``strict`` is for ordered consumers."""
+        return MessageIterator(self._puller, pull, strict=strict)
+
+    def _continuous(self, options: ContinuousOptions) -> ContinuousPull:
+        pull = continuous_pull(options, self._puller.config.max_batch or 0)
+        self._puller.check(pull.request)
+        return pull
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} on {self.stream_name!r}>"
+
+
+def continuous_pull(options: ContinuousOptions, max_batch: int = 0) -> ContinuousPull:
+    """
+    Return the limits that these options stand for.
+
+    Args:
+        options: what the user said.
+        max_batch: the most that the consumer allows per request; 0: any number.
+
+    Raises:
+        InvalidOptionError: an option is not known or out of range, or two exclude each other.
+
+    """
+    unknown = set(options) - _CONTINUOUS
+    if unknown:
+        raise InvalidOptionError(min(unknown), "...", f"not one of {sorted(_CONTINUOUS)}")
+    max_messages = options.get("max_messages")
+    if max_messages is None and "max_bytes" not in options and 0 < max_batch:
+        max_messages = min(DEFAULT_MESSAGES, max_batch)
+    return ContinuousPull.of(
+        max_messages=max_messages,
+        max_bytes=options.get("max_bytes"),
+        threshold_messages=options.get("threshold_messages"),
+        threshold_bytes=options.get("threshold_bytes"),
+        expires_ns=_ns_or_none(options.get("expires"), "expires"),
+        heartbeat_ns=_ns_or_none(options.get("heartbeat"), "heartbeat"),
+        stop_after=options.get("stop_after"),
+        priority=PullRequest(
+            no_wait=True,
+            group=options.get("group"),
+            min_pending=options.get("min_pending", 0),
+            min_ack_pending=options.get("min_ack_pending", 0),
+            priority=options.get("priority"),
+        ),
+    )
+
+
+def _ns(value: float | timedelta, option: str) -> int:
+    return duration_to_ns(duration(value, option))
+
+
+def _ns_or_none(value: float | timedelta | None, option: str) -> int | None:
+    return None if value is None else _ns(value, option)

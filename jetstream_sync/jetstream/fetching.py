@@ -1,0 +1,146 @@
+"""One bounded pull: `fetch()`, `fetch_no_wait()` and `next()`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from ..api.pull import PullRequest
+from ..api.status import Kind, PullStatus, read_status
+from ..errors import Error, NoHeartbeatError, PullError, TimeoutError
+from ..net.clock import Deadline, monotonic
+from ..protocol.parser import Delivery
+from .inbox import LINK_DOWN, LINK_UP, PullInbox
+from .message import JetStreamMsg
+from .puller import Puller
+
+__all__ = ["Fetch"]
+
+_SECOND: Final = 1_000_000_000
+#: Seconds that the client waits longer than the server, whose status says that the time is up.
+_GRACE: Final = 1.0
+#: Seconds between two attempts while the consumer has no leader.
+_AGAIN: Final = 0.25
+#: How long one request lasts when the user waits for ever.
+_LONGEST_NS: Final = 60 * _SECOND
+
+
+class Fetch:
+    """
+    A pull that ends: when it has its messages, when its time is up, or with an error.
+
+    Args:
+        puller: the consumer's.
+        request: what to ask for.
+        expires: seconds that the user gives; ``None``: until the batch is complete.
+
+    It is made, run once with `run()` by one thread, and dropped.
+    """
+
+    def __init__(self, puller: Puller, request: PullRequest, expires: float | None) -> None:
+        self._puller = puller
+        self._request = request
+        self._end = Deadline(expires)
+        self._patience = Deadline(None if expires is None else expires + _GRACE)
+        self._silence = 2 * request.heartbeat_ns / _SECOND
+        self._messages: list[JetStreamMsg] = []
+
+    def run(self) -> list[JetStreamMsg]:
+        """
+        Pull, and return the messages in order; fewer than asked for, or none, when time is up.
+
+        Raises:
+            PullError, NotFoundError, NoHeartbeatError: the pull failed before any message came.
+            ConnectionClosedError: the connection was closed before any message came.
+
+        """
+        inbox = PullInbox(self._puller.core)
+        try:
+            self._puller.send(self._request, inbox.reply)
+            self._collect(inbox)
+        except TimeoutError:
+            pass
+        except Error:
+            if not self._messages:
+                raise
+        finally:
+            inbox.close()
+        return self._messages
+
+    def _collect(self, inbox: PullInbox) -> None:
+        messages = self._messages
+        batch = self._request.batch
+        make = self._puller.message
+        arrived = inbox.mailbox.items
+        while len(messages) < batch:
+            try:
+                delivery = arrived.popleft()
+            except IndexError:
+                delivery = self._wait(inbox)
+            if delivery[2] and not delivery[3]:
+                if delivery is LINK_DOWN:
+                    continue  # what is asked for is asked for again on the next link
+                if delivery is LINK_UP:
+                    if not self._ask_again(inbox):
+                        return
+                    continue
+                status = read_status(delivery[2], delivery[3])
+                if status is not None:
+                    if status.kind is not Kind.HEARTBEAT and not self._goes_on(status, inbox):
+                        return
+                    continue
+            messages.append(make(delivery))
+
+    def _wait(self, inbox: PullInbox) -> Delivery:
+        """Wait for the next delivery, as long as heartbeats come."""
+        if not self._silence:
+            return inbox.mailbox.get(self._patience)
+        while True:
+            left = inbox.last_seen + self._silence - monotonic()
+            try:
+                return inbox.mailbox.get(self._patience.sooner(left))
+            except TimeoutError:
+                if self._patience.expired():
+                    raise
+                if inbox.last_seen + self._silence <= monotonic():
+                    raise NoHeartbeatError(self._puller.consumer, self._silence) from None
+
+    def _goes_on(self, status: PullStatus, inbox: PullInbox) -> bool:
+        """Act on a status that ends the request; say whether another one was sent."""
+        if status.kind is Kind.QUIET:
+            # A request that waits for ever is made of many that do not.
+            return self._end.left() is None and self._ask_again(inbox)
+        error = status.error
+        assert error is not None
+        if error.code == 423:
+            self._puller.unpin()
+        if error.code == 503 and not self._request.no_wait:
+            return self._ask_when_back(error, inbox)
+        raise error
+
+    def _ask_when_back(self, error: PullError, inbox: PullInbox) -> bool:
+        """Ask again after a while where a consumer has no leader; raise where it is gone."""
+        gone = self._puller.why_silent(self._patience)
+        if gone is not None:
+            raise gone
+        if self._puller.core.wait_closed(_AGAIN) or not self._ask_again(inbox):
+            raise error
+        return True
+
+    def _ask_again(self, inbox: PullInbox) -> bool:
+        """Ask for what is still missing in the time that is left; say whether there is any."""
+        left = self._end.left()
+        if left is not None and left <= 0:
+            return False
+        if self._messages and self._request.max_bytes:
+            return False  # the server counts bytes per request; this one has had its share
+        expires_ns = _LONGEST_NS if left is None else int(left * _SECOND)
+        request = replace(
+            self._request,
+            batch=self._request.batch - len(self._messages),
+            expires_ns=0 if self._request.no_wait else max(1, expires_ns),
+            heartbeat_ns=min(self._request.heartbeat_ns, expires_ns // 2),
+        )
+        inbox.last_seen = monotonic()
+        self._puller.send(request, inbox.reply)
+        return True

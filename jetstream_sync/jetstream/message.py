@@ -1,0 +1,177 @@
+"""A message from a stream, and how to acknowledge it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from ..api.reply import Metadata, is_ack_subject, metadata_of
+from ..client.message import Msg
+from ..codec import dumps
+from ..errors import (
+    InvalidOptionError,
+    MsgAlreadyAckdError,
+    NoRespondersError,
+    NotJSMessageError,
+)
+from ..nanos import duration, duration_to_ns
+from ..net.clock import Deadline
+from ..protocol import commands
+
+if TYPE_CHECKING:
+    from ..client.core import Core
+    from ..protocol.parser import Delivery
+
+__all__ = ["JetStreamMsg"]
+
+_ACK: Final = b"+ACK"
+_NAK: Final = b"-NAK"
+_IN_PROGRESS: Final = b"+WPI"
+_TERM: Final = b"+TERM"
+
+
+class JetStreamMsg(Msg):
+    """
+    A message that a consumer delivered.
+
+    It is acknowledged once, with `ack()`, `ack_sync()`, `nak()` or `term()`; a second time is a
+    `MsgAlreadyAckdError`. `in_progress()` may come any number of times before. The answers follow
+    ADR-15. Where the consumer's ack policy is ``none`` all of them do nothing.
+
+    Acknowledging is buffered like a publish, and any thread may do it.
+    """
+
+    __slots__ = ("_settled",)
+
+    def __init__(self, delivery: Delivery, core: Core, settled: bool | None = False) -> None:
+        # As Msg does it, without the cost of another call: one is made for each message.
+        self._subject, self._reply, self._header, self.data = delivery
+        self._core = core
+        # False: not acknowledged; True: it is; None: the consumer wants no acknowledgements.
+        self._settled = settled
+
+    @property
+    def metadata(self) -> Metadata:
+        """
+        What the stream says of this delivery, read from the reply subject at each look.
+
+        Raises:
+            NotJSMessageError: the message did not come from a stream.
+
+        """
+        return metadata_of(self._reply)
+
+    @property
+    def ack_subject(self) -> bytes:
+        """The reply subject as it came: where acknowledgements go, and what `metadata` is read from."""
+        return self._reply
+
+    @property
+    def is_acked(self) -> bool:
+        """Whether the message was acknowledged here, in whatever way."""
+        return self._settled is True
+
+    def ack(self) -> None:
+        """
+        Say that the message is done with.
+
+        The server is not waited for; `ack_sync()` does that.
+
+        Raises:
+            MsgAlreadyAckdError: it was acknowledged before.
+            NotJSMessageError: it did not come from a stream.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        self._settle(_ACK)
+
+    def ack_sync(self, timeout: float | timedelta | None = 1.0) -> None:
+        """
+        Say that the message is done with, and wait until the server has noted it (a double ack).
+
+        Args:
+            timeout: in seconds; ``None``: wait for ever.
+
+        Raises:
+            TimeoutError: the server did not confirm in time; the message may be acknowledged.
+            MsgAlreadyAckdError: it was acknowledged before.
+            NoRespondersError: the consumer does not exist any more.
+            NotJSMessageError: it did not come from a stream.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        if self._open():
+            try:
+                self._core.request(self._reply, _ACK, Deadline(timeout))
+            except NoRespondersError:
+                raise NoRespondersError(self.reply) from None
+            self._settled = True
+
+    def nak(self, delay: float | timedelta | None = None) -> None:
+        """
+        Say that the message could not be handled, and should be delivered again.
+
+        Args:
+            delay: how long the server waits before it does, in seconds; ``None``: not at all.
+
+        Raises:
+            InvalidOptionError: the delay is below 0.
+            MsgAlreadyAckdError, NotJSMessageError, ConnectionClosedError: as `ack()`.
+
+        """
+        if delay is None:
+            self._settle(_NAK)
+            return
+        delay_ns = duration_to_ns(duration(delay, "delay"))
+        if delay_ns < 0:
+            raise InvalidOptionError("delay", delay, "must be 0 or above")
+        self._settle(_NAK + b" " + dumps({"delay": delay_ns}))
+
+    def in_progress(self) -> None:
+        """
+        Say that the message is being worked on: the server starts its ``ack_wait`` anew.
+
+        Raises:
+            MsgAlreadyAckdError, NotJSMessageError, ConnectionClosedError: as `ack()`.
+
+        """
+        if self._open():
+            self._send(_IN_PROGRESS)
+
+    def term(self, reason: str | None = None) -> None:
+        """
+        Say that the message can not be handled, and should not be delivered again.
+
+        Args:
+            reason: put into the server's advisory (server 2.10.4); ``None``: none.
+
+        Raises:
+            InvalidOptionError: the reason has a line break.
+            MsgAlreadyAckdError, NotJSMessageError, ConnectionClosedError: as `ack()`.
+
+        """
+        if not reason:
+            self._settle(_TERM)
+            return
+        if "\r" in reason or "\n" in reason:
+            raise InvalidOptionError("reason", reason, "has no line breaks")
+        self._settle(_TERM + b" " + reason.encode())
+
+    def _settle(self, answer: bytes) -> None:
+        if self._settled is not False and not self._open():
+            return
+        self._send(answer)
+        # Not before the answer is on its way: an ack that could not be sent may be tried again.
+        self._settled = True
+
+    def _send(self, answer: bytes) -> None:
+        reply = self._reply
+        if not is_ack_subject(reply):
+            raise NotJSMessageError("the message did not come from a stream")
+        self._core.writer.publish(commands.publish(reply, b"", answer), len(answer))
+
+    def _open(self) -> bool:
+        """Say whether an answer is wanted; raise when there was one."""
+        if self._settled:
+            raise MsgAlreadyAckdError("the message was acknowledged before")
+        return self._settled is False

@@ -1,0 +1,289 @@
+"""
+A pull that goes on: messages are asked for ahead of their use (ADR-37, "Consume").
+
+Rules:
+
+1. Whoever takes messages also does the accounting: there is no thread and no timer for it. The lock
+   guards the ledger and the sending of requests; it is never held while waiting.
+2. Statuses are handled in the order in which they came, between messages.
+3. Silence matters only when the buffer is empty: then a request is out, and a heartbeat is due.
+4. Nothing ends it but the user, the connection's end, and statuses after which asking again makes
+   no sense. Then `next()` raises why, each time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Final
+
+from typing_extensions import Self
+
+from ..api.pull import ContinuousPull, PullLedger
+from ..api.status import Kind, PullStatus, read_status
+from ..client.core import closed_on_purpose
+from ..errors import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    Error,
+    IteratorClosedError,
+    LeadershipChangeError,
+    NoHeartbeatError,
+    OutboundBufferLimitError,
+    TimeoutError,
+)
+from ..net.clock import FOREVER, Deadline, monotonic
+from ..protocol.parser import Delivery
+from .inbox import LINK_DOWN, LINK_UP, PullInbox
+from .message import JetStreamMsg
+from .puller import Puller
+
+__all__ = ["MessageIterator"]
+
+_SECOND: Final = 1_000_000_000
+#: Seconds until a consumer without a leader is asked again.
+_AGAIN: Final = 0.25
+
+
+class MessageIterator:
+    """
+    Messages of a consumer, one after the other, without an end.
+
+    Made by `PullConsumer.messages`. It keeps a buffer filled while messages are taken from it with
+    `next()` or by iterating; use it in a ``with`` block, so that it is stopped at the end. Any number of
+    threads may take messages from one iterator; each message goes to one.
+
+    Args:
+        puller: the consumer's.
+        pull: the limits.
+        strict: end at the first disturbance (a new link, silence, a warning) instead of asking
+            again; an ordered consumer then goes on with another consumer.
+
+    """
+
+    def __init__(self, puller: Puller, pull: ContinuousPull, *, strict: bool = False) -> None:
+        self._puller = puller
+        self._strict = strict
+        self._by_bytes = bool(pull.request.max_bytes)
+        self._silence = 2 * pull.request.heartbeat_ns / _SECOND
+        self._inbox = PullInbox(puller.core)
+        self._arrived = self._inbox.mailbox.items
+        # --- under _lock ---
+        self._lock = threading.Lock()
+        self._ledger = PullLedger(pull)
+        self._linked = True
+        self._draining = False
+        self._ask_at: float | None = None  # when to ask again for a consumer without a leader
+        with self._lock:
+            self._pull()
+
+    # --- taking messages ------------------------------------------------------------------------
+
+    def next(self, timeout: float | timedelta | None = None) -> JetStreamMsg:
+        """
+        Return the next message, waiting for it.
+
+        Args:
+            timeout: in seconds; ``None``: wait for ever; 0: look once.
+
+        Raises:
+            TimeoutError: none came in time; the iterator goes on.
+            IteratorClosedError: it was stopped, or drained, or gave all of ``stop_after``.
+            ConsumerDeletedError, NotFoundError, PullError: it ended for this reason.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        return self.take(FOREVER if timeout is None else Deadline(timeout))
+
+    def __iter__(self) -> Iterator[JetStreamMsg]:
+        """Yield messages until the iterator is stopped; raises where it ends for another reason."""
+        take = self.take
+        while True:
+            try:
+                msg = take(FOREVER)
+            except IteratorClosedError:
+                return
+            except ConnectionClosedError as error:
+                if closed_on_purpose(error):
+                    return
+                raise
+            yield msg
+
+    def take(self, deadline: Deadline) -> JetStreamMsg:
+        """Return the next message, as `next()` does, before the deadline."""
+        while True:
+            try:
+                delivery = self._arrived.popleft()
+            except IndexError:
+                delivery = self._wait(deadline)
+            if delivery[2] and not delivery[3] and self._is_news(delivery):
+                continue
+            with self._lock:
+                size = sum(map(len, delivery)) if self._by_bytes else 0
+                if self._ledger.message(size):
+                    self._pull()
+            return self._puller.message(delivery)
+
+    def _wait(self, deadline: Deadline) -> Delivery:
+        """Wait for the next delivery, and see to what is due meanwhile."""
+        mailbox = self._inbox.mailbox
+        while True:
+            with self._lock:
+                left = self._until_due()
+            try:
+                return mailbox.get(deadline if left is None else deadline.sooner(left))
+            except TimeoutError:
+                if deadline.expired():
+                    raise
+                with self._lock:
+                    late = self._do_what_is_due()
+                if late is not None:
+                    self._puller.core.events.error(late)
+
+    # --- what is due; _lock is held -------------------------------------------------------------
+
+    def _until_due(self) -> float | None:
+        """Return the seconds until something has to be done; ``None``: nothing will have to be."""
+        if not self._linked or self._draining:
+            return None
+        if self._ask_at is not None:
+            return self._ask_at - monotonic()
+        return self._inbox.last_seen + self._silence - monotonic()
+
+    def _do_what_is_due(self) -> Error | None:
+        """Ask again where it is time to; return what the user should hear of."""
+        left = self._until_due()
+        if left is None or left > 0:
+            return None  # another thread has seen to it
+        late = None
+        if self._ask_at is None:
+            late = NoHeartbeatError(self._puller.consumer, self._silence)
+        if late is not None and self._strict:
+            self._close(late)
+            return None
+        self._start_over()
+        return late
+
+    def _start_over(self) -> None:
+        """Ask for a full buffer: what was asked for before is lost."""
+        self._ask_at = None
+        self._ledger.reset()
+        self._pull()
+
+    def _pull(self) -> None:
+        """Send the request that is due, if one is."""
+        if self._ledger.complete():
+            self._close(IteratorClosedError("it gave as many messages as stop_after says"))
+            return
+        if not self._linked or self._draining:
+            return
+        request = self._ledger.next_request()
+        if request is None:
+            return
+        self._inbox.last_seen = monotonic()
+        try:
+            self._puller.send(request, self._inbox.reply)
+        except OutboundBufferLimitError:
+            # The link broke; asked again when there is a new one.
+            self._linked = False
+
+    # --- statuses -------------------------------------------------------------------------------
+
+    def _is_news(self, delivery: Delivery) -> bool:
+        """Handle a delivery that is no message; say whether it is none."""
+        if delivery is LINK_DOWN or delivery is LINK_UP:
+            with self._lock:
+                self._linked = delivery is LINK_UP
+                if self._linked and self._strict:
+                    self._close(ConnectionLostError("the link broke; there is a new one"))
+                elif self._linked:
+                    self._start_over()
+            return True
+        status = read_status(delivery[2], delivery[3])
+        if status is None:
+            return False
+        if status.kind is not Kind.HEARTBEAT:
+            self._ended(status)
+        return True
+
+    def _ended(self, status: PullStatus) -> None:
+        """Act on a status that ended a request."""
+        error = status.error
+        if error is not None and (self._strict or status.kind is Kind.FATAL):
+            self._close(error)
+            return
+        if error is not None and error.code == 503:
+            gone = self._puller.why_silent(FOREVER)
+            if gone is not None:
+                self._close(gone)
+                return
+        with self._lock:
+            self._ledger.ended(status.pending)
+            if error is None:
+                self._pull()
+            elif error.code == 503:
+                self._ask_at = monotonic() + _AGAIN
+            elif error.code == 423:
+                self._puller.unpin()
+                self._start_over()
+            elif isinstance(error, LeadershipChangeError):
+                self._start_over()
+            # After other warnings the request is gone, and the same one would meet the same; the
+            # missing heartbeats will make us ask again.
+        if error is not None and error.code != 423:
+            self._puller.core.events.error(error)
+
+    # --- ending ---------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """
+        End the iterator and drop what is buffered.
+
+        Dropped messages that need an acknowledgement are delivered again after the consumer's
+        ``ack_wait``. Whoever waits in `next()` gets `IteratorClosedError`. Stopping twice is fine.
+        """
+        self._close(IteratorClosedError("the iterator was stopped"))
+        self._arrived.clear()
+
+    def drain(self, timeout: float | timedelta | None = None) -> None:
+        """
+        Ask for no more messages; what is buffered, or on its way, can still be taken.
+
+        After that `next()` raises `IteratorClosedError`, and an iteration ends.
+
+        Args:
+            timeout: how long to wait for what is on its way, in seconds; ``None``: the
+                connection's ``drain_timeout``.
+
+        Raises:
+            DrainTimeoutError: the server did not confirm in time.
+            ConnectionClosedError: the connection is closed, or lost its link.
+
+        """
+        with self._lock:
+            self._draining = True
+        limit = self._puller.core.options.drain_timeout if timeout is None else timeout
+        try:
+            self._inbox.drain(Deadline(limit))
+        finally:
+            self._inbox.mailbox.close(IteratorClosedError("the iterator was drained"))
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more messages will come from the server; some may still be buffered."""
+        return self._inbox.mailbox.closed
+
+    def handed_to(self, callback_finished: Callable[[Deadline], bool]) -> None:
+        """Have a drain of the connection wait for the callback that the messages go to."""
+        self._inbox.callback_finished = callback_finished
+
+    def _close(self, reason: Error) -> None:
+        self._inbox.mailbox.close(reason)
+        self._inbox.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

@@ -1,0 +1,114 @@
+"""Send pull requests for one consumer; what fetching and continuous pulling share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from ..api.consumer import ConsumerConfig
+from ..api.enums import AckPolicy, PriorityPolicy
+from ..api.pull import PullRequest
+from ..errors import (
+    ConnectionClosedError,
+    Error,
+    InvalidOptionError,
+    NotFoundError,
+)
+from ..headers import PIN_ID, parse_headers
+from ..net.clock import Deadline
+from ..protocol.parser import Delivery
+from .message import JetStreamMsg
+from .requests import APIRequests
+
+__all__ = ["Puller"]
+
+#: Seconds to wait for the word whether a consumer that does not answer is still there.
+_INQUIRY: Final = 1.0
+
+
+class Puller:
+    """
+    The requesting side of a pull consumer.
+
+    Args:
+        api: the JetStream API.
+        stream: the stream's name.
+        consumer: the consumer's name.
+        config: the consumer's config, as it was last seen.
+
+    Any thread may call its methods.
+    """
+
+    def __init__(
+        self, api: APIRequests, stream: str, consumer: str, config: ConsumerConfig
+    ) -> None:
+        self.core = api.core
+        self.stream = stream
+        self.consumer = consumer
+        self.config = config
+        self._api = api
+        self._subject = api.core.encoded(api.routes.next_msg(stream, consumer))
+        # What messages are born with: whether an acknowledgement is open, or not wanted at all.
+        self._settled = None if config.ack_policy == AckPolicy.NONE else False
+        self._pinned = config.priority_policy == PriorityPolicy.PINNED_CLIENT
+        self._pin_id: str | None = None
+
+    def check(self, request: PullRequest) -> None:
+        """
+        Refuse a request that this consumer can not serve.
+
+        Raises:
+            InvalidOptionError: the group is missing, not one of the consumer's, or it has none.
+
+        """
+        groups = self.config.priority_groups or ()
+        if groups and request.group not in groups:
+            raise InvalidOptionError("group", request.group, f"must be one of {list(groups)}")
+        if request.group and not groups:
+            raise InvalidOptionError("group", request.group, "the consumer has no priority groups")
+
+    def send(self, request: PullRequest, reply: bytes) -> None:
+        """
+        Send a request, with the pin that this client holds.
+
+        Raises:
+            ConnectionClosedError: the connection is closed.
+            OutboundBufferLimitError: there is no link, and the buffer for that time is full.
+
+        """
+        if self._pin_id is not None:
+            request = replace(request, pin_id=self._pin_id)
+        command, _ = self.core.command(self._subject, request.encode(), reply)
+        self.core.writer.send(command)
+
+    def message(self, delivery: Delivery) -> JetStreamMsg:
+        """Make the message that the user gets."""
+        if self._pinned and delivery[2]:
+            headers = parse_headers(delivery[2])
+            self._pin_id = (headers.get(PIN_ID) if headers else None) or self._pin_id
+        return JetStreamMsg(delivery, self.core, self._settled)
+
+    def unpin(self) -> None:
+        """Forget the pin: another client holds it now."""
+        self._pin_id = None
+
+    def why_silent(self, deadline: Deadline) -> Error | None:
+        """
+        Find out why nobody answers for the consumer.
+
+        Returns:
+            The error that says that it is gone; ``None``: it is there, or nobody can say now, so
+            asking again makes sense.
+
+        """
+        try:
+            self._api.ask(
+                self._api.routes.consumer_info(self.stream, self.consumer),
+                deadline=deadline.sooner(_INQUIRY),
+            )
+        except (NotFoundError, ConnectionClosedError) as error:
+            return error
+        except Error:
+            # JetStream is starting, has no leader, or does not let us ask.
+            return None
+        return None

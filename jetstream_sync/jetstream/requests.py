@@ -1,0 +1,112 @@
+"""Ask the JetStream API, and read what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from ..api.routes import Routes
+from ..client.core import Core
+from ..codec import Record, decode, dumps, loads
+from ..errors import APIError, InvalidResponseError, JetStreamNotEnabledError, NoRespondersError
+from ..net.clock import Deadline
+
+__all__ = ["APIRequests"]
+
+R = TypeVar("R", bound=Record)
+
+# What nats-server says where JetStream is off. Nobody answers there at all, so this is said for it.
+_NOT_ENABLED: Final = JetStreamNotEnabledError(503, 10076, "JetStream is not enabled here")
+
+
+class APIRequests:
+    """
+    Requests to the JetStream API.
+
+    Args:
+        core: the connection.
+        routes: where the API is.
+        timeout: seconds to wait for an answer where a call names none; ``None``: for ever.
+
+    Any thread may call its methods.
+    """
+
+    def __init__(self, core: Core, routes: Routes, timeout: float | timedelta | None) -> None:
+        self.core = core
+        self.routes = routes
+        self.timeout = timeout
+
+    def deadline(self, timeout: float | timedelta | None = None) -> Deadline:
+        """Return the deadline of a call that starts now; ``None``: after the usual time."""
+        return Deadline(self.timeout if timeout is None else timeout)
+
+    def ask(
+        self, route: str, body: Mapping[str, Any] | None = None, deadline: Deadline | None = None
+    ) -> dict[str, Any]:
+        """
+        Send a request and return the decoded answer.
+
+        Args:
+            route: the subject, of `Routes`.
+            body: sent as JSON; ``None``: an empty request.
+            deadline: when to give up; ``None``: after the usual time.
+
+        Raises:
+            APIError: the server refused; the class says why.
+            JetStreamNotEnabledError: nobody answers there.
+            InvalidResponseError: the answer is not what the API gives.
+            TimeoutError: no answer in time.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        payload = b"" if body is None else dumps(body)
+        try:
+            delivery = self.core.request(route, payload, deadline or self.deadline())
+        except NoRespondersError as error:
+            raise JetStreamNotEnabledError(*_NOT_ENABLED.args) from error
+        answer = loads(delivery[3])
+        if not isinstance(answer, dict):
+            raise InvalidResponseError(f"{route} answered something that is not an object")
+        refusal = answer.get("error")
+        if isinstance(refusal, dict):
+            raise APIError.from_response(refusal)
+        return answer
+
+    def ask_for(
+        self,
+        record: type[R],
+        route: str,
+        body: Mapping[str, Any] | None = None,
+        deadline: Deadline | None = None,
+    ) -> R:
+        """Send a request and return the answer as a record; raises as `ask()`."""
+        answer = self.ask(route, body, deadline)
+        answer.pop("type", None)
+        return decode(record, answer)
+
+    def pages(
+        self, route: str, items: str, body: Mapping[str, Any] | None = None
+    ) -> Iterator[list[Any]]:
+        """
+        Ask for a list page by page, and yield each page's items.
+
+        Args:
+            route: the subject, of `Routes`.
+            items: the key under which an answer has its items.
+            body: sent with every request, beside the offset.
+
+        Raises:
+            APIError, TimeoutError, ConnectionClosedError: as `ask()`.
+
+        """
+        offset = 0
+        while True:
+            answer = self.ask(route, {**(body or {}), "offset": offset})
+            page = answer.get(items) or []
+            if page:
+                yield page
+            offset += len(page)
+            # The total may change while we read; an empty page ends it in any case.
+            if not page or offset >= int(answer.get("total", 0)):
+                return
