@@ -1,0 +1,259 @@
+"""The public names: what a user can import, and what the contract promises."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import jetstream_sync
+from jetstream_sync import errors
+from jetstream_sync.options import ConnectionOptions
+
+# --- the contract: the names that users rely on, with the parameters they may name ---------------
+
+CONNECT = (
+    "servers name user password token connect_timeout allow_reconnect "
+    "max_reconnect_attempts reconnect_time_wait ping_interval max_outstanding_pings "
+    "dont_randomize no_echo inbox_prefix drain_timeout pending_size error_cb disconnected_cb "
+    "reconnected_cb closed_cb discovered_server_cb lame_duck_mode_cb"
+)
+
+# Class -> method -> parameters. What stands under "" are attributes and properties.
+CLASSES = {
+    "Connection": {
+        "": "stats status is_connected connected_url server_info max_payload",
+        "publish": "subject payload reply headers",
+        "request": "subject payload timeout headers",
+        "subscribe": "subject queue cb pending_msgs_limit pending_bytes_limit",
+        "flush": "timeout",
+        "rtt": "",
+        "drain": "",
+        "close": "",
+        "new_inbox": "",
+        "jetstream": "domain prefix timeout",
+        "__enter__": "",
+        "__exit__": "",
+    },
+    "Subscription": {
+        "next_msg": "timeout",
+        "unsubscribe": "limit",
+        "drain": "",
+        "__iter__": "",
+    },
+    "JetStream": {
+        "": "publish_async_pending",
+        "publish": "subject payload timeout stream headers msg_id expected_last_sequence "
+        "expected_last_subject_sequence expected_last_msg_id msg_ttl",
+        "publish_async": "subject payload timeout stream headers msg_id expected_last_sequence "
+        "expected_last_subject_sequence expected_last_msg_id msg_ttl",
+        "publish_async_completed": "timeout",
+        "account_info": "",
+        "create_stream": "config",
+        "update_stream": "config",
+        "create_or_update_stream": "config",
+        "get_stream": "name",
+        "delete_stream": "name",
+        "stream_names": "subject",
+        "list_streams": "subject",
+        "find_stream_name_by_subject": "subject",
+        "create_consumer": "stream_name config",
+        "update_consumer": "stream_name config",
+        "create_or_update_consumer": "stream_name config",
+        "get_consumer": "stream_name",
+        "delete_consumer": "stream_name",
+        "consumer_names": "stream_name",
+        "list_consumers": "stream_name",
+    },
+    "Stream": {
+        "": "cached_info",
+        "info": "",
+        "purge": "subject seq keep",
+        "get_msg": "seq last_by_subject next_by_subject",
+        "delete_msg": "seq secure",
+        "create_consumer": "config",
+        "update_consumer": "config",
+        "create_or_update_consumer": "config",
+        "get_consumer": "",
+        "delete_consumer": "",
+        "consumer_names": "",
+        "list_consumers": "",
+        "pause_consumer": "",
+        "resume_consumer": "",
+        "ordered_consumer": "",
+    },
+    "PullConsumer": {
+        "": "cached_info name stream_name",
+        "info": "",
+        "fetch": "timeout max_bytes heartbeat",
+        "fetch_no_wait": "",
+        "next": "timeout",
+        "messages": "max_messages",
+        "consume": "",
+    },
+    "OrderedConsumer": {"fetch": "timeout", "next": "timeout", "messages": "", "consume": ""},
+    "MessageIterator": {
+        "next": "timeout",
+        "stop": "",
+        "drain": "",
+        "__iter__": "",
+        "__enter__": "",
+        "__exit__": "",
+    },
+    "ConsumeHandle": {"stop": "", "drain": "", "wait_closed": "timeout"},
+    "JetStreamMsg": {
+        "": "subject data headers reply metadata",
+        "ack": "",
+        "ack_sync": "timeout",
+        "nak": "delay",
+        "in_progress": "",
+        "term": "reason",
+    },
+    "PubAck": {"": "stream seq duplicate domain"},
+    "Metadata": {
+        "": "stream consumer domain stream_seq consumer_seq num_delivered num_pending timestamp "
+        "timestamp_ns"
+    },
+    "Msg": {"": "subject data headers reply"},
+    "StreamConfig": {"": "name subjects"},
+    "ConsumerConfig": {"": "durable_name filter_subject ack_policy"},
+    "StreamInfo": {"": "config state"},
+    "ConsumerInfo": {"": "config name stream_name"},
+    "AccountInfo": {"": "memory storage streams consumers"},
+}
+
+
+def parameters(function: object) -> set[str]:
+    return set(inspect.signature(function).parameters)  # type: ignore[arg-type]
+
+
+def attributes(cls: type) -> set[str]:
+    """The names of a class's methods, properties, slots and fields, with those of its bases."""
+    found = set(dir(cls))
+    for base in cls.__mro__:
+        found |= set(vars(base).get("__annotations__", ())) | set(vars(base).get("__slots__", ()))
+    return found | set(re.findall(r"self\.(\w+)", inspect.getsource(cls)))
+
+
+def every_module() -> list[str]:
+    names = [
+        module.name
+        for module in pkgutil.walk_packages(jetstream_sync.__path__, "jetstream_sync.")
+        if not module.name.startswith(("jetstream_sync.cli", "jetstream_sync.spark"))
+    ]
+    return ["jetstream_sync", *names]
+
+
+# --- the tests --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", CONNECT.split())
+def test_connect_takes_what_the_contract_says(option: str) -> None:
+    """Every option of the contract is taken under its name, and described."""
+    options = {field.name for field in dataclasses.fields(ConnectionOptions)}
+    assert option in parameters(jetstream_sync.connect) | options
+    assert option in (inspect.getdoc(jetstream_sync.connect) or "")
+
+
+@pytest.mark.parametrize(
+    ("class_name", "member", "wanted"),
+    [
+        (class_name, member, wanted)
+        for class_name, members in CLASSES.items()
+        for member, wanted in members.items()
+    ],
+)
+def test_classes_have_what_the_contract_says(class_name: str, member: str, wanted: str) -> None:
+    """Every method takes the promised parameters, every promised attribute is there."""
+    cls = getattr(jetstream_sync, class_name)
+    found = parameters(getattr(cls, member)) if member else attributes(cls)
+    assert set(wanted.split()) - found == set()
+
+
+def test_the_names_are_those_in_all() -> None:
+    """`from jetstream_sync import *` and `jetstream_sync.NAME` give the same names."""
+    public = {
+        name
+        for name, value in vars(jetstream_sync).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType) and name != "annotations"
+    }
+    promised = set(jetstream_sync.__all__)
+    assert public == {
+        name
+        for name in promised
+        if not name.startswith("_") and not isinstance(getattr(jetstream_sync, name), ModuleType)
+    }
+    assert len(jetstream_sync.__all__) == len(promised), "a name stands twice"
+
+
+def test_every_error_is_a_public_name() -> None:
+    """A user catches `jetstream_sync.StreamNotFoundError` without knowing where it is defined."""
+    for name in errors.__all__:
+        assert getattr(jetstream_sync, name) is getattr(errors, name)
+        assert name in jetstream_sync.__all__
+
+
+def test_every_error_class_is_in_all() -> None:
+    """No error is raised that can not be imported by name."""
+    defined = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type)
+        and issubclass(value, errors.Error)
+        and value.__module__ == errors.__name__
+    }
+    assert defined == {name for name in errors.__all__ if isinstance(getattr(errors, name), type)}
+
+
+@pytest.mark.parametrize("name", every_module())
+def test_every_name_in_all_exists(name: str) -> None:
+    """No module promises what it does not have."""
+    module = importlib.import_module(name)
+    for promised in getattr(module, "__all__", ()):
+        assert hasattr(module, promised), promised
+
+
+def test_public_classes_and_functions_say_what_they_do() -> None:
+    """Everything that a user can import, and every public method of it, has a docstring."""
+    silent = []
+    for name in jetstream_sync.__all__:
+        value = getattr(jetstream_sync, name)
+        if not inspect.isclass(value) and not inspect.isfunction(value):
+            continue
+        if not inspect.getdoc(value):
+            silent.append(name)
+        for member, part in vars(value).items():
+            documented = inspect.isfunction(part) or isinstance(part, property)
+            if documented and not member.startswith("_") and not inspect.getdoc(part):
+                silent.append(f"{name}.{member}")
+    assert not silent
+
+
+_IMPORT = """
+import sys, threading
+import jetstream_sync
+print(threading.active_count(), *sorted(sys.modules))
+"""
+
+
+def test_importing_starts_nothing() -> None:
+    """An import makes no thread, and brings neither an event loop nor a server nor the command."""
+    answer = subprocess.run(
+        [sys.executable, "-W", "error", "-c", _IMPORT],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parent,  # not where the source is: the installed package is tested
+        timeout=30,
+    ).stdout.split()
+    assert answer[0] == "1"
+    unwanted = {"asyncio", "jetstream_sync.server", "jetstream_sync.cli", "subprocess", "click"}
+    assert unwanted & set(answer[1:]) == set()

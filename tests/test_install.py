@@ -1,0 +1,68 @@
+"""The installed package: what the wheel holds, and what it asks for."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+import jetstream_sync
+
+ROOT = Path(__file__).parents[1]
+
+needs_installation = pytest.mark.skipif(
+    "TOX_ENV_NAME" not in os.environ, reason="the package is installed by tox only"
+)
+
+
+@needs_installation
+def test_the_installed_package_is_what_is_tested() -> None:
+    """Under tox the tests import the wheel, not the source beside them."""
+    assert not Path(jetstream_sync.__file__).is_relative_to(ROOT / "jetstream_sync")
+
+
+@needs_installation
+def test_the_wheel_holds_the_files_of_the_package() -> None:
+    """No module, marker or data file is left out of the distribution, and none was left over."""
+    expected = files_below(ROOT / "jetstream_sync")
+    assert Path("py.typed") in expected
+    assert files_below(Path(jetstream_sync.__file__).parent) == expected
+
+
+def files_below(folder: Path) -> set[Path]:
+    return {
+        path.relative_to(folder)
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+@needs_installation
+def test_the_metadata_says_what_the_package_is() -> None:
+    """Version, Python and the two run-time dependencies are as promised."""
+    metadata = importlib.metadata.metadata("jetstream-sync")
+    assert metadata["Version"] == jetstream_sync.__version__
+    assert metadata["Requires-Python"] == ">=3.10"
+    required = importlib.metadata.requires("jetstream-sync") or []
+    always = {re.split(r"[^\w-]", line)[0] for line in required if "extra ==" not in line}
+    assert always == {"orjson", "typing-extensions"}
+    extras = set(metadata.get_all("Provides-Extra") or ())
+    assert extras == {"server", "nkeys", "cli", "spark", "docs", "test", "all"}
+
+
+@needs_installation
+def test_the_command_is_installed() -> None:
+    """`jsm` is the command line's entry point."""
+    scripts = importlib.metadata.entry_points(group="console_scripts")
+    assert scripts["jsm"].value == "jetstream_sync.cli.main:main"
+
+
+def test_ci_runs_the_readmes_test_command() -> None:
+    """What the README promises to a newcomer is what the checks do."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    commands = re.findall(r"```sh\n(.*?)\n```", readme, re.DOTALL)[:2]
+    assert [command.rpartition("/")[2] for command in commands] == ["jsm demo", "tox"]
+    assert commands[1] in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
