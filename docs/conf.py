@@ -1,0 +1,27 @@
+"""Settings of Sphinx; every reference has to resolve (``-n -W``)."""
+
+from __future__ import annotations
+
+import jetstream_sync
+
+project = "jetstream_sync"
+author = "The jetstream_sync developers"
+project_copyright = author
+version = release = jetstream_sync.__version__
+
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["changelog.d/*"]
+
+# `name` is code; where a link helps the reader, a role is written out.
+default_role = "code"
+
+html_theme = "furo"
+html_title = f"jetstream_sync {version}"
+
+autodoc_member_order = "bysource"
+# Signatures stay short, and what is imported for them needs no page.
+autodoc_typehints = "none"
+autodoc_preserve_defaults = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
