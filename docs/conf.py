@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sphinx.application import Sphinx
+
 import jetstream_sync
 
 project = "jetstream_sync"
@@ -25,3 +27,16 @@ autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
+
+
+def shield_colon(
+    _app: Sphinx, what: str, _name: str, _obj: object, _options: object, lines: list[str]
+) -> None:
+    """Keep napoleon from taking "Never sent: the server sets it" for a type and a text."""
+    if what in {"attribute", "data", "property"}:
+        lines[:0] = ["..", ""]  # an empty comment, which has no colon
+
+
+def setup(app: Sphinx) -> None:
+    """Go before napoleon, whose priority is 500."""
+    app.connect("autodoc-process-docstring", shield_colon, priority=400)

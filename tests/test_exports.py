@@ -9,8 +9,9 @@ import pkgutil
 import re
 import subprocess
 import sys
+import typing
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 import pytest
 
@@ -131,8 +132,15 @@ CLASSES = {
 }
 
 
-def parameters(function: object) -> set[str]:
-    return set(inspect.signature(function).parameters)  # type: ignore[arg-type]
+def parameters(function: FunctionType) -> set[str]:
+    """The names that a call may use, also those that a TypedDict lists for ``**options``."""
+    found = set()
+    for name, parameter in inspect.signature(function).parameters.items():
+        if unpacked := re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation)):
+            found |= typing.get_type_hints(function.__globals__[unpacked[1]]).keys()
+        else:
+            found.add(name)
+    return found
 
 
 def attributes(cls: type) -> set[str]:

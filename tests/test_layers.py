@@ -73,6 +73,9 @@ THIRD_PARTY: dict[str, set[str]] = {
     "pyspark": {"spark"},
 }
 
+# The only maker of threads and timers: it names them, makes them daemons and reports their crashes.
+MAKES_THREADS = "client/threads.py"
+
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80  # without the docstring
 MAX_NESTING = 4
@@ -83,6 +86,7 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
     ("client/events.py", "_run"): "a user's callback for connection events may raise anything",
     ("client/subscription.py", "_run"): "a user's callback for messages may raise anything",
     ("client/threads.py", "run"): "the top of every thread: it reports what crashed it",
+    ("jetstream/consume.py", "_run"): "a user's callback for messages may raise anything",
 }
 
 # --- reading the package ----------------------------------------------------------------------
@@ -304,6 +308,20 @@ def test_the_wall_clock_is_not_used(file: File) -> None:
             and node.module == "time"
             and {"time", "time_ns"} & {alias.name for alias in node.names}
         )
+    ]
+    assert not wrong
+
+
+@every_file
+def test_threads_are_made_in_one_place(file: File) -> None:
+    """No other file calls Thread, Timer or an executor."""
+    wrong = [
+        f"line {node.lineno}: {ast.unparse(node.func)}"
+        for node in ast.walk(file.tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).rpartition(".")[2] in {"Thread", "Timer", "ThreadPoolExecutor"}
+        and file.name != MAKES_THREADS
+        and file.part not in {"cli", "spark"}
     ]
     assert not wrong
 
