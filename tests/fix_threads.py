@@ -52,7 +52,8 @@ def no_sockets_in_unit_tests(
 ) -> None:
     """Unit tests are about code without I/O; a socket in one is a mistake."""
 
-    def refuse(*_: object) -> NoReturn:
+    def refuse(self: socket.socket, *_: object) -> NoReturn:
+        self.close()
         pytest.fail("a test in tests/unit tried to connect a socket")
 
     if _folder(request) == "unit":
