@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from ..errors import NotJSMessageError
 
-__all__ = ["Metadata", "ack_tokens", "is_ack_subject", "metadata_of"]
+__all__ = ["Metadata", "ack_tokens", "consumer_sequence", "is_ack_subject", "metadata_of"]
 
 _PREFIX: Final = b"$JS.ACK."
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -74,6 +74,21 @@ def ack_tokens(reply: bytes) -> list[bytes]:
         if not reply
         else f"{reply.decode('utf-8', 'replace')!r} is not the reply subject of a stream's message"
     )
+
+
+def consumer_sequence(reply: bytes) -> int:
+    """
+    Return the delivery's sequence, and nothing else, because it is needed for each message.
+
+    Raises:
+        NotJSMessageError: the subject is not one that a stream sends.
+
+    """
+    tokens = reply.split(b".")
+    try:
+        return int(tokens[6 if len(tokens) == 9 else 8])
+    except (IndexError, ValueError):
+        raise NotJSMessageError(f"{reply!r} is not the reply subject of a message") from None
 
 
 def metadata_of(reply: bytes) -> Metadata:

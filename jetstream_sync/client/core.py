@@ -116,7 +116,9 @@ class Core:
         # Inboxes: unguessable for others by what they share, different by their number.
         self._inbox_base = f"{options.inbox_prefix}.{os.urandom(11).hex()}"
         self._inbox_numbers = itertools.count(1)
-        self._received = (0, 0)  # messages and bytes of former links
+        # --- written by the reader alone ---
+        self._in_msgs = 0
+        self._in_bytes = 0  # of former links; the parser counts those of the current one
         # --- parts with rules of their own ---
         self.events = Events(self.name, options)
         self.writer = Writer(options.pending_size, self._sending_failed)
@@ -442,12 +444,9 @@ class Core:
 
     def received(self) -> tuple[int, int]:
         """Return the messages, and the bytes of their headers and payloads, that came in so far."""
-        msgs, size = self._received
         link = self._link
-        if link is not None:
-            msgs += link.parser.messages
-            size += link.parser.message_bytes
-        return msgs, size
+        size = link.parser.message_bytes if link is not None else 0
+        return self._in_msgs, self._in_bytes + size
 
     def _tell(self, *, connected: bool) -> None:
         for interest in self.interests():
@@ -475,9 +474,9 @@ class Core:
                     return ConnectionLostError("the server closed the connection")
                 for operation in feed(data):
                     if operation.__class__ is Messages:
-                        interest = interests.get(operation.sid)  # type: ignore[union-attr]
+                        interest = interests.get(operation.sid)
                         if interest is not None:
-                            self._deliver(interest, operation.deliveries)  # type: ignore[union-attr]
+                            self._deliver(interest, operation.deliveries)
                     else:
                         self._handle(operation)
         except OSError as error:
@@ -485,6 +484,7 @@ class Core:
             return error
 
     def _deliver(self, interest: Interest[Sink], deliveries: list[Delivery]) -> None:
+        self._in_msgs += len(deliveries)
         interest.delivered += len(deliveries)
         if not interest.limit or interest.delivered < interest.limit:
             interest.sink.deliver(deliveries)
@@ -532,9 +532,8 @@ class Core:
         """Clean up after a link, and find the next one; ``None`` when it is over."""
         cause = self._cause or error
         self._cause = None
-        received = self.received()
         with self._lock:
-            self._received = received
+            self._in_bytes += broken.parser.message_bytes
             self._link = None
             over = self.status is ConnectionStatus.CLOSED
             if not over:

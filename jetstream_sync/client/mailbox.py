@@ -87,7 +87,7 @@ class Mailbox(Generic[T]):
             try:
                 return self.items.popleft()
             except IndexError:
-                self._sleep(deadline)
+                self.wait(deadline)
 
     def close(self, reason: BaseException) -> None:
         """Say why nothing more will come, and wake everybody; the first reason stays."""
@@ -112,8 +112,15 @@ class Mailbox(Generic[T]):
         self._gates.clear()
         self._reason = reason
 
-    def _sleep(self, deadline: Deadline) -> None:
-        """Return when there may be an item; raise when there will be none."""
+    def wait(self, deadline: Deadline) -> None:
+        """
+        Wait until there may be an item; another reader may be faster.
+
+        Raises:
+            TimeoutError: nothing came in time.
+            BaseException: the reason that the mailbox was closed with; it is empty.
+
+        """
         gate = threading.Lock()
         gate.acquire()
         with self._lock:

@@ -64,7 +64,10 @@ class Msg:
         """
         if not self._reply:
             raise Error("the message has no reply subject")
-        self._core.publish(self.reply, payload, "", headers)
+        core = self._core
+        command, size = core.command(core.encoded(self.reply), payload, b"", headers)
+        # Somebody waits for it, so it does not wait for the flusher.
+        core.writer.send(command, 1, size)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.subject!r} {len(self.data)} bytes>"

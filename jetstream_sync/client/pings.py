@@ -14,7 +14,7 @@ from collections.abc import Callable
 from ..errors import ConnectionLostError, StaleConnectionError, TimeoutError
 from ..net.clock import Deadline, monotonic
 from ..protocol.commands import PING
-from .handoff import Handoff
+from .handoff import Handoff, fresh
 from .writer import Writer
 
 __all__ = ["Pings"]
@@ -64,6 +64,8 @@ class Pings:
         with self._lock:
             self._waiters.append(handoff)
             self._writer.append_quietly(PING)
+        if self._writer.closed is not None:
+            raise fresh(self._writer.closed)
         self._writer.send_buffered()
         if not handoff.arrived(deadline):
             # The entry stays: its pong will come, and must not be taken for another one's.

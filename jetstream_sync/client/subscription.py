@@ -140,6 +140,9 @@ class Subscription:
             yield msg
 
     def _next(self, deadline: Deadline) -> Msg:
+        if not self._mailbox.items:
+            # What was published so far goes out before we sleep; an answer may depend on it.
+            self._core.writer.send_buffered()
         return Msg(self._mailbox.get(deadline), self._core)
 
     def _must_be_readable(self) -> None:

@@ -30,7 +30,16 @@ from .handoff import fresh
 __all__ = ["Writer"]
 
 #: Bytes in the buffer from which on a publisher sends them itself.
-_SEND_ABOVE = 256 * 1024
+_SEND_ABOVE = 64 * 1024
+#: Seconds that a command without hurry waits for company, at most.
+_TICK = 0.001
+#: Ticks without anything to send after which the flusher goes to sleep.
+_QUIET_TICKS = 20
+
+# What the flusher does, under the lock.
+_AWAKE = 0
+_TICKING = 1  # sleeps for a tick; only what is urgent has to wake it
+_ASLEEP = 2  # sleeps until its schedule or until it is woken
 #: Seconds after which somebody who waits for a full socket looks whether there is still a link.
 _LOOK_AGAIN = 0.5
 
@@ -57,7 +66,7 @@ class Writer:
         self._chunks: list[bytes] = []
         self._size = 0
         self._stream: ByteStream | None = None
-        self._idle = False  # whether the flusher sleeps and has to be woken
+        self._flusher = _AWAKE
         self.out_msgs = 0
         self.out_bytes = 0
         # --- set once, read without a lock ---
@@ -88,24 +97,47 @@ class Writer:
         if self.closed is not None:
             raise fresh(self.closed)
         with self._lock:
-            if self._idle:
-                self._idle = False
-                self._work.release()
-            if self._stream is None and self._size > self._pending_size:
-                raise OutboundBufferLimitError(self._pending_size)
-            self.out_msgs += 1
-            self.out_bytes += size
-            self._size += len(command)
-            self._chunks.append(command)
+            if self._flusher:
+                self._wake()
+            self._add(command, size)
         if self._size > _SEND_ABOVE:
             self._push_back()
+
+    def publish_lazily(self, command: bytes, size: int) -> None:
+        """
+        Append a message's command that is in no hurry: it goes out within a tick, or with others.
+
+        It is for what nobody waits for yet, such as acknowledgements. Who goes on to wait calls
+        `send_buffered()` first. Args and errors are those of `publish()`.
+        """
+        if self.closed is not None:
+            raise fresh(self.closed)
+        with self._lock:
+            if self._flusher == _ASLEEP:
+                self._wake()
+            self._add(command, size)
+        if self._size > _SEND_ABOVE:
+            self._push_back()
+
+    def _add(self, command: bytes, size: int) -> None:
+        """Append a message's command; the lock is held."""
+        if self._stream is None and self._size > self._pending_size:
+            raise OutboundBufferLimitError(self._pending_size)
+        self.out_msgs += 1
+        self.out_bytes += size
+        self._size += len(command)
+        self._chunks.append(command)
+
+    def _wake(self) -> None:
+        """Wake the flusher, which sleeps; the lock is held."""
+        self._flusher = _AWAKE
+        self._work.release()
 
     def append(self, command: bytes) -> None:
         """Append a command that is no message; never waits, and is for the reader, too."""
         with self._lock:
-            if self._idle:
-                self._idle = False
-                self._work.release()
+            if self._flusher:
+                self._wake()
             self._size += len(command)
             self._chunks.append(command)
 
@@ -139,15 +171,7 @@ class Writer:
         self._flush()
 
     def send_buffered(self) -> None:
-        """
-        Send all that is buffered on the calling thread, as `send()` does.
-
-        Raises:
-            ConnectionClosedError: the connection is closed; the reason.
-
-        """
-        if self.closed is not None:
-            raise fresh(self.closed)
+        """Send all that is buffered on the calling thread; fine when the connection is closed."""
         self._flush()
 
     # --- emptying it ----------------------------------------------------------------------------
@@ -161,26 +185,20 @@ class Writer:
                 something is due again.
 
         """
+        ticks = 0
         while self.closed is None:
             self._flush()
             timeout = next_wake()
             with self._lock:
                 if self._size and self._stream is not None and not self._sending.locked():
                     continue
-                self._idle = True
-            if not self._work.acquire(timeout=timeout):
-                with self._lock:
-                    if self._idle:
-                        self._idle = False
-                    else:  # woken just now; take back the permission to wake again
-                        self._work.acquire()
-
-    def wake(self) -> None:
-        """Have the flusher look at its schedule again."""
-        with self._lock:
-            if self._idle:
-                self._idle = False
-                self._work.release()
+                self._flusher = _TICKING if ticks else _ASLEEP
+            woken = self._work.acquire(timeout=min(timeout, _TICK) if ticks else timeout)
+            with self._lock:
+                if not woken and not self._flusher:
+                    self._work.acquire()  # woken just now: take back what that released
+                self._flusher = _AWAKE
+                ticks = _QUIET_TICKS if self._size else max(0, ticks - 1)
 
     def drain(self, deadline: Deadline) -> bool:
         """Send all that is buffered, waiting for the socket; say whether all of it went out."""
@@ -266,9 +284,8 @@ class Writer:
             self._size += len(preamble)
             self._chunks.insert(0, preamble)
             self._stream = stream
-            if self._idle:
-                self._idle = False
-                self._work.release()
+            if self._flusher:
+                self._wake()
 
     def detach(self) -> None:
         """
@@ -297,6 +314,5 @@ class Writer:
             if self.closed is None:
                 self.closed = reason
             self._chunks, self._size = [], 0
-            if self._idle:
-                self._idle = False
-                self._work.release()
+            if self._flusher:
+                self._wake()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
+from functools import lru_cache
 from typing import TypedDict
 
 from typing_extensions import Unpack
@@ -153,23 +155,10 @@ class PullConsumer:
                 None of these but the first is raised when there are messages to return.
 
         """
-        if batch is None and max_bytes is None:
-            raise InvalidOptionError("batch", None, "one of batch and max_bytes is needed")
-        if max_bytes is not None and max_bytes < 1:
-            raise InvalidOptionError("max_bytes", max_bytes, "must be a whole number from 1 up")
-        expires_ns = _LONGEST_NS if timeout is None else _ns(timeout, "timeout")
-        request = PullRequest(
-            batch=ANY_NUMBER if batch is None else batch,
-            max_bytes=max_bytes or 0,
-            expires_ns=expires_ns,
-            heartbeat_ns=(
-                default_heartbeat_ns(expires_ns)
-                if heartbeat is None
-                else _ns(heartbeat, "heartbeat")
-            ),
-            **priority,
-        )
-        return self._fetch(request, None if timeout is None else expires_ns / 1e9)
+        request = _fetch_request(batch, timeout, max_bytes, heartbeat)
+        if priority:
+            request = replace(request, **priority)
+        return self._fetch(request, None if timeout is None else request.expires_ns / 1e9)
 
     def fetch_no_wait(
         self,
@@ -315,6 +304,29 @@ def continuous_pull(options: ContinuousOptions, max_batch: int = 0) -> Continuou
             min_pending=options.get("min_pending", 0),
             min_ack_pending=options.get("min_ack_pending", 0),
             priority=options.get("priority"),
+        ),
+    )
+
+
+@lru_cache(maxsize=64)
+def _fetch_request(
+    batch: int | None,
+    timeout: float | timedelta | None,
+    max_bytes: int | None,
+    heartbeat: float | timedelta | None,
+) -> PullRequest:
+    """Return the request of a fetch; programs fetch the same thing over and over, so it is kept."""
+    if batch is None and max_bytes is None:
+        raise InvalidOptionError("batch", None, "one of batch and max_bytes is needed")
+    if max_bytes is not None and max_bytes < 1:
+        raise InvalidOptionError("max_bytes", max_bytes, "must be a whole number from 1 up")
+    expires_ns = _LONGEST_NS if timeout is None else _ns(timeout, "timeout")
+    return PullRequest(
+        batch=ANY_NUMBER if batch is None else batch,
+        max_bytes=max_bytes or 0,
+        expires_ns=expires_ns,
+        heartbeat_ns=(
+            default_heartbeat_ns(expires_ns) if heartbeat is None else _ns(heartbeat, "heartbeat")
         ),
     )
 

@@ -168,7 +168,7 @@ class JetStreamMsg(Msg):
         reply = self._reply
         if not is_ack_subject(reply):
             raise NotJSMessageError("the message did not come from a stream")
-        self._core.writer.publish(commands.publish(reply, b"", answer), len(answer))
+        self._core.writer.publish_lazily(commands.publish(reply, b"", answer), len(answer))
 
     def _open(self) -> bool:
         """Say whether an answer is wanted; raise when there was one."""

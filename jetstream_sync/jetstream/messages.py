@@ -113,26 +113,28 @@ class MessageIterator:
     def take(self, deadline: Deadline) -> JetStreamMsg:
         """Return the next message, as `next()` does, before the deadline."""
         while True:
-            try:
-                delivery = self._arrived.popleft()
-            except IndexError:
-                delivery = self._wait(deadline)
-            if delivery[2] and not delivery[3] and self._is_news(delivery):
-                continue
             with self._lock:
-                size = sum(map(len, delivery)) if self._by_bytes else 0
-                if self._ledger.message(size):
-                    self._pull()
-            return self._puller.message(delivery)
+                delivery = self._arrived.popleft() if self._arrived else None
+                if delivery is not None and (not delivery[2] or delivery[3]):
+                    return self._accept(delivery)
+            if delivery is None:
+                self._wait(deadline)
+            elif not self._is_news(delivery):
+                # Headers without a payload, and no status in them: a message after all.
+                with self._lock:
+                    return self._accept(delivery)
 
-    def _wait(self, deadline: Deadline) -> Delivery:
-        """Wait for the next delivery, and see to what is due meanwhile."""
+    def _wait(self, deadline: Deadline) -> None:
+        """Wait until there may be a delivery, and see to what is due meanwhile."""
         mailbox = self._inbox.mailbox
+        # Acknowledgements that wait for company go out before we sleep: the server may be waiting
+        # for them before it sends more.
+        self._puller.core.writer.send_buffered()
         while True:
             with self._lock:
                 left = self._until_due()
             try:
-                return mailbox.get(deadline if left is None else deadline.sooner(left))
+                mailbox.wait(deadline if left is None else deadline.sooner(left))
             except TimeoutError:
                 if deadline.expired():
                     raise
@@ -140,6 +142,15 @@ class MessageIterator:
                     late = self._do_what_is_due()
                 if late is not None:
                     self._puller.core.events.error(late)
+            else:
+                return
+
+    def _accept(self, delivery: Delivery) -> JetStreamMsg:
+        """Make the user's message and enter it; ``_lock`` is held."""
+        msg = self._puller.message(delivery)
+        if self._ledger.message(sum(map(len, delivery)) if self._by_bytes else 0):
+            self._pull()
+        return msg
 
     # --- what is due; _lock is held -------------------------------------------------------------
 
@@ -183,7 +194,9 @@ class MessageIterator:
             return
         self._inbox.last_seen = monotonic()
         try:
-            self._puller.send(request, self._inbox.reply)
+            # With nothing left to hand out, the taker asks for the next message soon, and what he
+            # does before that (an ack) goes out together with the request.
+            self._puller.send(request, self._inbox.reply, lazily=not self._arrived)
         except OutboundBufferLimitError:
             # The link broke; asked again when there is a new one.
             self._linked = False

@@ -25,8 +25,8 @@ from typing_extensions import Self, Unpack
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import AckPolicy, DeliverPolicy, ReplayPolicy
 from ..api.pull import ContinuousPull
-from ..api.reply import ack_tokens
-from ..client.core import Core, closed_on_purpose
+from ..api.reply import ack_tokens, consumer_sequence
+from ..client.core import closed_on_purpose
 from ..client.handoff import fresh
 from ..errors import (
     BadRequestError,
@@ -44,11 +44,13 @@ from ..errors import (
     TimeoutError,
 )
 from ..net.clock import FOREVER, Deadline, seconds
+from ..protocol.parser import Delivery
 from .consume import ConsumeHandle, JetStreamCallback
 from .consumer import ContinuousOptions, PullConsumer, continuous_pull
 from .consumers import add_consumer
 from .message import JetStreamMsg
 from .messages import MessageIterator
+from .puller import Puller
 from .requests import APIRequests
 
 __all__ = ["OrderedConsumer", "OrderedMessages", "OrderedOptions"]
@@ -65,8 +67,6 @@ _LONGEST_WAIT: Final = 10.0
 _HEARTBEAT: Final = 5.0
 #: What a consumer that is gone looks like, from the various sides.
 _LOST: Final = (ConsumerDeletedError, ConsumerNotFoundError, NoHeartbeatError)
-#: What ends the reading of one consumer, and is mended by another.
-_DISTURBED: Final = (PullError, ConsumerNotFoundError, NoHeartbeatError, ConnectionLostError)
 
 
 class OrderedOptions(TypedDict, total=False):
@@ -111,9 +111,16 @@ class _Position:
         if self._attempts < 0:
             raise InvalidOptionError("max_reset_attempts", self._attempts, "must be 0 or above")
         self._first = self._config(options)
-        self.stream_seq: int | None = None  # of the last message, or just before the first
+        self._start: int | None = None  # the sequence just before the first message
+        self._last: JetStreamMsg | None = None  # the last message that the user got
         self.consumer_seq = 0  # of the last message from the current consumer
+        self.delivered = 0  # messages that the user got
         self.info: ConsumerInfo | None = None  # the current consumer
+
+    @property
+    def stream_seq(self) -> int | None:
+        """The sequence to go on behind; ``None``: where the first consumer starts."""
+        return self._start if self._last is None else int(ack_tokens(self._last.ack_subject)[3])
 
     def _config(self, options: OrderedOptions) -> ConsumerConfig:
         """Return the config of the first consumer; checks the options."""
@@ -152,13 +159,14 @@ class _Position:
         self._serial += 1
         name = f"{self._prefix}_{self._serial}"
         changes: dict[str, Any] = {"name": name}
-        if self.stream_seq is not None:
+        behind = self.stream_seq
+        if behind is not None:
             changes["deliver_policy"] = DeliverPolicy.BY_START_SEQUENCE
-            changes["opt_start_seq"] = self.stream_seq + 1
+            changes["opt_start_seq"] = behind + 1
             changes["opt_start_time"] = None
         return replace(self._first, **changes)
 
-    def renew(self, deadline: Deadline) -> PullConsumer:
+    def renew(self, deadline: Deadline) -> ConsumerInfo:
         """
         Make a consumer that reads on from the position, and drop the old one.
 
@@ -198,9 +206,9 @@ class _Position:
                 continue
             self.info = info
             self.consumer_seq = 0
-            if self.stream_seq is None and self._seeds(info):
-                self.stream_seq = info.delivered.stream_seq
-            return PullConsumer(self._api, info)
+            if self._start is None and self._seeds(info):
+                self._start = info.delivered.stream_seq
+            return info
 
     def _seeds(self, info: ConsumerInfo) -> bool:
         """Say whether a new consumer's state tells where it starts."""
@@ -219,12 +227,41 @@ class _Position:
 
     def advance(self, msg: JetStreamMsg) -> bool:
         """Note a message; say whether it is the next one."""
-        tokens = ack_tokens(msg.ack_subject)
-        if int(tokens[4]) != self.consumer_seq + 1:
+        if consumer_sequence(msg.ack_subject) != self.consumer_seq + 1:
             return False
         self.consumer_seq += 1
-        self.stream_seq = int(tokens[3])
+        self.delivered += 1
+        self._last = msg
         return True
+
+
+class _OrderedPuller(Puller):
+    """Pulls for a consumer of an ordered consumer, and checks that nothing is missing."""
+
+    def __init__(self, api: APIRequests, info: ConsumerInfo, position: _Position) -> None:
+        super().__init__(api, info.stream_name, info.name, info.config)
+        self._position = position
+
+    def message(self, delivery: Delivery) -> JetStreamMsg:
+        """Make the message that the user gets; raises where one before it is missing."""
+        msg = JetStreamMsg(delivery, self.core, None)
+        if not self._position.advance(msg):
+            raise _GapError(f"a message is missing behind {self._position.consumer_seq}")
+        return msg
+
+
+class _GapError(Error):
+    """A consumer's deliveries do not follow each other."""
+
+
+#: What ends the reading of one consumer, and is mended by another.
+_DISTURBED: Final = (
+    _GapError,
+    PullError,
+    ConsumerNotFoundError,
+    NoHeartbeatError,
+    ConnectionLostError,
+)
 
 
 class OrderedMessages:
@@ -232,20 +269,17 @@ class OrderedMessages:
     The messages of an ordered consumer, one after the other, without an end.
 
     Made by `OrderedConsumer.messages`. As `MessageIterator`, but in order and without gaps: what
-    breaks the order is mended before the next message is returned. It is for one thread at a time: a
-    second one waits until the first has its message. Any thread may stop it.
+    breaks the order is mended before the next message is returned. Any number of threads may take
+    messages from it: each goes to one, and they are taken in order.
     """
 
-    def __init__(self, position: _Position, pull: ContinuousPull, core: Core) -> None:
+    def __init__(self, api: APIRequests, position: _Position, pull: ContinuousPull) -> None:
+        self._api = api
         self._position = position
         self._pull = pull
-        self._core = core
-        self._taken = 0
         self._callback_finished: Callable[[Deadline], bool] | None = None
-        # Held by the thread that takes a message, also while it waits for one.
-        self._taking = threading.Lock()
-        # Guards the exchange of _messages against stop().
-        self._lock = threading.Lock()
+        # Held while a consumer is made; stop() does not take it, so as not to wait for that.
+        self._renewing = threading.Lock()
         self._stopped: IteratorClosedError | None = None
         self._messages: MessageIterator | None = None
 
@@ -263,11 +297,11 @@ class OrderedMessages:
             ConnectionClosedError: the connection is closed.
 
         """
-        return self._next(FOREVER if timeout is None else Deadline(timeout))
+        return self.take(FOREVER if timeout is None else Deadline(timeout))
 
     def __iter__(self) -> Iterator[JetStreamMsg]:
         """Yield messages until the iterator is stopped; raises where it ends for another reason."""
-        take = self._next
+        take = self.take
         while True:
             try:
                 msg = take(FOREVER)
@@ -279,50 +313,49 @@ class OrderedMessages:
                 raise
             yield msg
 
-    def _next(self, deadline: Deadline) -> JetStreamMsg:
-        with self._taking:
-            while True:
-                messages = self._messages or self._read_on(deadline)
-                try:
-                    msg = messages.take(deadline)
-                except _DISTURBED as error:
-                    log.info("ordered consumer on %r: %s", self._position.stream, error)
-                    self._messages = None
-                    continue
-                if self._position.advance(msg):
-                    self._taken += 1
-                    return msg
-                log.info("ordered consumer on %r: a gap", self._position.stream)
+    def take(self, deadline: Deadline) -> JetStreamMsg:
+        """Return the next message, as `next()` does, before the deadline."""
+        while True:
+            messages = self._messages or self._read_on(None, deadline)
+            try:
+                return messages.take(deadline)
+            except _DISTURBED as error:
+                log.info("ordered consumer on %r: %s", self._position.stream, error)
                 messages.stop()
-                self._messages = None
+                self._read_on(messages, deadline)
 
-    def _read_on(self, deadline: Deadline) -> MessageIterator:
-        """Go on with a new consumer behind the last message."""
+    def _read_on(self, ended: MessageIterator | None, deadline: Deadline) -> MessageIterator:
+        """Go on with a new consumer behind the last message, unless another thread did."""
+        with self._renewing:
+            if self._messages is not ended and self._messages is not None:
+                return self._messages
+            if self._stopped is not None:
+                raise fresh(self._stopped)
+            pull = self._pull
+            if pull.stop_after:
+                left = pull.stop_after - self._position.delivered
+                if left < 1:
+                    raise IteratorClosedError("it gave as many messages as stop_after says")
+                pull = replace(pull, stop_after=left)
+            self._messages = None
+            info = self._position.renew(deadline)
+            messages = MessageIterator(
+                _OrderedPuller(self._api, info, self._position), pull, strict=True
+            )
+            if self._callback_finished is not None:
+                messages.handed_to(self._callback_finished)
+            self._messages = messages
         if self._stopped is not None:
-            raise fresh(self._stopped)
-        pull = self._pull
-        if pull.stop_after:
-            if self._taken >= pull.stop_after:
-                raise IteratorClosedError("it gave as many messages as stop_after says")
-            pull = replace(pull, stop_after=pull.stop_after - self._taken)
-        consumer = self._position.renew(deadline)
-        messages = consumer.pull_messages(pull, strict=True)
-        if self._callback_finished is not None:
-            messages.handed_to(self._callback_finished)
-        with self._lock:
-            if self._stopped is None:
-                self._messages = messages
-        if self._stopped is not None:
+            # stop() came while the consumer was made, and did not see it.
             messages.stop()
             self._position.drop()
         return messages
 
     def stop(self) -> None:
         """End the iterator, drop what is buffered, and have the server drop its consumer."""
-        with self._lock:
-            if self._stopped is None:
-                self._stopped = IteratorClosedError("the iterator was stopped")
-            messages = self._messages
+        if self._stopped is None:
+            self._stopped = IteratorClosedError("the iterator was stopped")
+        messages = self._messages
         if messages is not None:
             messages.stop()
             self._position.drop()
@@ -340,10 +373,9 @@ class OrderedMessages:
             ConnectionClosedError: the connection is closed, or lost its link.
 
         """
-        with self._lock:
-            if self._stopped is None:
-                self._stopped = IteratorClosedError("the iterator was drained")
-            messages = self._messages
+        if self._stopped is None:
+            self._stopped = IteratorClosedError("the iterator was drained")
+        messages = self._messages
         if messages is not None:
             messages.drain(timeout)
             self._position.drop()
@@ -351,14 +383,12 @@ class OrderedMessages:
     def handed_to(self, callback_finished: Callable[[Deadline], bool]) -> None:
         """Have a drain of the connection wait for the callback that the messages go to."""
         self._callback_finished = callback_finished
-        with self._lock:
-            if self._messages is not None:
-                self._messages.handed_to(callback_finished)
+        if self._messages is not None:
+            self._messages.handed_to(callback_finished)
 
     def start(self, deadline: Deadline) -> None:
         """Make the first consumer, so that errors are raised where the iterator is made."""
-        with self._taking:
-            self._read_on(deadline)
+        self._read_on(None, deadline)
 
     @property
     def closed(self) -> bool:
@@ -419,7 +449,7 @@ class OrderedConsumer:
         """
         options.setdefault("heartbeat", _heartbeat(options))
         position = _Position(self._api, self._stream, self._options)
-        messages = OrderedMessages(position, continuous_pull(options), self._api.core)
+        messages = OrderedMessages(self._api, position, continuous_pull(options))
         messages.start(self._api.deadline())
         return messages
 
@@ -472,7 +502,8 @@ class OrderedConsumer:
                 if consumer is None or self._reconnects != self._api.core.reconnects:
                     self._reconnects = self._api.core.reconnects
                     # A consumer gets the usual time to be made, however short the fetch is.
-                    consumer = self._consumer = self._position.renew(self._api.deadline())
+                    info = self._position.renew(self._api.deadline())
+                    consumer = self._consumer = PullConsumer(self._api, info)
                 try:
                     fetched = consumer.fetch(batch, _left(deadline), max_bytes, heartbeat)
                 except _LOST:

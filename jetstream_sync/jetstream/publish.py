@@ -35,8 +35,9 @@ from ..errors import (
     TooManyStalledMsgsError,
 )
 from ..headers import HeadersLike, parse_status
-from ..net.clock import Deadline, monotonic
+from ..net.clock import Deadline, monotonic, seconds
 from ..protocol.parser import Delivery
+from .acks import PubAckFuture
 
 __all__ = ["DEFAULT_WINDOW", "Publisher"]
 
@@ -50,23 +51,6 @@ _SWEEP: Final = 0.5
 
 #: Put among the acks when the link broke.
 _LINK_DOWN: Final[Delivery] = (b"", b"", b"down", b"")
-
-
-class _Pending:
-    """A message that waits for its ack."""
-
-    __slots__ = ("command", "due", "future", "retries", "size", "subject")
-
-    def __init__(
-        self, subject: str, command: bytes, size: int, due: float | None
-    ) -> None:
-        self.subject = subject
-        self.command = command
-        self.size = size
-        self.due = due
-        self.retries = _RETRIES
-        self.future: Future[PubAck] = Future()
-        self.future.set_running_or_notify_cancel()
 
 
 class Publisher:
@@ -88,10 +72,10 @@ class Publisher:
         self._timeout = timeout
         self._window = window
         self._tokens = itertools.count(1)
-        self._pending: dict[bytes, _Pending] = {}
+        self._pending: dict[bytes, PubAckFuture] = {}
         self._acks: Mailbox[Delivery] = Mailbox()
         # Entries to be sent again, with the time for that; used by the thread alone.
-        self._again: list[tuple[float, bytes, _Pending]] = []
+        self._again: list[tuple[float, bytes, PubAckFuture]] = []
         self._start = threading.Lock()
         self._reply_prefix = b""  # set once the inbox is subscribed to, under _start
         self._room = threading.Condition()
@@ -133,22 +117,23 @@ class Publisher:
         """Publish and return a future of the ack; see `JetStream.publish_async`."""
         if not self._reply_prefix:
             self._subscribe()
+        core = self._core
+        token = b"%x" % next(self._tokens)
+        command, size = core.command(
+            core.encoded(subject), payload, self._reply_prefix + token, headers
+        )
         limit = self._timeout if timeout is None else timeout
         if len(self._pending) >= self._window:
             self._wait_for_room(Deadline(limit))
-        left = Deadline(limit).left()
-        token = b"%x" % next(self._tokens)
-        command, size = self._core.command(
-            self._core.encoded(subject), payload, self._reply_prefix + token, headers
-        )
-        entry = _Pending(subject, command, size, None if left is None else monotonic() + left)
-        self._pending[token] = entry
+        due = None if limit is None else monotonic() + seconds(limit)
+        future = PubAckFuture(subject, command, size, due, core.writer)
+        self._pending[token] = future
         try:
-            self._core.writer.publish(command, size)
+            core.writer.publish_lazily(command, size)
         except BaseException:
             self._pending.pop(token, None)
             raise
-        return entry.future
+        return future
 
     @property
     def pending(self) -> int:
@@ -163,6 +148,7 @@ class Publisher:
             TimeoutError: some still do.
 
         """
+        self._core.writer.send_buffered()
         with self._room:
             self._waiting += 1
             try:
@@ -172,6 +158,7 @@ class Publisher:
                 self._waiting -= 1
 
     def _wait_for_room(self, deadline: Deadline) -> None:
+        self._core.writer.send_buffered()
         with self._room:
             self._waiting += 1
             try:
@@ -251,54 +238,49 @@ class Publisher:
             return
         subject, _, header, payload = delivery
         token = subject[len(self._reply_prefix) :]
-        entry = self._pending.pop(token, None)
-        if entry is None:
+        future = self._pending.pop(token, None)
+        if future is None:
             return  # it was late
         if header and not payload:
             status = parse_status(header)
             if status is not None and status.code == 503:
-                self._no_responders(token, entry)
+                self._no_responders(token, future)
                 return
-        try:
-            ack = PubAck.from_json(loads(payload))
-        except Error as error:
-            entry.future.set_exception(error)
-        else:
-            entry.future.set_result(ack)
+        future.acknowledged(payload)
 
-    def _no_responders(self, token: bytes, entry: _Pending) -> None:
+    def _no_responders(self, token: bytes, future: PubAckFuture) -> None:
         """Have a message sent again, as ADR-22 says, or give it up."""
-        if not entry.retries:
-            entry.future.set_exception(NoStreamResponseError(entry.subject))
+        if not future.retries:
+            future.failed(NoStreamResponseError(future.subject))
             return
-        entry.retries -= 1
-        self._pending[token] = entry
-        self._again.append((monotonic() + _RETRY_WAIT, token, entry))
+        future.retries -= 1
+        self._pending[token] = future
+        self._again.append((monotonic() + _RETRY_WAIT, token, future))
 
     def _send_again(self) -> None:
         now = monotonic()
         due = [each for each in self._again if each[0] <= now]
         self._again = [each for each in self._again if each[0] > now]
-        for _, token, entry in due:
+        for _, token, future in due:
             if token not in self._pending:
                 continue
             try:
-                self._core.writer.publish(entry.command, entry.size)
+                self._core.writer.publish(future.command, future.size)
             except Error as error:
                 self._pending.pop(token, None)
-                entry.future.set_exception(error)
+                future.failed(error)
 
     def _sweep(self) -> None:
         """Give up messages whose time is up."""
         now = monotonic()
-        for token, entry in list(self._pending.items()):
-            if entry.due is not None and entry.due <= now and self._pending.pop(token, None) is not None:
-                entry.future.set_exception(TimeoutError(f"no ack for {entry.subject!r} in time"))
+        for token, future in list(self._pending.items()):
+            if future.due is not None and future.due <= now and self._pending.pop(token, None) is not None:
+                future.failed(TimeoutError(f"no ack for {future.subject!r} in time"))
 
     def _fail_all(self, error: Error) -> None:
         """Give up every message that waits now."""
         for token in list(self._pending):
-            entry = self._pending.pop(token, None)
-            if entry is not None:
-                entry.future.set_exception(error)
+            future = self._pending.pop(token, None)
+            if future is not None:
+                future.failed(error)
         self._make_room()

@@ -67,9 +67,14 @@ class Puller:
         if request.group and not groups:
             raise InvalidOptionError("group", request.group, "the consumer has no priority groups")
 
-    def send(self, request: PullRequest, reply: bytes) -> None:
+    def send(self, request: PullRequest, reply: bytes, *, lazily: bool = False) -> None:
         """
         Send a request, with the pin that this client holds.
+
+        Args:
+            request: what to ask for.
+            reply: where the answers go.
+            lazily: let it wait for company; who goes to sleep sends it.
 
         Raises:
             ConnectionClosedError: the connection is closed.
@@ -78,8 +83,11 @@ class Puller:
         """
         if self._pin_id is not None:
             request = replace(request, pin_id=self._pin_id)
-        command, _ = self.core.command(self._subject, request.encode(), reply)
-        self.core.writer.send(command)
+        command, size = self.core.command(self._subject, request.encode(), reply)
+        if lazily:
+            self.core.writer.publish_lazily(command, size)
+        else:
+            self.core.writer.send(command, 1, size)
 
     def message(self, delivery: Delivery) -> JetStreamMsg:
         """Make the message that the user gets."""

@@ -10,8 +10,9 @@ The rules, from the NATS client protocol (ADR-4 for headers, ``server/parser.go`
 3. Anything else is a `ProtocolError` that quotes the start of what was not understood. After that
    the parser is of no use: it can not know where the next operation starts.
 
-This is the hottest code of the package. A message costs one ``find``, one ``split``, one slice for
-its payload and one tuple; its subject, reply and headers stay bytes until somebody reads them.
+This is the hottest code of the package. A read is cut into lines with one ``split``; then a message
+costs a ``split`` of its control line and one tuple. Its subject, reply and headers stay bytes until
+somebody reads them. Only payloads that have line ends inside are put together again.
 """
 
 from __future__ import annotations
@@ -77,7 +78,6 @@ MAX_CONTROL_LINE: Final = 64 * 1024
 #: INFO lists every server of a cluster.
 MAX_INFO_LINE: Final = 1024 * 1024
 
-_CR: Final = 13
 _FIRST_BYTES: Final = frozenset(b"MHPI+-")
 _EXCERPT: Final = 64
 
@@ -92,12 +92,11 @@ class Parser:
     One thread at a time may use a parser.
     """
 
-    __slots__ = ("_max_payload", "_missing", "_rest", "message_bytes", "messages")
+    __slots__ = ("_max_payload", "_missing", "_rest", "message_bytes")
 
     def __init__(self, max_payload: int = MAX_PAYLOAD) -> None:
         self._max_payload = max_payload
-        #: Messages so far, and the bytes of their headers and payloads.
-        self.messages = 0
+        #: The bytes of headers and payloads so far.
         self.message_bytes = 0
         # The start of an operation that is not complete, in the pieces that it came in.
         self._rest: list[bytes] = []
@@ -125,87 +124,123 @@ class Parser:
             self._rest = []
         self._missing = 0
 
+        # Cut at every line end in one go: for a message without headers, and without line ends in its
+        # payload, that gives its control line and its payload. What comes last is not complete.
+        lines = data.split(b"\r\n")
+        last = len(lines) - 1
         operations: list[Operation] = []
-        find = data.find
-        limit = self._max_payload
-        end = len(data)
-        position = 0
         # The run of messages that the last one belonged to, and its sid as it was written.
         run: list[Delivery] = []
         run_sid = b""
-        messages = 0
         message_bytes = 0
-        while True:
-            line_end = find(b"\r\n", position)
-            if line_end < 0:
-                break
-            args = data[position:line_end].split()
-            kind = args[0] if args else b""
-            try:
-                if kind == b"MSG":
-                    header_size = 0
-                    if len(args) == 5:
-                        _, subject, sid, reply, size_ = args
-                    else:
-                        _, subject, sid, size_ = args
-                        reply = b""
-                    size = int(size_)
-                elif kind == b"HMSG":
-                    if len(args) == 6:
-                        _, subject, sid, reply, header_size_, size_ = args
-                    else:
-                        _, subject, sid, header_size_, size_ = args
-                        reply = b""
-                    header_size = int(header_size_)
-                    size = int(size_)
+        at = 0
+        while at < last:
+            args = lines[at].split()
+            if not args or args[0] != b"MSG":
+                if args and args[0] == b"HMSG":
+                    taken = self._message_with_headers(lines, at, args, operations)
+                    if not taken:
+                        break
+                    at += taken
                 else:
-                    operations.append(_control(data[position:line_end]))
-                    run_sid = b""
-                    position = line_end + 2
-                    continue
+                    operations.append(_control(lines[at]))
+                    at += 1
+                run_sid = b""
+                continue
+            try:
+                if len(args) == 5:
+                    _, subject, sid, reply, size_ = args
+                else:
+                    _, subject, sid, size_ = args
+                    reply = b""
+                size = int(size_)
                 if sid != run_sid:
-                    run = []
-                    operations.append(Messages(int(sid), run))
-                    run_sid = sid
+                    number = int(sid)
             except ValueError:
-                raise _garbled("malformed operation", data, position) from None
-
-            start = line_end + 2
-            payload_end = start + size
-            if not 0 <= header_size <= size <= limit:
-                raise _garbled(f"message size out of bounds (limit {limit})", data, position)
-            if payload_end + 2 > end:
-                self._missing = payload_end + 2 - end
-                if not run:
-                    # The run was opened for this message, which is not complete.
-                    operations.pop()
-                break
-            if data[payload_end] != _CR:
-                raise _garbled("payload of another size than announced", data, position)
-            if header_size:
-                body = start + header_size
-                run.append((subject, reply, data[start:body], data[body:payload_end]))
+                raise _garbled("malformed operation", lines[at]) from None
+            payload = lines[at + 1]
+            if at + 1 < last and len(payload) == size:
+                at += 2
             else:
-                run.append((subject, reply, b"", data[start:payload_end]))
-            messages += 1
+                joined, taken = self._join(lines, at, size)
+                if not taken:
+                    break
+                payload = joined
+                at += 1 + taken
+            if sid != run_sid:
+                run = []
+                operations.append(Messages(number, run))
+                run_sid = sid
+            run.append((subject, reply, b"", payload))
             message_bytes += size
-            position = payload_end + 2
-
-        self.messages += messages
         self.message_bytes += message_bytes
-        if position < end:
-            self._keep(data, position)
+        if at < last or lines[last]:
+            self._keep(lines, at)
         return operations
 
-    def _keep(self, data: bytes, position: int) -> None:
-        """Keep the incomplete operation at ``position``, unless it can not become one."""
-        if data[position] not in _FIRST_BYTES:
-            raise _garbled("unknown operation", data, position)
+    def _message_with_headers(
+        self, lines: list[bytes], at: int, args: list[bytes], operations: list[Operation]
+    ) -> int:
+        """Read the HMSG at ``lines[at]``; return how many lines it took, 0: it is not complete."""
+        try:
+            if len(args) == 6:
+                _, subject, sid, reply, header_size_, size_ = args
+            else:
+                _, subject, sid, header_size_, size_ = args
+                reply = b""
+            number, header_size, size = int(sid), int(header_size_), int(size_)
+        except ValueError:
+            raise _garbled("malformed operation", lines[at]) from None
+        if not 0 <= header_size <= size:
+            raise _garbled("header size out of bounds", lines[at])
+        joined, taken = self._join(lines, at, size)
+        if not taken:
+            return 0
+        delivery = (subject, reply, joined[:header_size], joined[header_size:])
+        run = operations[-1] if operations else None
+        if isinstance(run, Messages) and run.sid == number:
+            run.deliveries.append(delivery)
+        else:
+            operations.append(Messages(number, [delivery]))
+        self.message_bytes += size
+        return 1 + taken
+
+    def _join(self, lines: list[bytes], at: int, size: int) -> tuple[bytes, int]:
+        """
+        Put the payload behind the control line ``lines[at]`` together again.
+
+        Returns:
+            The payload and how many lines it was cut into; no lines: it is not complete, and
+            ``_missing`` says how many bytes must still come.
+
+        """
+        if not 0 <= size <= self._max_payload:
+            raise _garbled(f"message size out of bounds (limit {self._max_payload})", lines[at])
+        last = len(lines) - 1
+        there = -2  # bytes of the lines so far, with the line ends between them
+        for end in range(at + 1, last):
+            there += len(lines[end]) + 2
+            if there == size:
+                return b"\r\n".join(lines[at + 1 : end + 1]), end - at
+            if there > size:
+                break
+        else:
+            there += 2 + len(lines[last])
+            if there < size + 2:
+                self._missing = size + 2 - there
+                return b"", 0
+        raise _garbled("payload of another size than announced", lines[at])
+
+    def _keep(self, lines: list[bytes], at: int) -> None:
+        """Keep the incomplete operation at ``lines[at]``, unless it can not become one."""
+        rest = b"\r\n".join(lines[at:]) if at < len(lines) - 1 else lines[at]
+        if rest[0] not in _FIRST_BYTES:
+            raise _garbled("unknown operation", rest)
         if not self._missing:
-            longest = MAX_INFO_LINE if data.startswith(b"INFO", position) else MAX_CONTROL_LINE
-            if len(data) - position > longest:
-                raise _garbled("control line too long", data, position)
-        self._rest = [data[position:]]
+            longest = MAX_INFO_LINE if rest.startswith(b"INFO") else MAX_CONTROL_LINE
+            if len(rest) > longest:
+                raise _garbled("control line too long", rest)
+        self._rest = [rest]
 
 
 def _control(line: bytes) -> Operation:
@@ -218,16 +253,16 @@ def _control(line: bytes) -> Operation:
         try:
             fields = loads(line[4:])
         except InvalidResponseError:
-            raise _garbled("INFO is not JSON", line, 0) from None
+            raise _garbled("INFO is not JSON", line) from None
         if not isinstance(fields, dict):
-            raise _garbled("INFO is not an object", line, 0)
+            raise _garbled("INFO is not an object", line)
         return Info(fields)
     if line.startswith(b"-ERR"):
         return ServerError(line[4:].strip().strip(b"'").decode("utf-8", "replace"))
     if line.startswith(b"+OK"):
         return Ok()
-    raise _garbled("unknown operation", line, 0)
+    raise _garbled("unknown operation", line)
 
 
-def _garbled(reason: str, data: bytes, position: int) -> ProtocolError:
-    return ProtocolError(reason, data[position : position + _EXCERPT])
+def _garbled(reason: str, data: bytes) -> ProtocolError:
+    return ProtocolError(reason, data[:_EXCERPT])
