@@ -1,0 +1,115 @@
+"""The API's subjects, and where they are for a domain or prefix."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from jetstream_sync.api.routes import DEFAULT_PREFIX, Routes
+from jetstream_sync.errors import InvalidOptionError
+
+# As nats-server/server/jetstream_api.go has them, with its wildcards filled in.
+SUBJECTS = {
+    "account_info": "$JS.API.INFO",
+    "stream_create": "$JS.API.STREAM.CREATE.S",
+    "stream_update": "$JS.API.STREAM.UPDATE.S",
+    "stream_info": "$JS.API.STREAM.INFO.S",
+    "stream_delete": "$JS.API.STREAM.DELETE.S",
+    "stream_purge": "$JS.API.STREAM.PURGE.S",
+    "stream_names": "$JS.API.STREAM.NAMES",
+    "stream_list": "$JS.API.STREAM.LIST",
+    "msg_get": "$JS.API.STREAM.MSG.GET.S",
+    "msg_delete": "$JS.API.STREAM.MSG.DELETE.S",
+    "direct_get": "$JS.API.DIRECT.GET.S",
+    "direct_get_last": "$JS.API.DIRECT.GET.S.a.b",
+    "consumer_create": "$JS.API.CONSUMER.CREATE.S.C.a.b",
+    "consumer_info": "$JS.API.CONSUMER.INFO.S.C",
+    "consumer_delete": "$JS.API.CONSUMER.DELETE.S.C",
+    "consumer_pause": "$JS.API.CONSUMER.PAUSE.S.C",
+    "consumer_names": "$JS.API.CONSUMER.NAMES.S",
+    "consumer_list": "$JS.API.CONSUMER.LIST.S",
+    "next_msg": "$JS.API.CONSUMER.MSG.NEXT.S.C",
+}
+ARGUMENTS = {"stream": "S", "consumer": "C", "subject": "a.b", "filter_subject": "a.b"}
+
+
+def route(routes: Routes, name: str) -> str:
+    method = getattr(routes, name)
+    subject: str = method(
+        **{each: ARGUMENTS[each] for each in inspect.signature(method).parameters}
+    )
+    return subject
+
+
+def test_every_route_is_in_the_table() -> None:
+    """No route is left out of the tests below."""
+    named = {
+        name
+        for name, member in vars(Routes).items()
+        if inspect.isfunction(member) and not name.startswith("_")
+    }
+    assert named == set(SUBJECTS)
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_a_route_is_the_servers_subject(name: str) -> None:
+    """Without a domain or prefix, a route is what a server of our own listens to."""
+    assert route(Routes.of(), name) == SUBJECTS[name]
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_a_domain_is_part_of_every_route(name: str) -> None:
+    """A domain's API has the domain between `$JS` and `API` (ADR-19)."""
+    expected = re.sub(r"^\$JS\.API", "$JS.hub.API", SUBJECTS[name])
+    assert route(Routes.of(domain="hub"), name) == expected
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_a_prefix_replaces_the_usual_one(name: str) -> None:
+    """With a prefix the whole API is below that subject."""
+    expected = re.sub(r"^\$JS\.API", "from.acme", SUBJECTS[name])
+    assert route(Routes.of(prefix="from.acme"), name) == expected
+
+
+def test_a_prefix_may_end_with_a_dot() -> None:
+    """`from.acme.`, as other clients want it, is the same as `from.acme`."""
+    assert Routes.of(prefix="from.acme.") == Routes.of(prefix="from.acme")
+
+
+def test_the_usual_prefix_can_be_said() -> None:
+    """Saying the usual prefix is like saying none."""
+    assert Routes.of(prefix=DEFAULT_PREFIX) == Routes.of()
+
+
+@pytest.mark.parametrize("filter_subject", [None, ""])
+def test_a_consumer_without_a_single_filter_has_no_filter_in_its_route(
+    filter_subject: str | None,
+) -> None:
+    """The filter's place in the route stays empty for none, and for several."""
+    created = Routes.of().consumer_create("S", "C", filter_subject)
+    assert created == "$JS.API.CONSUMER.CREATE.S.C"
+
+
+def test_a_domain_and_a_prefix_exclude_each_other() -> None:
+    """Where both are given, nobody can say which one is meant."""
+    with pytest.raises(InvalidOptionError) as caught:
+        Routes.of(domain="hub", prefix="from.acme")
+    assert caught.value.option == "prefix"
+
+
+@pytest.mark.parametrize("domain", ["", "a.b", "a b", "*", ">", "a\r\n", "a/b"])
+def test_a_domain_is_one_token(domain: str) -> None:
+    """A domain with a dot, a wildcard or white space would address something else."""
+    with pytest.raises(InvalidOptionError) as caught:
+        Routes.of(domain=domain)
+    assert caught.value.option == "domain"
+
+
+@pytest.mark.parametrize("prefix", ["", ".", "a..b", "a.*", "a.>", "a b", "a\r\nPUB x 0"])
+def test_a_prefix_is_a_subject_without_wildcards(prefix: str) -> None:
+    """A prefix that can not be published to is refused before anything is sent."""
+    with pytest.raises(InvalidOptionError) as caught:
+        Routes.of(prefix=prefix)
+    assert caught.value.option == "prefix"
