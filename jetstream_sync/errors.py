@@ -434,7 +434,7 @@ class ConsumerNotFoundError(NotFoundError, err_codes=(10014,)):
     """The consumer does not exist."""
 
 
-class MessageNotFoundError(NotFoundError, err_codes=(10037,)):
+class MessageNotFoundError(NotFoundError, err_codes=(10037, 10043)):
     """The stream has no such message."""
 
 

@@ -1,0 +1,117 @@
+"""
+A synchronous client for NATS and JetStream: no event loop, just calls that wait.
+
+Start with `connect()`.
+"""
+
+from __future__ import annotations
+
+from . import errors
+from .api.account import AccountInfo, AccountLimits, APIStats, Tier
+from .api.cluster import ClusterInfo, PeerInfo, Placement
+from .api.consumer import (
+    ConsumerConfig,
+    ConsumerInfo,
+    ConsumerPause,
+    PriorityGroupState,
+    SequenceInfo,
+)
+from .api.enums import (
+    AckPolicy,
+    DeliverPolicy,
+    DiscardPolicy,
+    PersistMode,
+    PriorityPolicy,
+    ReplayPolicy,
+    RetentionPolicy,
+    StorageType,
+    StoreCompression,
+)
+from .api.publish import PubAck
+from .api.reply import Metadata
+from .api.stream import (
+    ExternalStream,
+    LostStreamData,
+    RePublish,
+    StreamAlternate,
+    StreamConfig,
+    StreamConsumerLimits,
+    StreamConsumerSource,
+    StreamInfo,
+    StreamSource,
+    StreamSourceInfo,
+    StreamState,
+    SubjectTransform,
+)
+from .client.message import Msg
+from .client.subscription import Subscription
+from .errors import *  # noqa: F403 - every error of the tree, by its own __all__
+from .headers import Headers
+from .jetstream.connection import Connection, connect
+from .jetstream.consume import ConsumeHandle
+from .jetstream.consumer import PullConsumer
+from .jetstream.context import JetStream
+from .jetstream.message import JetStreamMsg
+from .jetstream.messages import MessageIterator
+from .jetstream.ordered import OrderedConsumer
+from .jetstream.stored import StoredMsg
+from .jetstream.stream import Stream
+from .protocol.session import ServerInfo
+from .protocol.state import ConnectionStatus
+from .version import __version__
+
+__all__ = [
+    "APIStats",
+    "AccountInfo",
+    "AccountLimits",
+    "AckPolicy",
+    "ClusterInfo",
+    "Connection",
+    "ConnectionStatus",
+    "ConsumeHandle",
+    "ConsumerConfig",
+    "ConsumerInfo",
+    "ConsumerPause",
+    "DeliverPolicy",
+    "DiscardPolicy",
+    "ExternalStream",
+    "Headers",
+    "JetStream",
+    "JetStreamMsg",
+    "LostStreamData",
+    "MessageIterator",
+    "Metadata",
+    "Msg",
+    "OrderedConsumer",
+    "PeerInfo",
+    "PersistMode",
+    "Placement",
+    "PriorityGroupState",
+    "PriorityPolicy",
+    "PubAck",
+    "PullConsumer",
+    "RePublish",
+    "ReplayPolicy",
+    "RetentionPolicy",
+    "SequenceInfo",
+    "ServerInfo",
+    "StorageType",
+    "StoreCompression",
+    "StoredMsg",
+    "Stream",
+    "StreamAlternate",
+    "StreamConfig",
+    "StreamConsumerLimits",
+    "StreamConsumerSource",
+    "StreamInfo",
+    "StreamSource",
+    "StreamSourceInfo",
+    "StreamState",
+    "SubjectTransform",
+    "Subscription",
+    "Tier",
+    "__version__",
+    "connect",
+    "errors",
+]
+__all__ += errors.__all__

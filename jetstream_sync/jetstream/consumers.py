@@ -1,0 +1,179 @@
+"""Making, finding, changing and deleting the consumers of a stream; `JetStream` and `Stream` use it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause
+from ..codec import decode, encode
+from ..errors import (
+    ConsumerIsPushBasedError,
+    InvalidOptionError,
+    InvalidResponseError,
+)
+from ..nanos import time_to_text
+from ..net.clock import Deadline
+from ..subjects import check_consumer_name, check_stream_name
+from .consumer import PullConsumer
+from .requests import APIRequests
+
+__all__ = [
+    "CREATE",
+    "CREATE_OR_UPDATE",
+    "UPDATE",
+    "add_consumer",
+    "add_pull_consumer",
+    "consumer_info",
+    "consumer_names",
+    "delete_consumer",
+    "list_consumers",
+    "pause_consumer",
+    "pull_consumer",
+    "resume_consumer",
+]
+
+# What the server is to do where the consumer exists, or does not (nats-server 2.10).
+CREATE: Final = "create"
+UPDATE: Final = "update"
+CREATE_OR_UPDATE: Final = ""
+
+
+def add_consumer(
+    api: APIRequests,
+    stream: str,
+    config: ConsumerConfig,
+    action: str,
+    deadline: Deadline | None = None,
+) -> ConsumerInfo:
+    """
+    Create or change a consumer of any kind.
+
+    Args:
+        api: where to ask.
+        stream: the stream's name.
+        config: the consumer's; without a name an ephemeral consumer gets a random one.
+        action: `CREATE`, `UPDATE` or `CREATE_OR_UPDATE`.
+        deadline: when to give up; ``None``: after the usual time.
+
+    Raises:
+        InvalidNameError: the stream's name can not be one.
+        InvalidOptionError: an update without the consumer's name.
+        InvalidResponseError: the server is too old for several filters: it made a consumer
+            without them.
+        APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
+
+    """
+    check_stream_name(stream)
+    name = config.name or config.durable_name
+    if name is None:
+        if action == UPDATE:
+            raise InvalidOptionError("name", None, "an update names its consumer")
+        name = os.urandom(8).hex()
+        config = replace(config, name=name)
+    route = api.routes.consumer_create(stream, name, config.filter_subject)
+    body = {"stream_name": stream, "config": encode(config), "action": action}
+    info = api.ask_for(ConsumerInfo, route, body, deadline)
+    if config.filter_subjects and not info.config.filter_subjects:
+        raise InvalidResponseError(
+            f"the server knows no filter_subjects: consumer {info.name!r} gets every message"
+        )
+    return info
+
+
+def add_pull_consumer(
+    api: APIRequests, stream: str, config: ConsumerConfig, action: str
+) -> PullConsumer:
+    """
+    Create or change a consumer that is pulled from; raises as `add_consumer()`.
+
+    Raises:
+        InvalidOptionError: also for a config with a ``deliver_subject``.
+
+    """
+    if config.deliver_subject is not None:
+        raise InvalidOptionError(
+            "deliver_subject",
+            config.deliver_subject,
+            "that makes a push consumer, which subscribe() is for; here are those to pull from",
+        )
+    return PullConsumer(api, add_consumer(api, stream, config, action))
+
+
+def consumer_info(api: APIRequests, stream: str, name: str) -> ConsumerInfo:
+    """
+    Ask for a consumer's config and state.
+
+    Raises:
+        InvalidNameError: a name can not be one.
+        StreamNotFoundError, ConsumerNotFoundError: it is not there.
+        APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
+
+    """
+    check_stream_name(stream)
+    check_consumer_name(name)
+    return api.ask_for(ConsumerInfo, api.routes.consumer_info(stream, name))
+
+
+def pull_consumer(api: APIRequests, stream: str, name: str) -> PullConsumer:
+    """
+    Find a consumer to pull from; raises as `consumer_info()`.
+
+    Raises:
+        ConsumerIsPushBasedError: it delivers to a subject.
+
+    """
+    info = consumer_info(api, stream, name)
+    subject = info.config.deliver_subject
+    if subject:
+        raise ConsumerIsPushBasedError(
+            409, f"consumer {name!r} delivers to {subject!r} and can not be pulled from"
+        )
+    return PullConsumer(api, info)
+
+
+def delete_consumer(api: APIRequests, stream: str, name: str) -> None:
+    """Delete a consumer; raises as `consumer_info()`."""
+    check_stream_name(stream)
+    check_consumer_name(name)
+    api.ask(api.routes.consumer_delete(stream, name))
+
+
+def consumer_names(api: APIRequests, stream: str) -> list[str]:
+    """Return the names of a stream's consumers; raises as `consumer_info()`."""
+    check_stream_name(stream)
+    pages = api.pages(api.routes.consumer_names(stream), "consumers")
+    return [str(name) for page in pages for name in page]
+
+
+def list_consumers(api: APIRequests, stream: str) -> list[ConsumerInfo]:
+    """Return the infos of a stream's consumers; raises as `consumer_info()`."""
+    check_stream_name(stream)
+    pages = api.pages(api.routes.consumer_list(stream), "consumers")
+    return [decode(ConsumerInfo, item) for page in pages for item in page]
+
+
+def pause_consumer(api: APIRequests, stream: str, name: str, until: datetime) -> ConsumerPause:
+    """
+    Stop a consumer's deliveries until a time; raises as `consumer_info()`.
+
+    Raises:
+        InvalidOptionError: the time has no time zone.
+
+    """
+    if not isinstance(until, datetime) or until.utcoffset() is None:
+        raise InvalidOptionError("until", until, "expected a datetime with a time zone")
+    return _pause(api, stream, name, {"pause_until": time_to_text(until)})
+
+
+def resume_consumer(api: APIRequests, stream: str, name: str) -> ConsumerPause:
+    """Let a paused consumer deliver again; raises as `consumer_info()`."""
+    return _pause(api, stream, name, None)
+
+
+def _pause(api: APIRequests, stream: str, name: str, body: dict[str, Any] | None) -> ConsumerPause:
+    check_stream_name(stream)
+    check_consumer_name(name)
+    return api.ask_for(ConsumerPause, api.routes.consumer_pause(stream, name), body)

@@ -1,0 +1,524 @@
+"""The entry to JetStream on a connection."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from ..api.account import AccountInfo
+from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause
+from ..api.publish import PubAck
+from ..api.routes import Routes
+from ..api.stream import StreamConfig, StreamInfo
+from ..client.core import Core
+from ..codec import decode, encode
+from ..errors import StreamNotFoundError
+from ..headers import HeadersLike
+from ..net.clock import Deadline, seconds
+from ..subjects import check_stream_name, check_subject
+from . import consumers
+from .configs import given_config
+from .consumer import PullConsumer
+from .expectations import storing_headers
+from .ordered import OrderedConsumer
+from .publish import Publisher
+from .requests import APIRequests
+from .stream import Stream, info_of, stream_info
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+__all__ = ["JetStream"]
+
+
+class JetStream:
+    """
+    JetStream, as one connection sees it.
+
+    Made by `Connection.jetstream`. It holds no connection of its own and needs no closing; any
+    number of threads may use it. Every call waits for the server's answer; names and configs are
+    checked before anything is sent.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        *,
+        domain: str | None = None,
+        prefix: str | None = None,
+        timeout: float | timedelta | None = 5.0,
+    ) -> None:
+        """
+        Make the entry; see `Connection.jetstream`.
+
+        Raises:
+            InvalidOptionError: domain and prefix are both given, or one is not well formed, or
+                the timeout is not a number.
+
+        """
+        if timeout is not None:
+            seconds(timeout)
+        self._api = APIRequests(core, Routes.of(domain, prefix), timeout)
+        self._publisher = Publisher(core, timeout)
+
+    # --- the account ----------------------------------------------------------------------------
+
+    def account_info(self) -> AccountInfo:
+        """
+        Return what the account uses of JetStream, and what it may use.
+
+        Raises:
+            JetStreamNotEnabledError: nobody answers there: JetStream is off on the server, or there
+                is no such domain or prefix.
+            JetStreamNotEnabledForAccountError: it is off for the account.
+            APIError: the server refused; the class says why.
+            TimeoutError: no answer in the context's timeout.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        return self._api.ask_for(AccountInfo, self._api.routes.account_info())
+
+    # --- streams --------------------------------------------------------------------------------
+
+    def create_stream(self, config: StreamConfig | None = None, **fields: Any) -> Stream:
+        """
+        Make a stream.
+
+        One that exists with the same config is taken as it is.
+
+        Args:
+            config: what it is to be; or
+            **fields: the fields of a `StreamConfig`, by name.
+
+        Raises:
+            StreamNameInUseError: it exists with another config.
+            StreamSubjectOverlapError: another stream takes one of the subjects.
+            InvalidOptionError: config and fields are both given, or a value can not work.
+            InvalidNameError, BadSubjectError: the name or a subject is not well formed.
+            APIError: the server refused.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+
+        """
+        chosen = given_config(StreamConfig, config, fields)
+        return self._stream(self._api.routes.stream_create(chosen.name), chosen)
+
+    def update_stream(self, config: StreamConfig | None = None, **fields: Any) -> Stream:
+        """
+        Change a stream that exists.
+
+        The config replaces the one that it has, so take that from `StreamInfo.config` and change
+        it with `dataclasses.replace`: what a newer server says in it is sent back. `Stream`
+        objects that there are go on working, with their old `Stream.cached_info`.
+
+        Args:
+            config: what it is to be; or
+            **fields: the fields of a `StreamConfig`, by name.
+
+        Raises:
+            StreamNotFoundError: there is no stream of that name.
+            StreamSubjectOverlapError: another stream takes one of the subjects.
+            InvalidOptionError: config and fields are both given, or a value can not work.
+            InvalidNameError, BadSubjectError: the name or a subject is not well formed.
+            APIError: the server refused; some fields can not be changed.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+
+        """
+        chosen = given_config(StreamConfig, config, fields)
+        return self._stream(self._api.routes.stream_update(chosen.name), chosen)
+
+    def create_or_update_stream(self, config: StreamConfig | None = None, **fields: Any) -> Stream:
+        """
+        Change a stream, or make it when there is none of that name.
+
+        Args:
+            config: what it is to be; or
+            **fields: the fields of a `StreamConfig`, by name.
+
+        Raises:
+            StreamNameInUseError: somebody made it, with another config, at the same moment.
+            Error: all else as `update_stream()`.
+
+        """
+        chosen = given_config(StreamConfig, config, fields)
+        try:
+            return self._stream(self._api.routes.stream_update(chosen.name), chosen)
+        except StreamNotFoundError:
+            return self._stream(self._api.routes.stream_create(chosen.name), chosen)
+
+    def _stream(self, route: str, config: StreamConfig) -> Stream:
+        # Configs that a server sent were not checked when they were read.
+        check_stream_name(config.name)
+        return Stream(self._api, info_of(self._api.ask(route, encode(config))))
+
+    def get_stream(self, name: str) -> Stream:
+        """
+        Return a stream that exists.
+
+        Raises:
+            StreamNotFoundError: there is none of that name.
+            InvalidNameError: the name can not be a stream's.
+            APIError: the server refused.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+
+        """
+        return Stream(self._api, stream_info(self._api, check_stream_name(name)))
+
+    def delete_stream(self, name: str) -> None:
+        """
+        Delete a stream with its messages and consumers.
+
+        Raises:
+            Error: as `get_stream()`.
+
+        """
+        self._api.ask(self._api.routes.stream_delete(check_stream_name(name)))
+
+    def stream_names(self, subject: str | None = None) -> list[str]:
+        """
+        Return the names of the account's streams, sorted.
+
+        Args:
+            subject: only streams that take messages of this subject, which may have wildcards;
+                ``None``: all.
+
+        Raises:
+            BadSubjectError: the subject is not well formed.
+            APIError: the server refused.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`; the
+                timeout is for each page of 1024.
+
+        """
+        pages = self._api.pages(self._api.routes.stream_names(), "streams", _filter(subject))
+        return [str(name) for page in pages for name in page]
+
+    def list_streams(self, subject: str | None = None) -> list[StreamInfo]:
+        """
+        Return the infos of the account's streams, sorted by name.
+
+        In a cluster, those whose servers do not answer are left out.
+
+        Args:
+            subject: only streams that take messages of this subject, which may have wildcards;
+                ``None``: all.
+
+        Raises:
+            Error: as `stream_names()`; a page has 256.
+
+        """
+        pages = self._api.pages(self._api.routes.stream_list(), "streams", _filter(subject))
+        return [decode(StreamInfo, item) for page in pages for item in page]
+
+    def find_stream_name_by_subject(self, subject: str) -> str:
+        """
+        Return the name of the stream that takes messages of a subject.
+
+        Args:
+            subject: when several streams take what falls under its wildcards, the first by name
+                is returned.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+            Error: all else as `stream_names()`.
+
+        """
+        body = {"subject": check_subject(subject)}
+        names = self._api.ask(self._api.routes.stream_names(), body).get("streams")
+        if not names:
+            raise StreamNotFoundError(404, 10059, f"no stream takes {subject!r}")
+        return str(names[0])
+
+    # --- consumers ------------------------------------------------------------------------------
+
+    def create_consumer(
+        self, stream_name: str, config: ConsumerConfig | None = None, **fields: Any
+    ) -> PullConsumer:
+        """
+        Make a consumer to pull from.
+
+        One that exists with the same config is taken as it is. Without ``durable_name`` it is
+        ephemeral; without any name it gets a random one.
+
+        Args:
+            stream_name: the stream to read.
+            config: what it is to be; or
+            **fields: the fields of a `ConsumerConfig`, by name.
+
+        Raises:
+            ConsumerExistsError: it exists with another config.
+            StreamNotFoundError: there is no such stream.
+            InvalidNameError: the stream's name can not be one.
+            Error: all else as `Stream.create_consumer`.
+
+        """
+        chosen = given_config(ConsumerConfig, config, fields)
+        return consumers.add_pull_consumer(self._api, stream_name, chosen, consumers.CREATE)
+
+    def update_consumer(
+        self, stream_name: str, config: ConsumerConfig | None = None, **fields: Any
+    ) -> PullConsumer:
+        """
+        Change a consumer that exists.
+
+        Args:
+            stream_name: the stream that it reads.
+            config: what it is to be, with its name; or
+            **fields: the fields of a `ConsumerConfig`, by name.
+
+        Raises:
+            ConsumerDoesNotExistError: there is no consumer of that name.
+            StreamNotFoundError: there is no such stream.
+            InvalidNameError: the stream's name can not be one.
+            Error: all else as `Stream.update_consumer`.
+
+        """
+        chosen = given_config(ConsumerConfig, config, fields)
+        return consumers.add_pull_consumer(self._api, stream_name, chosen, consumers.UPDATE)
+
+    def create_or_update_consumer(
+        self, stream_name: str, config: ConsumerConfig | None = None, **fields: Any
+    ) -> PullConsumer:
+        """
+        Make a consumer to pull from, or change the one of that name.
+
+        Args:
+            stream_name: the stream that it reads.
+            config: what it is to be; or
+            **fields: the fields of a `ConsumerConfig`, by name.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+            InvalidNameError: the stream's name can not be one.
+            Error: all else as `Stream.create_or_update_consumer`.
+
+        """
+        chosen = given_config(ConsumerConfig, config, fields)
+        action = consumers.CREATE_OR_UPDATE
+        return consumers.add_pull_consumer(self._api, stream_name, chosen, action)
+
+    def get_consumer(self, stream_name: str, name: str) -> PullConsumer:
+        """
+        Return a consumer that exists.
+
+        Raises:
+            ConsumerNotFoundError: there is none of that name.
+            StreamNotFoundError: there is no such stream.
+            ConsumerIsPushBasedError: it delivers to a subject and can not be pulled from.
+            InvalidNameError: a name can not be a stream's or consumer's.
+            APIError: the server refused.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+
+        """
+        return consumers.pull_consumer(self._api, stream_name, name)
+
+    def delete_consumer(self, stream_name: str, name: str) -> None:
+        """
+        Delete a consumer of any kind; who pulls from it gets `ConsumerDeletedError`.
+
+        Raises:
+            Error: as `get_consumer()`, but push consumers are fine.
+
+        """
+        consumers.delete_consumer(self._api, stream_name, name)
+
+    def consumer_names(self, stream_name: str) -> list[str]:
+        """
+        Return the names of a stream's consumers, sorted, of any kind.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+            InvalidNameError: the stream's name can not be one.
+            Error: all else as `Stream.consumer_names`.
+
+        """
+        return consumers.consumer_names(self._api, stream_name)
+
+    def list_consumers(self, stream_name: str) -> list[ConsumerInfo]:
+        """
+        Return the infos of a stream's consumers, sorted by name, of any kind.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+            InvalidNameError: the stream's name can not be one.
+            Error: all else as `Stream.list_consumers`.
+
+        """
+        return consumers.list_consumers(self._api, stream_name)
+
+    def pause_consumer(self, stream_name: str, name: str, until: datetime) -> ConsumerPause:
+        """
+        Let a consumer deliver nothing until a time; needs server 2.11.
+
+        Args:
+            stream_name: the stream that it reads.
+            name: the consumer's.
+            until: when it goes on, with a time zone. A time in the past resumes it.
+
+        Raises:
+            InvalidOptionError: the time has no time zone.
+            TimeoutError: no answer in time; older servers do not answer at all.
+            Error: all else as `delete_consumer()`.
+
+        """
+        return consumers.pause_consumer(self._api, stream_name, name, until)
+
+    def resume_consumer(self, stream_name: str, name: str) -> ConsumerPause:
+        """
+        Let a paused consumer deliver again; it is fine if it was not paused. Needs server 2.11.
+
+        Raises:
+            TimeoutError: no answer in time; older servers do not answer at all.
+            Error: all else as `delete_consumer()`.
+
+        """
+        return consumers.resume_consumer(self._api, stream_name, name)
+
+    def ordered_consumer(self, stream_name: str, **options: Any) -> OrderedConsumer:
+        """
+        Return a reader that gets every message once and in order, without acknowledgements.
+
+        Args:
+            stream_name: the stream to read.
+            **options: as `OrderedConsumer` has them.
+
+        Raises:
+            InvalidNameError: the stream's name can not be one.
+            InvalidOptionError: an option is not known or can not work.
+
+        """
+        return OrderedConsumer(self._api, check_stream_name(stream_name), **options)
+
+    # --- publishing -----------------------------------------------------------------------------
+
+    def publish(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        timeout: float | timedelta | None = None,
+        stream: str | None = None,
+        headers: HeadersLike | None = None,
+        msg_id: str | None = None,
+        expected_last_sequence: int | None = None,
+        expected_last_subject_sequence: int | None = None,
+        expected_last_msg_id: str | None = None,
+        msg_ttl: float | timedelta | None = None,
+    ) -> PubAck:
+        """
+        Publish a message, and wait until a stream has it.
+
+        While nobody takes it, as when the stream's leader is being elected, it is sent again
+        (ADR-22), with the same message id and within the timeout.
+
+        Args:
+            subject: where to; no wildcards.
+            payload: the message.
+            timeout: how long to wait for the acknowledgement, in seconds; ``None``: as long as the
+                context says (see `Connection.jetstream`).
+            stream: the stream that has to take it; ``None``: whichever takes the subject.
+            headers: names and values; ``None``: none but those that the other arguments make.
+            msg_id: for de-duplication: within the stream's ``duplicate_window`` a message of the
+                same id is not stored again; ``None``: no id.
+            expected_last_sequence: store it only if this is the sequence of the stream's last
+                message, 0 for an empty stream; ``None``: whatever it is.
+            expected_last_subject_sequence: the same for the last message of the subject.
+            expected_last_msg_id: store it only if the stream's last message has this id; ``None``:
+                whatever it has.
+            msg_ttl: how long the stream keeps it, in seconds, at least 1; ``None``: as long as the
+                stream keeps any. Needs a stream with ``allow_msg_ttl``.
+
+        Raises:
+            NoStreamResponseError: no stream takes the subject.
+            WrongStreamError: another stream than the expected one takes it.
+            WrongLastSequenceError, WrongLastMsgIDError: an expectation is not met.
+            MessageTTLDisabledError: there is a TTL, and the stream does not allow it.
+            APIError: the server refused; nothing was stored.
+            TimeoutError: no acknowledgement came in time; the message may be stored all the same.
+            BadSubjectError, InvalidHeaderError, InvalidOptionError, MaxPayloadError: it can not be
+                sent.
+            OutboundBufferLimitError: there is no link, and the buffer for that time is full.
+            ConnectionClosedError: the connection is closed, or was while waiting.
+
+        """
+        headers = storing_headers(
+            headers,
+            stream,
+            msg_id,
+            expected_last_sequence,
+            expected_last_subject_sequence,
+            expected_last_msg_id,
+            msg_ttl,
+        )
+        return self._publisher.publish(subject, payload, headers, timeout)
+
+    def publish_async(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        timeout: float | timedelta | None = None,
+        stream: str | None = None,
+        headers: HeadersLike | None = None,
+        msg_id: str | None = None,
+        expected_last_sequence: int | None = None,
+        expected_last_subject_sequence: int | None = None,
+        expected_last_msg_id: str | None = None,
+        msg_ttl: float | timedelta | None = None,
+    ) -> Future[PubAck]:
+        """
+        Publish a message, and return at once what its acknowledgement will be.
+
+        When the window of messages without acknowledgement is full, this waits for room, as long
+        as ``timeout``. The future gets its result or an error whatever happens: what `publish()`
+        raises while it waits is the future's error. Its callbacks run on a thread of this package.
+
+        Args:
+            subject: where to; no wildcards.
+            payload: the message.
+            timeout: how long the acknowledgement may take, in seconds; ``None``: as long as the
+                context says.
+            stream: as in `publish()`.
+            headers: as in `publish()`.
+            msg_id: as in `publish()`.
+            expected_last_sequence: as in `publish()`.
+            expected_last_subject_sequence: as in `publish()`.
+            expected_last_msg_id: as in `publish()`.
+            msg_ttl: as in `publish()`.
+
+        Raises:
+            TooManyStalledMsgsError: the window stayed full.
+            BadSubjectError, InvalidHeaderError, InvalidOptionError, MaxPayloadError: it can not be
+                sent.
+            OutboundBufferLimitError: there is no link, and the buffer for that time is full.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        headers = storing_headers(
+            headers,
+            stream,
+            msg_id,
+            expected_last_sequence,
+            expected_last_subject_sequence,
+            expected_last_msg_id,
+            msg_ttl,
+        )
+        return self._publisher.publish_async(subject, payload, headers, timeout)
+
+    @property
+    def publish_async_pending(self) -> int:
+        """How many messages of `publish_async()` are waiting for their acknowledgement."""
+        return self._publisher.pending
+
+    def publish_async_completed(self, timeout: float | timedelta | None = None) -> None:
+        """
+        Wait until every message of `publish_async()` is acknowledged or has failed.
+
+        Args:
+            timeout: how long, in seconds; ``None``: for ever.
+
+        Raises:
+            TimeoutError: some are still waiting.
+
+        """
+        self._publisher.completed(Deadline(timeout))
+
+
+def _filter(subject: str | None) -> dict[str, str]:
+    return {} if subject is None else {"subject": check_subject(subject)}

@@ -1,0 +1,437 @@
+"""A stream: what it holds, its messages and its consumers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause
+from ..api.stream import StreamInfo
+from ..codec import decode
+from ..errors import (
+    InvalidOptionError,
+    InvalidResponseError,
+    NoRespondersError,
+    ServerError,
+    TimeoutError,
+)
+from ..subjects import check_subject
+from . import consumers
+from .configs import given_config
+from .consumer import PullConsumer
+from .ordered import OrderedConsumer
+from .requests import APIRequests
+from .stored import StoredMsg, direct_get, leader_get
+
+__all__ = ["Stream", "stream_info"]
+
+_LAST_SEQUENCE: Final = 2**64 - 1
+#: Seconds for the answer to a direct get before the leader is asked: old servers do not say that
+#: nobody is there, and one replica may be down while the leader is well.
+_DIRECT_PATIENCE: Final = 1.0
+#: What the server says when a message can not be deleted, whatever the reason.
+_DELETE_FAILED: Final = 10057
+
+
+def stream_info(
+    api: APIRequests,
+    name: str,
+    subjects_filter: str | None = None,
+    deleted_details: bool = False,
+) -> StreamInfo:
+    """
+    Ask for a stream's config and state; see `Stream.info()`.
+
+    The server sends at most 100,000 subjects at a time; they are put together here.
+    """
+    body: dict[str, Any] = {}
+    if deleted_details:
+        body["deleted_details"] = True
+    if subjects_filter is not None:
+        body["subjects_filter"] = check_subject(subjects_filter)
+    subjects: dict[str, int] = {}
+    offset = 0
+    while True:
+        answer = api.ask(api.routes.stream_info(name), {**body, "offset": offset} if body else None)
+        total = answer.get("total", 0)
+        state = answer.get("state")
+        page = state.get("subjects") if isinstance(state, dict) else None
+        if not isinstance(state, dict) or not page:
+            break
+        subjects.update(page)
+        offset += len(page)
+        if offset >= total:
+            break
+    if subjects_filter is not None and isinstance(state, dict):
+        state["subjects"] = subjects
+    return info_of(answer)
+
+
+def info_of(answer: dict[str, Any]) -> StreamInfo:
+    """Make the info of an answer that has one, beside what belongs to the answer itself."""
+    for key in ("type", "total", "offset", "limit", "did_create"):
+        answer.pop(key, None)
+    return decode(StreamInfo, answer)
+
+
+class Stream:
+    """
+    A stream of the account.
+
+    Made by `JetStream.create_stream`, `JetStream.get_stream` and the like. It holds no message and
+    no connection of its own; any number of threads may use it, and it needs no closing.
+    """
+
+    def __init__(self, api: APIRequests, info: StreamInfo) -> None:
+        self._api = api
+        self._name = info.config.name
+        self._info = info
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._name
+
+    @property
+    def cached_info(self) -> StreamInfo:
+        """Config and state as they were when last asked for; nothing is sent."""
+        return self._info
+
+    def info(self, subjects_filter: str | None = None, deleted_details: bool = False) -> StreamInfo:
+        """
+        Ask the server for the stream's config and state.
+
+        Afterwards `cached_info` has it too, without the details asked for here.
+
+        Args:
+            subjects_filter: also count the messages of each subject that falls under this one, in
+                ``state.subjects``; ``>`` is all subjects; ``None``: do not count.
+            deleted_details: whether to list the sequences that were deleted, in ``state.deleted``.
+
+        Raises:
+            StreamNotFoundError: the stream is gone.
+            BadSubjectError: the filter is not well formed.
+            JetStreamNotEnabledError: nobody answers there.
+            APIError: the server refused; the class says why.
+            TimeoutError: no answer in the context's timeout.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        info = stream_info(self._api, self._name, subjects_filter, deleted_details)
+        self._info = _without_details(info)
+        return info
+
+    # --- messages -------------------------------------------------------------------------------
+
+    def purge(
+        self, subject: str | None = None, seq: int | None = None, keep: int | None = None
+    ) -> int:
+        """
+        Delete messages for good.
+
+        Without arguments the stream is empty afterwards; its sequence goes on where it was.
+
+        Args:
+            subject: delete only messages that fall under this subject; ``None``: all of them.
+            seq: delete only what is before this sequence, from 1 on; ``None``: no such bound. One
+                beyond the last message becomes the sequence of the next one, without ``subject``.
+            keep: leave so many of the youngest messages (of the subject, with one); ``None``:
+                leave none. Excludes ``seq``.
+
+        Returns:
+            How many messages were deleted.
+
+        Raises:
+            InvalidOptionError: seq and keep are both given, or one is out of range.
+            BadSubjectError: the subject is not well formed.
+            StreamNotFoundError: the stream is gone.
+            APIError: the server refused, for example since the stream has ``deny_purge``.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
+
+        """
+        body: dict[str, Any] = {}
+        if subject is not None:
+            body["filter"] = check_subject(subject)
+        if seq is not None and keep is not None:
+            raise InvalidOptionError("keep", keep, f"excludes seq={seq!r}")
+        if seq is not None:
+            body["seq"] = _checked(seq, "seq", 1)
+        if keep is not None:
+            body["keep"] = _checked(keep, "keep", 0)
+        if seq == 1:
+            # Nothing is before it. Servers before 2.11 would delete without a bound.
+            self._api.ask(self._api.routes.stream_info(self._name))
+            return 0
+        answer = self._api.ask(self._api.routes.stream_purge(self._name), body)
+        purged = answer.get("purged")
+        if not isinstance(purged, int):
+            raise InvalidResponseError(f"a purge answered with purged={purged!r}")
+        return purged
+
+    def get_msg(
+        self,
+        seq: int | None = None,
+        last_by_subject: str | None = None,
+        next_by_subject: str | None = None,
+    ) -> StoredMsg:
+        """
+        Return one message, without a consumer.
+
+        Say which with exactly one of the arguments, or with ``next_by_subject`` and ``seq``.
+
+        When the stream has ``allow_direct`` (as far as `cached_info` knows), any replica may
+        answer (ADR-31), so a message that was stored a moment ago may be missing; otherwise the
+        leader answers. The leader is also asked when nobody answers a direct get.
+
+        Args:
+            seq: the message with this sequence; with ``next_by_subject`` the sequence to start at.
+            last_by_subject: the last message of this subject, which may have wildcards.
+            next_by_subject: the first message of this subject, which may have wildcards, from
+                ``seq`` on; from the start without.
+
+        Raises:
+            InvalidOptionError: none of the arguments, or two that exclude each other, or the
+                sequence is out of range.
+            BadSubjectError: the subject is not well formed.
+            MessageNotFoundError: there is no such message.
+            StreamNotFoundError: the stream is gone.
+            APIError: the server refused.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
+
+        """
+        request = _get_request(seq, last_by_subject, next_by_subject)
+        deadline = self._api.deadline()
+        if self._info.config.allow_direct:
+            try:
+                return direct_get(self._api, self._name, request, deadline.sooner(_DIRECT_PATIENCE))
+            except NoRespondersError:
+                pass  # the stream is gone, or does not allow it any more
+            except TimeoutError:
+                if deadline.expired():
+                    raise
+        return leader_get(self._api, self._name, request, deadline)
+
+    def delete_msg(self, seq: int, secure: bool = False) -> None:
+        """
+        Delete one message.
+
+        Args:
+            seq: its sequence, which is not given again.
+            secure: whether to overwrite its bytes with random ones, which takes longer.
+
+        Raises:
+            InvalidOptionError: the sequence is out of range.
+            MessageNotFoundError: there is no such message.
+            StreamNotFoundError: the stream is gone.
+            APIError: the server refused, for example since the stream has ``deny_delete``.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
+
+        """
+        body: dict[str, Any] = {"seq": _checked(seq, "seq", 1)}
+        if not secure:
+            body["no_erase"] = True
+        try:
+            self._api.ask(self._api.routes.msg_delete(self._name), body)
+        except ServerError as error:
+            if error.err_code == _DELETE_FAILED:
+                # From file storage this is also said of a message that is not there.
+                leader_get(self._api, self._name, {"seq": seq}, self._api.deadline())
+            raise
+
+    # --- consumers ------------------------------------------------------------------------------
+
+    def create_consumer(self, config: ConsumerConfig | None = None, **fields: Any) -> PullConsumer:
+        """
+        Make a consumer to pull from.
+
+        One that exists with the same config is taken as it is. Without ``durable_name`` it is
+        ephemeral; without any name it gets a random one.
+
+        Args:
+            config: what it is to be; or
+            **fields: the fields of a `ConsumerConfig`, by name.
+
+        Raises:
+            ConsumerExistsError: it exists with another config.
+            InvalidOptionError: config and fields are both given, a value can not work, or there
+                is a ``deliver_subject``.
+            InvalidNameError, BadSubjectError: a name or subject is not well formed.
+            InvalidResponseError: the server does not know several filters (before 2.10).
+            StreamNotFoundError: the stream is gone.
+            MaxConsumersError: the stream or account has as many as it may have.
+            APIError: the server refused.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
+
+        """
+        return self._add(config, fields, consumers.CREATE)
+
+    def update_consumer(self, config: ConsumerConfig | None = None, **fields: Any) -> PullConsumer:
+        """
+        Change a consumer that exists.
+
+        The config replaces the one that it has, so take that from `ConsumerInfo.config` and
+        change it with `dataclasses.replace`. Other `PullConsumer` objects for it go on working.
+
+        Args:
+            config: what it is to be, with its name; or
+            **fields: the fields of a `ConsumerConfig`, by name.
+
+        Raises:
+            ConsumerDoesNotExistError: there is no consumer of that name.
+            InvalidOptionError: also when the config has no name; else as `create_consumer()`.
+            APIError: the server refused; many fields can not be changed.
+            Error: all else as `create_consumer()`.
+
+        """
+        return self._add(config, fields, consumers.UPDATE)
+
+    def create_or_update_consumer(
+        self, config: ConsumerConfig | None = None, **fields: Any
+    ) -> PullConsumer:
+        """
+        Make a consumer to pull from, or change the one of that name.
+
+        Args:
+            config: what it is to be; or
+            **fields: the fields of a `ConsumerConfig`, by name.
+
+        Raises:
+            APIError: the server refused; many fields can not be changed.
+            Error: all else as `create_consumer()`.
+
+        """
+        return self._add(config, fields, consumers.CREATE_OR_UPDATE)
+
+    def _add(
+        self, config: ConsumerConfig | None, fields: dict[str, Any], action: str
+    ) -> PullConsumer:
+        chosen = given_config(ConsumerConfig, config, fields)
+        return consumers.add_pull_consumer(self._api, self._name, chosen, action)
+
+    def get_consumer(self, name: str) -> PullConsumer:
+        """
+        Return a consumer that exists.
+
+        Raises:
+            ConsumerNotFoundError: there is none of that name.
+            StreamNotFoundError: the stream is gone.
+            ConsumerIsPushBasedError: it delivers to a subject and can not be pulled from.
+            InvalidNameError: the name can not be a consumer's.
+            APIError: the server refused.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
+
+        """
+        return consumers.pull_consumer(self._api, self._name, name)
+
+    def delete_consumer(self, name: str) -> None:
+        """
+        Delete a consumer of any kind; who pulls from it gets `ConsumerDeletedError`.
+
+        Raises:
+            Error: as `get_consumer()`, but push consumers are fine.
+
+        """
+        consumers.delete_consumer(self._api, self._name, name)
+
+    def consumer_names(self) -> list[str]:
+        """
+        Return the names of the stream's consumers, sorted, of any kind.
+
+        Raises:
+            StreamNotFoundError: the stream is gone.
+            APIError: the server refused.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`; the timeout
+                is for each page of 1024.
+
+        """
+        return consumers.consumer_names(self._api, self._name)
+
+    def list_consumers(self) -> list[ConsumerInfo]:
+        """
+        Return the infos of the stream's consumers, sorted by name, of any kind.
+
+        In a cluster, those whose servers do not answer are left out.
+
+        Raises:
+            Error: as `consumer_names()`; a page has 256.
+
+        """
+        return consumers.list_consumers(self._api, self._name)
+
+    def pause_consumer(self, name: str, until: datetime) -> ConsumerPause:
+        """
+        Let a consumer deliver nothing until a time; needs server 2.11.
+
+        Args:
+            name: the consumer's.
+            until: when it goes on, with a time zone. A time in the past resumes it.
+
+        Raises:
+            InvalidOptionError: the time has no time zone.
+            TimeoutError: no answer in time; older servers do not answer at all.
+            Error: all else as `delete_consumer()`.
+
+        """
+        return consumers.pause_consumer(self._api, self._name, name, until)
+
+    def resume_consumer(self, name: str) -> ConsumerPause:
+        """
+        Let a paused consumer deliver again; it is fine if it was not paused. Needs server 2.11.
+
+        Raises:
+            TimeoutError: no answer in time; older servers do not answer at all.
+            Error: all else as `delete_consumer()`.
+
+        """
+        return consumers.resume_consumer(self._api, self._name, name)
+
+    def ordered_consumer(self, **options: Any) -> OrderedConsumer:
+        """
+        Return a reader that gets every message once and in order, without acknowledgements.
+
+        Args:
+            **options: as `OrderedConsumer` has them.
+
+        Raises:
+            InvalidOptionError: an option is not known or can not work.
+
+        """
+        return OrderedConsumer(self._api, self._name, **options)
+
+    def __repr__(self) -> str:
+        return f"<Stream {self._name}>"
+
+
+def _without_details(info: StreamInfo) -> StreamInfo:
+    """Return the info without what can be large, to keep it."""
+    if info.state.subjects is None and info.state.deleted is None:
+        return info
+    return replace(info, state=replace(info.state, subjects=None, deleted=None))
+
+
+def _checked(value: int, option: str, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidOptionError(option, value, "expected an int")
+    if not least <= value <= _LAST_SEQUENCE:
+        raise InvalidOptionError(option, value, f"it is from {least} to {_LAST_SEQUENCE}")
+    return value
+
+
+def _get_request(
+    seq: int | None, last_by_subject: str | None, next_by_subject: str | None
+) -> dict[str, Any]:
+    """Return the body of a request for one message."""
+    if last_by_subject is not None:
+        for name, value in (("seq", seq), ("next_by_subject", next_by_subject)):
+            if value is not None:
+                raise InvalidOptionError(name, value, "excludes last_by_subject")
+        return {"last_by_subj": check_subject(last_by_subject)}
+    if seq is None and next_by_subject is None:
+        raise InvalidOptionError("seq", None, "say which message: seq, last or next by subject")
+    request: dict[str, Any] = {}
+    if seq is not None:
+        request["seq"] = _checked(seq, "seq", 1)
+    if next_by_subject is not None:
+        request["next_by_subj"] = check_subject(next_by_subject)
+    return request

@@ -1,0 +1,9 @@
+"""The version of this package, known without asking the installation: a bare zip has none."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["__version__"]
+
+__version__: Final = "0.1.0.dev0"

@@ -1,0 +1,116 @@
+"""The headers that the arguments of a publish make."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from jetstream_sync.errors import InvalidHeaderError, InvalidNameError, InvalidOptionError
+from jetstream_sync.headers import Headers, encode_headers
+from jetstream_sync.jetstream.expectations import storing_headers
+
+# The arguments in order, and the header that each makes (ADR-22, ADR-43, nats-server/stream.go).
+MADE = {
+    "stream": ("S", "Nats-Expected-Stream", "S"),
+    "msg_id": ("x y", "Nats-Msg-Id", "x y"),
+    "expected_last_sequence": (0, "Nats-Expected-Last-Sequence", "0"),
+    "expected_last_subject_sequence": (
+        2**64 - 1,
+        "Nats-Expected-Last-Subject-Sequence",
+        "18446744073709551615",
+    ),
+    "expected_last_msg_id": ("a", "Nats-Expected-Last-Msg-Id", "a"),
+    "msg_ttl": (60, "Nats-TTL", "60"),
+}
+
+
+def made(headers: Any = None, **arguments: Any) -> Any:
+    return storing_headers(headers, **{**dict.fromkeys(MADE), **arguments})
+
+
+@pytest.mark.parametrize("argument", MADE)
+def test_each_argument_makes_its_header(argument: str) -> None:
+    """An argument makes one header, and no other."""
+    value, name, text = MADE[argument]
+    assert made(**{argument: value}) == {name: text}
+
+
+def test_all_together() -> None:
+    """All arguments make all headers, beside those of the user."""
+    headers = {"Own": ["1", "2"]}
+    got = made(headers, **{argument: value for argument, (value, _, _) in MADE.items()})
+    block = encode_headers(got).decode()
+    assert block.count("\r\n") == 1 + 2 + len(MADE) + 1
+    for _, name, text in MADE.values():
+        assert f"\r\n{name}: {text}\r\n" in block
+    assert "\r\nOwn: 1\r\nOwn: 2\r\n" in block
+    assert headers == {"Own": ["1", "2"]}, "what the user gave is not changed"
+
+
+def test_without_arguments_the_headers_are_the_users() -> None:
+    """Nothing is made, checked or copied then."""
+    headers = {"a": "b"}
+    assert made() is None
+    assert made(headers) is headers
+
+
+@pytest.mark.parametrize("headers", [{"nats-msg-id": "theirs"}, Headers({"NATS-MSG-ID": "theirs"})])
+def test_an_argument_comes_before_a_header_of_its_name(headers: Any) -> None:
+    """One message has one id, however the header's name was written."""
+    assert list(made(headers, msg_id="ours").pairs()) == [("Nats-Msg-Id", "ours")]
+
+
+@pytest.mark.parametrize(
+    ("ttl", "text"),
+    [
+        (1, "1"),
+        (1.0, "1"),
+        (1.5, "1500000000ns"),
+        (1.001, "1001000000ns"),
+        (timedelta(hours=1), "3600"),
+        (timedelta(seconds=1, microseconds=1), "1000001000ns"),
+    ],
+)
+def test_a_ttl_is_exact(ttl: float | timedelta, text: str) -> None:
+    """Whole seconds are a number, all else is a duration as Go reads it."""
+    assert made(msg_ttl=ttl) == {"Nats-TTL": text}
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("msg_id", ""),
+        ("msg_id", 5),
+        ("expected_last_msg_id", ""),
+        ("expected_last_sequence", -1),
+        ("expected_last_sequence", True),
+        ("expected_last_sequence", "1"),
+        ("expected_last_sequence", 2**64),
+        ("expected_last_subject_sequence", 1.0),
+        ("msg_ttl", 0),
+        ("msg_ttl", 0.999),
+        ("msg_ttl", -1),
+        ("msg_ttl", float("nan")),
+        ("msg_ttl", "1h"),
+    ],
+)
+def test_what_can_not_work_is_refused_here(argument: str, value: object) -> None:
+    """The error names the argument."""
+    with pytest.raises(InvalidOptionError) as caught:
+        made(**{argument: value})
+    assert caught.value.option == argument
+
+
+def test_a_stream_has_a_streams_name() -> None:
+    """The expected stream is checked as any other."""
+    with pytest.raises(InvalidNameError):
+        made(stream="a.b")
+
+
+@pytest.mark.parametrize("headers", [None, {"a": "b"}])
+def test_an_id_can_not_bring_headers_of_its_own(headers: Any) -> None:
+    """A line break in an id is refused, and not sent."""
+    with pytest.raises(InvalidHeaderError):
+        encode_headers(made(headers, msg_id="a\r\nNats-Rollup: all"))
