@@ -1,0 +1,142 @@
+"""The account, and what happens to a request that JetStream does not serve."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+
+import jetstream_sync
+from jetstream_sync import (
+    Connection,
+    ConnectionClosedError,
+    InvalidOptionError,
+    InvalidResponseError,
+    JetStream,
+    JetStreamNotEnabledError,
+    JetStreamNotEnabledForAccountError,
+    Msg,
+)
+from jetstream_sync.server import NatsServer
+
+#: A refusal comes at once, not when a timeout ends.
+AT_ONCE = 1.0
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """What is in this block does not wait for a timeout."""
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < AT_ONCE
+
+
+def test_the_account_counts_its_streams_and_consumers(js: JetStream, stream_name: str) -> None:
+    """What the account uses follows what is made in it."""
+    before = js.account_info()
+    js.create_stream(name=stream_name, subjects=[f"{stream_name}.*"], storage="memory")
+    js.create_consumer(stream_name, durable_name="one")
+    js.create_consumer(stream_name, durable_name="two")
+    js.publish(f"{stream_name}.a", b"x" * 1000)
+    after = js.account_info()
+    assert after.streams - before.streams == 1
+    assert after.consumers - before.consumers == 2
+    assert after.memory - before.memory >= 1000
+    assert after.storage == before.storage
+    assert after.api.total > before.api.total
+
+
+def test_the_account_has_limits() -> None:
+    """What the account may use is what the server's operator said."""
+    config = """
+    accounts { A {
+        jetstream { max_mem: 1000000, max_file: 2000000, max_streams: 3, max_consumers: 4 }
+        users: [ { user: a, password: a } ]
+    } }
+    """
+    with (
+        NatsServer(config=config) as server,
+        jetstream_sync.connect(server.url, user="a", password="a") as nc,
+    ):
+        limits = nc.jetstream().account_info().limits
+    assert (limits.max_memory, limits.max_storage) == (1_000_000, 2_000_000)
+    assert (limits.max_streams, limits.max_consumers) == (3, 4)
+
+
+def test_without_jetstream_every_call_says_so_at_once() -> None:
+    """Nobody answers on a server without JetStream; the error says that, and not that time is up."""
+    with (
+        NatsServer(jetstream=False) as server,
+        jetstream_sync.connect(server.url) as nc,
+    ):
+        js = nc.jetstream()
+        for call in (
+            js.account_info,
+            js.stream_names,
+            lambda: js.create_stream(name="S"),
+            lambda: js.get_stream("S"),
+            lambda: js.get_consumer("S", "C"),
+        ):
+            with at_once(), pytest.raises(JetStreamNotEnabledError):
+                call()
+        assert nc.is_connected
+
+
+def test_an_account_without_jetstream_is_told_so() -> None:
+    """JetStream may be on for some accounts only."""
+    config = """
+    accounts {
+        WITH { jetstream: enabled, users: [ { user: a, password: a } ] }
+        WITHOUT { users: [ { user: b, password: b } ] }
+    }
+    """
+    with (
+        NatsServer(config=config) as server,
+        jetstream_sync.connect(server.url, user="b", password="b") as nc,
+        pytest.raises(JetStreamNotEnabledForAccountError),
+    ):
+        nc.jetstream().account_info()
+
+
+@pytest.mark.parametrize("timeout", [0.1, timedelta(milliseconds=100)])
+def test_the_contexts_timeout_ends_the_wait(nc: Connection, timeout: float | timedelta) -> None:
+    """Where somebody listens and does not answer, the call ends with the context's timeout."""
+    nc.subscribe("silent.API.>")
+    js = nc.jetstream(prefix="silent.API", timeout=timeout)
+    began = time.monotonic()
+    with at_once(), pytest.raises(TimeoutError):
+        js.account_info()
+    assert time.monotonic() - began >= 0.1
+
+
+@pytest.mark.parametrize("timeout", ["5", True, float("nan")])
+def test_a_timeout_is_a_number(nc: Connection, timeout: object) -> None:
+    """A timeout that is none is refused when the context is made, not by its first call."""
+    with pytest.raises(InvalidOptionError) as caught:
+        nc.jetstream(timeout=timeout)  # type: ignore[arg-type]
+    assert caught.value.option == "timeout"
+
+
+@pytest.mark.parametrize("answer", [b"", b"hello", b"[]", b"17", b'{"memory": "much"}', b"{}"])
+def test_an_answer_that_makes_no_sense_is_an_error(nc: Connection, answer: bytes) -> None:
+    """What is not an answer of the API is reported as that, and the connection goes on."""
+
+    def respond(message: Msg) -> None:
+        message.respond(answer)
+
+    nc.subscribe("odd.API.>", cb=respond)
+    with pytest.raises(InvalidResponseError):
+        nc.jetstream(prefix="odd.API").account_info()
+    assert nc.jetstream().account_info().limits is not None
+
+
+def test_a_closed_connection_is_an_error_at_once(nats_server: NatsServer) -> None:
+    """After `close()` nothing is waited for."""
+    nc = jetstream_sync.connect(nats_server.url)
+    js = nc.jetstream()
+    nc.close()
+    with at_once(), pytest.raises(ConnectionClosedError):
+        js.account_info()

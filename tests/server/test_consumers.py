@@ -1,0 +1,517 @@
+"""Consumers: made, found, listed, changed, paused and deleted."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from fix_threads import wait_until
+from rawnats import RawClient
+
+import jetstream_sync
+from jetstream_sync import (
+    AckPolicy,
+    APIError,
+    BadRequestError,
+    BadSubjectError,
+    Connection,
+    ConsumerConfig,
+    ConsumerDoesNotExistError,
+    ConsumerExistsError,
+    ConsumerIsPushBasedError,
+    ConsumerNotFoundError,
+    DeliverPolicy,
+    InvalidNameError,
+    InvalidOptionError,
+    InvalidResponseError,
+    JetStream,
+    MaxConsumersError,
+    Msg,
+    PullConsumer,
+    Stream,
+    StreamNotFoundError,
+)
+from jetstream_sync.codec import encode
+from jetstream_sync.jetstream.consumers import CREATE, add_consumer
+from jetstream_sync.server import NatsServer
+
+BAD_NAMES = ["", "a.b", "a b", "a*", "a>", "a/b", "a\\b", "a\r\n"]
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """What is in this block does not wait for a timeout."""
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < 1
+
+
+@pytest.fixture
+def stream(js: JetStream, stream_name: str) -> Stream:
+    """An empty stream."""
+    return js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
+
+
+@pytest.fixture
+def nobody(nc: Connection) -> JetStream:
+    """A context that gets no answer: a call that sends something fails in another way."""
+    nc.subscribe("nobody.API.>")
+    return nc.jetstream(prefix="nobody.API", timeout=0.2)
+
+
+# --- making and changing ------------------------------------------------------------------------
+
+
+def test_a_consumer_is_made_as_its_config_says(stream: Stream, nats_server: NatsServer) -> None:
+    """The server has what was asked for; acks are explicit unless something else is said."""
+    consumer = stream.create_consumer(
+        ConsumerConfig(
+            durable_name="NEW",
+            description="a test",
+            filter_subject=f"{stream.name}.received",
+            ack_wait=1.5,
+            max_deliver=5,
+            backoff=[0.5, timedelta(seconds=2)],
+            max_ack_pending=7,
+            metadata={"team": "a"},
+        )
+    )
+    assert isinstance(consumer, PullConsumer)
+    assert (consumer.name, consumer.stream_name) == ("NEW", stream.name)
+    with RawClient(nats_server.port) as raw:
+        config = raw.api(f"CONSUMER.INFO.{stream.name}.NEW")["config"]
+    assert (config["durable_name"], config["description"]) == ("NEW", "a test")
+    assert config["filter_subject"] == f"{stream.name}.received"
+    assert config["backoff"] == [500_000_000, 2_000_000_000]
+    assert (config["ack_policy"], config["deliver_policy"]) == ("explicit", "all")
+    assert (config["max_deliver"], config["max_ack_pending"]) == (5, 7)
+    assert config["metadata"]["team"] == "a"
+    assert consumer.cached_info.config.backoff == [timedelta(seconds=0.5), timedelta(seconds=2)]
+
+
+def test_the_context_and_the_stream_do_the_same(js: JetStream, stream: Stream) -> None:
+    """What a stream can do with its consumers, the context can do with the stream's name."""
+    name = stream.name
+    made = js.create_consumer(name, durable_name="a", description="one")
+    assert stream.get_consumer("a").cached_info.config == made.cached_info.config
+    js.update_consumer(name, replace(made.cached_info.config, description="two"))
+    assert js.get_consumer(name, "a").cached_info.config.description == "two"
+    js.create_or_update_consumer(name, durable_name="b")
+    assert js.consumer_names(name) == stream.consumer_names() == ["a", "b"]
+    listed = [info.name for info in js.list_consumers(name)]
+    assert listed == [info.name for info in stream.list_consumers()] == ["a", "b"]
+    js.delete_consumer(name, "a")
+    stream.delete_consumer("b")
+    assert stream.consumer_names() == []
+
+
+def test_fields_can_be_given_instead_of_a_config(stream: Stream) -> None:
+    """`create_consumer(durable_name=...)` is `create_consumer(ConsumerConfig(...))`."""
+    config = ConsumerConfig(durable_name="a", ack_policy=AckPolicy.NONE, max_deliver=3)
+    by_record = stream.create_consumer(config).cached_info.config
+    stream.delete_consumer("a")
+    by_fields = stream.create_consumer(durable_name="a", ack_policy="none", max_deliver=3)
+    assert by_fields.cached_info.config == by_record
+
+
+def test_without_a_name_it_is_ephemeral_and_gets_one(stream: Stream) -> None:
+    """Two consumers without names are two consumers, which go when they are not used."""
+    first = stream.create_consumer(inactive_threshold=60)
+    second = stream.create_consumer(inactive_threshold=60)
+    assert first.name != second.name
+    assert stream.consumer_names() == sorted([first.name, second.name])
+    assert first.cached_info.config.durable_name is None
+    assert stream.get_consumer(first.name).name == first.name
+
+
+def test_a_name_alone_makes_an_ephemeral_consumer(stream: Stream) -> None:
+    """It goes when it is not used, a durable one stays."""
+    stream.create_consumer(name="goes", inactive_threshold=0.2)
+    stream.create_consumer(durable_name="stays")
+    wait_until(lambda: stream.consumer_names() == ["stays"], limit=10)
+
+
+def test_making_it_twice_is_fine_when_it_is_equal(js: JetStream, stream: Stream) -> None:
+    """The second one finds the first, with its state."""
+    js.publish(f"{stream.name}.a", b"x")
+    first = stream.create_consumer(durable_name="a")
+    second = stream.create_consumer(durable_name="a")
+    assert second.cached_info.created == first.cached_info.created
+    assert second.cached_info.num_pending == 1
+
+
+def test_make_refuses_one_with_another_config(stream: Stream) -> None:
+    """`create` never changes a consumer."""
+    stream.create_consumer(durable_name="a", max_deliver=3)
+    with at_once(), pytest.raises(ConsumerExistsError):
+        stream.create_consumer(durable_name="a", max_deliver=4)
+    assert stream.get_consumer("a").cached_info.config.max_deliver == 3
+
+
+def test_update_never_makes_one(stream: Stream) -> None:
+    """`update` on what is not there is an error, and it is still not there."""
+    with at_once(), pytest.raises(ConsumerDoesNotExistError):
+        stream.update_consumer(durable_name="a")
+    assert stream.consumer_names() == []
+
+
+def test_create_or_update_does_either(stream: Stream) -> None:
+    """It makes one, and the next time changes it."""
+    made = stream.create_or_update_consumer(durable_name="a", max_deliver=3)
+    changed = stream.create_or_update_consumer(durable_name="a", max_deliver=4)
+    assert changed.cached_info.created == made.cached_info.created
+    assert changed.cached_info.config.max_deliver == 4
+
+
+def test_an_update_changes_what_it_says(stream: Stream) -> None:
+    """A config that was read, changed and sent back changes only that."""
+    config = (
+        stream.create_consumer(durable_name="a", filter_subject=f"{stream.name}.x").info().config
+    )
+    changed = stream.update_consumer(replace(config, ack_wait=7)).info().config
+    assert changed == replace(config, ack_wait=7)
+
+
+def test_what_can_not_be_changed_is_refused(stream: Stream) -> None:
+    """The refusal is the call's error, and the consumer stays as it was."""
+    stream.create_consumer(durable_name="a")
+    with at_once(), pytest.raises(APIError):
+        stream.update_consumer(durable_name="a", ack_policy="none")
+    assert stream.get_consumer("a").cached_info.config.ack_policy is AckPolicy.EXPLICIT
+
+
+def test_no_more_consumers_than_allowed(js: JetStream, stream_name: str) -> None:
+    """The stream's limit has its own error."""
+    stream = js.create_stream(name=stream_name, storage="memory", max_consumers=1)
+    stream.create_consumer(durable_name="a")
+    with at_once(), pytest.raises(MaxConsumersError):
+        stream.create_consumer(durable_name="b")
+
+
+@pytest.mark.server(">=2.12")
+def test_a_server_refuses_a_field_that_it_does_not_know(stream: Stream) -> None:
+    """What is in `extra` reaches the server, which says what it thinks of it."""
+    config = ConsumerConfig(durable_name="a", extra={"future_field": 1})
+    with at_once(), pytest.raises(BadRequestError, match="future_field"):
+        stream.create_consumer(config)
+
+
+# --- filters and the route ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "token"),
+    [
+        ({}, ""),
+        ({"filter_subject": "$.a"}, ".$.a"),
+        ({"filter_subject": "$.*.b"}, ".$.*.b"),
+        ({"filter_subject": "$.>"}, ".$.>"),
+        ({"filter_subjects": ["$.a"]}, ""),
+        ({"filter_subjects": ["$.a", "$.b.*"]}, ""),
+    ],
+)
+def test_a_single_filter_is_in_the_route(
+    nc: Connection, stream: Stream, fields: dict[str, Any], token: str
+) -> None:
+    """So permissions can be given by filter; the filters that were asked for apply."""
+    fields = json.loads(json.dumps(fields).replace("$", stream.name))
+    spy = nc.subscribe("$JS.API.CONSUMER.CREATE.>")
+    made = stream.create_consumer(durable_name="C", **fields)
+    route = spy.next_msg(timeout=2).subject
+    assert route == f"$JS.API.CONSUMER.CREATE.{stream.name}.C{token.replace('$', stream.name)}"
+    config = encode(made.info().config)
+    assert {key: config.get(key) for key in fields} == fields
+
+
+def test_a_filter_selects(js: JetStream, stream: Stream) -> None:
+    """A consumer counts only what falls under its filters."""
+    for subject in ("a.1", "a.2", "b.1", "c.1"):
+        js.publish(f"{stream.name}.{subject}", b"x")
+    one = stream.create_consumer(durable_name="one", filter_subject=f"{stream.name}.a.*")
+    two = stream.create_consumer(
+        durable_name="two", filter_subjects=[f"{stream.name}.a.*", f"{stream.name}.b.>"]
+    )
+    assert (one.info().num_pending, two.info().num_pending) == (2, 3)
+
+
+def test_filters_that_overlap_are_refused(stream: Stream) -> None:
+    """The server says so, and no consumer is made."""
+    with at_once(), pytest.raises(APIError):
+        stream.create_consumer(durable_name="a", filter_subjects=["x.*", "x.a"])
+    assert stream.consumer_names() == []
+
+
+def consumer_info(config: dict[str, Any]) -> dict[str, Any]:
+    """What a server answers for a consumer."""
+    nothing = {"consumer_seq": 0, "stream_seq": 0}
+    numbers = ("num_ack_pending", "num_redelivered", "num_waiting", "num_pending")
+    return {
+        "stream_name": "S",
+        "name": config.get("name") or config.get("durable_name"),
+        "created": "2026-01-01T00:00:00Z",
+        "config": config,
+        "delivered": nothing,
+        "ack_floor": nothing,
+        **dict.fromkeys(numbers, 0),
+    }
+
+
+def test_a_server_that_ignores_several_filters_is_found_out(nc: Connection) -> None:
+    """A server before 2.10 makes a consumer for everything; that is not what was asked for."""
+
+    def respond(message: Msg) -> None:
+        config = json.loads(message.data)["config"]
+        del config["filter_subjects"]
+        message.respond(json.dumps(consumer_info(config)).encode())
+
+    nc.subscribe("old.API.CONSUMER.CREATE.>", cb=respond)
+    with pytest.raises(InvalidResponseError, match="filter_subjects"):
+        nc.jetstream(prefix="old.API").create_consumer("S", name="C", filter_subjects=["a", "b"])
+
+
+def test_what_is_not_known_is_sent_back_on_update(nc: Connection) -> None:
+    """Reading a config of a newer server, changing and writing it loses nothing."""
+    config = {
+        "name": "C",
+        "durable_name": "C",
+        "deliver_policy": "someday",
+        "ack_policy": "explicit",
+        "replay_policy": "instant",
+        "future": {"a": [1, None, 1.5]},
+    }
+    sent = []
+
+    def respond(message: Msg) -> None:
+        if ".CREATE." in message.subject:
+            sent.append(json.loads(message.data))
+        message.respond(json.dumps(consumer_info(config)).encode())
+
+    nc.subscribe("new.API.CONSUMER.>", cb=respond)
+    js = nc.jetstream(prefix="new.API")
+    js.update_consumer("S", replace(js.get_consumer("S", "C").cached_info.config, max_deliver=5))
+    assert sent == [
+        {"stream_name": "S", "config": {**config, "max_deliver": 5}, "action": "update"}
+    ]
+
+
+# --- push consumers -----------------------------------------------------------------------------
+
+
+def test_a_push_consumer_is_not_made_here(stream: Stream) -> None:
+    """A deliver subject is refused before anything is sent."""
+    for call in (
+        stream.create_consumer,
+        stream.update_consumer,
+        stream.create_or_update_consumer,
+    ):
+        with pytest.raises(InvalidOptionError) as caught:
+            call(durable_name="a", deliver_subject="there")
+        assert caught.value.option == "deliver_subject"
+    assert stream.consumer_names() == []
+
+
+def test_a_push_consumer_can_be_managed_and_not_pulled_from(js: JetStream, stream: Stream) -> None:
+    """It is listed and deleted as any other; getting it to pull from is a typed error."""
+    config = ConsumerConfig(durable_name="pushes", deliver_subject="there")
+    made = add_consumer(js._api, stream.name, config, CREATE)
+    assert made.config.deliver_subject == "there"
+    with at_once(), pytest.raises(ConsumerIsPushBasedError, match="pushes"):
+        stream.get_consumer("pushes")
+    assert [info.config.deliver_subject for info in stream.list_consumers()] == ["there"]
+    stream.delete_consumer("pushes")
+    assert stream.consumer_names() == []
+
+
+# --- finding, listing, deleting -----------------------------------------------------------------
+
+
+def test_a_consumer_that_is_not_there(stream: Stream) -> None:
+    """Every call that needs one says so, at once."""
+    for call in (
+        lambda: stream.get_consumer("none"),
+        lambda: stream.delete_consumer("none"),
+    ):
+        with at_once(), pytest.raises(ConsumerNotFoundError) as caught:
+            call()
+        assert caught.value.code == 404
+
+
+def test_a_consumer_that_was_deleted_is_gone(stream: Stream) -> None:
+    """Its info says so."""
+    consumer = stream.create_consumer(durable_name="a")
+    stream.delete_consumer("a")
+    with at_once(), pytest.raises(ConsumerNotFoundError):
+        consumer.info()
+
+
+def test_a_stream_that_is_not_there(js: JetStream) -> None:
+    """Calls with a stream's name say that it is not there."""
+    calls: list[Callable[[], object]] = [
+        lambda: js.create_consumer("none", durable_name="a"),
+        lambda: js.update_consumer("none", durable_name="a"),
+        lambda: js.create_or_update_consumer("none", durable_name="a"),
+        lambda: js.get_consumer("none", "a"),
+        lambda: js.delete_consumer("none", "a"),
+        lambda: js.consumer_names("none"),
+        lambda: js.list_consumers("none"),
+    ]
+    for call in calls:
+        with at_once(), pytest.raises(StreamNotFoundError):
+            call()
+
+
+def test_lists_are_put_together_of_pages(fresh_server: NatsServer) -> None:
+    """A page of names has 1024 at most, one of infos 256; all consumers come, each once, sorted."""
+    names = [f"C{number:04}" for number in range(1030)]
+    with jetstream_sync.connect(fresh_server.url) as nc, RawClient(fresh_server.port) as raw:
+        stream = nc.jetstream().create_stream(name="S", storage="memory", max_consumers=2000)
+        assert stream.consumer_names() == []
+        assert stream.list_consumers() == []
+        for name in names:
+            config = {"name": name, "ack_policy": "none", "inactive_threshold": 3600 * 10**9}
+            made = raw.api(f"CONSUMER.CREATE.S.{name}", stream_name="S", config=config)
+            assert "error" not in made
+        assert stream.consumer_names() == names
+        assert [info.name for info in stream.list_consumers()] == names
+
+
+# --- what is refused before anything is sent ----------------------------------------------------
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_bad_name_is_refused_here(nobody: JetStream, name: str) -> None:
+    """A name that would change the request's subject is never sent, a stream's or a consumer's."""
+    until = datetime.now(timezone.utc)
+    calls: list[Callable[[], object]] = [
+        lambda: nobody.create_consumer("S", durable_name=name),
+        lambda: nobody.create_consumer("S", name=name),
+        lambda: nobody.get_consumer("S", name),
+        lambda: nobody.delete_consumer("S", name),
+        lambda: nobody.pause_consumer("S", name, until),
+        lambda: nobody.resume_consumer("S", name),
+        lambda: nobody.create_consumer(name, durable_name="C"),
+        lambda: nobody.update_consumer(name, durable_name="C"),
+        lambda: nobody.create_or_update_consumer(name, durable_name="C"),
+        lambda: nobody.get_consumer(name, "C"),
+        lambda: nobody.delete_consumer(name, "C"),
+        lambda: nobody.consumer_names(name),
+        lambda: nobody.list_consumers(name),
+        lambda: nobody.pause_consumer(name, "C", until),
+        lambda: nobody.resume_consumer(name, "C"),
+        lambda: nobody.ordered_consumer(name),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidNameError):
+            call()
+
+
+@pytest.mark.parametrize("subject", ["", "a b", "a..b", "a.>.b", "a\r\nb"])
+def test_a_bad_filter_is_refused_here(nobody: JetStream, subject: str) -> None:
+    """A filter becomes part of the request's subject, so it is checked."""
+    with pytest.raises(BadSubjectError):
+        nobody.create_consumer("S", name="C", filter_subject=subject)
+    with pytest.raises(BadSubjectError):
+        nobody.create_consumer("S", name="C", filter_subjects=["a", subject])
+
+
+@pytest.mark.parametrize(
+    ("config", "fields", "option"),
+    [
+        (ConsumerConfig(name="C"), {"max_deliver": 1}, "max_deliver"),
+        ("C", {}, "config"),
+        (None, {"name": "C", "max_delivery": 1}, "max_delivery"),
+        (None, {"name": "C", "max_deliver": "1"}, "max_deliver"),
+        (None, {"name": "C", "ack_policy": "maybe"}, "ack_policy"),
+        (None, {"name": "C", "durable_name": "D"}, "name"),
+        (None, {"filter_subject": "a", "filter_subjects": ["b"]}, "filter_subjects"),
+        (None, {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE}, "deliver_policy"),
+    ],
+)
+def test_a_bad_config_is_refused_here(
+    nobody: JetStream, config: Any, fields: dict[str, Any], option: str
+) -> None:
+    """Both of record and fields, or a field that can not work, is refused here."""
+    for call in (
+        nobody.create_consumer,
+        nobody.update_consumer,
+        nobody.create_or_update_consumer,
+    ):
+        with pytest.raises(InvalidOptionError) as caught:
+            call("S", config, **fields)
+        assert caught.value.option == option
+
+
+def test_an_update_needs_a_name(nobody: JetStream) -> None:
+    """Without one nobody knows what to change."""
+    with pytest.raises(InvalidOptionError) as caught:
+        nobody.update_consumer("S", max_deliver=5)
+    assert caught.value.option == "name"
+
+
+# --- pausing ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "until",
+    [None, 5, "2030-01-01T00:00:00Z", datetime(2030, 1, 1)],  # noqa: DTZ001 - that is the point
+)
+def test_a_time_has_a_zone(nobody: JetStream, until: Any) -> None:
+    """A time that could be any hour of the day is refused."""
+    with pytest.raises(InvalidOptionError) as caught:
+        nobody.pause_consumer("S", "C", until)
+    assert caught.value.option == "until"
+
+
+@pytest.mark.server(">=2.11")
+def test_pause_and_resume(stream: Stream) -> None:
+    """A paused consumer says until when, a resumed one is not paused."""
+    consumer = stream.create_consumer(durable_name="a")
+    until = datetime.now(timezone(timedelta(hours=2))) + timedelta(hours=1)
+    paused = stream.pause_consumer("a", until)
+    assert paused.paused
+    assert paused.pause_until == until
+    assert paused.pause_remaining is not None
+    assert timedelta(minutes=59) < paused.pause_remaining <= timedelta(hours=1)
+    info = consumer.info()
+    assert info.paused
+    assert info.config.pause_until == until
+    resumed = stream.resume_consumer("a")
+    assert not resumed.paused
+    assert not consumer.info().paused
+    assert not stream.resume_consumer("a").paused, "resuming twice is fine"
+
+
+@pytest.mark.server(">=2.11")
+def test_pausing_until_a_time_that_is_over_resumes(js: JetStream, stream: Stream) -> None:
+    """The context pauses and resumes, too."""
+    stream.create_consumer(durable_name="a")
+    now = datetime.now(timezone.utc)
+    assert js.pause_consumer(stream.name, "a", now + timedelta(hours=1)).paused
+    assert not js.pause_consumer(stream.name, "a", now - timedelta(hours=1)).paused
+    assert js.pause_consumer(stream.name, "a", now + timedelta(hours=1)).paused
+    assert not js.resume_consumer(stream.name, "a").paused
+
+
+@pytest.mark.server(">=2.11")
+def test_a_consumer_can_be_made_paused(stream: Stream) -> None:
+    """`pause_until` in its config is the same."""
+    until = datetime.now(timezone.utc) + timedelta(hours=1)
+    assert stream.create_consumer(durable_name="a", pause_until=until).info().paused
+
+
+@pytest.mark.server(">=2.11")
+def test_only_what_is_there_can_be_paused(js: JetStream, stream: Stream) -> None:
+    """No consumer, or no stream, is a typed error at once."""
+    until = datetime.now(timezone.utc) + timedelta(hours=1)
+    with at_once(), pytest.raises(ConsumerNotFoundError):
+        stream.pause_consumer("none", until)
+    with at_once(), pytest.raises(ConsumerNotFoundError):
+        stream.resume_consumer("none")
+    with at_once(), pytest.raises(StreamNotFoundError):
+        js.pause_consumer("none", "none", until)

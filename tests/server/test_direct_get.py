@@ -1,0 +1,295 @@
+"""One message of a stream, from whichever server has it, or from the leader."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from fix_threads import wait_until
+
+from jetstream_sync import (
+    BadSubjectError,
+    Connection,
+    InvalidOptionError,
+    InvalidResponseError,
+    JetStream,
+    MessageNotFoundError,
+    Msg,
+    RePublish,
+    StoredMsg,
+    Stream,
+    StreamNotFoundError,
+    StreamSource,
+)
+from jetstream_sync.nanos import time_from_ns
+
+#: Servers before 2.11 do not say that nobody answers a direct get, so the leader is asked later.
+SOON = 2.0
+
+BINARY = bytes(range(256))
+
+
+@pytest.fixture(params=["direct", "leader"])
+def stream(request: pytest.FixtureRequest, js: JetStream, stream_name: str) -> Stream:
+    """A stream that allows direct gets, and one that does not."""
+    return js.create_stream(
+        name=stream_name,
+        subjects=[f"{stream_name}.>"],
+        storage="memory",
+        allow_direct=request.param == "direct",
+    )
+
+
+def fill(js: JetStream, stream: Stream, *subjects: str) -> None:
+    for number, subject in enumerate(subjects, 1):
+        js.publish(f"{stream.name}.{subject}", b"%d" % number)
+
+
+def test_a_message_comes_by_its_sequence(js: JetStream, stream: Stream) -> None:
+    """A sequence names exactly one message."""
+    fill(js, stream, "a", "b", "c")
+    got = stream.get_msg(2)
+    assert (got.stream, got.subject, got.seq, got.data, got.headers) == (
+        stream.name,
+        f"{stream.name}.b",
+        2,
+        b"2",
+        None,
+    )
+
+
+@pytest.mark.parametrize(("pattern", "seq"), [("a", 4), ("*", 5), (">", 5), ("b", 2)])
+def test_the_last_of_a_subject(js: JetStream, stream: Stream, pattern: str, seq: int) -> None:
+    """The last message of a subject, or of all that fall under its wildcards."""
+    fill(js, stream, "a", "b", "c", "a", "c")
+    assert stream.get_msg(last_by_subject=f"{stream.name}.{pattern}").seq == seq
+
+
+@pytest.mark.parametrize(
+    ("pattern", "start", "seq"),
+    [
+        ("a", None, 1),
+        ("a", 1, 1),
+        ("a", 2, 4),
+        ("*", None, 1),
+        ("*", 3, 3),
+        ("c", 4, 5),
+        (">", 2, 2),
+    ],
+)
+def test_the_next_of_a_subject(
+    js: JetStream, stream: Stream, pattern: str, start: int | None, seq: int
+) -> None:
+    """The first message of a subject from a sequence on, or from the start."""
+    fill(js, stream, "a", "b", "c", "a", "c")
+    assert stream.get_msg(start, next_by_subject=f"{stream.name}.{pattern}").seq == seq
+
+
+def test_payload_and_headers_come_back_as_they_were(js: JetStream, stream: Stream) -> None:
+    """Any bytes, headers with several values and other letters, and the exact time."""
+    before = datetime.now(timezone.utc)
+    headers = {"Kind": ["a", "b"], "Ort": "Köln", "Empty": ""}
+    js.publish(f"{stream.name}.a", BINARY, headers=headers)
+    got = stream.get_msg(1)
+    assert got.data == BINARY
+    assert got.headers is not None
+    assert dict.fromkeys(got.headers) == dict.fromkeys(headers)
+    assert got.headers.get_all("Kind") == ["a", "b"]
+    assert got.headers["ort"] == "Köln"
+    assert got.headers["Empty"] == ""
+    assert abs(got.time - before) < timedelta(seconds=5)
+    assert time_from_ns(got.time_ns) == got.time
+    state = stream.info().state
+    assert state.first_ts == got.time
+
+
+@pytest.mark.parametrize("headers", [None, {"A": "1"}])
+def test_a_payload_may_be_empty(
+    js: JetStream, stream: Stream, headers: dict[str, str] | None
+) -> None:
+    """A message without payload is a message, and not a status."""
+    js.publish(f"{stream.name}.a", b"", headers=headers)
+    got = stream.get_msg(1)
+    assert got.data == b""
+    assert (dict(got.headers) if got.headers else None) == headers
+
+
+def test_both_ways_give_the_same(js: JetStream, stream_name: str) -> None:
+    """Nobody can tell from a message which way it came, not even one that was republished."""
+    origin = js.create_stream(
+        name=stream_name,
+        subjects=[f"{stream_name}.a.>"],
+        storage="memory",
+        republish=RePublish(src=f"{stream_name}.a.>", dest=f"{stream_name}.b.>"),
+    )
+    copies = js.create_stream(
+        name=f"{stream_name}_2", subjects=[f"{stream_name}.b.>"], storage="memory"
+    )
+    js.publish(f"{stream_name}.a.x", b"0")
+    js.publish(f"{stream_name}.a.y", b"1", headers={"A": ["1", "2"]})
+    wait_until(lambda: copies.info().state.messages == 2)
+    by_leader = copies.get_msg(2)
+    js.update_stream(replace(copies.info().config, allow_direct=True))
+    copies.info()
+    assert copies.cached_info.config.allow_direct
+    assert copies.get_msg(2) == by_leader
+    assert copies.get_msg(last_by_subject=f"{stream_name}.b.y") == by_leader
+    assert by_leader.stream == copies.name
+    assert by_leader.seq == 2
+    assert by_leader.headers is not None
+    # What the republishing says of the origin is part of the message.
+    assert by_leader.headers.get_all("Nats-Stream") == [origin.name]
+    assert by_leader.headers.get_all("Nats-Subject") == [f"{stream_name}.a.y"]
+    assert by_leader.headers.get_all("A") == ["1", "2"]
+
+
+@pytest.mark.parametrize("which", ["seq", "deleted", "last", "next", "next past the end"])
+def test_a_message_that_is_not_there(js: JetStream, stream: Stream, which: str) -> None:
+    """Every way of asking for what is not there gives the same typed error, at once."""
+    fill(js, stream, "a", "b")
+    stream.delete_msg(1)
+    began = time.monotonic()
+    with pytest.raises(MessageNotFoundError) as caught:
+        if which == "seq":
+            stream.get_msg(3)
+        elif which == "deleted":
+            stream.get_msg(1)
+        elif which == "last":
+            stream.get_msg(last_by_subject=f"{stream.name}.none")
+        elif which == "next":
+            stream.get_msg(next_by_subject=f"{stream.name}.none")
+        else:
+            stream.get_msg(3, next_by_subject=f"{stream.name}.b")
+    assert (caught.value.code, caught.value.err_code) == (404, 10037)
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("seq", "last", "following", "option"),
+    [
+        (None, None, None, "seq"),
+        (1, "s", None, "seq"),
+        (None, "s", "s", "next_by_subject"),
+        (0, None, None, "seq"),
+        (-1, None, None, "seq"),
+        (2**64, None, None, "seq"),
+        (0, None, "s", "seq"),
+        (True, None, None, "seq"),
+        ("1", None, None, "seq"),
+    ],
+)
+def test_say_which_message_in_one_way(
+    stream: Stream, seq: int | None, last: str | None, following: str | None, option: str
+) -> None:
+    """None of the selectors, or two that exclude each other, or a bad sequence is refused here."""
+    with pytest.raises(InvalidOptionError) as caught:
+        stream.get_msg(seq, last, following)
+    assert caught.value.option == option
+
+
+@pytest.mark.parametrize("subject", ["", "a b", "a..b", ".a", "a.>.b", "a\r\nb"])
+def test_a_bad_subject_is_refused_here(stream: Stream, subject: str) -> None:
+    """A subject is checked before it becomes part of a request."""
+    with pytest.raises(BadSubjectError):
+        stream.get_msg(last_by_subject=subject)
+    with pytest.raises(BadSubjectError):
+        stream.get_msg(next_by_subject=subject)
+
+
+def test_a_stream_that_is_gone(js: JetStream, stream: Stream) -> None:
+    """The error says that the stream is gone, whichever way the message was asked for."""
+    fill(js, stream, "a")
+    js.delete_stream(stream.name)
+    began = time.monotonic()
+    with pytest.raises(StreamNotFoundError):
+        stream.get_msg(1)
+    assert time.monotonic() - began < SOON
+
+
+def test_direct_gets_that_are_switched_off_fall_back_to_the_leader(
+    js: JetStream, stream_name: str
+) -> None:
+    """What is known of the stream may be old: nobody answers direct gets any more."""
+    stream = js.create_stream(
+        name=stream_name, subjects=[f"{stream_name}.>"], storage="memory", allow_direct=True
+    )
+    fill(js, stream, "a")
+    js.update_stream(replace(stream.cached_info.config, allow_direct=False))
+    assert stream.cached_info.config.allow_direct
+    began = time.monotonic()
+    assert stream.get_msg(1).data == b"1"
+    assert time.monotonic() - began < SOON
+
+
+def test_the_route_says_the_way(js: JetStream, stream: Stream, nc: Connection) -> None:
+    """With `allow_direct` the API's leader is not asked; a plain last subject is in the route."""
+    fill(js, stream, "a")
+    spy = nc.subscribe("$JS.API.>")
+    subject = f"{stream.name}.a"
+    stream.get_msg(1)
+    stream.get_msg(last_by_subject=subject)
+    stream.get_msg(last_by_subject=f"{stream.name}.*")
+    stream.get_msg(next_by_subject=subject)
+    routes = [spy.next_msg(timeout=2).subject for _ in range(4)]
+    if stream.cached_info.config.allow_direct:
+        plain = f"$JS.API.DIRECT.GET.{stream.name}"
+        assert routes == [plain, f"{plain}.{subject}", plain, plain]
+    else:
+        assert routes == [f"$JS.API.STREAM.MSG.GET.{stream.name}"] * 4
+
+
+def test_a_mirror_is_asked_as_its_own_config_says(js: JetStream, stream_name: str) -> None:
+    """`mirror_direct` is about gets for the origin (ADR-31); the mirror itself has `allow_direct`."""
+    origin = js.create_stream(
+        name=stream_name, subjects=[f"{stream_name}.>"], storage="memory", allow_direct=True
+    )
+    fill(js, origin, "a", "b")
+    for name, allow_direct in ((f"{stream_name}_m1", False), (f"{stream_name}_m2", True)):
+        mirror = js.create_stream(
+            name=name,
+            mirror=StreamSource(name=origin.name),
+            mirror_direct=True,
+            allow_direct=allow_direct,
+            storage="memory",
+        )
+        wait_until(lambda mirror=mirror: mirror.info().state.messages == 2)
+        got = mirror.get_msg(last_by_subject=f"{origin.name}.a")
+        assert (got.stream, got.seq, got.data) == (name, 1, b"1")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        None,
+        {"Nats-Sequence": "1"},
+        {"Nats-Sequence": "x", "Nats-Stream": "S", "Nats-Subject": "s", "Nats-Time-Stamp": "now"},
+    ],
+)
+def test_an_answer_without_a_message_is_an_error(
+    nc: Connection, js: JetStream, stream_name: str, headers: dict[str, str] | None
+) -> None:
+    """What is not a message of a stream is not made up into one."""
+    created = js.create_stream(name=stream_name, storage="memory", allow_direct=True)
+
+    def respond(message: Msg) -> None:
+        message.respond(b"{}", headers)
+
+    nc.subscribe("odd.API.DIRECT.GET.>", cb=respond)
+    # The config is the real one, the answer to the get is not.
+    odd = nc.jetstream(prefix="odd.API")
+    stream = Stream(odd._api, created.cached_info)
+    with pytest.raises(InvalidResponseError):
+        stream.get_msg(1)
+
+
+def test_a_stored_message_survives_pickle(js: JetStream, stream: Stream) -> None:
+    """A message can go to another process, with its nanoseconds."""
+    js.publish(f"{stream.name}.a", BINARY, headers={"A": "1"})
+    got = stream.get_msg(1)
+    again = pickle.loads(pickle.dumps(got))
+    assert isinstance(again, StoredMsg)
+    assert again == got
+    assert again.time_ns == got.time_ns

@@ -1,0 +1,239 @@
+"""JetStream in a domain, in another server's domain, and under an imported prefix."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from fix_threads import wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    Connection,
+    Error,
+    InvalidOptionError,
+    JetStream,
+    JetStreamNotEnabledError,
+    MessageNotFoundError,
+    Stream,
+    StreamNotFoundError,
+)
+from jetstream_sync.server import NatsServer
+
+# JetStream belongs to one account; another one sees it as `acme.JS.API`, and shares its subjects.
+IMPORTED = """
+accounts {
+    OWNER {
+        jetstream: enabled
+        users: [ { user: owner, password: owner } ]
+        exports: [
+            { service: "$JS.API.>", response_type: stream, accounts: [APP] }
+            { service: "$JS.ACK.>", accounts: [APP] }
+            { service: "orders.>", accounts: [APP] }
+        ]
+    }
+    APP {
+        users: [ { user: app, password: app } ]
+        imports: [
+            { service: { account: OWNER, subject: "$JS.API.>" }, to: "acme.JS.API.>" }
+            { service: { account: OWNER, subject: "$JS.ACK.>" } }
+            { service: { account: OWNER, subject: "orders.>" } }
+        ]
+    }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[NatsServer]:
+    """A server whose JetStream domain is `hub`."""
+    with NatsServer(name="hub", config="jetstream { domain: hub }") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def owner() -> Iterator[NatsServer]:
+    """A server with an account that imports JetStream of another."""
+    with NatsServer(name="owner", config=IMPORTED) as server:
+        yield server
+
+
+@pytest.fixture(params=["usual", "domain", "prefix of domain", "import"])
+def js(request: pytest.FixtureRequest, hub: NatsServer, owner: NatsServer) -> Iterator[JetStream]:
+    """JetStream, by each way that there is to its API."""
+    if request.param == "import":
+        with jetstream_sync.connect(owner.url, user="app", password="app") as nc:
+            yield nc.jetstream(prefix="acme.JS.API")
+        return
+    with jetstream_sync.connect(hub.url) as nc:
+        if request.param == "domain":
+            yield nc.jetstream(domain="hub")
+        elif request.param == "prefix of domain":
+            yield nc.jetstream(prefix="$JS.hub.API")
+        else:
+            yield nc.jetstream()
+
+
+def test_everything_works_there(js: JetStream) -> None:
+    """Every call of the API goes to the place that the context was made for."""
+    for name in js.stream_names():
+        js.delete_stream(name)
+    before = js.account_info()
+    stream = js.create_stream(name="ORDERS", subjects=["orders.>"], allow_direct=True)
+    assert js.account_info().streams - before.streams == 1
+    assert js.publish("orders.a", b"1").stream == "ORDERS"
+    js.publish("orders.b", b"2")
+    assert js.stream_names() == ["ORDERS"]
+    assert [info.config.name for info in js.list_streams("orders.*")] == ["ORDERS"]
+    assert js.find_stream_name_by_subject("orders.x") == "ORDERS"
+    assert js.get_stream("ORDERS").info(subjects_filter=">").state.subjects == {
+        "orders.a": 1,
+        "orders.b": 1,
+    }
+    assert js.update_stream(stream.cached_info.config).name == "ORDERS"
+    assert js.create_or_update_stream(stream.cached_info.config).name == "ORDERS"
+    read_messages(stream)
+    manage_consumers(js)
+    stream.delete_msg(1)
+    assert stream.purge() == 1
+    js.delete_stream("ORDERS")
+    with pytest.raises(StreamNotFoundError):
+        js.get_stream("ORDERS")
+
+
+def read_messages(stream: Stream) -> None:
+    assert stream.get_msg(1).data == b"1"
+    assert stream.get_msg(last_by_subject="orders.b").data == b"2"
+    assert stream.get_msg(next_by_subject="orders.*").data == b"1"
+    with pytest.raises(MessageNotFoundError):
+        stream.get_msg(3)
+    info = stream.info()
+    by_leader = Stream(stream._api, replace(info, config=replace(info.config, allow_direct=False)))
+    assert by_leader.get_msg(1) == stream.get_msg(1)
+
+
+def manage_consumers(js: JetStream) -> None:
+    consumer = js.create_consumer("ORDERS", durable_name="C", filter_subject="orders.a")
+    assert consumer.info().num_pending == 1
+    js.update_consumer("ORDERS", consumer.cached_info.config)
+    js.create_or_update_consumer("ORDERS", durable_name="D")
+    assert js.consumer_names("ORDERS") == ["C", "D"]
+    assert [info.name for info in js.list_consumers("ORDERS")] == ["C", "D"]
+    assert js.get_consumer("ORDERS", "D").name == "D"
+    messages = consumer.fetch(1, timeout=2)
+    assert [message.data for message in messages] == [b"1"]
+    messages[0].ack_sync(timeout=2)
+    assert consumer.info().num_ack_pending == 0
+    js.delete_consumer("ORDERS", "D")
+    assert js.consumer_names("ORDERS") == ["C"]
+
+
+@pytest.mark.server(">=2.11")
+def test_pausing_works_there(js: JetStream) -> None:
+    """Pause and resume are part of the same API."""
+    js.create_or_update_stream(name="ORDERS", subjects=["orders.>"])
+    js.create_or_update_consumer("ORDERS", durable_name="P")
+    assert js.pause_consumer("ORDERS", "P", datetime.now(timezone.utc) + timedelta(hours=1)).paused
+    assert not js.resume_consumer("ORDERS", "P").paused
+    js.delete_stream("ORDERS")
+
+
+def test_acks_and_infos_name_the_domain(hub: NatsServer) -> None:
+    """A server with a domain says it in what it answers."""
+    with jetstream_sync.connect(hub.url) as nc:
+        js = nc.jetstream(domain="hub")
+        stream = js.create_stream(name="NAMED", subjects=["named"], storage="memory")
+        assert js.publish("named", b"x").domain == "hub"
+        assert stream.info().domain == "hub"
+        assert js.account_info().domain == "hub"
+        js.delete_stream("NAMED")
+
+
+@pytest.mark.parametrize("where", [{"domain": "spoke"}, {"prefix": "nothing.here"}])
+def test_where_there_is_no_jetstream(hub: NatsServer, where: dict[str, str]) -> None:
+    """A domain or prefix that nobody serves is an error at once, and not a timeout."""
+    with jetstream_sync.connect(hub.url) as nc:
+        js = nc.jetstream(**where)  # type: ignore[arg-type]
+        began = time.monotonic()
+        with pytest.raises(JetStreamNotEnabledError):
+            js.account_info()
+        with pytest.raises(JetStreamNotEnabledError):
+            js.create_stream(name="S")
+        assert time.monotonic() - began < 1
+
+
+def test_a_domain_and_a_prefix_exclude_each_other(hub: NatsServer) -> None:
+    """Both, or one that is not well formed, is refused when the context is made."""
+    with jetstream_sync.connect(hub.url) as nc:
+        for where in (
+            {"domain": "hub", "prefix": "acme.JS.API"},
+            {"domain": "a.b"},
+            {"domain": ""},
+            {"prefix": "a.*"},
+            {"prefix": ""},
+        ):
+            with pytest.raises(InvalidOptionError):
+                nc.jetstream(**where)  # type: ignore[arg-type]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def leaf() -> Iterator[Connection]:
+    """A connection to a leaf node, with a domain of its own, of a hub."""
+    port = free_port()
+    hub_config = f"""
+    jetstream {{ domain: hub }}
+    leafnodes {{ listen: "127.0.0.1:{port}" }}
+    """
+    leaf_config = f"""
+    jetstream {{ domain: leaf }}
+    leafnodes {{ reconnect: 1, remotes: [ {{ url: "nats-leaf://127.0.0.1:{port}" }} ] }}
+    """
+    with (
+        NatsServer(name="hub", config=hub_config),
+        NatsServer(name="leaf", config=leaf_config) as server,
+        jetstream_sync.connect(server.url) as nc,
+    ):
+        wait_until(lambda: answers(nc.jetstream(domain="hub", timeout=1)), limit=15)
+        yield nc
+
+
+def answers(js: JetStream) -> bool:
+    with contextlib.suppress(Error):
+        js.account_info()
+        return True
+    return False
+
+
+def test_a_leaf_node_reaches_both_domains(leaf: Connection) -> None:
+    """Streams of one name in two domains are two streams, each managed through its domain."""
+    hub, own, usual = (
+        leaf.jetstream(domain="hub"),
+        leaf.jetstream(domain="leaf"),
+        leaf.jetstream(),
+    )
+    assert (hub.account_info().domain, own.account_info().domain) == ("hub", "leaf")
+    there = hub.create_stream(name="S", subjects=["there"], storage="memory", allow_direct=True)
+    here = own.create_stream(name="S", subjects=["here"], storage="memory", allow_direct=True)
+    assert (there.info().domain, here.info().domain) == ("hub", "leaf")
+    assert hub.publish("there", b"1").domain == "hub"
+    assert own.publish("here", b"2").domain == "leaf"
+    assert (there.get_msg(1).data, here.get_msg(1).data) == (b"1", b"2")
+    assert usual.get_stream("S").cached_info.config.subjects == ["here"]
+    consumer = there.create_consumer(durable_name="C", filter_subject="there")
+    assert hub.consumer_names("S") == ["C"]
+    assert own.consumer_names("S") == []
+    assert [message.data for message in consumer.fetch(1, timeout=2)] == [b"1"]
+    own.delete_stream("S")
+    assert hub.stream_names() == ["S"]

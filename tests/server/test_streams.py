@@ -1,0 +1,583 @@
+"""Streams: made, found, listed, changed, emptied and deleted."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from fix_threads import wait_until
+from rawnats import RawClient
+
+import jetstream_sync
+from jetstream_sync import (
+    APIError,
+    BadRequestError,
+    BadSubjectError,
+    Connection,
+    DiscardPolicy,
+    InvalidNameError,
+    InvalidOptionError,
+    InvalidResponseError,
+    JetStream,
+    MessageNotFoundError,
+    Msg,
+    ServerError,
+    StorageType,
+    Stream,
+    StreamConfig,
+    StreamNameInUseError,
+    StreamNotFoundError,
+    StreamSubjectOverlapError,
+)
+from jetstream_sync.server import NatsServer
+
+BAD_NAMES = ["", "a.b", "a b", "a*", "a>", "a/b", "a\\b", "a\r\n", "a\x00"]
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """What is in this block does not wait for a timeout."""
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < 1
+
+
+@pytest.fixture(params=["memory", "file"])
+def stream(request: pytest.FixtureRequest, js: JetStream, stream_name: str) -> Stream:
+    """An empty stream, in each kind of storage."""
+    return js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage=request.param)
+
+
+def fill(js: JetStream, stream: Stream, *subjects: str) -> None:
+    for subject in subjects:
+        js.publish(f"{stream.name}.{subject}", b"x")
+
+
+def left(stream: Stream) -> dict[str, int]:
+    """How many messages each subject has, without the stream's name in front."""
+    subjects = stream.info(subjects_filter=">").state.subjects or {}
+    return {name.removeprefix(f"{stream.name}."): count for name, count in subjects.items()}
+
+
+# --- making, finding, changing ------------------------------------------------------------------
+
+
+def test_a_stream_is_made_as_its_config_says(
+    js: JetStream, stream_name: str, nats_server: NatsServer
+) -> None:
+    """The server has what was asked for, and the answer has the server's defaults."""
+    stream = js.create_stream(
+        StreamConfig(
+            name=stream_name,
+            description="a test",
+            subjects=[f"{stream_name}.*", f"{stream_name}.x.>"],
+            max_age=1.5,
+            max_msgs=1000,
+            discard=DiscardPolicy.NEW,
+            storage=StorageType.MEMORY,
+            duplicate_window=timedelta(seconds=1),
+            metadata={"team": "a"},
+        )
+    )
+    assert stream.name == stream_name
+    with RawClient(nats_server.port) as raw:
+        config = raw.api(f"STREAM.INFO.{stream_name}")["config"]
+    assert config["description"] == "a test"
+    assert config["subjects"] == [f"{stream_name}.*", f"{stream_name}.x.>"]
+    assert (config["max_age"], config["duplicate_window"]) == (1_500_000_000, 1_000_000_000)
+    assert (config["discard"], config["storage"], config["max_msgs"]) == ("new", "memory", 1000)
+    assert config["metadata"]["team"] == "a"
+    got = stream.cached_info.config
+    assert got.max_age == timedelta(seconds=1.5)
+    assert (got.max_bytes, got.num_replicas) == (-1, 1)
+
+
+def test_fields_can_be_given_instead_of_a_config(js: JetStream, stream_name: str) -> None:
+    """`create_stream(name=...)` is `create_stream(StreamConfig(name=...))`."""
+    config = StreamConfig(name=stream_name, subjects=[stream_name], storage="memory", max_age=60)
+    by_record = js.create_stream(config).cached_info.config
+    js.delete_stream(stream_name)
+    by_fields = js.create_stream(
+        name=stream_name, subjects=[stream_name], storage="memory", max_age=60
+    )
+    assert by_fields.cached_info.config == by_record
+
+
+def test_an_info_is_the_same_however_it_was_had(js: JetStream, stream_name: str) -> None:
+    """Making, finding, listing and asking give one config, without traces of the request."""
+    made = js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
+    found = js.get_stream(stream_name)
+    infos = [made.cached_info, found.cached_info, made.info(), *js.list_streams()]
+    for info in infos:
+        assert dict(info.extra) == {}
+        assert info.created == infos[0].created
+        assert replace(info.config, metadata=None) == replace(infos[0].config, metadata=None)
+
+
+def test_making_it_twice_is_fine_when_it_is_equal(js: JetStream, stream_name: str) -> None:
+    """The second one finds the first."""
+    first = js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
+    js.publish(stream_name, b"x")
+    second = js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
+    assert second.cached_info.created == first.cached_info.created
+    assert second.info().state.messages == 1
+
+
+def test_an_update_changes_what_it_says(js: JetStream, stream_name: str) -> None:
+    """A config that was read, changed and sent back changes only that."""
+    stream = js.create_stream(
+        name=stream_name, subjects=[stream_name], storage="memory", description="one"
+    )
+    config = stream.cached_info.config
+    updated = js.update_stream(replace(config, max_msgs=7))
+    assert updated.cached_info.config == replace(config, max_msgs=7)
+    assert stream.cached_info.config.max_msgs == -1, "the cache is only changed by asking"
+    assert stream.info().config.max_msgs == 7
+    assert stream.cached_info.config.max_msgs == 7
+
+
+def test_create_or_update_does_either(js: JetStream, stream_name: str) -> None:
+    """A stream that is not there is made, one that is there is changed."""
+    fields: dict[str, Any] = {"name": stream_name, "subjects": [stream_name], "storage": "memory"}
+    made = js.create_or_update_stream(**fields)
+    js.publish(stream_name, b"x")
+    changed = js.create_or_update_stream(StreamConfig(**fields, max_msgs=5))
+    assert changed.cached_info.config.max_msgs == 5
+    assert changed.cached_info.created == made.cached_info.created
+    assert changed.info().state.messages == 1
+
+
+def test_a_stream_that_was_deleted_is_gone(js: JetStream, stream_name: str) -> None:
+    """Every call on it says so, at once."""
+    stream = js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
+    js.delete_stream(stream_name)
+    calls: list[Callable[[], object]] = [
+        lambda: js.delete_stream(stream_name),
+        lambda: js.get_stream(stream_name),
+        lambda: js.update_stream(name=stream_name),
+        stream.info,
+        stream.purge,
+        lambda: stream.purge(seq=1),
+        lambda: stream.get_msg(1),
+        lambda: stream.delete_msg(1),
+        lambda: stream.create_consumer(durable_name="c"),
+        lambda: stream.update_consumer(durable_name="c"),
+        lambda: stream.create_or_update_consumer(durable_name="c"),
+        lambda: stream.get_consumer("c"),
+        lambda: stream.delete_consumer("c"),
+        stream.consumer_names,
+        stream.list_consumers,
+    ]
+    for call in calls:
+        with at_once(), pytest.raises(StreamNotFoundError):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"max_msgs": 5}, StreamNameInUseError),
+        ({"storage": "file"}, StreamNameInUseError),
+        ({"name": "{}_2"}, StreamSubjectOverlapError),
+    ],
+)
+def test_a_refused_stream(
+    js: JetStream, stream_name: str, change: dict[str, Any], error: type[APIError]
+) -> None:
+    """The server's refusals have their classes, and the connection goes on."""
+    fields: dict[str, Any] = {"name": stream_name, "subjects": [stream_name], "storage": "memory"}
+    js.create_stream(**fields)
+    change = {
+        name: value.format(stream_name) if isinstance(value, str) else value
+        for name, value in change.items()
+    }
+    with at_once(), pytest.raises(error) as caught:
+        js.create_stream(**{**fields, **change})
+    assert caught.value.code == 400
+    assert js.stream_names() == [stream_name]
+
+
+def test_a_refused_update(js: JetStream, stream_name: str) -> None:
+    """What can not be changed is refused, and stays."""
+    js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
+    with at_once(), pytest.raises(ServerError):
+        js.update_stream(name=stream_name, subjects=[stream_name], storage="file")
+    assert js.get_stream(stream_name).cached_info.config.storage is StorageType.MEMORY
+    js.create_stream(name=f"{stream_name}_2", subjects=["other"], storage="memory")
+    with pytest.raises(StreamSubjectOverlapError):
+        js.update_stream(name=stream_name, subjects=["other"], storage="memory")
+
+
+# --- what is refused before anything is sent ----------------------------------------------------
+
+
+@pytest.fixture
+def nobody(nc: Connection) -> JetStream:
+    """A context that gets no answer: a call that sends something fails in another way."""
+    nc.subscribe("nobody.API.>")
+    return nc.jetstream(prefix="nobody.API", timeout=0.2)
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_bad_name_is_refused_here(nobody: JetStream, name: str) -> None:
+    """A name that would change the request's subject is never sent."""
+    for call in (
+        lambda: nobody.create_stream(name=name),
+        lambda: nobody.update_stream(name=name),
+        lambda: nobody.create_or_update_stream(name=name),
+        lambda: nobody.get_stream(name),
+        lambda: nobody.delete_stream(name),
+    ):
+        with pytest.raises(InvalidNameError):
+            call()
+
+
+@pytest.mark.parametrize("name", [None, 1, b"S"])
+def test_a_name_is_text(nobody: JetStream, name: Any) -> None:
+    """Something else than a string is refused, too."""
+    with pytest.raises(InvalidNameError):
+        nobody.get_stream(name)
+
+
+@pytest.mark.parametrize("subject", ["", "a b", "a..b", "a.>.b"])
+def test_a_bad_subject_is_refused_here(nobody: JetStream, subject: str) -> None:
+    """Subjects are checked wherever one is given."""
+    stream = Stream(nobody._api, any_info())
+    for call in (
+        lambda: nobody.create_stream(name="S", subjects=[subject]),
+        lambda: nobody.stream_names(subject),
+        lambda: nobody.list_streams(subject),
+        lambda: nobody.find_stream_name_by_subject(subject),
+        lambda: stream.info(subjects_filter=subject),
+        lambda: stream.purge(subject),
+    ):
+        with pytest.raises(BadSubjectError):
+            call()
+
+
+def any_info() -> jetstream_sync.StreamInfo:
+    from jetstream_sync.codec import decode
+
+    state = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0, "consumer_count": 0}
+    fields = {"config": {"name": "S"}, "created": "2026-01-01T00:00:00Z", "state": state}
+    return decode(jetstream_sync.StreamInfo, fields)
+
+
+@pytest.mark.parametrize(
+    ("config", "fields", "option"),
+    [
+        (StreamConfig(name="S"), {"max_msgs": 1}, "max_msgs"),
+        ({"name": "S"}, {}, "config"),
+        (None, {}, "name"),
+        (None, {"max_msgs": 1}, "name"),
+        (None, {"name": "S", "max_mesgs": 1}, "max_mesgs"),
+        (None, {"name": "S", "max_msgs": "1"}, "max_msgs"),
+        (None, {"name": "S", "storage": "disk"}, "storage"),
+        (None, {"name": "S", "num_replicas": 6}, "num_replicas"),
+    ],
+)
+def test_a_bad_config_is_refused_here(
+    nobody: JetStream, config: Any, fields: dict[str, Any], option: str
+) -> None:
+    """Both or neither of record and fields, or a field that can not work, is refused here."""
+    for call in (nobody.create_stream, nobody.update_stream, nobody.create_or_update_stream):
+        with pytest.raises(InvalidOptionError) as caught:
+            call(config, **fields)
+        assert caught.value.option == option
+
+
+def test_a_field_with_a_typing_mistake_is_explained(nobody: JetStream) -> None:
+    """The nearest field is named."""
+    with pytest.raises(InvalidOptionError, match="did you mean max_msgs"):
+        nobody.create_stream(name="S", max_mesgs=1)
+
+
+# --- listing ------------------------------------------------------------------------------------
+
+
+def test_names_and_lists_follow_a_subject(js: JetStream, stream_name: str) -> None:
+    """With a subject only the streams that take its messages are listed."""
+    for suffix in ("a", "b", "c"):
+        subjects = [f"{stream_name}.{suffix}.>"]
+        js.create_stream(name=f"{stream_name}_{suffix}", subjects=subjects, storage="memory")
+    every = [f"{stream_name}_{suffix}" for suffix in "abc"]
+    assert js.stream_names() == every
+    assert [info.config.name for info in js.list_streams()] == every
+    for subject, names in ((f"{stream_name}.b.x", every[1:2]), (f"{stream_name}.*.x", every)):
+        assert js.stream_names(subject) == names
+        assert [info.config.name for info in js.list_streams(subject)] == names
+        assert js.find_stream_name_by_subject(subject) == names[0]
+
+
+def test_no_stream_for_a_subject(js: JetStream) -> None:
+    """A list is empty then, and the one that was looked for is not found."""
+    assert js.stream_names("nothing.here") == []
+    assert js.list_streams("nothing.here") == []
+    with pytest.raises(StreamNotFoundError) as caught:
+        js.find_stream_name_by_subject("nothing.here")
+    assert (caught.value.code, caught.value.err_code) == (404, 10059)
+    assert "nothing.here" in str(caught.value)
+
+
+def test_lists_are_put_together_of_pages(fresh_server: NatsServer) -> None:
+    """A page of names has 1024 at most, one of infos 256; all streams come, each once, sorted."""
+    names = [f"S{number:04}" for number in range(1030)]
+    with RawClient(fresh_server.port) as raw:
+        for name in names:
+            raw.api(f"STREAM.CREATE.{name}", name=name, subjects=[f"s.{name}"], storage="memory")
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        js = nc.jetstream()
+        assert js.stream_names() == names
+        assert [info.config.name for info in js.list_streams()] == names
+        assert js.stream_names("s.*") == names
+        assert [info.config.name for info in js.list_streams("s.S0001")] == ["S0001"]
+
+
+def test_what_can_not_be_listed_does_not_come_twice(nc: Connection) -> None:
+    """A cluster names the streams it has no info of; the next page starts behind those, too."""
+    asked = []
+    pages = {
+        0: {"total": 5, "streams": [item("A"), item("C")], "missing": ["B"]},
+        2: {"total": 5, "streams": [item("C"), item("D"), item("E")]},
+        3: {"total": 5, "streams": [], "missing": ["D"]},
+        4: {"total": 5, "streams": [item("E")]},
+    }
+
+    def respond(message: Msg) -> None:
+        offset = json.loads(message.data)["offset"]
+        asked.append(offset)
+        message.respond(json.dumps(pages[offset]).encode())
+
+    nc.subscribe("paged.API.STREAM.LIST", cb=respond)
+    infos = nc.jetstream(prefix="paged.API").list_streams()
+    assert [info.config.name for info in infos] == ["A", "C", "E"]
+    assert asked == [0, 3, 4]
+
+
+def item(name: str) -> dict[str, Any]:
+    state = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0, "consumer_count": 0}
+    return {"config": {"name": name}, "created": "2026-01-01T00:00:00Z", "state": state}
+
+
+# --- info ---------------------------------------------------------------------------------------
+
+
+def test_info_counts_the_messages_of_subjects(js: JetStream, stream: Stream) -> None:
+    """Only with a filter; nothing under it gives an empty map."""
+    fill(js, stream, "a.1", "a.1", "a.2", "b.1")
+    assert stream.info().state.subjects is None
+    assert left(stream) == {"a.1": 2, "a.2": 1, "b.1": 1}
+    counted = stream.info(subjects_filter=f"{stream.name}.a.*")
+    assert counted.state.subjects == {f"{stream.name}.a.1": 2, f"{stream.name}.a.2": 1}
+    assert stream.info(subjects_filter="none").state.subjects == {}
+    assert dict(counted.extra) == {}
+    assert stream.cached_info.state.subjects is None, "the cache does not hold them"
+    assert stream.cached_info.state.messages == 4
+
+
+def test_info_lists_what_was_deleted(js: JetStream, stream: Stream) -> None:
+    """The sequences of deleted messages come when they are asked for."""
+    fill(js, stream, "a", "a", "a", "a")
+    stream.delete_msg(2)
+    stream.delete_msg(3)
+    assert stream.info().state.deleted is None
+    state = stream.info(deleted_details=True).state
+    assert state.deleted == [2, 3]
+    assert state.num_deleted == 2
+    assert stream.cached_info.state.deleted is None
+    both = stream.info(subjects_filter=">", deleted_details=True).state
+    assert both.deleted == [2, 3]
+    assert both.subjects == {f"{stream.name}.a": 2}
+
+
+def test_info_puts_many_subjects_together(nc: Connection, js: JetStream, stream_name: str) -> None:
+    """The server sends 100,000 subjects at a time; all of them come, and each once."""
+    stream = js.create_stream(name=stream_name, subjects=[f"{stream_name}.*"], storage="memory")
+    count = 100_010
+    for number in range(count):
+        nc.publish(f"{stream_name}.{number}")
+    nc.flush()
+    wait_until(lambda: stream.info().state.messages == count, limit=30)
+    subjects = stream.info(subjects_filter=">").state.subjects
+    assert subjects is not None
+    assert set(subjects) == {f"{stream_name}.{number}" for number in range(count)}
+    assert set(subjects.values()) == {1}
+
+
+# --- what a newer server says -------------------------------------------------------------------
+
+
+def test_what_is_not_known_is_sent_back_on_update(nc: Connection) -> None:
+    """Reading a config of a newer server, changing and writing it loses nothing, at any depth."""
+    config = {
+        "name": "S",
+        "subjects": ["s"],
+        "max_msgs": -1,
+        "future": {"a": [1, None, 1.5]},
+        "discard": "both",
+        "consumer_limits": {"max_ack_pending": 5, "future_limit": 7},
+        "sources": [{"name": "T", "future_source": True}],
+    }
+    sent = []
+
+    def respond(message: Msg) -> None:
+        if message.subject.startswith("new.API.STREAM.UPDATE"):
+            sent.append(json.loads(message.data))
+        message.respond(json.dumps({**item("S"), "config": config}).encode())
+
+    nc.subscribe("new.API.STREAM.>", cb=respond)
+    js = nc.jetstream(prefix="new.API")
+    js.update_stream(replace(js.get_stream("S").cached_info.config, max_msgs=5))
+    assert sent == [{**config, "max_msgs": 5}]
+
+
+@pytest.mark.server(">=2.12")
+def test_a_server_refuses_a_field_that_it_does_not_know(js: JetStream, stream_name: str) -> None:
+    """What is in `extra` reaches the server, which says what it thinks of it."""
+    config = StreamConfig(name=stream_name, storage="memory", extra={"future_field": 1})
+    with at_once(), pytest.raises(BadRequestError, match="future_field"):
+        js.create_stream(config)
+
+
+# --- purging ------------------------------------------------------------------------------------
+
+SUBJECTS = ("a.1", "b.1", "a.2", "a.1", "b.1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "purged", "expected"),
+    [
+        ({}, 5, {}),
+        ({"subject": "a.1"}, 2, {"b.1": 2, "a.2": 1}),
+        ({"subject": "a.*"}, 3, {"b.1": 2}),
+        ({"subject": "none"}, 0, {"a.1": 2, "b.1": 2, "a.2": 1}),
+        ({"seq": 3}, 2, {"a.2": 1, "a.1": 1, "b.1": 1}),
+        ({"seq": 6}, 5, {}),
+        ({"seq": 1}, 0, {"a.1": 2, "b.1": 2, "a.2": 1}),
+        ({"subject": "b.1", "seq": 1}, 0, {"a.1": 2, "b.1": 2, "a.2": 1}),
+        ({"subject": "b.1", "seq": 5}, 1, {"a.1": 2, "b.1": 1, "a.2": 1}),
+        ({"keep": 2}, 3, {"a.1": 1, "b.1": 1}),
+        ({"keep": 0}, 5, {}),
+        ({"keep": 100}, 0, {"a.1": 2, "b.1": 2, "a.2": 1}),
+        ({"subject": "a.*", "keep": 1}, 2, {"a.1": 1, "b.1": 2}),
+    ],
+)
+def test_purge(
+    js: JetStream, stream: Stream, arguments: dict[str, Any], purged: int, expected: dict[str, int]
+) -> None:
+    """A purge deletes what it says, no more and no less, and counts it."""
+    fill(js, stream, *SUBJECTS)
+    if "subject" in arguments:
+        arguments = {**arguments, "subject": f"{stream.name}.{arguments['subject']}"}
+    assert stream.purge(**arguments) == purged
+    assert left(stream) == expected
+    assert stream.info().state.last_seq == len(SUBJECTS)
+
+
+def test_a_purge_up_to_a_later_sequence_moves_the_stream_there(
+    js: JetStream, stream: Stream
+) -> None:
+    """The next message gets the sequence up to which the stream was purged."""
+    fill(js, stream, *SUBJECTS)
+    assert stream.purge(seq=100) == len(SUBJECTS)
+    assert js.publish(f"{stream.name}.a", b"x").seq == 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        ({"seq": 1, "keep": 1}, "keep"),
+        ({"seq": 5, "keep": 0}, "keep"),
+        ({"seq": 0}, "seq"),
+        ({"seq": -1}, "seq"),
+        ({"seq": 1.5}, "seq"),
+        ({"keep": -1}, "keep"),
+        ({"keep": True}, "keep"),
+    ],
+)
+def test_a_bad_purge_deletes_nothing(
+    js: JetStream, stream: Stream, arguments: dict[str, Any], option: str
+) -> None:
+    """A bound that can not work is refused: the server would take 0 for none, and delete all."""
+    fill(js, stream, *SUBJECTS)
+    with pytest.raises(InvalidOptionError) as caught:
+        stream.purge(**arguments)
+    assert caught.value.option == option
+    assert stream.info().state.messages == len(SUBJECTS)
+
+
+def test_a_stream_that_denies_it_is_not_purged(js: JetStream, stream_name: str) -> None:
+    """The refusal is the call's error."""
+    stream = js.create_stream(
+        name=stream_name, subjects=[f"{stream_name}.>"], storage="memory", deny_purge=True
+    )
+    fill(js, stream, "a")
+    with at_once(), pytest.raises(APIError):
+        stream.purge()
+    assert stream.info().state.messages == 1
+
+
+@pytest.mark.parametrize("answer", [{"success": True}, {"purged": "all"}])
+def test_a_purge_without_a_count_is_an_error(nc: Connection, answer: dict[str, Any]) -> None:
+    """The count is not made up."""
+
+    def respond(message: Msg) -> None:
+        message.respond(json.dumps(answer).encode())
+
+    nc.subscribe("odd.API.STREAM.PURGE.S", cb=respond)
+    with pytest.raises(InvalidResponseError):
+        Stream(nc.jetstream(prefix="odd.API")._api, any_info()).purge()
+
+
+# --- deleting messages --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_message_is_deleted(js: JetStream, nc: Connection, stream: Stream, secure: bool) -> None:
+    """It is gone, the others stay; the server erases its bytes only when that was asked for."""
+    fill(js, stream, "a", "b", "c")
+    spy = nc.subscribe("$JS.API.STREAM.MSG.DELETE.*")
+    stream.delete_msg(2, secure=secure)
+    assert left(stream) == {"a": 1, "c": 1}
+    request = json.loads(spy.next_msg(timeout=2).data)
+    assert request["seq"] == 2
+    # The server's default is to erase.
+    assert request.get("no_erase", False) is (not secure)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("seq", [2, 4])
+def test_a_message_that_is_not_there_can_not_be_deleted(
+    js: JetStream, stream: Stream, seq: int, secure: bool
+) -> None:
+    """Deleted before or never there: the error is the same, in each kind of storage."""
+    fill(js, stream, "a", "b", "c")
+    stream.delete_msg(2)
+    with at_once(), pytest.raises(MessageNotFoundError):
+        stream.delete_msg(seq, secure=secure)
+
+
+def test_a_stream_that_denies_it_keeps_its_messages(js: JetStream, stream_name: str) -> None:
+    """Not allowed is another error than not there."""
+    stream = js.create_stream(
+        name=stream_name, subjects=[f"{stream_name}.>"], storage="memory", deny_delete=True
+    )
+    fill(js, stream, "a")
+    with at_once(), pytest.raises(APIError) as caught:
+        stream.delete_msg(1)
+    assert not isinstance(caught.value, MessageNotFoundError)
+    assert stream.get_msg(1).seq == 1
+
+
+@pytest.mark.parametrize("seq", [0, -1, 2**64, True, "1", None])
+def test_a_sequence_is_a_number_from_1_on(stream: Stream, seq: Any) -> None:
+    """What can not be a sequence is refused here."""
+    with pytest.raises(InvalidOptionError) as caught:
+        stream.delete_msg(seq)
+    assert caught.value.option == "seq"
