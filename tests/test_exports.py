@@ -263,5 +263,5 @@ def test_importing_starts_nothing() -> None:
         timeout=30,
     ).stdout.split()
     assert answer[0] == "1"
-    unwanted = {"asyncio", "jetstream_sync.server", "jetstream_sync.cli", "subprocess", "click"}
+    unwanted = {"asyncio", "jetstream_sync.server", "jetstream_sync.cli", "click"}
     assert unwanted & set(answer[1:]) == set()

@@ -591,7 +591,8 @@ def test_a_cluster_keeps_its_data_over_a_stop_of_all(cluster: NatsCluster) -> No
     urls = cluster.urls
     with RawClient(cluster.servers[0].port) as raw:
         raw.api("STREAM.CREATE.KEPT", name="KEPT", subjects=["kept"], num_replicas=3)
-        raw.request("kept", b"order")
+        # Another server's stream takes a moment to be known here; until then nobody responds.
+        wait_until(lambda: b'"seq":1' in raw.request("kept", b"order").replace(b" ", b""))
     cluster.stop()
     assert not any(server.is_running for server in cluster.servers)
     cluster.start()
