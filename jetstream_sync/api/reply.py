@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from ..errors import NotJSMessageError
 
-__all__ = ["Metadata", "ack_tokens", "consumer_sequence", "is_ack_subject", "metadata_of"]
+__all__ = ["Metadata", "ack_tokens", "consumer_sequence", "metadata_of"]
 
 _PREFIX: Final = b"$JS.ACK."
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -47,11 +47,6 @@ class Metadata(NamedTuple):
     def timestamp(self) -> datetime:
         """When the stream stored it, in UTC; a `datetime` drops what is below a microsecond."""
         return _EPOCH + timedelta(microseconds=self.timestamp_ns // 1000)
-
-
-def is_ack_subject(reply: bytes) -> bool:
-    """Say whether a reply subject is one that a stream sends."""
-    return reply.startswith(_PREFIX)
 
 
 def ack_tokens(reply: bytes) -> list[bytes]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from ..api.reply import Metadata, is_ack_subject, metadata_of
+from ..api.reply import Metadata, metadata_of
 from ..client.message import Msg
 from ..codec import dumps
 from ..errors import (
@@ -102,7 +102,8 @@ class JetStreamMsg(Msg):
         """
         if self._open():
             try:
-                self._core.request(self._reply, _ACK, Deadline(timeout))
+                reply = self._reply or self._no_reply()
+                self._core.request(reply, _ACK, Deadline(timeout))
             except NoRespondersError:
                 raise NoRespondersError(self.reply) from None
             self._settled = True
@@ -136,7 +137,9 @@ class JetStreamMsg(Msg):
 
         """
         if self._open():
-            self._send(_IN_PROGRESS)
+            reply = self._reply or self._no_reply()
+            command = commands.publish(reply, b"", _IN_PROGRESS)
+            self._core.writer.publish(command, len(_IN_PROGRESS))
 
     def term(self, reason: str | None = None) -> None:
         """
@@ -158,17 +161,14 @@ class JetStreamMsg(Msg):
         self._settle(_TERM + b" " + reason.encode())
 
     def _settle(self, answer: bytes) -> None:
-        if self._settled is not False and not self._open():
-            return
-        self._send(answer)
-        # Not before the answer is on its way: an ack that could not be sent may be tried again.
-        self._settled = True
+        if self._settled is False or self._open():
+            reply = self._reply or self._no_reply()
+            self._core.writer.publish_lazily(commands.publish(reply, b"", answer), len(answer))
+            # Not before the answer is on its way: an ack that could not be sent may be tried again.
+            self._settled = True
 
-    def _send(self, answer: bytes) -> None:
-        reply = self._reply
-        if not is_ack_subject(reply):
-            raise NotJSMessageError("the message did not come from a stream")
-        self._core.writer.publish_lazily(commands.publish(reply, b"", answer), len(answer))
+    def _no_reply(self) -> NoReturn:
+        raise NotJSMessageError("the message did not come from a stream: it has no reply subject")
 
     def _open(self) -> bool:
         """Say whether an answer is wanted; raise when there was one."""

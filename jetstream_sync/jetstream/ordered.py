@@ -112,15 +112,20 @@ class _Position:
             raise InvalidOptionError("max_reset_attempts", self._attempts, "must be 0 or above")
         self._first = self._config(options)
         self._start: int | None = None  # the sequence just before the first message
-        self._last: JetStreamMsg | None = None  # the last message that the user got
+        self._last = b""  # the reply subject of the last message that the user got
         self.consumer_seq = 0  # of the last message from the current consumer
-        self.delivered = 0  # messages that the user got
+        self._delivered = 0  # messages from former consumers
         self.info: ConsumerInfo | None = None  # the current consumer
+
+    @property
+    def delivered(self) -> int:
+        """How many messages the user got."""
+        return self._delivered + self.consumer_seq
 
     @property
     def stream_seq(self) -> int | None:
         """The sequence to go on behind; ``None``: where the first consumer starts."""
-        return self._start if self._last is None else int(ack_tokens(self._last.ack_subject)[3])
+        return int(ack_tokens(self._last)[3]) if self._last else self._start
 
     def _config(self, options: OrderedOptions) -> ConsumerConfig:
         """Return the config of the first consumer; checks the options."""
@@ -205,6 +210,7 @@ class _Position:
                 wait = min(2 * wait, _LONGEST_WAIT)
                 continue
             self.info = info
+            self._delivered += self.consumer_seq
             self.consumer_seq = 0
             if self._start is None and self._seeds(info):
                 self._start = info.delivered.stream_seq
@@ -225,13 +231,12 @@ class _Position:
             except Error:
                 return  # it goes by itself, after its inactive_threshold
 
-    def advance(self, msg: JetStreamMsg) -> bool:
-        """Note a message; say whether it is the next one."""
-        if consumer_sequence(msg.ack_subject) != self.consumer_seq + 1:
+    def advance(self, reply: bytes) -> bool:
+        """Note the message that has this reply subject; say whether it is the next one."""
+        if consumer_sequence(reply) != self.consumer_seq + 1:
             return False
         self.consumer_seq += 1
-        self.delivered += 1
-        self._last = msg
+        self._last = reply
         return True
 
 
@@ -244,10 +249,9 @@ class _OrderedPuller(Puller):
 
     def message(self, delivery: Delivery) -> JetStreamMsg:
         """Make the message that the user gets; raises where one before it is missing."""
-        msg = JetStreamMsg(delivery, self.core, None)
-        if not self._position.advance(msg):
+        if not self._position.advance(delivery[1]):
             raise _GapError(f"a message is missing behind {self._position.consumer_seq}")
-        return msg
+        return JetStreamMsg(delivery, self.core, None)
 
 
 class _GapError(Error):
@@ -511,7 +515,7 @@ class OrderedConsumer:
                     self._consumer = None
                 messages = []
                 for msg in fetched:
-                    if not self._position.advance(msg):
+                    if not self._position.advance(msg.ack_subject):
                         self._consumer = None
                         break
                     messages.append(msg)

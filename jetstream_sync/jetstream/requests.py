@@ -62,7 +62,9 @@ class APIRequests:
         """
         payload = b"" if body is None else dumps(body)
         try:
-            delivery = self.core.request(route, payload, deadline or self.deadline())
+            # As bytes it is not checked as a subject to publish to: the filter in a consumer's route
+            # may have wildcards. What goes into a route was checked before.
+            delivery = self.core.request(route.encode(), payload, deadline or self.deadline())
         except NoRespondersError as error:
             raise JetStreamNotEnabledError(*_NOT_ENABLED.args) from error
         answer = loads(delivery[3])
@@ -106,7 +108,9 @@ class APIRequests:
             page = answer.get(items) or []
             if page:
                 yield page
-            offset += len(page)
+            # What a cluster could not get an info of is named in "missing", and counted like the rest.
+            seen = len(page) + len(answer.get("missing") or ())
+            offset += seen
             # The total may change while we read; an empty page ends it in any case.
-            if not page or offset >= int(answer.get("total", 0)):
+            if not seen or offset >= int(answer.get("total", 0)):
                 return
