@@ -63,7 +63,9 @@ class PullRequest:
         if not _is_count(self.batch) or self.batch < 1:
             raise InvalidOptionError("batch", self.batch, "must be a whole number from 1 up")
         if not _is_count(self.max_bytes) or self.max_bytes < 0:
-            raise InvalidOptionError("max_bytes", self.max_bytes, "must be a whole number from 1 up")
+            raise InvalidOptionError(
+                "max_bytes", self.max_bytes, "must be a whole number from 1 up"
+            )
         if not self.no_wait and self.expires_ns <= 0:
             raise InvalidOptionError("timeout", self.expires_ns / _SECOND, "must be above 0")
         if self.heartbeat_ns < 0:
@@ -245,7 +247,9 @@ class PullLedger:
             return None
         self.pending_messages += batch
         if not limit:
-            return pull.request if batch == pull.request.batch else replace(pull.request, batch=batch)
+            return (
+                pull.request if batch == pull.request.batch else replace(pull.request, batch=batch)
+            )
         self.pending_bytes += size
         return replace(pull.request, batch=batch, max_bytes=size)
 

@@ -121,9 +121,7 @@ class Connection:
         """
         check_subject(subject)
         check_queue(queue)
-        return Subscription(
-            self._core, subject, queue, cb, pending_msgs_limit, pending_bytes_limit
-        )
+        return Subscription(self._core, subject, queue, cb, pending_msgs_limit, pending_bytes_limit)
 
     def new_inbox(self) -> str:
         """Return a subject for answers that nobody else uses, below the ``inbox_prefix``."""

@@ -15,7 +15,7 @@ import itertools
 import logging
 import os
 import threading
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import (
     AuthorizationError,
@@ -23,7 +23,6 @@ from ..errors import (
     BadSubscriptionError,
     ConnectionClosedError,
     ConnectionDrainingError,
-    ConnectionLostError,
     DrainTimeoutError,
     Error,
     ForkedConnectionError,
@@ -39,14 +38,12 @@ from ..net.stream import ByteStream
 from ..options import ConnectionOptions, ServerAddress
 from ..protocol import commands
 from ..protocol.auth import Credentials
-from ..protocol.parser import Delivery, Info, Messages, Operation, Ping, Pong, ServerError
+from ..protocol.parser import Delivery
 from ..protocol.session import (
     Interest,
     ServerInfo,
     Session,
     connect_fields,
-    ends_connection,
-    error_from_text,
 )
 from ..protocol.state import ConnectionStatus, Event, next_status
 from ..subjects import check_publish_subject
@@ -55,11 +52,13 @@ from .events import Events
 from .handoff import fresh
 from .link import Link
 from .pings import Pings
+from .reader import Reader
 from .request import RequestMux
+from .sink import Sink
 from .threads import after_fork, at_exit, spawn
 from .writer import Writer
 
-__all__ = ["Core", "Sink", "closed_on_purpose"]
+__all__ = ["Core", "closed_on_purpose"]
 
 log = logging.getLogger("jetstream_sync.connection")
 
@@ -67,26 +66,6 @@ log = logging.getLogger("jetstream_sync.connection")
 _REMEMBERED_SUBJECTS = 4096
 #: Seconds that close() gives to what is buffered, and to each thread to end.
 _CLOSE_PATIENCE = 1.0
-
-
-class Sink(Protocol):
-    """Where the messages of one subscription go."""
-
-    def deliver(self, deliveries: list[Delivery]) -> None:
-        """Take messages; called by the reader, must not wait."""
-        ...
-
-    def link_changed(self, *, connected: bool) -> None:
-        """Learn that the link broke, or that there is a new one; by the reader, must not wait."""
-        ...
-
-    def ended(self, reason: BaseException) -> None:
-        """Learn that nothing more will come; must not wait."""
-        ...
-
-    def finished(self, deadline: Deadline) -> bool:
-        """Wait until a callback, if there is one, has had its last message; say whether it has."""
-        ...
 
 
 class Core:
@@ -104,26 +83,32 @@ class Core:
         self.options = options
         self.name = options.name or "connection"
         self.reconnects = 0
-        self.errors_received = 0
         self._client_version = client_version
         # --- under _lock ---
         self._lock = threading.Lock()
         self.status = ConnectionStatus.CONNECTING
         self._session: Session[Sink] = Session()
         self._link: Link | None = None
-        self._cause: Error | None = None  # why the server is about to hang up, or we did
+        self._stale: StaleConnectionError | None = None  # why we broke the link ourselves
         self._threads: list[threading.Thread] = []
         # Inboxes: unguessable for others by what they share, different by their number.
         self._inbox_base = f"{options.inbox_prefix}.{os.urandom(11).hex()}"
         self._inbox_numbers = itertools.count(1)
-        # --- written by the reader alone ---
-        self._in_msgs = 0
-        self._in_bytes = 0  # of former links; the parser counts those of the current one
+        # Bytes of former links, written by the reader alone; the parser counts the current one's.
+        self._in_bytes = 0
         # --- parts with rules of their own ---
         self.events = Events(self.name, options)
         self.writer = Writer(options.pending_size, self._sending_failed)
         self._pings = Pings(
             self.writer, options.ping_interval, options.max_outstanding_pings, self._give_up_link
+        )
+        self._reader = Reader(
+            self._session.interests,
+            self.writer,
+            self._pings,
+            self.events,
+            self._informed,
+            self._forget,
         )
         self._mux = RequestMux(self)
         self._dialer = Dialer(options, self._connect_fields)
@@ -446,7 +431,12 @@ class Core:
         """Return the messages, and the bytes of their headers and payloads, that came in so far."""
         link = self._link
         size = link.parser.message_bytes if link is not None else 0
-        return self._in_msgs, self._in_bytes + size
+        return self._reader.in_msgs, self._in_bytes + size
+
+    @property
+    def errors_received(self) -> int:
+        """How many errors servers sent."""
+        return self._reader.errors_received
 
     def _tell(self, *, connected: bool) -> None:
         for interest in self.interests():
@@ -458,62 +448,13 @@ class Core:
         """Read link after link, until there is none any more."""
         link = self._link
         while link is not None:
-            error = self._read_link(link)
+            error = self._reader.read(link)
             link = self._next_link(link, error)
 
-    def _read_link(self, link: Link) -> BaseException:
-        """Read until the link breaks, and return why."""
-        stream, feed = link.stream, link.parser.feed
-        interests = self._session.interests
-        try:
-            for operation in link.early:
-                self._handle(operation)
-            while True:
-                data = stream.receive()
-                if not data:
-                    return ConnectionLostError("the server closed the connection")
-                for operation in feed(data):
-                    if operation.__class__ is Messages:
-                        interest = interests.get(operation.sid)
-                        if interest is not None:
-                            self._deliver(interest, operation.deliveries)
-                    else:
-                        self._handle(operation)
-        except OSError as error:
-            # ProtocolError is one, too: a ConnectionError.
-            return error
-
-    def _deliver(self, interest: Interest[Sink], deliveries: list[Delivery]) -> None:
-        self._in_msgs += len(deliveries)
-        interest.delivered += len(deliveries)
-        if not interest.limit or interest.delivered < interest.limit:
-            interest.sink.deliver(deliveries)
-            return
-        surplus = interest.delivered - interest.limit
-        interest.sink.deliver(deliveries[: len(deliveries) - surplus])
+    def _forget(self, interest: Interest[Sink]) -> None:
+        """Drop an interest that is complete."""
         with self._lock:
             self._session.forget(interest)
-        interest.sink.ended(limit_reached(interest.limit))
-
-    def _handle(self, operation: Operation) -> None:
-        """Handle what is no message."""
-        if isinstance(operation, Ping):
-            self.writer.append(commands.PONG)
-        elif isinstance(operation, Pong):
-            self._pings.pong()
-        elif isinstance(operation, Info):
-            self._informed(ServerInfo.from_fields(operation.fields))
-        elif isinstance(operation, ServerError):
-            self.errors_received += 1
-            error = error_from_text(operation.text)
-            if ends_connection(error):
-                self._cause = error
-            else:
-                self.events.error(error)
-        elif isinstance(operation, Messages):
-            interest = self._session.interests.get(operation.sid)
-            if interest is not None:
-                self._deliver(interest, operation.deliveries)
 
     def _informed(self, info: ServerInfo) -> None:
         """Take note of an INFO that came while connected."""
@@ -530,8 +471,8 @@ class Core:
 
     def _next_link(self, broken: Link, error: BaseException) -> Link | None:
         """Clean up after a link, and find the next one; ``None`` when it is over."""
-        cause = self._cause or error
-        self._cause = None
+        cause = self._stale or error
+        self._stale = None
         with self._lock:
             self._in_bytes += broken.parser.message_bytes
             self._link = None
@@ -597,7 +538,7 @@ class Core:
 
     def _give_up_link(self, error: StaleConnectionError) -> None:
         """Break the link, for the given reason."""
-        self._cause = error
+        self._stale = error
         link = self._link
         if link is not None:
             link.stream.shutdown()
@@ -632,11 +573,6 @@ class Core:
 
 #: Causes after which another attempt would meet the same.
 _FINAL = (ProtocolError, AuthorizationError)
-
-
-def limit_reached(limit: int) -> Error:
-    """Return the reason of a subscription that got as many messages as it asked for."""
-    return BadSubscriptionError(f"the subscription got the {limit} messages that it asked for")
 
 
 def closed_because(cause: BaseException) -> ConnectionClosedError:

@@ -85,9 +85,7 @@ def _shake_hands(
             _send(stream, handshake.receive(operation), deadline)
             if handshake.done and handshake.info is not None:
                 stream.set_timeout(None)
-                return Link(
-                    stream, parser, handshake.info, operations[position + 1 :], address
-                )
+                return Link(stream, parser, handshake.info, operations[position + 1 :], address)
 
 
 def _left(deadline: Deadline) -> float | None:

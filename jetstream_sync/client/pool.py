@@ -89,7 +89,12 @@ class ServerPool:
         known = {(entry.address.host, entry.address.port) for entry in self._entries}
         new = [
             ServerAddress(
-                address.host, address.port, current.tls, current.user, current.password, current.token
+                address.host,
+                address.port,
+                current.tls,
+                current.user,
+                current.password,
+                current.token,
             )
             for place, address in told.items()
             if place not in known

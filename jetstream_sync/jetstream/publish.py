@@ -274,7 +274,11 @@ class Publisher:
         """Give up messages whose time is up."""
         now = monotonic()
         for token, future in list(self._pending.items()):
-            if future.due is not None and future.due <= now and self._pending.pop(token, None) is not None:
+            if (
+                future.due is not None
+                and future.due <= now
+                and self._pending.pop(token, None) is not None
+            ):
                 future.failed(TimeoutError(f"no ack for {future.subject!r} in time"))
 
     def _fail_all(self, error: Error) -> None:

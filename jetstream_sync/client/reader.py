@@ -1,0 +1,114 @@
+"""
+Read one link: bytes become operations, and operations reach those whom they are for.
+
+This runs on the reader's thread, which must never wait for anything but bytes: it runs no user code, and
+takes no lock that somebody may hold while sending. An answer to the server is appended to the
+out-buffer, never sent, from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..errors import BadSubscriptionError, ConnectionLostError, Error
+from ..protocol import commands
+from ..protocol.parser import Delivery, Info, Messages, Operation, Ping, Pong, ServerError
+from ..protocol.session import Interest, ServerInfo, ends_connection, error_from_text
+from .events import Events
+from .link import Link
+from .pings import Pings
+from .sink import Sink
+from .writer import Writer
+
+__all__ = ["Reader"]
+
+
+class Reader:
+    """
+    Hands what a server sends to sinks, pings, events and the out-buffer.
+
+    Args:
+        interests: the subscription table, by sid; only looked up here.
+        writer: for answers to pings.
+        pings: told of pongs.
+        events: told of errors that end nothing.
+        informed: called with each INFO.
+        complete: called with an interest that got as many messages as it asked for.
+
+    One thread uses it.
+    """
+
+    def __init__(
+        self,
+        interests: dict[int, Interest[Sink]],
+        writer: Writer,
+        pings: Pings,
+        events: Events,
+        informed: Callable[[ServerInfo], None],
+        complete: Callable[[Interest[Sink]], None],
+    ) -> None:
+        self._interests = interests
+        self._writer = writer
+        self._pings = pings
+        self._events = events
+        self._informed = informed
+        self._complete = complete
+        #: Messages that came in for somebody, and errors that servers sent, so far.
+        self.in_msgs = 0
+        self.errors_received = 0
+        # What the server said before it hangs up.
+        self._last_words: Error | None = None
+
+    def read(self, link: Link) -> BaseException:
+        """Read a link until it breaks, and return why."""
+        receive, feed = link.stream.receive, link.parser.feed
+        self._last_words = None
+        try:
+            self._dispatch(link.early)
+            while data := receive():
+                self._dispatch(feed(data))
+        except OSError as error:
+            # A ProtocolError is one, too: a ConnectionError.
+            return self._last_words or error
+        return self._last_words or ConnectionLostError("the server closed the connection")
+
+    def _dispatch(self, operations: list[Operation]) -> None:
+        interests = self._interests
+        for operation in operations:
+            if isinstance(operation, Messages):
+                interest = interests.get(operation.sid)
+                if interest is not None:
+                    self._deliver(interest, operation.deliveries)
+            else:
+                self._handle(operation)
+
+    def _deliver(self, interest: Interest[Sink], deliveries: list[Delivery]) -> None:
+        self.in_msgs += len(deliveries)
+        interest.delivered += len(deliveries)
+        if not interest.limit or interest.delivered < interest.limit:
+            interest.sink.deliver(deliveries)
+            return
+        surplus = interest.delivered - interest.limit
+        interest.sink.deliver(deliveries[: len(deliveries) - surplus])
+        self._complete(interest)
+        interest.sink.ended(
+            BadSubscriptionError(
+                f"the subscription got the {interest.limit} messages that it asked for"
+            )
+        )
+
+    def _handle(self, operation: Operation) -> None:
+        """Handle what is no message."""
+        if isinstance(operation, Ping):
+            self._writer.append(commands.PONG)
+        elif isinstance(operation, Pong):
+            self._pings.pong()
+        elif isinstance(operation, Info):
+            self._informed(ServerInfo.from_fields(operation.fields))
+        elif isinstance(operation, ServerError):
+            self.errors_received += 1
+            error = error_from_text(operation.text)
+            if ends_connection(error):
+                self._last_words = error
+            else:
+                self._events.error(error)

@@ -1,0 +1,30 @@
+"""What a connection hands messages to."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..net.clock import Deadline
+from ..protocol.parser import Delivery
+
+__all__ = ["Sink"]
+
+
+class Sink(Protocol):
+    """Where the messages of one subscription go."""
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        """Take messages; called by the reader, must not wait."""
+        ...
+
+    def link_changed(self, *, connected: bool) -> None:
+        """Learn that the link broke, or that there is a new one; by the reader, must not wait."""
+        ...
+
+    def ended(self, reason: BaseException) -> None:
+        """Learn that nothing more will come; must not wait."""
+        ...
+
+    def finished(self, deadline: Deadline) -> bool:
+        """Wait until a callback, if there is one, has had its last message; say whether it has."""
+        ...
