@@ -3,7 +3,7 @@ The errors of jetstream_sync.
 
 Everything that the package raises on purpose is one of these::
 
-    Error
+    Error                                             the root
     ├── InvalidArgumentError (also ValueError)        you passed something that can not work
     │   ├── BadSubjectError                           a subject, queue group or reply
     │   ├── InvalidNameError                          a stream or consumer name

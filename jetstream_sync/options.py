@@ -11,13 +11,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 from urllib.parse import unquote, urlsplit
 
 from .errors import BadSubjectError, InvalidOptionError
 from .subjects import check_publish_subject
 
-__all__ = ["ConnectionOptions", "ErrorCallback", "EventCallback", "ServerAddress", "parse_servers"]
+__all__ = [
+    "ConnectOptions",
+    "ConnectionOptions",
+    "ErrorCallback",
+    "EventCallback",
+    "ServerAddress",
+    "parse_servers",
+]
 
 #: Called with what went wrong.
 ErrorCallback = Callable[[Exception], object]
@@ -102,9 +109,61 @@ def parse_servers(servers: str | Iterable[str]) -> tuple[ServerAddress, ...]:
     return tuple(ServerAddress.parse(url.strip() if isinstance(url, str) else url) for url in urls)
 
 
+class ConnectOptions(TypedDict, total=False):
+    """What `connect()` takes by name; all may be left out. Times are seconds or a `timedelta`."""
+
+    name: str
+    """What the server calls this connection in its lists and logs."""
+    user: str
+    """The user to log in as; a login in a server's URL comes first."""
+    password: str
+    """The user's password."""
+    token: str
+    """A token to log in with, instead of a user."""
+    connect_timeout: float | timedelta
+    """How long one server may take for TCP, handshake and login; default 2."""
+    allow_reconnect: bool
+    """Whether another link is sought when one breaks; default true."""
+    max_reconnect_attempts: int
+    """Failures in a row after which a server is given up; -1: never; default 60."""
+    reconnect_time_wait: float | timedelta
+    """The wait between two walks through the servers; default 2."""
+    ping_interval: float | timedelta
+    """The time between two pings; default 120."""
+    max_outstanding_pings: int
+    """Unanswered pings after which a link is given up; default 2."""
+    dont_randomize: bool
+    """Try the servers in the order in which they are given; default false."""
+    no_echo: bool
+    """Do not receive what this connection publishes itself; default false."""
+    verbose: bool
+    """Have the server confirm each command; default false."""
+    pedantic: bool
+    """Have the server check more strictly; default false."""
+    inbox_prefix: str
+    """Where answers go; default ``_INBOX``."""
+    drain_timeout: float | timedelta
+    """How long draining may take; default 30."""
+    pending_size: int
+    """Bytes that are kept while there is no link; default 2 MiB."""
+    error_cb: ErrorCallback
+    """Called with each error that no call can raise; default: it is logged. Callbacks run one after
+    the other on a thread of their own."""
+    disconnected_cb: EventCallback
+    """Called when the link broke."""
+    reconnected_cb: EventCallback
+    """Called when there is a new link."""
+    closed_cb: EventCallback
+    """Called when the connection is closed."""
+    discovered_server_cb: EventCallback
+    """Called when the cluster told of a server that was not known."""
+    lame_duck_mode_cb: EventCallback
+    """Called when the server says that it will stop soon."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ConnectionOptions:
-    """Everything that `connect()` takes; see there for what each means."""
+    """Everything that makes a connection, checked: see `ConnectOptions` for what each means."""
 
     servers: tuple[ServerAddress, ...]
     name: str | None = None

@@ -128,9 +128,9 @@ def subject_matches(pattern: str, subject: str) -> bool:
     """
     wanted = pattern.split(".")
     tokens = subject.split(".")
-    for position, token in enumerate(wanted):
-        if token == ">":
+    for position, expected in enumerate(wanted):
+        if expected == ">":
             return len(tokens) > position
-        if position >= len(tokens) or token not in ("*", tokens[position]):
+        if position >= len(tokens) or expected not in ("*", tokens[position]):
             return False
     return len(wanted) == len(tokens)

@@ -40,6 +40,8 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
     ("server", "words"): {"errors"},
     # Deadlines go all the way down; sockets do not come all the way up.
     ("jetstream", "net"): {"net.clock"},
+    # Acks and pulls are made and read by the million: as bytes, in the form that they travel in.
+    ("jetstream", "protocol"): {"protocol.commands", "protocol.parser"},
 }
 
 # Standard modules that only some places may import; everywhere else they are a mistake.
@@ -56,7 +58,7 @@ ONLY_IN: dict[str, set[str]] = {
     "socket": {"net", "server"},
     "ssl": {"net"},
     "subprocess": {"server"},
-    "threading": {"client", "server", "cli"},
+    "threading": {"client", "jetstream", "server", "cli"},
     "time": {"net", "server", "cli", "spark"},
 }
 

@@ -1,6 +1,4 @@
-"""
-Pull requests, and the account of what they still owe; ADR-37 without threads, clocks or sockets.
-"""
+"""Pull requests, and the account of what they owe: ADR-37 without threads, clocks or sockets."""
 
 from __future__ import annotations
 

@@ -90,11 +90,14 @@ def read_status(header: bytes, payload: bytes) -> PullStatus | None:
     if status.code == 100:
         return _HEARTBEAT
     text = status.description.lower()
-    for code, words, kind, error in _ROWS:
-        if code == status.code and words in text:
-            break
-    else:
-        kind, error = Kind.WARNING, PullError
+    kind, error = next(
+        (
+            (kind, error)
+            for code, words, kind, error in _ROWS
+            if code == status.code and words in text
+        ),
+        (Kind.WARNING, PullError),
+    )
     described = status.description
     if status.code == 503 and not described:
         described = "No Responders: the consumer or its stream does not exist, or has no leader now"

@@ -102,7 +102,8 @@ class Dialer:
                     with self._lock:
                         self._pool.failed(address)
             wait = self._options.reconnect_time_wait
-            if self._stopped.wait(wait + random.uniform(0, _JITTER) if wait else 0):
+            jitter = random.uniform(0, _JITTER) if wait else 0  # noqa: S311 - it keeps no secret
+            if self._stopped.wait(wait + jitter):
                 return None
 
     def stop(self) -> None:

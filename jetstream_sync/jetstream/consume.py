@@ -8,6 +8,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Protocol
 
+from typing_extensions import Self
+
 from ..client.core import Core
 from ..client.threads import spawn
 from ..errors import ConnectionClosedError, Error, IteratorClosedError, TimeoutError
@@ -125,7 +127,7 @@ class ConsumeHandle:
             return True
         return self._closed.wait(deadline.left())
 
-    def __enter__(self) -> ConsumeHandle:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -288,7 +288,7 @@ def continuous_pull(options: ContinuousOptions, max_batch: int = 0) -> Continuou
     if unknown:
         raise InvalidOptionError(min(unknown), "...", f"not one of {sorted(_CONTINUOUS)}")
     max_messages = options.get("max_messages")
-    if max_messages is None and "max_bytes" not in options and 0 < max_batch:
+    if max_messages is None and "max_bytes" not in options and max_batch > 0:
         max_messages = min(DEFAULT_MESSAGES, max_batch)
     return ContinuousPull.of(
         max_messages=max_messages,

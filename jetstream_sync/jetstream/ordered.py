@@ -486,7 +486,10 @@ class OrderedConsumer:
         Return the next messages, up to a number of messages or bytes.
 
         Args:
-            batch, timeout, max_bytes, heartbeat: as for `PullConsumer.fetch`.
+            batch: messages at most; ``None``: as many as ``max_bytes`` allows.
+            timeout: how long to wait for them, in seconds; ``None``: until the batch is complete.
+            max_bytes: bytes at most; ``None``: no limit.
+            heartbeat: as for `PullConsumer.fetch`.
 
         Returns:
             The messages in order; ``[]`` when none came in time.

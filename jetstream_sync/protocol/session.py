@@ -25,7 +25,7 @@ from ..errors import (
 from . import commands
 from .parser import Info, Operation, Ping, Pong, ServerError
 
-__all__ = ["Handshake", "Interest", "ServerInfo", "Session", "error_from_text", "ends_connection"]
+__all__ = ["Handshake", "Interest", "ServerInfo", "Session", "ends_connection", "error_from_text"]
 
 #: The protocol level that makes a server send INFO again when the cluster changes.
 _PROTOCOL_LEVEL: Final = 1
