@@ -49,13 +49,14 @@ from .errors import *  # noqa: F403 - every error of the tree, by its own __all_
 from .headers import Headers
 from .jetstream.connection import Connection, connect
 from .jetstream.consume import ConsumeHandle
-from .jetstream.consumer import PullConsumer
+from .jetstream.consumer import ContinuousOptions, PriorityOptions, PullConsumer
 from .jetstream.context import JetStream
 from .jetstream.message import JetStreamMsg
 from .jetstream.messages import MessageIterator
-from .jetstream.ordered import OrderedConsumer
+from .jetstream.ordered import OrderedConsumer, OrderedMessages, OrderedOptions
 from .jetstream.stored import StoredMsg
 from .jetstream.stream import Stream
+from .options import ConnectOptions
 from .protocol.session import ServerInfo
 from .protocol.state import ConnectionStatus
 from .version import __version__
@@ -66,12 +67,14 @@ __all__ = [
     "AccountLimits",
     "AckPolicy",
     "ClusterInfo",
+    "ConnectOptions",
     "Connection",
     "ConnectionStatus",
     "ConsumeHandle",
     "ConsumerConfig",
     "ConsumerInfo",
     "ConsumerPause",
+    "ContinuousOptions",
     "DeliverPolicy",
     "DiscardPolicy",
     "ExternalStream",
@@ -83,10 +86,13 @@ __all__ = [
     "Metadata",
     "Msg",
     "OrderedConsumer",
+    "OrderedMessages",
+    "OrderedOptions",
     "PeerInfo",
     "PersistMode",
     "Placement",
     "PriorityGroupState",
+    "PriorityOptions",
     "PriorityPolicy",
     "PubAck",
     "PullConsumer",

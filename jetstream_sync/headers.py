@@ -86,8 +86,8 @@ class Headers(MutableMapping[str, str]):
         # Lower-case name -> (name as first written, its values in order).
         self._entries: dict[str, tuple[str, list[str]]] = {}
         if isinstance(items, Headers):
-            for name, value in items.pairs():
-                self._append(name, value)
+            for known, text in items.pairs():
+                self._append(known, text)
             return
         for name, value in items.items() if isinstance(items, Mapping) else items:
             for one in (value,) if isinstance(value, str) else value:
