@@ -119,13 +119,20 @@ def demo(
     with (
         _servers(settings) as servers,
         # A demo takes seconds: a server that goes away is its end, not something to wait for.
-        connect(servers, name="jsm demo", allow_reconnect=False) as nc,
+        connect(
+            servers, name="jsm demo", allow_reconnect=False, error_cb=_told_by_the_run
+        ) as nc,
     ):
         with make_progress(env, len(orders), quiet=quiet) as progress:
             report = run_pipeline(nc, orders, plan, show=progress.show, warn=warn)
         write_report(report, env, as_json=settings.json)
     if not report.exactly_once:
         raise CommandError(report.failure(), ExitStatus.FAILED)
+
+
+def _told_by_the_run(error: Exception) -> None:
+    """Leave an error to the run, which ends with it; it should not be told twice."""
+    del error
 
 
 @contextlib.contextmanager
