@@ -396,18 +396,21 @@ class APIError(JetStreamError):
 
         Args:
             error: the decoded object, with ``code``, ``err_code`` and ``description``;
-                any of them may be missing, as in replies of old servers.
+                any of them may be missing, as in replies of old servers, and is then 0 or empty.
 
         Returns:
             An instance of the class registered for the ``err_code``, else for the ``code``,
             else of `APIError`. It is returned, not raised.
 
         """
-        code = int(error.get("code", 0))
-        err_code = int(error.get("err_code", 0))
+        code, err_code = _number(error.get("code")), _number(error.get("err_code"))
         description = str(error.get("description", ""))
         chosen = cls.by_err_code.get(err_code) or cls.by_code.get(code) or APIError
         return chosen(code, err_code, description)
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 class BadRequestError(APIError, code=400):

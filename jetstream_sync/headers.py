@@ -54,7 +54,8 @@ PIN_ID: Final = "Nats-Pin-Id"
 _VERSION: Final = b"NATS/1.0"
 # Printable ASCII without the colon, as nats-server and RFC 7230 have it.
 _NAME = re.compile(r"[!-9;-~]+")
-_LINE_BREAK = re.compile(r"[\r\n]")
+# A line break would end the value. Surrogates are fine where they stand for bytes that are not UTF-8.
+_UNFIT_FOR_VALUES = re.compile(r"[\r\n\ud800-\udc7f\udd00-\udfff]")
 
 
 class Status(NamedTuple):
@@ -90,7 +91,7 @@ class Headers(MutableMapping[str, str]):
                 self._append(known, text)
             return
         for name, value in items.items() if isinstance(items, Mapping) else items:
-            for one in (value,) if isinstance(value, str) else value:
+            for one in (value,) if isinstance(value, str) else _several(name, value):
                 self.add(name, one)
 
     def add(self, name: str, value: str) -> None:
@@ -155,7 +156,10 @@ class Headers(MutableMapping[str, str]):
                 k: v for k, (_, v) in other._entries.items()
             }
         if isinstance(other, Mapping):
-            return self == Headers(other)
+            try:
+                return self == Headers(other)
+            except InvalidHeaderError:
+                return False
         return NotImplemented
 
     __hash__ = None  # type: ignore[assignment]  # mutable, as a dict is
@@ -173,8 +177,17 @@ def _check(name: str, value: str) -> None:
         raise InvalidHeaderError(str(name), "a name is printable ASCII without a colon or spaces")
     if not isinstance(value, str):
         raise InvalidHeaderError(name, f"a value is a str, not {type(value).__name__}")
-    if _LINE_BREAK.search(value):
-        raise InvalidHeaderError(name, "a value has no line breaks")
+    if _UNFIT_FOR_VALUES.search(value):
+        raise InvalidHeaderError(name, "a value has no line breaks and no surrogates")
+
+
+def _several(name: str, values: object) -> Iterable[str]:
+    """Return what is not one value as several."""
+    if not isinstance(values, Iterable):
+        raise InvalidHeaderError(
+            str(name), f"a value is a str or a list of them, not {type(values).__name__}"
+        )
+    return values
 
 
 def encode_headers(headers: HeadersLike) -> bytes:
@@ -198,7 +211,7 @@ def encode_headers(headers: HeadersLike) -> bytes:
         lines += [f"{name}: {value}\r\n" for name, value in headers.pairs()]
     else:
         for name, values in headers.items():
-            for value in (values,) if isinstance(values, str) else values:
+            for value in (values,) if isinstance(values, str) else _several(name, values):
                 _check(name, value)
                 lines.append(f"{name}: {value}\r\n")
     lines.append("\r\n")
@@ -222,7 +235,8 @@ def parse_headers(block: bytes) -> Headers | None:
     for line in lines:
         name, colon, value = line.partition(":")
         if colon and name:
-            pairs.append((name.strip(), value.strip()))
+            # No other white space is optional (RFC 7230), so it belongs to the value.
+            pairs.append((name.strip(" \t"), value.strip(" \t")))
     return Headers._received(pairs) if pairs else None  # noqa: SLF001 - the trusted constructor
 
 
@@ -231,13 +245,14 @@ def parse_status(block: bytes) -> Status | None:
     Read the status of a header block, when it has one.
 
     Returns:
-        The status, or ``None``: the version line ends the line, or what follows is not a number.
+        The status, or ``None``: the version ends the line, or what follows is not a number of up
+        to three digits.
 
     """
     line = block[len(_VERSION) : block.find(b"\r\n")].strip()
     if not line or not block.startswith(_VERSION):
         return None
     code, _, text = line.partition(b" ")
-    if not code.isdigit():
+    if not code.isdigit() or len(code) > 3:
         return None
     return Status(int(code), text.strip().decode("utf-8", "replace"))

@@ -22,8 +22,9 @@ __all__ = [
 ]
 
 # Names become file names on the server, hence no slashes; ADR-6.
-_FORBIDDEN_IN_NAMES = re.compile(r"[\s>*./\\\x00-\x1f\x7f]")
-_FORBIDDEN_IN_SUBJECTS = re.compile(r"[\s\x00-\x1f\x7f]")
+_FORBIDDEN_IN_NAMES = re.compile(r"[\s>*./\\\x00-\x1f\x7f\ud800-\udfff]")
+# Surrogates alone are no text: they can not be sent as UTF-8.
+_FORBIDDEN_IN_SUBJECTS = re.compile(r"[\s\x00-\x1f\x7f\ud800-\udfff]")
 
 
 def check_publish_subject(subject: str) -> str:
@@ -62,7 +63,9 @@ def check_subject(subject: str) -> str:
     if not subject:
         raise BadSubjectError(subject, "it is empty")
     if _FORBIDDEN_IN_SUBJECTS.search(subject):
-        raise BadSubjectError(subject, "white space and control characters are not allowed")
+        raise BadSubjectError(
+            subject, "white space, control characters and surrogates are not allowed"
+        )
     if subject[0] == "." or subject[-1] == "." or ".." in subject:
         raise BadSubjectError(subject, "it has an empty token")
     if ">" in subject and ">" in subject.split(".")[:-1]:

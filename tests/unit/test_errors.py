@@ -1,0 +1,219 @@
+"""The error tree: drawn once, catchable by kind, fit to travel between processes."""
+
+from __future__ import annotations
+
+import builtins
+import copy
+import inspect
+import pickle
+import re
+
+import pytest
+
+from jetstream_sync import errors
+from jetstream_sync.errors import (
+    APIError,
+    BadRequestError,
+    ConsumerNotFoundError,
+    Error,
+    NotFoundError,
+    ServerError,
+    ServiceUnavailableError,
+    StreamNotFoundError,
+)
+
+CLASSES = [getattr(errors, name) for name in errors.__all__]
+
+# The err_codes that have a class of their own: the constant and the code that nats-server's
+# errors.json has for each.
+SERVER_CODES = {
+    10013: ("JSConsumerNameExistErr", 400, "ConsumerNameInUseError"),
+    10014: ("JSConsumerNotFoundErr", 404, "ConsumerNotFoundError"),
+    10026: ("JSMaximumConsumersLimitErr", 400, "MaxConsumersError"),
+    10037: ("JSNoMessageFoundErr", 404, "MessageNotFoundError"),
+    10039: ("JSNotEnabledForAccountErr", 503, "JetStreamNotEnabledForAccountError"),
+    10043: ("JSSequenceNotFoundErrF", 400, "MessageNotFoundError"),
+    10058: ("JSStreamNameExistErr", 400, "StreamNameInUseError"),
+    10059: ("JSStreamNotFoundErr", 404, "StreamNotFoundError"),
+    10060: ("JSStreamNotMatchErr", 400, "WrongStreamError"),
+    10065: ("JSStreamSubjectOverlapErr", 400, "StreamSubjectOverlapError"),
+    10070: ("JSStreamWrongLastMsgIDErrF", 400, "WrongLastMsgIDError"),
+    10071: ("JSStreamWrongLastSequenceErrF", 400, "WrongLastSequenceError"),
+    10076: ("JSNotEnabledErr", 503, "JetStreamNotEnabledError"),
+    10105: ("JSConsumerExistingActiveErr", 400, "ConsumerNameInUseError"),
+    10148: ("JSConsumerAlreadyExists", 400, "ConsumerExistsError"),
+    10149: ("JSConsumerDoesNotExist", 400, "ConsumerDoesNotExistError"),
+    10164: ("JSStreamWrongLastSequenceConstantErr", 400, "WrongLastSequenceError"),
+    10166: ("JSMessageTTLDisabledErr", 400, "MessageTTLDisabledError"),
+}
+
+
+def example(cls):
+    """Make an error with a value of its own for each field, or with a text."""
+    own = inspect.signature(cls.__init__).parameters.values()
+    parameters = [each for each in own if each.name != "self" and each.kind == 1]
+    if not parameters:
+        return cls("what went wrong")
+    by_type = {"int": 7, "float": 2.5, "bytes": b"\xff\r\n", "object": 1.5}
+    by_type["tuple[tuple[str, str], ...]"] = (("nats://a:1", "refused"), ("nats://b:2", "no"))
+    return cls(*(by_type.get(each.annotation, f"the {each.name}") for each in parameters))
+
+
+def fields(error):
+    return {name: value for name, value in vars(error).items() if not name.startswith("__")}
+
+
+def drawn():
+    """Read the trees of the module's docstring: each class and the one that it hangs on."""
+    path = []
+    for line in inspect.getdoc(errors).splitlines():
+        if root := re.match(r" {4}(\w*Error)\b", line):
+            path = [root[1]]
+            yield root[1], None
+        elif branch := re.match(r" {4}[ │]*([├└]── )?(?=\w*Error)", line):
+            depth = len(branch[0]) // 4 - 1
+            classes = re.sub(r"\(also .*?\)", "", line[branch.end() :]).split("  ")[0]
+            for name in re.findall(r"\w*Error\b", classes):
+                path[depth:] = [name]
+                yield name, path[depth - 1]
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_error_survives_pickle(cls, protocol):
+    """Spark and multiprocessing carry errors between processes: class, fields and text stay."""
+    error = example(cls)
+    again = pickle.loads(pickle.dumps(error, protocol))
+    assert type(again) is cls
+    assert again.args == error.args
+    assert fields(again) == fields(error)
+    assert str(again) == str(error)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_every_error_can_be_copied(cls, copied):
+    """One error that ends several waits is raised as a copy in each of them."""
+    error = example(cls)
+    again = copied(error)
+    assert type(again) is cls
+    assert again is not error
+    assert fields(again) == fields(error)
+    assert str(again) == str(error)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_every_text_says_what_the_fields_say(cls):
+    """The text of an error has everything that its fields have."""
+    error = example(cls)
+    text = str(error)
+    assert text
+    for value in fields(error).values():
+        for part in value if isinstance(value, tuple) else [value]:
+            for word in part if isinstance(part, tuple) else [part]:
+                assert str(word) in text
+
+
+def test_errors_with_optional_fields_have_a_text_without_them():
+    """What is not known is left out of the text."""
+    assert str(errors.NoServersError()) == "no servers to connect to"
+    assert str(errors.ProtocolError("bad")) == "bad"
+    assert str(errors.PullError(412, "")) == "412"
+
+
+def test_the_tree_in_the_docstring_is_the_tree():
+    """Every class is drawn exactly once, below the class that it derives from."""
+    tree = list(drawn())
+    names = [name for name, _ in tree]
+    # APIError is where the second tree hangs on the first.
+    assert names.count("APIError") == 2
+    names.remove("APIError")
+    assert sorted(names) == sorted(errors.__all__)
+    for name, parent in tree:
+        if parent is not None:
+            assert getattr(errors, name).__mro__[1].__name__ == parent, name
+    assert [name for name, parent in tree if parent is None] == ["Error", "APIError"]
+
+
+def test_the_tree_says_which_errors_are_built_in_ones_too():
+    """`except ValueError`, `TimeoutError` and `ConnectionError` work where the tree says so."""
+    said = dict(re.findall(r"(\w+) \(also (?:the built-in )?(\w+)\)", inspect.getdoc(errors)))
+    assert set(said.values()) == {"ValueError", "TimeoutError", "ConnectionError"}
+    for cls in CLASSES:
+        also = [base.__name__ for base in cls.__bases__ if not issubclass(base, Error)]
+        expected = [said[cls.__name__]] if cls.__name__ in said else []
+        assert also == expected or cls is Error, cls
+    for name, also in said.items():
+        assert issubclass(getattr(errors, name), getattr(builtins, also))
+
+
+def test_every_class_is_described():
+    """Every class has a docstring of its own."""
+    assert [cls for cls in CLASSES if not cls.__dict__.get("__doc__")] == []
+
+
+# --- what the server refuses --------------------------------------------------------------------
+
+
+def test_the_codes_are_nats_servers():
+    """Every err_code with a class is one of the server's, and no class stands for another one."""
+    assert set(APIError.by_err_code) == set(SERVER_CODES)
+    for err_code, (_, _, name) in SERVER_CODES.items():
+        assert APIError.by_err_code[err_code].__name__ == name
+
+
+@pytest.mark.parametrize("err_code", SERVER_CODES)
+def test_a_known_err_code_has_its_class(err_code):
+    """The err_code decides; the class derives from the one for the server's code."""
+    _, code, name = SERVER_CODES[err_code]
+    error = APIError.from_response({"code": code, "err_code": err_code, "description": "text"})
+    assert type(error) is getattr(errors, name)
+    assert (error.code, error.err_code, error.description) == (code, err_code, "text")
+    # "sequence 7 not found" comes with 400, and is none the less a message that is not there.
+    assert isinstance(error, NotFoundError if err_code == 10043 else APIError.by_code[code])
+
+
+@pytest.mark.parametrize(
+    ("code", "cls"),
+    [
+        (400, BadRequestError),
+        (404, NotFoundError),
+        (500, ServerError),
+        (503, ServiceUnavailableError),
+        (429, APIError),
+        (0, APIError),
+    ],
+)
+def test_an_unknown_err_code_has_the_class_of_its_code(code, cls):
+    """A newer server's err_code is still a bad request, or not found, or the server's fault."""
+    error = APIError.from_response({"code": code, "err_code": 19999, "description": "new"})
+    assert type(error) is cls
+    assert error.err_code == 19999
+
+
+@pytest.mark.parametrize(
+    ("response", "cls", "fields_"),
+    [
+        ({}, APIError, (0, 0, "")),
+        ({"code": 404}, NotFoundError, (404, 0, "")),
+        ({"err_code": 10059}, StreamNotFoundError, (0, 10059, "")),
+        ({"err_code": 10014, "more": [1]}, ConsumerNotFoundError, (0, 10014, "")),
+        ({"code": None, "err_code": None}, APIError, (0, 0, "")),
+        ({"code": "x", "err_code": []}, APIError, (0, 0, "")),
+    ],
+)
+def test_what_the_server_does_not_say_is_zero_or_empty(response, cls, fields_):
+    """An error object with parts missing, or of a strange type, still gives an error."""
+    error = APIError.from_response(response)
+    assert type(error) is cls
+    assert error.args == fields_
+
+
+def test_a_class_can_be_added_for_an_err_code(monkeypatch):
+    """A subclass registers itself, and is chosen from then on."""
+    monkeypatch.setattr(APIError, "by_err_code", dict(APIError.by_err_code))
+
+    class OwnError(BadRequestError, err_codes=(19998,)):
+        pass
+
+    assert type(APIError.from_response({"code": 400, "err_code": 19998})) is OwnError

@@ -1,0 +1,280 @@
+"""Headers: what goes in comes out, and nothing else gets in."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetstream_sync.errors import InvalidHeaderError
+from jetstream_sync.headers import Headers, Status, encode_headers, parse_headers, parse_status
+
+NAMES = st.text([chr(code) for code in range(33, 127) if chr(code) != ":"], min_size=1, max_size=8)
+# ADR-4: white space around a value is not part of it.
+VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=12).map(
+    lambda text: text.strip(" \t")
+)
+BYTES = st.binary(max_size=12).map(
+    lambda data: data.replace(b"\r", b"").replace(b"\n", b"").strip(b" \t")
+)
+PAIRS = st.lists(st.tuples(NAMES, VALUES), min_size=1, max_size=6)
+# Half of what comes looks like a header block.
+BLOCKS = st.binary(max_size=40) | st.builds(
+    bytes.__add__, st.sampled_from([b"NATS/1.0", b"NATS/1.0\r\n", b"NATS/1.0 "]), st.binary()
+)
+
+
+def grouped(pairs):
+    """What headers should be: the values of each name in order, whatever its case."""
+    values = {}
+    for name, value in pairs:
+        values.setdefault(name.lower(), []).append(value)
+    return values
+
+
+# --- the mapping --------------------------------------------------------------------------------
+
+
+def test_looking_up_ignores_case_and_iterating_keeps_it():
+    """Names keep the case in which they were first written."""
+    headers = Headers({"Nats-Msg-Id": "1"})
+    assert headers["nats-msg-id"] == headers["NATS-MSG-ID"] == "1"
+    assert "nats-Msg-id" in headers
+    assert list(headers) == ["Nats-Msg-Id"]
+    assert headers.get("other") is None
+    assert 5 not in headers
+
+
+def test_a_name_may_have_several_values():
+    """The mapping has the first value, `get_all()` has all of them in order."""
+    headers = Headers({"A": ["1", "2"], "B": "3"})
+    headers.add("a", "4")
+    assert headers["A"] == "1"
+    assert headers.get_all("a") == ["1", "2", "4"]
+    assert headers.get_all("none") == []
+    assert list(headers.pairs()) == [("A", "1"), ("A", "2"), ("A", "4"), ("B", "3")]
+    assert len(headers) == 2
+
+
+def test_setting_replaces_all_values():
+    """`headers[name] = value` leaves that value alone, in the case that it is written in."""
+    headers = Headers({"A": ["1", "2"]})
+    headers["a"] = "3"
+    assert list(headers.pairs()) == [("a", "3")]
+    del headers["A"]
+    assert not headers
+    with pytest.raises(KeyError):
+        del headers["A"]
+    with pytest.raises(KeyError):
+        headers["A"]
+
+
+def test_what_get_all_returns_is_a_copy():
+    """Changing the list changes no header."""
+    headers = Headers({"A": "1"})
+    headers.get_all("A").append("2")
+    assert headers.get_all("A") == ["1"]
+
+
+@given(PAIRS)
+def test_copies_are_independent(pairs):
+    """Headers made of headers, copied or pickled are equal and change on their own."""
+    headers = Headers(pairs)
+    for again in (
+        Headers(headers),
+        copy.deepcopy(headers),
+        pickle.loads(pickle.dumps(headers)),
+    ):
+        assert again == headers
+        assert list(again.pairs()) == list(headers.pairs())
+        again.add(pairs[0][0], "more")
+        assert again != headers
+
+
+@given(PAIRS)
+def test_values_are_grouped_by_name(pairs):
+    """However names are mixed, each has its values in order."""
+    headers = Headers(pairs)
+    assert {name.lower(): headers.get_all(name) for name in headers} == grouped(pairs)
+
+
+def test_equality():
+    """Headers are equal with the same values for the same names, whatever the case and order."""
+    assert Headers({"A": "1", "B": "2"}) == Headers([("b", "2"), ("a", "1")])
+    assert Headers({"A": ["1", "2"]}) != Headers({"A": ["2", "1"]})
+    assert Headers({"A": "1"}) == {"a": "1"}
+    assert Headers({"A": ["1", "2"]}) == {"A": ["1", "2"]}
+    assert Headers() != [("A", "1")]
+    with pytest.raises(TypeError):
+        hash(Headers())
+
+
+@pytest.mark.parametrize("other", [{1: "1"}, {"A": 1}, {"A": None}, {"a b": "1"}])
+def test_what_can_not_be_headers_is_not_equal(other):
+    """A comparison gives an answer, also with a mapping that can not be sent."""
+    assert Headers({"A": "1"}) != other
+
+
+@given(PAIRS)
+def test_repr_is_what_makes_it(pairs):
+    """What `repr` shows can be evaluated to equal headers."""
+    headers = Headers(pairs)
+    assert eval(repr(headers), {"Headers": Headers}) == headers
+
+
+# --- the block ----------------------------------------------------------------------------------
+
+
+def test_the_block_by_example():
+    """The version line, a line for each value, an empty line (ADR-4)."""
+    block = b"NATS/1.0\r\nHeader1: X\r\nHeader1: Y\r\nHeader2: Z\r\n\r\n"
+    assert encode_headers({"Header1": ["X", "Y"], "Header2": "Z"}) == block
+    assert encode_headers(Headers([("Header1", "X"), ("Header1", "Y"), ("Header2", "Z")])) == block
+    assert list(parse_headers(block).pairs()) == [
+        ("Header1", "X"),
+        ("Header1", "Y"),
+        ("Header2", "Z"),
+    ]
+
+
+@pytest.mark.parametrize("headers", [{}, Headers()])
+def test_no_headers_make_no_block(headers):
+    """A message without headers is a plain PUB."""
+    assert encode_headers(headers) == b""
+
+
+@given(PAIRS)
+def test_headers_survive_a_round_trip(pairs):
+    """Names, values and their order within a name arrive as they were sent."""
+    headers = Headers(pairs)
+    block = encode_headers(headers)
+    assert parse_headers(block) == headers
+    assert parse_status(block) is None
+    assert encode_headers({name: headers.get_all(name) for name in headers}) == block
+
+
+@given(st.lists(st.tuples(NAMES, BYTES), min_size=1, max_size=4))
+def test_values_that_are_not_utf8_survive_a_round_trip(pairs):
+    """What another client sent in another encoding can be read, and passed on unchanged."""
+    lines = [name.encode() + b": " + value + b"\r\n" for name, value in pairs]
+    block = b"NATS/1.0\r\n" + b"".join(lines) + b"\r\n"
+    again = encode_headers(parse_headers(block))
+    assert sorted(again.lower().split(b"\r\n")) == sorted(block.lower().split(b"\r\n"))
+
+
+@pytest.mark.parametrize("line", [b"A:1", b"A: 1", b"A:  1 ", b"A:\t1\t"])
+def test_white_space_around_a_value_is_not_part_of_it(line):
+    """It is optional, as in HTTP (ADR-4)."""
+    assert parse_headers(b"NATS/1.0\r\n" + line + b"\r\n\r\n")["A"] == "1"
+
+
+def test_a_value_may_have_colons_and_be_empty():
+    """The first colon ends the name."""
+    headers = parse_headers(b"NATS/1.0\r\nA: b:c: d\r\nEmpty:\r\n\r\n")
+    assert headers == {"A": "b:c: d", "Empty": ""}
+
+
+@pytest.mark.parametrize("name", ["", " ", "a b", "a:", ":", "ä", "a\r\nB", "a\n", "\x7f", "a\x00"])
+def test_bad_names_are_refused(name):
+    """A name is printable ASCII without a colon."""
+    for use in (
+        lambda: Headers({name: "1"}),
+        lambda: Headers().add(name, "1"),
+        lambda: Headers().__setitem__(name, "1"),
+        lambda: encode_headers({name: "1"}),
+        lambda: encode_headers({name: ["1"]}),
+    ):
+        with pytest.raises(InvalidHeaderError) as caught:
+            use()
+        assert caught.value.name == name
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["secret\r\nNats-Rollup: all", "secret\n", "\rsecret", "secret\ud800", 5, None, b"secret"],
+)
+def test_bad_values_are_refused(value):
+    """A value can not bring headers of its own, and the error does not repeat it."""
+    for use in (
+        lambda: Headers().add("A", value),
+        lambda: Headers().__setitem__("A", value),
+        lambda: encode_headers({"A": ["fine", value]}),
+        lambda: Headers([("A", value)]),
+    ):
+        with pytest.raises(InvalidHeaderError) as caught:
+            use()
+        assert caught.value.name == "A"
+        assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [None, 5, b"A"])
+def test_a_name_is_a_str(name):
+    """Anything else is refused with the same error."""
+    with pytest.raises(InvalidHeaderError):
+        Headers().add(name, "1")
+
+
+@given(st.text(st.characters(), max_size=6), st.text(st.characters(), max_size=6))
+def test_nothing_gets_in_unseen(name, value):
+    """Any name and value are either refused, or one line that reads as they are."""
+    try:
+        block = encode_headers({name: value})
+    except InvalidHeaderError:
+        return
+    assert block.count(b"\r\n") == 3
+    assert block.count(b"\n") == block.count(b"\r") == 3
+    assert list(parse_headers(block).pairs()) == [(name, value.strip(" \t"))]
+
+
+# --- the status line ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("block", "status"),
+    [
+        (b"NATS/1.0 100 Idle Heartbeat\r\n\r\n", Status(100, "Idle Heartbeat")),
+        (b"NATS/1.0 404 No Messages\r\n\r\n", Status(404, "No Messages")),
+        (b"NATS/1.0 503\r\n\r\n", Status(503, "")),
+        (b"NATS/1.0 503 \r\n\r\n", Status(503, "")),
+        (b"NATS/1.0   503   Gone  \r\n\r\n", Status(503, "Gone")),
+        (b"NATS/1.0 503\r\nNats-Subject: a.b\r\n\r\n", Status(503, "")),
+        (b"NATS/1.0 400 Bad \xff\r\n\r\n", Status(400, "Bad \ufffd")),
+        (
+            b"NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 1\r\n\r\n",
+            Status(408, "Request Timeout"),
+        ),
+        (b"NATS/1.0\r\n\r\n", None),
+        (b"NATS/1.0 \r\n\r\n", None),
+        (b"NATS/1.0\r\nStatus: 503\r\n\r\n", None),
+        (b"NATS/1.0 none\r\n\r\n", None),
+        (b"NATS/1.0 -1\r\n\r\n", None),
+        (b"NATS/1.0 5_0\r\n\r\n", None),
+        (b"NATS/1.0 \xb2\r\n\r\n", None),
+        (b"NATS/1.0 " + b"9" * 5000 + b"\r\n\r\n", None),
+        (b"HTTP/1.1 503 Gone\r\n\r\n", None),
+        (b"503\r\n\r\n", None),
+        (b"", None),
+    ],
+)
+def test_the_status_of_a_block(block, status):
+    """A status is a number behind the version; a description may follow, headers need not."""
+    assert parse_status(block) == status
+
+
+def test_a_status_message_may_have_headers():
+    """A no-responders status names its subject in a header, not in its description."""
+    block = b"NATS/1.0 503\r\nNats-Subject: a.b\r\n\r\n"
+    assert parse_headers(block) == {"Nats-Subject": "a.b"}
+    assert parse_headers(b"NATS/1.0 503\r\n\r\n") is None
+
+
+@given(BLOCKS)
+def test_reading_junk_never_fails(block):
+    """Headers are some client's bytes: whatever they are, reading them raises nothing."""
+    headers = parse_headers(block)
+    assert headers is None or len(headers) > 0
+    status = parse_status(block)
+    assert status is None or 0 <= status.code <= 999

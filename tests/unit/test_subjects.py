@@ -1,0 +1,159 @@
+"""Subjects and names: what is well formed, and what matches."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetstream_sync.errors import BadSubjectError, InvalidNameError
+from jetstream_sync.subjects import (
+    check_consumer_name,
+    check_publish_subject,
+    check_queue,
+    check_stream_name,
+    check_subject,
+    subject_matches,
+)
+
+CHECK_NAMES = {"stream": check_stream_name, "consumer": check_consumer_name}
+# White space as anybody may see it, and every other character below the printable ones.
+BLANK = [*map(chr, range(0x21)), "\x7f", "\x85", "\xa0", "\u2028", "\u3000"]
+
+TOKEN = st.text("ab", min_size=1, max_size=2)
+SUBJECT = st.lists(TOKEN, min_size=1, max_size=4).map(".".join)
+PATTERN = st.builds(
+    lambda tokens, rest: ".".join([*tokens, *rest]),
+    st.lists(TOKEN | st.just("*"), max_size=4),
+    st.sampled_from([[], [">"]]),
+).filter(bool)
+ANY_TEXT = st.text(st.characters(), max_size=8) | st.text(".*> \r\na\ud800", max_size=6)
+
+
+def matches_slowly(pattern, subject):
+    """The rule as nats-server's documents have it, as a regular expression over whole tokens."""
+    wild = {"*": r"[^.]+", ">": r".+"}
+    parts = [wild.get(token, re.escape(token)) for token in pattern.split(".")]
+    return re.fullmatch(r"\.".join(parts), subject) is not None
+
+
+@pytest.mark.parametrize(
+    "subject",
+    ["a", "a.b", "ORDERS.received", "$JS.API.INFO", "_INBOX.x", "ä.ö", "a*", "a>b", "*a.>b", "a/b"],
+)
+def test_good_subjects_come_back(subject):
+    """A subject is dot-separated tokens; a wildcard character within a token is a character."""
+    assert check_publish_subject(subject) == subject
+    assert check_subject(subject) == subject
+
+
+@pytest.mark.parametrize("subject", ["*", ">", "a.*", "*.a", "a.*.b", "a.>", "*.>"])
+def test_wildcards_are_for_subscribing(subject):
+    """`*` may be any token and `>` the last one, in what is subscribed to, not published to."""
+    assert check_subject(subject) == subject
+    with pytest.raises(BadSubjectError) as caught:
+        check_publish_subject(subject)
+    assert caught.value.subject == subject
+
+
+@pytest.mark.parametrize("subject", ["", ".", "a.", ".a", "a..b", ">.a", "a.>.b", "*.>.*"])
+def test_badly_formed_subjects_are_refused(subject):
+    """No token is empty, and nothing follows `>`."""
+    for check in (check_subject, check_publish_subject):
+        with pytest.raises(BadSubjectError) as caught:
+            check(subject)
+        assert caught.value.subject == subject
+
+
+@pytest.mark.parametrize("blank", BLANK)
+def test_white_space_and_control_characters_are_refused(blank):
+    """A blank anywhere would end a word of the protocol."""
+    for text in (blank, f"a{blank}", f"{blank}a", f"a.b{blank}c"):
+        for check in (check_subject, check_publish_subject, check_queue):
+            with pytest.raises(BadSubjectError):
+                check(text)
+        for check in CHECK_NAMES.values():
+            with pytest.raises(InvalidNameError):
+                check(text)
+
+
+@pytest.mark.parametrize("value", [None, 5, b"a", ["a"]])
+def test_only_a_str_is_a_subject(value):
+    """Anything else is refused with the error of a bad subject or name, not a TypeError."""
+    for check in (check_subject, check_publish_subject, check_queue):
+        with pytest.raises(BadSubjectError):
+            check(value)
+    for check in CHECK_NAMES.values():
+        with pytest.raises(InvalidNameError):
+            check(value)
+
+
+def test_a_queue_group_may_be_left_out_or_have_dots():
+    """An empty queue group is none; a group's name is not cut at dots."""
+    assert check_queue("") == ""
+    assert check_queue("workers.eu") == "workers.eu"
+
+
+@pytest.mark.parametrize("kind", CHECK_NAMES)
+@pytest.mark.parametrize("name", ["A", "ORDERS", "a-b_c", "ä", "a=b", "x" * 255])
+def test_good_names_come_back(kind, name):
+    """A name is one token that can be a file's name."""
+    assert CHECK_NAMES[kind](name) == name
+
+
+@pytest.mark.parametrize("kind", CHECK_NAMES)
+@pytest.mark.parametrize("name", ["", ".", "a.b", "*", "a*", ">", "a>", "a/b", "a\\b", "..", " "])
+def test_bad_names_are_refused(kind, name):
+    """A dot or wildcard would make another subject, a slash another file (ADR-6)."""
+    with pytest.raises(InvalidNameError) as caught:
+        CHECK_NAMES[kind](name)
+    assert (caught.value.kind, caught.value.name) == (kind, name)
+
+
+@given(ANY_TEXT)
+def test_what_is_not_refused_can_be_sent(text):
+    """Whatever passes a check is UTF-8, one word on a control line, and itself."""
+    for check in (check_subject, check_publish_subject, check_queue, *CHECK_NAMES.values()):
+        try:
+            assert check(text) == text
+        except (BadSubjectError, InvalidNameError):
+            continue
+        assert text.encode().split() == ([text.encode()] if text else [])
+
+
+@given(ANY_TEXT)
+def test_what_is_published_to_can_be_subscribed_to(text):
+    """The rules for publishing are those for subscribing, and no wildcards."""
+    try:
+        check_publish_subject(text)
+    except BadSubjectError:
+        return
+    assert check_subject(text) == text
+    assert subject_matches(text, text)
+
+
+@given(PATTERN, SUBJECT)
+def test_matching_is_by_whole_tokens(pattern, subject):
+    """`*` stands for one token, a final `>` for one or more, all else for itself."""
+    assert subject_matches(pattern, subject) == matches_slowly(pattern, subject)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "subject", "match"),
+    [
+        ("a.>", "a", False),
+        ("a.>", "a.b.c", True),
+        (">", "a", True),
+        ("*", "a.b", False),
+        ("*.*", "a.b", True),
+        ("a.*.c", "a.b.c", True),
+        ("a", "A", False),
+        ("a*", "ab", False),
+        ("a*", "a*", True),
+    ],
+)
+def test_matching_by_example(pattern, subject, match):
+    """The cases that people get wrong."""
+    assert subject_matches(pattern, subject) is match
