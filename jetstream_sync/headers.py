@@ -54,7 +54,8 @@ PIN_ID: Final = "Nats-Pin-Id"
 _VERSION: Final = b"NATS/1.0"
 # Printable ASCII without the colon, as nats-server and RFC 7230 have it.
 _NAME = re.compile(r"[!-9;-~]+")
-# A line break would end the value. Surrogates are fine where they stand for bytes that are not UTF-8.
+# A line break would end the value. Surrogates are fine where they stand for bytes that are not
+# UTF-8.
 _UNFIT_FOR_VALUES = re.compile(r"[\r\n\ud800-\udc7f\udd00-\udfff]")
 
 

@@ -6,6 +6,7 @@ The names and defaults are those that users of nats-py know.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -38,6 +39,22 @@ DEFAULT_PENDING_BYTES_LIMIT: Final = 128 * 1024 * 1024
 
 _SCHEMES: Final = ("nats", "tls")
 _HAS_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+# What an error may repeat of a URL: the scheme and the host. The rest of one that was not
+# understood may be part of a login, as where a password has a comma or a slash.
+_SHOWN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)?(\[[^]/]*\]?|[^:/?#\s]*)")
+# Locks take no more than this many seconds, about 292 years.
+_LONGEST: Final = 9e9
+
+_TEXTS: Final = ("name", "user", "password", "token")
+_SWITCHES: Final = ("allow_reconnect", "dont_randomize", "no_echo", "verbose", "pedantic")
+_CALLBACKS: Final = (
+    "error_cb",
+    "disconnected_cb",
+    "reconnected_cb",
+    "closed_cb",
+    "discovered_server_cb",
+    "lame_duck_mode_cb",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,29 +81,39 @@ class ServerAddress:
 
         Args:
             text: ``nats://host:port``, ``tls://host:port``, ``host:port`` or ``host``; a login may
-                stand in front of the host, as ``user:password@`` or ``token@``.
+                stand in front of the host, as ``user:password@`` or ``token@``, where
+                ``/ ? # @ , :`` and white space are written as ``%2F`` and so on.
 
         Raises:
             InvalidOptionError: it is not such a URL; the error does not repeat a login.
 
         """
-        if not isinstance(text, str) or not text.strip():
-            raise InvalidOptionError("servers", text, "a server is a URL, nats://host:port")
-        shown = text.rpartition("@")[2]
+        if not isinstance(text, str):
+            raise InvalidOptionError("servers", "...", "a server is a URL, nats://host:port")
+        found = _SHOWN.match(text.rpartition("@")[2])
+        shown = found[0] if found else ""
+        if any(character.isspace() for character in text):
+            raise InvalidOptionError("servers", shown, "a URL has no white space")
         try:
             parts = urlsplit(text if _HAS_SCHEME.match(text) else f"nats://{text}")
-            port = parts.port or DEFAULT_PORT
-        except ValueError as error:
-            raise InvalidOptionError("servers", shown, str(error)) from None
+            port = DEFAULT_PORT if parts.port is None else parts.port
+        except ValueError:
+            raise InvalidOptionError(
+                "servers", shown, "it is not a URL with a port from 1 to 65535"
+            ) from None
         if parts.scheme not in _SCHEMES:
             raise InvalidOptionError("servers", shown, "the scheme is nats:// or tls://")
         if not parts.hostname:
             raise InvalidOptionError("servers", shown, "there is no host name")
-        if any(character <= " " for character in parts.hostname):
-            raise InvalidOptionError("servers", shown, "a host name has no white space")
+        if port == 0:
+            raise InvalidOptionError("servers", shown, "the port is from 1 to 65535")
+        if parts.path not in ("", "/") or parts.query or parts.fragment:
+            raise InvalidOptionError("servers", shown, "nothing follows the port")
         user = unquote(parts.username) if parts.username else None
         password = unquote(parts.password) if parts.password is not None else None
         token = None
+        if user is None and password:
+            raise InvalidOptionError("servers", shown, "a password needs a user")
         if user is not None and password is None:
             user, token = None, user
         return cls(parts.hostname, port, parts.scheme == "tls", user, password, token)
@@ -103,6 +130,8 @@ def parse_servers(servers: str | Iterable[str]) -> tuple[ServerAddress, ...]:
         InvalidOptionError: there is none, or one is not a URL.
 
     """
+    if not isinstance(servers, Iterable):
+        raise InvalidOptionError("servers", servers, "a server is a URL, nats://host:port")
     urls = servers.split(",") if isinstance(servers, str) else list(servers)
     if not urls:
         raise InvalidOptionError("servers", servers, "at least one server is needed")
@@ -202,20 +231,28 @@ class ConnectionOptions:
 
         """
         known = [each.name for each in fields(cls) if each.name != "servers"]
-        for name, value in options.items():
+        for name in options:
             if name not in known:
                 close = get_close_matches(name, known, 1)
                 hint = f"; did you mean {close[0]}?" if close else ""
-                raise InvalidOptionError(name, value, f"there is no such option{hint}")
+                # The value is not repeated: it may be a secret under a name with a slip.
+                raise InvalidOptionError(name, "...", f"there is no such option{hint}")
         return cls(servers=servers, **options)
 
     def __post_init__(self) -> None:
+        for option in _TEXTS:
+            if not isinstance(getattr(self, option), (str, type(None))):
+                raise InvalidOptionError(option, "...", "must be a str")
+        for option in _SWITCHES:
+            if not isinstance(getattr(self, option), bool):
+                raise InvalidOptionError(option, getattr(self, option), "must be true or false")
+        for option in _CALLBACKS:
+            if getattr(self, option) is not None and not callable(getattr(self, option)):
+                raise InvalidOptionError(option, getattr(self, option), "must be a function")
         for option in ("connect_timeout", "ping_interval", "drain_timeout"):
-            self._in_seconds(option)
-            if getattr(self, option) <= 0:
+            if self._in_seconds(option) <= 0:
                 raise InvalidOptionError(option, getattr(self, option), "must be above 0")
-        self._in_seconds("reconnect_time_wait")
-        if self.reconnect_time_wait < 0:
+        if self._in_seconds("reconnect_time_wait") < 0:
             raise InvalidOptionError(
                 "reconnect_time_wait", self.reconnect_time_wait, "must be 0 or above"
             )
@@ -231,13 +268,15 @@ class ConnectionOptions:
         if self.password is not None and self.user is None:
             raise InvalidOptionError("password", "...", "a password needs a user")
 
-    def _in_seconds(self, option: str) -> None:
+    def _in_seconds(self, option: str) -> float:
         value = getattr(self, option)
         if isinstance(value, timedelta):
             value = value.total_seconds()
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
             raise InvalidOptionError(option, value, "a time is a number of seconds or a timedelta")
-        object.__setattr__(self, option, float(value))
+        value = float(min(value, _LONGEST))
+        object.__setattr__(self, option, value)
+        return value
 
 
 def _at_least(option: str, value: object, least: int) -> None:

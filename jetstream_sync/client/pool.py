@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from dataclasses import dataclass
 
+from ..errors import InvalidOptionError
 from ..options import ServerAddress
 
 __all__ = ["ServerPool"]
@@ -51,7 +53,7 @@ class ServerPool:
             if entry.address == address:
                 self._entries.remove(entry)
                 entry.failures += 1
-                if self._max_failures < 0 or entry.failures <= self._max_failures:
+                if self._max_failures < 0 or entry.failures < self._max_failures:
                     self._entries.append(entry)
                 return
 
@@ -66,19 +68,20 @@ class ServerPool:
         Take the servers that a cluster told of, and return those that are new.
 
         Those that were told of before and are gone now are forgotten, except the current one. An
-        empty list changes nothing: a server that is alone sends none.
+        empty list changes nothing: a server that is alone sends none. What is no address is left out.
 
         Args:
             urls: ``host:port`` of each.
             current: the server that is connected to, whose login and TLS setting they inherit.
 
         """
-        if not urls:
-            return []
         told = {}
         for url in urls:
-            address = ServerAddress.parse(url)
-            told[address.host, address.port] = address
+            with contextlib.suppress(InvalidOptionError):
+                address = ServerAddress.parse(url)
+                told[address.host, address.port] = address
+        if not told:
+            return []
         self._entries = [
             entry
             for entry in self._entries

@@ -1,0 +1,134 @@
+"""The account of what waits in a mailbox: messages are exact, bytes to one batch."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from jetstream_sync.client.backlog import Backlog
+
+SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=6)
+
+
+def batch(*sizes):
+    """Messages of these sizes, of which a third is headers; subject and reply do not count."""
+    return [(b"subject", b"reply", b"h" * (n // 3), b"p" * (n - n // 3)) for n in sizes]
+
+
+def test_without_limits_everything_is_admitted():
+    """0 and less are no limit."""
+    for backlog in (Backlog(0, 0), Backlog(-1, -1)):
+        assert backlog.admit(batch(*[10] * 1000), 0) == 1000
+        assert backlog.pending_bytes == 10_000
+
+
+@pytest.mark.parametrize(("waiting", "admitted"), [(0, 3), (1, 3), (2, 3), (3, 2), (4, 1), (5, 0)])
+def test_the_limit_of_messages_is_exact(waiting, admitted):
+    """As many are admitted as there is room for, and counted."""
+    backlog = Backlog(5, 0)
+    assert backlog.admit(batch(*[1] * waiting), 0) == waiting
+    assert backlog.admit(batch(1, 1, 1), waiting) == admitted
+    assert backlog.pending_bytes == waiting + admitted
+
+
+def test_more_may_wait_than_the_limit_allows():
+    """Where the limit was passed before, nothing is admitted, and nothing breaks."""
+    backlog = Backlog(5, 0)
+    assert backlog.admit(batch(1), 9) == 0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "admitted"),
+    [([10], 1), ([11], 0), ([4, 6], 2), ([4, 7], 1), ([4, 7, 1], 1), ([0], 1)],
+)
+def test_the_limit_of_bytes_is_exact_in_an_empty_mailbox(sizes, admitted):
+    """Messages are admitted in order until one does not fit; none after that one is."""
+    backlog = Backlog(0, 10)
+    assert backlog.admit(batch(*sizes), 0) == admitted
+    assert backlog.pending_bytes == sum(sizes[:admitted])
+
+
+def test_a_half_read_batch_counts_in_full():
+    """Bytes are given back when the last message of their batch is taken."""
+    backlog = Backlog(0, 10)
+    assert backlog.admit(batch(5, 5), 0) == 2
+    assert backlog.admit(batch(1), 1) == 0
+    assert backlog.pending_bytes == 10
+    assert backlog.admit(batch(1), 0) == 1
+    assert backlog.pending_bytes == 1
+
+
+def test_settling_forgets_what_is_read():
+    """The statistics are brought up to date without admitting anything."""
+    backlog = Backlog(0, 100)
+    backlog.admit(batch(5, 5), 0)
+    backlog.admit(batch(7), 2)
+    backlog.settle(1)
+    assert backlog.pending_bytes == 7
+    backlog.settle(0)
+    assert backlog.pending_bytes == 0
+
+
+def test_both_limits():
+    """The stricter one counts."""
+    backlog = Backlog(2, 10)
+    assert backlog.admit(batch(1, 1, 1), 0) == 2
+    assert Backlog(2, 10).admit(batch(9, 9), 0) == 1
+
+
+@given(SIZES, st.integers(1, 6), st.integers(1, 20))
+def test_the_longest_start_that_fits_is_admitted(sizes, msgs_limit, bytes_limit):
+    """In an empty mailbox both limits are exact."""
+    fits = 0
+    while fits < min(len(sizes), msgs_limit) and sum(sizes[: fits + 1]) <= bytes_limit:
+        fits += 1
+    assert Backlog(msgs_limit, bytes_limit).admit(batch(*sizes), 0) == fits
+
+
+class Mailbox(RuleBasedStateMachine):
+    """A mailbox that is filled and read in any order, with the truth beside the account."""
+
+    def __init__(self):
+        super().__init__()
+        self.backlog = Backlog(8, 40)
+        self.batches = deque()  # what is left of each admitted batch, and its size
+
+    def waiting(self):
+        return sum(len(left) for left, _ in self.batches)
+
+    @rule(sizes=SIZES)
+    def put(self, sizes):
+        waiting = self.waiting()
+        counted = sum(full for left, full in self.batches if left)
+        fits = 0
+        while fits < len(sizes) and waiting + fits < 8 and counted + sum(sizes[: fits + 1]) <= 40:
+            fits += 1
+        assert self.backlog.admit(batch(*sizes), waiting) == fits
+        if fits:
+            self.batches.append((sizes[:fits], sum(sizes[:fits])))
+
+    @precondition(lambda self: self.waiting())
+    @rule(count=st.integers(1, 8))
+    def take(self, count):
+        for _ in range(min(count, self.waiting())):
+            self.batches[0][0].pop()
+            if not self.batches[0][0]:
+                self.batches.popleft()
+
+    @rule()
+    def settle(self):
+        self.backlog.settle(self.waiting())
+        assert self.backlog.pending_bytes == sum(full for _, full in self.batches)
+
+    @invariant()
+    def never_below_the_truth(self):
+        """Until it is settled, the account may have too much, never too little."""
+        there = sum(sum(left) for left, _ in self.batches)
+        assert there <= self.backlog.pending_bytes <= 40
+
+
+TestMailbox = Mailbox.TestCase

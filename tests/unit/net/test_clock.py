@@ -1,0 +1,111 @@
+"""Deadlines: made once from a timeout, and asked again and again what is left."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+
+from jetstream_sync.errors import InvalidOptionError
+from jetstream_sync.net import clock
+from jetstream_sync.net.clock import FOREVER, Deadline, seconds
+
+
+class Time:
+    """A monotonic clock that stands still until it is told to move."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def time(monkeypatch):
+    stopped = Time()
+    monkeypatch.setattr(clock, "monotonic", stopped)
+    return stopped
+
+
+@pytest.mark.parametrize("timeout", [2, 2.0, timedelta(seconds=2)])
+def test_a_deadline_comes_when_the_time_is_over(time, timeout):
+    """What is left shrinks with the clock, and is never below 0."""
+    deadline = Deadline(timeout)
+    assert (deadline.left(), deadline.lock_timeout(), deadline.expired()) == (2.0, 2.0, False)
+    time.now += 1.5
+    assert (deadline.left(), deadline.lock_timeout(), deadline.expired()) == (0.5, 0.5, False)
+    time.now += 0.5
+    assert (deadline.left(), deadline.lock_timeout(), deadline.expired()) == (0.0, 0.0, True)
+    time.now += 1
+    assert (deadline.left(), deadline.lock_timeout(), deadline.expired()) == (0.0, 0.0, True)
+
+
+@pytest.mark.usefixtures("time")
+@pytest.mark.parametrize("timeout", [0, 0.0, -1, -0.5, timedelta(0), timedelta(-1), float("-inf")])
+def test_zero_or_less_has_come(timeout):
+    """Such a timeout means: look once."""
+    deadline = Deadline(timeout)
+    assert (deadline.left(), deadline.lock_timeout(), deadline.expired()) == (0.0, 0.0, True)
+
+
+@pytest.mark.parametrize("deadline", [Deadline(None), FOREVER])
+def test_none_never_comes(time, deadline):
+    """There is no limit then; a lock spells that -1."""
+    time.now += 1e12
+    assert (deadline.left(), deadline.lock_timeout(), deadline.expired()) == (None, -1, False)
+
+
+@pytest.mark.usefixtures("time")
+@pytest.mark.parametrize("timeout", [float("inf"), 1e300, timedelta.max])
+def test_a_lock_can_wait_for_any_timeout(timeout):
+    """A timeout above what a lock takes is as long as a lock takes."""
+    left = Deadline(timeout).lock_timeout()
+    assert 200 * 365 * 86400 < left <= threading.TIMEOUT_MAX
+    assert threading.Lock().acquire(timeout=left)
+
+
+@pytest.mark.parametrize("timeout", [True, False, float("nan"), "1", b"1", 1j, []])
+def test_what_is_no_time_is_refused(timeout):
+    """The error names the option that the time was given as."""
+    with pytest.raises(InvalidOptionError) as caught:
+        Deadline(timeout)
+    assert caught.value.option == "timeout"
+    with pytest.raises(InvalidOptionError) as caught:
+        seconds(timeout, "max_wait")
+    assert caught.value.option == "max_wait"
+
+
+@pytest.mark.parametrize("timeout", [1, 0, -2.5])
+def test_seconds_are_what_was_given(timeout):
+    """A number of seconds is left as it is, a `timedelta` converted."""
+    assert seconds(timeout) == timeout
+    assert seconds(timedelta(milliseconds=1500)) == 1.5
+
+
+@pytest.mark.usefixtures("time")
+@pytest.mark.parametrize(
+    ("first", "second", "left"),
+    [(5, 1, 1.0), (1, 5, 1.0), (None, 5, 5.0), (5, -1, 0.0), (0, 5, 0.0), (5, timedelta(0), 0.0)],
+)
+def test_sooner_is_the_one_that_comes_first(first, second, left):
+    """A step of a longer task has its own limit, and that of the task."""
+    assert Deadline(first).sooner(second).left() == left
+
+
+def test_a_deadline_is_made_once(time):
+    """Making another one of it later does not start the time anew."""
+    deadline = Deadline(2)
+    time.now += 1
+    assert deadline.sooner(5).left() == 1.0
+    assert deadline.sooner(0.5).left() == 0.5
+    assert deadline.left() == 1.0
+
+
+def test_the_clock_does_not_go_back():
+    """The clock is the monotonic one."""
+    first = clock.monotonic()
+    assert clock.monotonic() >= first
+    assert clock.time.get_clock_info("monotonic").adjustable is False
+    assert clock.monotonic is clock.time.monotonic

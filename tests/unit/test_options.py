@@ -1,0 +1,306 @@
+"""Options: every bad value is refused at the door, by name, and no secret is repeated."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+import typing
+from datetime import timedelta
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetstream_sync.errors import InvalidOptionError
+from jetstream_sync.options import ConnectionOptions, ConnectOptions, ServerAddress, parse_servers
+
+SERVERS = (ServerAddress("h", 4222),)
+NAN, INF = float("nan"), float("inf")
+TIMES = ["connect_timeout", "reconnect_time_wait", "ping_interval", "drain_timeout"]
+SWITCHES = ["allow_reconnect", "dont_randomize", "no_echo", "verbose", "pedantic"]
+TEXTS = ["name", "user", "password", "token"]
+CALLBACKS = [
+    each.name for each in dataclasses.fields(ConnectionOptions) if each.name.endswith("_cb")
+]
+
+NOT_TIMES = [True, False, None, "2", NAN, b"2", 1j, []]
+NOT_COUNTS = [True, False, None, "2", 2.0, NAN, []]
+BAD = {
+    **{key: [*NOT_TIMES, -1, -0.001, -INF, timedelta(seconds=-1)] for key in TIMES},
+    **{key: [None, 0, 1, "false", "no", ""] for key in SWITCHES},
+    **{key: [5, b"x", True, ["x"]] for key in TEXTS},
+    **{key: [5, "print", True] for key in CALLBACKS},
+    "max_reconnect_attempts": [*NOT_COUNTS, -2],
+    "max_outstanding_pings": [*NOT_COUNTS, 0, -1],
+    "pending_size": [*NOT_COUNTS, -1],
+    "inbox_prefix": [None, 5, "", "a b", "a.*", ">", "a.", ".a", "a..b", "a\r\nPUB x 0"],
+}
+for positive in ("connect_timeout", "ping_interval", "drain_timeout"):
+    BAD[positive] = [*BAD[positive], 0, 0.0, timedelta(0)]
+
+
+def made(**options):
+    return ConnectionOptions.of(SERVERS, options)
+
+
+# --- options ------------------------------------------------------------------------------------
+
+
+def test_every_option_has_bad_values():
+    """No option is left out of the tests below, and `connect()` names each one."""
+    options = {each.name for each in dataclasses.fields(ConnectionOptions)} - {"servers"}
+    assert options == set(BAD)
+    assert options == typing.get_type_hints(ConnectOptions).keys()
+
+
+@pytest.mark.parametrize(("option", "value"), [(o, v) for o, values in BAD.items() for v in values])
+def test_bad_values_are_refused_by_name(option, value):
+    """The error names the option."""
+    with pytest.raises(InvalidOptionError) as caught:
+        made(user="u", **{option: value}) if option == "password" else made(**{option: value})
+    assert caught.value.option == option
+    assert str(caught.value).startswith(f"{option}=")
+
+
+@pytest.mark.parametrize("option", TIMES)
+@pytest.mark.parametrize("value", [1, 1.0, timedelta(seconds=1)])
+def test_a_time_is_seconds_or_a_timedelta(option, value):
+    """Whatever was given, the record has seconds."""
+    seconds = getattr(made(**{option: value}), option)
+    assert seconds == 1.0
+    assert type(seconds) is float
+
+
+@pytest.mark.parametrize("option", TIMES)
+@pytest.mark.parametrize("value", [INF, timedelta.max, 1e300])
+def test_a_time_may_be_very_long(option, value):
+    """For ever is as long as a lock can wait, which is nearly 300 years."""
+    assert 200 * 365 * 86400 < getattr(made(**{option: value}), option) < 2**63 / 1e9
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"reconnect_time_wait": 0},
+        {"max_reconnect_attempts": -1},
+        {"max_reconnect_attempts": 0},
+        {"pending_size": 0},
+        {"max_outstanding_pings": 1},
+        {"inbox_prefix": "_INBOX.me"},
+        {"user": "u"},
+        {"user": "u", "password": ""},
+        {"token": "t"},
+        {"name": ""},
+        {"error_cb": print, "closed_cb": None},
+    ],
+)
+def test_values_at_the_edge_are_taken(options):
+    """What is allowed is in the record as it was given."""
+    got = made(**options)
+    for option, value in options.items():
+        assert getattr(got, option) == value
+
+
+@pytest.mark.parametrize(
+    ("options", "blamed"),
+    [
+        ({"token": "s3cret", "user": "u"}, "token"),
+        ({"token": "s3cret", "user": "u", "password": "s3cret"}, "token"),
+        ({"password": "s3cret"}, "password"),
+        ({"password": "s3cret", "token": "s3cret"}, "password"),
+    ],
+)
+def test_logins_that_exclude_each_other(options, blamed):
+    """A token excludes a user, a password needs one; the secret is not repeated."""
+    with pytest.raises(InvalidOptionError) as caught:
+        made(**options)
+    assert caught.value.option == blamed
+    assert "s3cret" not in repr(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("pasword", "password"), ("ping_intervall", "ping_interval"), ("servers", None), ("q", None)],
+)
+def test_unknown_options_are_refused_with_a_hint(name, hint):
+    """A slip in a name is not ignored, and its value, which may be a secret, not repeated."""
+    with pytest.raises(InvalidOptionError) as caught:
+        ConnectionOptions.of(SERVERS, {name: "s3cret"})
+    assert caught.value.option == name
+    assert ("did you mean" in str(caught.value)) == (hint is not None)
+    assert hint is None or f"did you mean {hint}?" in str(caught.value)
+    assert "s3cret" not in str(caught.value) + repr(caught.value)
+
+
+def test_secrets_do_not_show():
+    """Neither options nor addresses show a login in `repr` or `str`."""
+    options = ConnectionOptions.of(
+        parse_servers("nats://s3cret1:s3cret2@a,s3cret3@b"),
+        {"user": "s3cret4", "password": "s3cret5"},
+    )
+    assert "s3cret" not in f"{options!r} {options}"
+    assert "s3cret" not in "".join(f"{each!r} {each} {each.url}" for each in options.servers)
+    assert "s3cret" not in f"{made(token='s3cret')!r}"
+
+
+def test_options_do_not_change():
+    """Options are a value: they can be shared, copied and pickled."""
+    options = made(user="u", password="p", ping_interval=1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.user = "v"
+    assert pickle.loads(pickle.dumps(options)) == options == copy.deepcopy(options)
+
+
+# --- servers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("h", ServerAddress("h", 4222)),
+        ("h:1", ServerAddress("h", 1)),
+        ("h:", ServerAddress("h", 4222)),
+        ("nats://h", ServerAddress("h", 4222)),
+        ("nats://h:65535", ServerAddress("h", 65535)),
+        ("NATS://Host.Example:1/", ServerAddress("host.example", 1)),
+        ("tls://h:1", ServerAddress("h", 1, tls=True)),
+        ("nats://127.0.0.1:1", ServerAddress("127.0.0.1", 1)),
+        ("nats://[::1]:1", ServerAddress("::1", 1)),
+        ("[fe80::1]", ServerAddress("fe80::1", 4222)),
+        ("nats://u:p@h", ServerAddress("h", 4222, user="u", password="p")),
+        ("u:p@h:1", ServerAddress("h", 1, user="u", password="p")),
+        ("nats://u:@h", ServerAddress("h", 4222, user="u", password="")),
+        ("nats://t@h", ServerAddress("h", 4222, token="t")),
+        ("t@[::1]:1", ServerAddress("::1", 1, token="t")),
+        ("nats://@h", ServerAddress("h", 4222)),
+        ("nats://a%40b:p%3A%2F%20@h", ServerAddress("h", 4222, user="a@b", password="p:/ ")),
+        ("nats://%C3%A4:%2C@h", ServerAddress("h", 4222, user="ä", password=",")),
+    ],
+)
+def test_urls(text, address):
+    """A URL is a host, with or without a scheme, a login and a port."""
+    assert ServerAddress.parse(text) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "nats://",
+        "nats://:4222",
+        ":4222",
+        "h:0",
+        "h:65536",
+        "h:-1",
+        "h:+1",
+        "h:1_0",
+        "h:x",
+        "h:1:2",
+        "http://h",
+        "ws://h:80",
+        "nats:///h",
+        "nats:h",
+        "nats://[::1",
+        "::1",
+        "a b",
+        "a\r\nb",
+        "a\tb:1",
+        "nats://h:1/path",
+        "nats://h:1?query=1",
+        "nats://h:1#fragment",
+        "nats://:p@h",
+        None,
+        5,
+        b"nats://h",
+    ],
+)
+def test_what_is_no_url_is_refused(text):
+    """The error names the option, whatever is wrong."""
+    with pytest.raises(InvalidOptionError) as caught:
+        ServerAddress.parse(text)
+    assert caught.value.option == "servers"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://u:s3cret@h",
+        "nats://u:s3cret@h:port",
+        "nats://u:s3cret@",
+        "nats://u:s3cret@h/x",
+        "nats://u:s3cret/x@h",
+        "nats://u:12/s3cret@h",
+        "nats://u:12?s3cret@h",
+        "nats://u:12#s3cret@h",
+        "nats://u:s3cret,x@h",
+        "nats://u:s[3cret@h",
+        "nats://u:p s3cret@h",
+        "nats://u:s3cret,x y@h",
+        "nats://s3cret@h:99999",
+        "u:s3cret\u2100@h",
+        b"nats://u:s3cret@h",
+    ],
+)
+def test_errors_do_not_repeat_a_login(text):
+    """However a URL is broken, what may be a password is not in the error."""
+    with pytest.raises(InvalidOptionError) as caught:
+        parse_servers(text if isinstance(text, str) else [text])
+    shown = f"{caught.value} {caught.value!r} {caught.value.__cause__}"
+    assert "s3cret" not in shown
+    assert "3cret" not in shown
+
+
+@given(st.text(min_size=1, max_size=8), st.text(max_size=8))
+def test_a_quoted_login_comes_out_as_it_is(user, password):
+    """Any user, password or token can be in a URL, percent-encoded."""
+    quoted = quote(user, safe=""), quote(password, safe="")
+    address = ServerAddress.parse(f"nats://{quoted[0]}:{quoted[1]}@h")
+    assert (address.user, address.password, address.token) == (user, password, None)
+    address = ServerAddress.parse(f"nats://{quoted[0]}@h")
+    assert (address.user, address.password, address.token) == (None, None, user)
+
+
+@given(st.text(st.characters(), max_size=12) | st.text("na:/@[]%.,1 ", max_size=12))
+def test_any_text_is_an_address_or_refused(text):
+    """Nothing but the documented error comes of a bad URL; a good one can be read again."""
+    try:
+        address = ServerAddress.parse(text)
+    except InvalidOptionError:
+        return
+    assert 1 <= address.port <= 65535
+    assert address.host
+    again = ServerAddress.parse(address.url)
+    assert (again.host, again.port, again.tls) == (address.host, address.port, address.tls)
+
+
+@pytest.mark.parametrize(
+    ("servers", "hosts"),
+    [
+        ("a", ["a"]),
+        ("a,b", ["a", "b"]),
+        ("nats://a:1, tls://b:2 ,c", ["a", "b", "c"]),
+        (["a", "b"], ["a", "b"]),
+        (("a",), ["a"]),
+        (iter(["b", " a "]), ["b", "a"]),
+    ],
+)
+def test_several_servers(servers, hosts):
+    """One URL, several with commas between them, or any iterable; in order."""
+    assert [each.host for each in parse_servers(servers)] == hosts
+
+
+@pytest.mark.parametrize("servers", ["", [], (), "a,", "a,,b", [""], ["a", None], None, 5, [5]])
+def test_bad_lists_of_servers(servers):
+    """There is at least one server, and none is empty."""
+    with pytest.raises(InvalidOptionError) as caught:
+        parse_servers(servers)
+    assert caught.value.option == "servers"
+
+
+def test_the_url_of_an_address():
+    """It has the scheme and the port, brackets for IPv6, and no login."""
+    assert ServerAddress("h", 1, tls=True).url == "tls://h:1"
+    assert ServerAddress("::1", 4222, user="u", password="p").url == "nats://[::1]:4222"
