@@ -11,6 +11,8 @@ Rules:
    future is settled once, by an ack, a refusal, its time, a lost link, or the end of the connection.
 2. ``_room`` guards nothing but waiting: publishers wait on it for room in the window, and
    `publish_async_completed` for an empty one.
+3. The thread looks for overdue acks while any are awaited. When none were for a while it sleeps
+   until something comes, and says so in ``_asleep``: who publishes then wakes it.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from ..client.mailbox import Mailbox
 from ..client.threads import spawn
 from ..codec import loads
 from ..errors import (
+    BadSubscriptionError,
+    ConnectionDrainingError,
     ConnectionLostError,
     Error,
     NoRespondersError,
@@ -46,11 +50,18 @@ DEFAULT_WINDOW: Final = 4000
 #: ADR-22: a stream that does not answer is asked again so often, after so many seconds.
 _RETRIES: Final = 2
 _RETRY_WAIT: Final = 0.25
+#: Seconds that an answer may take at least, for another attempt to make sense.
+_ROUND_TRIP: Final = 0.05
 #: Seconds between two looks for acks that are overdue.
 _SWEEP: Final = 0.5
 
+#: Looks without anything to look for, after which the thread goes to sleep.
+_QUIET_SWEEPS: Final = 4
+
 #: Put among the acks when the link broke.
 _LINK_DOWN: Final[Delivery] = (b"", b"", b"down", b"")
+#: Put among the acks to wake the thread.
+_WAKE: Final[Delivery] = (b"", b"", b"wake", b"")
 
 
 class Publisher:
@@ -78,6 +89,8 @@ class Publisher:
         self._again: list[tuple[float, bytes, PubAckFuture]] = []
         self._start = threading.Lock()
         self._reply_prefix = b""  # set once the inbox is subscribed to, under _start
+        self._thread: threading.Thread | None = None
+        self._asleep = False  # whether the thread waits for somebody to wake it
         self._room = threading.Condition()
         self._waiting = 0  # how many wait on _room, under it
 
@@ -96,10 +109,11 @@ class Publisher:
             try:
                 answer = self._core.request(subject, payload, deadline, headers)
             except NoRespondersError:
-                # A stream that has no leader for a moment looks like no stream.
-                if retries_left and not deadline.expired():
-                    left = deadline.left()
-                    self._core.wait_closed(_RETRY_WAIT if left is None else min(left, _RETRY_WAIT))
+                # A stream that has no leader for a moment looks like no stream. Without the time
+                # for another answer, nobody would learn what is wrong.
+                left = deadline.left()
+                if retries_left and (left is None or left > _RETRY_WAIT + _ROUND_TRIP):
+                    self._core.wait_closed(_RETRY_WAIT)
                     continue
                 break
             return PubAck.from_json(loads(answer[3]))
@@ -123,7 +137,8 @@ class Publisher:
             core.encoded(subject), payload, self._reply_prefix + token, headers
         )
         limit = self._timeout if timeout is None else timeout
-        if len(self._pending) >= self._window:
+        # What settles futures makes the room, so their callbacks can not wait for it.
+        if len(self._pending) >= self._window and threading.current_thread() is not self._thread:
             self._wait_for_room(Deadline(limit))
         due = None if limit is None else monotonic() + seconds(limit)
         future = PubAckFuture(subject, command, size, due, core.writer)
@@ -132,7 +147,11 @@ class Publisher:
             core.writer.publish_lazily(command, size)
         except BaseException:
             self._pending.pop(token, None)
+            self._make_room()
             raise
+        if self._asleep:
+            self._asleep = False
+            self._acks.put((_WAKE,), 1)
         return future
 
     @property
@@ -145,9 +164,11 @@ class Publisher:
         Wait until no message waits for its ack.
 
         Raises:
-            TimeoutError: some still do.
+            TimeoutError: some still do, or it is a callback that waits, which they wait for.
 
         """
+        if threading.current_thread() is self._thread and self._pending:
+            raise TimeoutError("a future's callback can not wait for other messages")
         self._core.writer.send_buffered()
         with self._room:
             self._waiting += 1
@@ -178,7 +199,7 @@ class Publisher:
                 return
             inbox = self._core.new_inbox()
             self._core.add_interest(f"{inbox}.*", "", self)
-            spawn(f"acks-{self._core.name}", self._settle_all)
+            self._thread = spawn(f"acks-{self._core.name}", self._settle_all)
             self._reply_prefix = inbox.encode() + b"."
 
     # --- the reader's side; see `Sink` ----------------------------------------------------------
@@ -194,6 +215,10 @@ class Publisher:
 
     def ended(self, reason: BaseException) -> None:
         """Wake the thread, which fails what is left."""
+        if isinstance(reason, BadSubscriptionError):
+            reason = ConnectionDrainingError(
+                "the connection was drained before the ack came; the message may be stored"
+            )
         self._acks.close(reason)
 
     def finished(self, deadline: Deadline) -> bool:
@@ -207,9 +232,18 @@ class Publisher:
         """Settle futures until the connection ends."""
         acks = self._acks
         sweep_at = monotonic() + _SWEEP
+        quiet = 0
         while True:
             try:
-                self._settle(acks.get(Deadline(_SWEEP if self._pending else None)))
+                if self._pending:
+                    quiet = 0
+                    patience: float | None = _RETRY_WAIT if self._again else _SWEEP
+                else:
+                    quiet += 1
+                    self._asleep = quiet > _QUIET_SWEEPS
+                    # Looked at again: somebody may have published before he could see that.
+                    patience = None if self._asleep and not self._pending else _SWEEP
+                self._settle(acks.get(Deadline(patience)))
                 # Everything that came with it, too, before anybody is woken.
                 for _ in range(len(acks)):
                     self._settle(acks.items.popleft())
@@ -218,10 +252,12 @@ class Publisher:
             except Error as error:
                 self._fail_all(error)
                 return
-            if self._again or monotonic() >= sweep_at:
-                self._send_again()
-                self._sweep()
-                sweep_at = monotonic() + _SWEEP
+            now = monotonic()
+            if self._again and now >= self._again[0][0]:
+                self._send_again(now)
+            if now >= sweep_at:
+                self._sweep(now)
+                sweep_at = now + _SWEEP
             self._make_room()
 
     def _make_room(self) -> None:
@@ -231,34 +267,39 @@ class Publisher:
                 self._room.notify_all()
 
     def _settle(self, delivery: Delivery) -> None:
-        if delivery is _LINK_DOWN:
-            self._fail_all(
-                ConnectionLostError("the link broke before the ack came; the message may be stored")
-            )
-            return
         subject, _, header, payload = delivery
         token = subject[len(self._reply_prefix) :]
+        status = None
+        if header and not payload:
+            if delivery is _LINK_DOWN:
+                self._fail_all(
+                    ConnectionLostError(
+                        "the link broke before the ack came; the message may be stored"
+                    )
+                )
+                return
+            status = parse_status(header)
+        nobody = status is not None and status.code == 503
+        if nobody and self._sent_again_later(token):
+            return
         future = self._pending.pop(token, None)
         if future is None:
-            return  # it was late
-        if header and not payload:
-            status = parse_status(header)
-            if status is not None and status.code == 503:
-                self._no_responders(token, future)
-                return
-        future.acknowledged(payload)
-
-    def _no_responders(self, token: bytes, future: PubAckFuture) -> None:
-        """Have a message sent again, as ADR-22 says, or give it up."""
-        if not future.retries:
+            return  # it was late, or only woke us
+        if nobody:
             future.failed(NoStreamResponseError(future.subject))
-            return
-        future.retries -= 1
-        self._pending[token] = future
-        self._again.append((monotonic() + _RETRY_WAIT, token, future))
+        else:
+            future.acknowledged(payload)
 
-    def _send_again(self) -> None:
-        now = monotonic()
+    def _sent_again_later(self, token: bytes) -> bool:
+        """Have a message sent again, as ADR-22 says; say whether it will be."""
+        future = self._pending.get(token)
+        if future is None or not future.retries:
+            return False
+        future.retries -= 1
+        self._again.append((monotonic() + _RETRY_WAIT, token, future))
+        return True
+
+    def _send_again(self, now: float) -> None:
         due = [each for each in self._again if each[0] <= now]
         self._again = [each for each in self._again if each[0] > now]
         for _, token, future in due:
@@ -270,9 +311,8 @@ class Publisher:
                 self._pending.pop(token, None)
                 future.failed(error)
 
-    def _sweep(self) -> None:
+    def _sweep(self, now: float) -> None:
         """Give up messages whose time is up."""
-        now = monotonic()
         for token, future in list(self._pending.items()):
             if (
                 future.due is not None

@@ -1,0 +1,379 @@
+"""Publishing to a stream and waiting for its word: acks, expectations, refusals, faults."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from fix_threads import wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    APIError,
+    BadSubjectError,
+    Connection,
+    ConnectionClosedError,
+    Headers,
+    InvalidHeaderError,
+    InvalidOptionError,
+    InvalidResponseError,
+    JetStream,
+    MaxPayloadError,
+    MessageTTLDisabledError,
+    NoStreamResponseError,
+    Stream,
+    WrongLastMsgIDError,
+    WrongLastSequenceError,
+    WrongStreamError,
+)
+from jetstream_sync.server import NatsServer
+
+
+@contextmanager
+def within(least: float, most: float) -> Iterator[None]:
+    """What is in this block takes so many seconds."""
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert least <= took < most, f"it took {took:.3f} s"
+
+
+@pytest.fixture
+def stream(js: JetStream, stream_name: str) -> Stream:
+    """An empty stream."""
+    return js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
+
+
+# --- acknowledgements ---------------------------------------------------------------------------
+
+
+def test_an_ack_names_the_stream_and_the_sequence(js: JetStream, stream: Stream) -> None:
+    """An acknowledgement has the stream's name and the message's sequence; nothing else is said."""
+    first = js.publish(f"{stream.name}.a", b"one")
+    second = js.publish(f"{stream.name}.b", b"two")
+    assert (first.stream, first.seq) == (stream.name, 1)
+    assert (second.stream, second.seq) == (stream.name, 2)
+    assert second.duplicate is False
+    assert second.domain is None
+
+
+def test_an_acknowledged_message_is_stored_as_it_was_given(js: JetStream, stream: Stream) -> None:
+    """What is stored has the subject, the payload and every value of the headers."""
+    headers = Headers({"One": "1"})
+    headers.add("Two", "2")
+    headers.add("Two", "zwei ü")
+    ack = js.publish(f"{stream.name}.a", b"\x00\xff\r\n", headers=headers)
+    stored = stream.get_msg(ack.seq)
+    assert stored.subject == f"{stream.name}.a"
+    assert stored.data == b"\x00\xff\r\n"
+    assert stored.headers is not None
+    assert stored.headers["One"] == "1"
+    assert stored.headers.get_all("Two") == ["2", "zwei ü"]
+
+
+def test_the_ack_of_a_server_with_a_domain_names_it() -> None:
+    """Where the server has a JetStream domain, the acknowledgement says so."""
+    with (
+        NatsServer(config="jetstream { domain: hub }") as server,
+        jetstream_sync.connect(server.url) as nc,
+    ):
+        js = nc.jetstream()
+        js.create_stream(name="S", subjects=["s"], storage="memory")
+        assert js.publish("s").domain == "hub"
+
+
+def test_a_message_of_a_known_id_is_not_stored_again(js: JetStream, stream: Stream) -> None:
+    """A duplicate gets the sequence of the first one, and the stream has one message."""
+    first = js.publish(f"{stream.name}.a", b"one", msg_id="x")
+    again = js.publish(f"{stream.name}.a", b"two", msg_id="x")
+    other = js.publish(f"{stream.name}.a", b"two", msg_id="y")
+    assert (first.duplicate, again.duplicate, other.duplicate) == (False, True, False)
+    assert again.seq == first.seq
+    assert other.seq == 2
+    assert stream.info().state.messages == 2
+
+
+def test_headers_of_the_caller_go_together_with_those_of_arguments(
+    js: JetStream, stream: Stream
+) -> None:
+    """A message id given as an argument joins the caller's headers, which are not changed."""
+    given = {"Trace": "abc"}
+    ack = js.publish(f"{stream.name}.a", b"", headers=given, msg_id="id-1", stream=stream.name)
+    stored = stream.get_msg(ack.seq)
+    assert stored.headers is not None
+    assert stored.headers["Trace"] == "abc"
+    assert stored.headers["Nats-Msg-Id"] == "id-1"
+    assert given == {"Trace": "abc"}
+
+
+def test_bytes_like_payloads_are_published(js: JetStream, stream: Stream) -> None:
+    """A payload may be bytes, a bytearray or a memoryview; a str is refused at once."""
+    for payload in (b"abc", bytearray(b"abc"), memoryview(b"abc")):
+        ack = js.publish(f"{stream.name}.a", payload)  # type: ignore[arg-type]
+        assert stream.get_msg(ack.seq).data == b"abc"
+    with pytest.raises(ValueError, match="str"):
+        js.publish(f"{stream.name}.a", "abc")  # type: ignore[arg-type]
+
+
+# --- expectations -------------------------------------------------------------------------------
+
+
+def test_the_expected_stream_has_to_take_the_message(js: JetStream, stream: Stream) -> None:
+    """With ``stream`` the message is stored there or refused as `WrongStreamError`."""
+    assert js.publish(f"{stream.name}.a", stream=stream.name).seq == 1
+    with pytest.raises(WrongStreamError) as caught:
+        js.publish(f"{stream.name}.a", stream="OTHER")
+    assert (caught.value.code, caught.value.err_code) == (400, 10060)
+    assert stream.info().state.messages == 1
+
+
+def test_the_expected_last_sequence_has_to_be_the_last(js: JetStream, stream: Stream) -> None:
+    """With ``expected_last_sequence`` the message is stored behind that one or refused."""
+    assert js.publish(f"{stream.name}.a", expected_last_sequence=0).seq == 1
+    assert js.publish(f"{stream.name}.b", expected_last_sequence=1).seq == 2
+    for wrong in (0, 1, 3, 2**64 - 1):
+        with pytest.raises(WrongLastSequenceError) as caught:
+            js.publish(f"{stream.name}.a", expected_last_sequence=wrong)
+        assert caught.value.err_code == 10071
+    assert stream.info().state.messages == 2
+
+
+def test_the_expected_last_sequence_of_the_subject_has_to_be_it(
+    js: JetStream, stream: Stream
+) -> None:
+    """With ``expected_last_subject_sequence`` only messages of the same subject count."""
+    js.publish(f"{stream.name}.a")
+    assert js.publish(f"{stream.name}.b", expected_last_subject_sequence=0).seq == 2
+    assert js.publish(f"{stream.name}.a", expected_last_subject_sequence=1).seq == 3
+    with pytest.raises(WrongLastSequenceError):
+        js.publish(f"{stream.name}.a", expected_last_subject_sequence=1)
+    with pytest.raises(WrongLastSequenceError):
+        js.publish(f"{stream.name}.b", expected_last_subject_sequence=0)
+    assert stream.info().state.messages == 3
+
+
+def test_the_expected_last_message_id_has_to_be_the_last(js: JetStream, stream: Stream) -> None:
+    """With ``expected_last_msg_id`` the stream's last message has to have that id."""
+    js.publish(f"{stream.name}.a", msg_id="one")
+    assert js.publish(f"{stream.name}.a", msg_id="two", expected_last_msg_id="one").seq == 2
+    with pytest.raises(WrongLastMsgIDError) as caught:
+        js.publish(f"{stream.name}.a", expected_last_msg_id="one")
+    assert caught.value.err_code == 10070
+    assert stream.info().state.messages == 2
+
+
+@pytest.mark.server(">=2.11")
+def test_a_message_with_a_ttl_goes_after_that_time(js: JetStream, stream_name: str) -> None:
+    """With ``msg_ttl`` on a stream that allows it, the message is gone when the time is over."""
+    stream = js.create_stream(
+        name=stream_name, subjects=[stream_name], storage="memory", allow_msg_ttl=True
+    )
+    js.publish(stream_name, b"stays")
+    ack = js.publish(stream_name, b"goes", msg_ttl=1)
+    stored = stream.get_msg(ack.seq)
+    assert stored.headers is not None
+    assert stored.headers["Nats-TTL"] == "1"
+    wait_until(lambda: stream.info().state.messages == 1)
+    assert stream.get_msg(1).data == b"stays"
+
+
+@pytest.mark.server(">=2.11")
+def test_a_ttl_is_refused_where_the_stream_does_not_allow_it(js: JetStream, stream: Stream) -> None:
+    """With ``msg_ttl`` on another stream nothing is stored, and the error is its own class."""
+    with pytest.raises(MessageTTLDisabledError) as caught:
+        js.publish(f"{stream.name}.a", msg_ttl=5)
+    assert caught.value.err_code == 10166
+    assert stream.info().state.messages == 0
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("expected_last_sequence", -1),
+        ("expected_last_sequence", True),
+        ("expected_last_sequence", 2**64),
+        ("expected_last_subject_sequence", 1.5),
+        ("msg_ttl", 0.5),
+        ("msg_ttl", "1s"),
+        ("msg_id", ""),
+        ("expected_last_msg_id", 5),
+    ],
+)
+def test_arguments_that_can_not_work_are_refused_locally(
+    js: JetStream, stream: Stream, nc: Connection, argument: str, value: object
+) -> None:
+    """Such an argument is named in an `InvalidOptionError`, and nothing is sent."""
+    sent = nc.stats["out_msgs"]
+    with pytest.raises(InvalidOptionError) as caught:
+        js.publish(f"{stream.name}.a", **{argument: value})  # type: ignore[arg-type]
+    assert caught.value.option == argument
+    assert nc.stats["out_msgs"] == sent
+
+
+# --- what can not be sent -----------------------------------------------------------------------
+
+
+def test_a_bad_subject_or_header_is_refused_locally(
+    js: JetStream, stream: Stream, nc: Connection
+) -> None:
+    """Such a message is a typed error at once, nothing is sent, and the connection goes on."""
+    sent = nc.stats["out_msgs"]
+    for subject in ("", f"{stream.name}.*", f"{stream.name}.>", "a b", "a\r\nb"):
+        with pytest.raises(BadSubjectError):
+            js.publish(subject)
+    for headers in ({"A": "x\r\ny"}, {"A:b": "x"}, {"": "x"}):
+        with pytest.raises(InvalidHeaderError):
+            js.publish(f"{stream.name}.a", headers=headers)
+    assert nc.stats["out_msgs"] == sent
+    assert js.publish(f"{stream.name}.a").seq == 1
+
+
+def test_the_server_s_limit_counts_headers_and_payload(
+    js: JetStream, stream: Stream, nc: Connection
+) -> None:
+    """One byte above ``max_payload`` is refused locally; exactly that many are stored."""
+    block = len(b"NATS/1.0\r\nA: b\r\n\r\n")
+    fits = nc.max_payload - block
+    with pytest.raises(MaxPayloadError) as caught:
+        js.publish(f"{stream.name}.a", bytes(fits + 1), headers={"A": "b"})
+    assert (caught.value.size, caught.value.max_payload) == (nc.max_payload + 1, nc.max_payload)
+    with pytest.raises(MaxPayloadError):
+        js.publish(f"{stream.name}.a", bytes(nc.max_payload + 1))
+    assert js.publish(f"{stream.name}.a", bytes(fits), headers={"A": "b"}).seq == 1
+    assert js.publish(f"{stream.name}.a", bytes(nc.max_payload)).seq == 2
+    assert nc.is_connected
+
+
+def test_a_refusal_of_the_stream_is_a_typed_error(js: JetStream, stream_name: str) -> None:
+    """A message larger than the stream's ``max_msg_size`` is an `APIError` with its codes."""
+    js.create_stream(name=stream_name, subjects=[stream_name], storage="memory", max_msg_size=10)
+    with pytest.raises(APIError) as caught:
+        js.publish(stream_name, bytes(11))
+    assert (caught.value.code, caught.value.err_code) == (400, 10054)
+    assert "maximum" in caught.value.description
+
+
+# --- nobody takes it ----------------------------------------------------------------------------
+
+
+def test_without_a_stream_the_error_comes_after_two_retries(
+    js: JetStream, nc: Connection, stream_name: str
+) -> None:
+    """Nobody takes it: it is sent three times, 250 ms apart, and then it is an error (ADR-22)."""
+    sent = nc.stats["out_msgs"]
+    with within(0.45, 1.5), pytest.raises(NoStreamResponseError) as caught:
+        js.publish(stream_name)
+    assert caught.value.subject == stream_name
+    assert nc.stats["out_msgs"] == sent + 3
+
+
+@pytest.mark.parametrize("timeout", [0.01, 0.1, 0.3])
+def test_without_a_stream_the_error_comes_within_a_short_time(
+    js: JetStream, stream_name: str, timeout: float
+) -> None:
+    """The retries stay within the caller's time, and the error is still what is wrong."""
+    with within(0, timeout + 0.2), pytest.raises(NoStreamResponseError):
+        js.publish(stream_name, timeout=timeout)
+
+
+def test_a_stream_that_comes_during_the_retries_gets_the_message(
+    js: JetStream, nc: Connection, stream_name: str
+) -> None:
+    """A stream that is made while the message is tried again gets it, once."""
+    sent = nc.stats["out_msgs"]
+    with ThreadPoolExecutor(1) as pool:
+        published = pool.submit(js.publish, stream_name, b"late")
+        wait_until(lambda: nc.stats["out_msgs"] > sent)
+        stream = js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
+        assert published.result(5).seq == 1
+    assert stream.info().state.messages == 1
+    assert stream.get_msg(1).data == b"late"
+
+
+def test_an_answer_of_somebody_else_is_no_ack(nc: Connection, stream_name: str) -> None:
+    """Who answers on the subject without being a stream gives an `InvalidResponseError`."""
+    for answer in (b"hello", b"[]", b'{"stream": "S"}', b'{"stream": "", "seq": 1}', b""):
+        subject = f"{stream_name}.{len(answer)}"
+        with nc.subscribe(subject, cb=lambda msg, text=answer: msg.respond(text)):
+            nc.flush()
+            with pytest.raises(InvalidResponseError):
+                nc.jetstream().publish(subject)
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+
+def test_a_silent_server_means_a_timeout(fresh_server: NatsServer) -> None:
+    """Without an answer the error comes when the time is over; the connection stays usable."""
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        js = nc.jetstream()
+        stream = js.create_stream(name="S", subjects=["s"], storage="memory")
+        fresh_server.pause()
+        try:
+            with within(0.3, 0.6), pytest.raises(jetstream_sync.TimeoutError):
+                js.publish("s", b"slow", timeout=0.3)
+            with within(0.3, 0.6), pytest.raises(TimeoutError):
+                nc.jetstream(timeout=0.3).publish("s", b"slow, too")
+        finally:
+            fresh_server.resume()
+        # What was not acknowledged in time may be stored all the same, and here it is.
+        assert js.publish("s").seq == 3
+        assert stream.info().state.messages == 3
+
+
+def test_closing_wakes_who_waits_for_an_ack(fresh_server: NatsServer) -> None:
+    """Who waits for an acknowledgement when the connection is closed learns that at once."""
+    nc = jetstream_sync.connect(fresh_server.url)
+    js = nc.jetstream(timeout=None)
+    js.create_stream(name="S", subjects=["s"], storage="memory")
+    fresh_server.pause()
+    sent = nc.stats["out_msgs"]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(js.publish, "s")
+        wait_until(lambda: nc.stats["out_msgs"] > sent)
+        nc.close()
+        fresh_server.resume()
+        with within(0, 1), pytest.raises(ConnectionClosedError):
+            waiting.result(5)
+    with pytest.raises(ConnectionClosedError):
+        js.publish("s")
+
+
+def test_closing_ends_the_retries(nats_server: NatsServer) -> None:
+    """Who waits to send a message again when the connection is closed learns that at once."""
+    mine = jetstream_sync.connect(nats_server.url)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(mine.jetstream().publish, "nobody.takes.this")
+        wait_until(lambda: mine.stats["out_msgs"] > 0)
+        mine.close()
+        with pytest.raises(ConnectionClosedError):
+            waiting.result(5)
+
+
+def test_threads_publish_on_one_connection(js: JetStream, stream: Stream) -> None:
+    """Eight threads get each their own acknowledgements: every sequence once."""
+    each, threads = 200, 8
+
+    def publish(number: int) -> list[tuple[int, bytes]]:
+        out = []
+        for index in range(each):
+            payload = b"%d-%d" % (number, index)
+            out.append((js.publish(f"{stream.name}.{number}", payload).seq, payload))
+        return out
+
+    with ThreadPoolExecutor(threads) as pool:
+        got = [pair for pairs in pool.map(publish, range(threads)) for pair in pairs]
+    assert sorted(seq for seq, _ in got) == list(range(1, each * threads + 1))
+    for seq, payload in got[::100]:
+        assert stream.get_msg(seq).data == payload
+
+
+def test_a_wait_that_timed_out_leaves_nothing_behind(js: JetStream) -> None:
+    """Many calls that time out leave no entry for an answer that nobody waits for."""
+    for _ in range(50):
+        with pytest.raises((jetstream_sync.TimeoutError, NoStreamResponseError)):
+            js.publish("nobody.takes.this", timeout=0)
+    assert not js._publisher._core._mux._waiting

@@ -1,0 +1,423 @@
+"""Publishing without waiting: futures, the window, and that every future settles."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from fix_threads import wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    BadSubjectError,
+    Connection,
+    ConnectionClosedError,
+    InvalidOptionError,
+    JetStream,
+    MaxPayloadError,
+    NoStreamResponseError,
+    PubAck,
+    Stream,
+    TooManyStalledMsgsError,
+    WrongLastSequenceError,
+)
+from jetstream_sync.server import NatsServer
+
+
+@contextmanager
+def within(least: float, most: float) -> Iterator[None]:
+    """What is in this block takes so many seconds."""
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert least <= took < most, f"it took {took:.3f} s"
+
+
+@pytest.fixture
+def stream(js: JetStream, stream_name: str) -> Stream:
+    """An empty stream."""
+    return js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
+
+
+@pytest.fixture
+def alone(fresh_server: NatsServer) -> Iterator[JetStream]:
+    """JetStream on a server for this test alone, with a stream for the subject s."""
+    nc = jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05)
+    js = nc.jetstream()
+    js.create_stream(name="S", subjects=["s"])
+    yield js
+    nc.close()
+
+
+@pytest.fixture
+def paused(alone: JetStream, fresh_server: NatsServer) -> Iterator[JetStream]:
+    """The same with a server that does not answer."""
+    fresh_server.pause()
+    yield alone
+    fresh_server.resume()
+
+
+# --- results ------------------------------------------------------------------------------------
+
+
+def test_a_future_has_the_ack(js: JetStream, stream: Stream) -> None:
+    """Each future's result is the acknowledgement of its own message, in the order of publishing."""
+    futures = [js.publish_async(f"{stream.name}.{n}", b"%d" % n) for n in range(1000)]
+    acks = [future.result(5) for future in futures]
+    assert [ack.seq for ack in acks] == list(range(1, 1001))
+    assert all(type(ack) is PubAck and ack.stream == stream.name for ack in acks)
+    assert stream.get_msg(1000).data == b"999"
+
+
+def test_a_settled_future_is_done_for_good(js: JetStream, stream: Stream) -> None:
+    """What was sent can not be cancelled; after the end result and exception stay as they are."""
+    future = js.publish_async(f"{stream.name}.a")
+    assert future.cancel() is False
+    assert future.result(5) is future.result()
+    assert future.exception() is None
+    assert (future.done(), future.running(), future.cancelled()) == (True, False, False)
+
+
+def test_a_refusal_is_the_future_s_error(js: JetStream, stream: Stream) -> None:
+    """A refused message gives its typed error in the future; others are stored."""
+    good = js.publish_async(f"{stream.name}.a", expected_last_sequence=0)
+    bad = js.publish_async(f"{stream.name}.a", expected_last_sequence=7)
+    more = js.publish_async(f"{stream.name}.a", msg_id="m")
+    again = js.publish_async(f"{stream.name}.a", msg_id="m")
+    assert good.result(5).seq == 1
+    with pytest.raises(WrongLastSequenceError):
+        bad.result(5)
+    assert isinstance(bad.exception(), WrongLastSequenceError)
+    assert more.result(5).seq == 2
+    assert again.result(5).duplicate
+
+
+def test_what_can_not_be_sent_is_an_error_at_once(
+    js: JetStream, stream: Stream, nc: Connection
+) -> None:
+    """Bad subjects, options and sizes raise where the message is given, and nothing waits."""
+    with pytest.raises(BadSubjectError):
+        js.publish_async("a b")
+    with pytest.raises(InvalidOptionError):
+        js.publish_async(f"{stream.name}.a", expected_last_sequence=-1)
+    with pytest.raises(InvalidOptionError):
+        js.publish_async(f"{stream.name}.a", timeout="soon")  # type: ignore[arg-type]
+    with pytest.raises(MaxPayloadError):
+        js.publish_async(f"{stream.name}.a", bytes(nc.max_payload + 1))
+    assert js.publish_async_pending == 0
+    assert js.publish_async(f"{stream.name}.a").result(5).seq == 1
+
+
+def test_a_future_works_with_the_tools_for_futures(js: JetStream, stream: Stream) -> None:
+    """``concurrent.futures.wait`` and ``as_completed`` take these futures, settled or not."""
+    early = js.publish_async(f"{stream.name}.a")
+    early.result(5)
+    futures: list[Future[PubAck]] = [early]
+    futures += [js.publish_async(f"{stream.name}.a") for _ in range(100)]
+    done, waiting = concurrent.futures.wait(futures, timeout=5)
+    assert (len(done), len(waiting)) == (101, 0)
+    futures = [js.publish_async(f"{stream.name}.a") for _ in range(100)]
+    seqs = {future.result().seq for future in concurrent.futures.as_completed(futures, timeout=5)}
+    assert seqs == set(range(102, 202))
+
+
+def test_a_wait_for_a_future_may_time_out(paused: JetStream) -> None:
+    """``result(timeout)`` raises when the message is not acknowledged in that time."""
+    future = paused.publish_async("s")
+    with within(0.1, 0.4), pytest.raises(concurrent.futures.TimeoutError):
+        future.result(0.1)
+    with pytest.raises(concurrent.futures.TimeoutError):
+        future.exception(0)
+    assert not future.done()
+
+
+def test_callbacks_run_off_the_reader(js: JetStream, stream: Stream, nc: Connection) -> None:
+    """A callback of a future that takes its time does not stop the connection."""
+    inside, go_on = threading.Event(), threading.Event()
+    threads: list[str] = []
+
+    def slow(_: Future[PubAck]) -> None:
+        threads.append(threading.current_thread().name)
+        inside.set()
+        assert go_on.wait(10)
+
+    js.publish_async(f"{stream.name}.a").add_done_callback(slow)
+    try:
+        assert inside.wait(5)
+        assert js.publish(f"{stream.name}.b").seq == 2
+        nc.flush(1)
+        with nc.subscribe("here") as sub:
+            nc.publish("here")
+            sub.next_msg(1)
+    finally:
+        go_on.set()
+    assert "reader" not in threads[0]
+    js.publish_async_completed(5)
+
+
+def test_a_callback_that_raises_harms_nobody(
+    js: JetStream, stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error of a callback is logged, and the futures behind it settle."""
+
+    def broken(_: Future[PubAck]) -> None:
+        raise RuntimeError("a user's mistake")
+
+    futures = [js.publish_async(f"{stream.name}.a") for _ in range(20)]
+    for future in futures:
+        future.add_done_callback(broken)
+    assert [future.result(5).seq for future in futures] == list(range(1, 21))
+    assert js.publish_async(f"{stream.name}.a").result(5).seq == 21
+    del caplog  # what is logged there is the standard library's business
+
+
+def test_a_callback_may_publish_though_the_window_is_full(js: JetStream, stream: Stream) -> None:
+    """A callback that publishes another message does not wait for room that it makes itself."""
+    js._publisher._window = 2
+    chained: list[Future[PubAck]] = []
+
+    def publish_more(_: Future[PubAck]) -> None:
+        chained.extend(js.publish_async(f"{stream.name}.b", timeout=5) for _ in range(3))
+
+    with within(0, 3):
+        for _ in range(10):
+            js.publish_async(f"{stream.name}.a").add_done_callback(publish_more)
+        wait_until(lambda: len(chained) == 30)
+        assert all(future.result(5).seq for future in chained)
+    assert stream.info().state.messages == 40
+
+
+def test_a_callback_can_not_wait_for_all_messages(js: JetStream, stream: Stream) -> None:
+    """A callback that waits for the others, which wait for it, gets a `TimeoutError` at once."""
+    errors: list[BaseException] = []
+    others: list[Future[PubAck]] = []
+    go_on = threading.Event()
+
+    def wait_for_all(_: Future[PubAck]) -> None:
+        go_on.wait(5)
+        try:
+            js.publish_async_completed(10)
+        except BaseException as error:  # whatever it is, the test looks at it
+            errors.append(error)
+
+    first = js.publish_async(f"{stream.name}.a")
+    first.add_done_callback(wait_for_all)
+    others.extend(js.publish_async(f"{stream.name}.a") for _ in range(10))
+    go_on.set()
+    with within(0, 5):
+        js.publish_async_completed(5)
+    # It was called before the others were settled, or after; only the former is an error.
+    assert all(isinstance(error, jetstream_sync.TimeoutError) for error in errors)
+    assert all(future.result(5) for future in others)
+
+
+# --- the window ---------------------------------------------------------------------------------
+
+
+def test_a_full_window_blocks_and_room_frees(alone: JetStream, fresh_server: NatsServer) -> None:
+    """A publisher waits while the window is full, and goes on when acknowledgements come."""
+    alone._publisher._window = 10
+    fresh_server.pause()
+    futures = [alone.publish_async("s", timeout=None) for _ in range(10)]
+    assert alone.publish_async_pending == 10
+    started = threading.Event()
+
+    def eleventh() -> Future[PubAck]:
+        started.set()
+        return alone.publish_async("s", timeout=30)
+
+    with ThreadPoolExecutor(1) as pool:
+        blocked = pool.submit(eleventh)
+        assert started.wait(5)
+        with pytest.raises(concurrent.futures.TimeoutError):
+            blocked.result(0.2)
+        assert alone.publish_async_pending == 10
+        fresh_server.resume()
+        assert blocked.result(5).result(5).seq == 11
+    assert [future.result(5).seq for future in futures] == list(range(1, 11))
+
+
+def test_a_window_that_stays_full_is_an_error(paused: JetStream) -> None:
+    """After its time a publisher at a full window gets `TooManyStalledMsgsError`; nothing is sent."""
+    paused._publisher._window = 10
+    for _ in range(10):
+        paused.publish_async("s")
+    with within(0.2, 0.6), pytest.raises(TooManyStalledMsgsError, match="10"):
+        paused.publish_async("s", timeout=0.2)
+    assert paused.publish_async_pending == 10
+
+
+def test_a_small_window_passes_many_messages(js: JetStream, stream: Stream) -> None:
+    """Publishers in eight threads share a small window: all messages pass, and it stays bounded."""
+    js._publisher._window = 16
+    highest = 0
+
+    def publish(_: int) -> None:
+        nonlocal highest
+        for _ in range(500):
+            js.publish_async(f"{stream.name}.a")
+            highest = max(highest, js.publish_async_pending)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(publish, range(8)))
+    js.publish_async_completed(10)
+    assert stream.info().state.messages == 4000
+    assert highest < 16 + 8  # each thread may have found the last place free
+
+
+# --- waiting for all ----------------------------------------------------------------------------
+
+
+def test_completed_returns_when_nothing_waits(js: JetStream, stream: Stream) -> None:
+    """``publish_async_completed`` returns at once before the first message and after the last."""
+    with within(0, 0.2):
+        js.publish_async_completed(0)
+    futures = [js.publish_async(f"{stream.name}.a") for _ in range(2000)]
+    js.publish_async_completed(10)
+    assert all(future.done() for future in futures)
+    assert js.publish_async_pending == 0
+
+
+def test_completed_times_out(paused: JetStream) -> None:
+    """It raises a `TimeoutError` that says how many messages still wait."""
+    futures = [paused.publish_async("s") for _ in range(3)]
+    with within(0.1, 0.4), pytest.raises(jetstream_sync.TimeoutError, match="3"):
+        paused.publish_async_completed(0.1)
+    assert not any(future.done() for future in futures)
+
+
+def test_a_hundred_thousand_messages_are_counted(js: JetStream, stream: Stream) -> None:
+    """100,000 messages from four threads: as many acknowledgements, each sequence once."""
+    seqs: list[int] = []
+    lock = threading.Lock()
+
+    def publish(_: int) -> None:
+        futures = [js.publish_async(f"{stream.name}.a", b"x" * 32) for _ in range(25_000)]
+        mine = [future.result(30).seq for future in futures]
+        with lock:
+            seqs.extend(mine)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(publish, range(4)))
+    assert len(seqs) == 100_000
+    assert set(seqs) == set(range(1, 100_001))
+    assert stream.info().state.messages == 100_000
+
+
+# --- every future settles -----------------------------------------------------------------------
+
+
+def test_without_a_stream_the_future_fails_after_the_retries(
+    js: JetStream, nc: Connection, stream_name: str
+) -> None:
+    """Nobody takes it: it is sent three times, and then the future has the error (ADR-22)."""
+    sent = nc.stats["out_msgs"]
+    future = js.publish_async(stream_name)
+    with within(0.4, 2), pytest.raises(NoStreamResponseError):
+        future.result(5)
+    assert nc.stats["out_msgs"] == sent + 3
+
+
+def test_many_messages_without_a_stream_fail_soon(js: JetStream, stream_name: str) -> None:
+    """3,000 messages that nobody takes all fail, not one after the other."""
+    futures = [js.publish_async(stream_name) for _ in range(3000)]
+    with within(0, 5):
+        js.publish_async_completed(10)
+    assert all(isinstance(future.exception(0), NoStreamResponseError) for future in futures)
+
+
+def test_a_stream_that_comes_during_the_retries_gets_the_message_once(
+    js: JetStream, nc: Connection, stream_name: str
+) -> None:
+    """A stream made meanwhile takes what is tried again, and the future has its ack."""
+    sent = nc.stats["out_msgs"]
+    future = js.publish_async(stream_name, b"late")
+    wait_until(lambda: nc.stats["out_msgs"] > sent)
+    stream = js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
+    assert future.result(5).seq == 1
+    assert stream.info().state.messages == 1
+
+
+def test_completed_waits_for_messages_that_are_tried_again(js: JetStream, stream_name: str) -> None:
+    """A message between two attempts still counts as waiting."""
+    futures = [js.publish_async(stream_name) for _ in range(50)]
+    js.publish_async_completed(10)
+    assert all(future.done() for future in futures)
+
+
+@pytest.mark.parametrize("idle", [False, True], ids=["first", "after a pause"])
+def test_a_future_fails_when_its_time_is_up(
+    alone: JetStream, fresh_server: NatsServer, idle: bool
+) -> None:
+    """Without an answer the future fails after its own time, however idle the publisher was."""
+    alone.publish_async("s").result(5)
+    if idle:
+        wait_until(lambda: alone._publisher._asleep, 10)
+    fresh_server.pause()
+    try:
+        future = alone.publish_async("s", timeout=0.2)
+        patient = alone.publish_async("s", timeout=60)
+        with within(0.1, 1.5), pytest.raises(jetstream_sync.TimeoutError):
+            future.result(5)
+        assert not patient.done()
+    finally:
+        fresh_server.resume()
+    assert patient.result(5).seq == 3
+
+
+def test_futures_fail_when_the_server_is_killed(alone: JetStream, fresh_server: NatsServer) -> None:
+    """A lost link fails what waits, for nobody knows whether it is stored; then all goes on."""
+    fresh_server.pause()
+    futures = [alone.publish_async("s", b"%d" % n) for n in range(100)]
+    fresh_server.kill()
+    with within(0, 3):
+        alone.publish_async_completed(5)
+    for future in futures:
+        assert isinstance(future.exception(0), ConnectionClosedError)
+    fresh_server.start()
+    wait_until(lambda: alone._publisher._core.address is not None)
+    assert alone.publish_async("s").result(5).stream == "S"
+
+
+def test_a_message_published_without_a_link_waits_for_the_next(
+    alone: JetStream, fresh_server: NatsServer
+) -> None:
+    """While there is no link a message is buffered, and acknowledged on the next one."""
+    fresh_server.kill()
+    wait_until(lambda: alone._publisher._core.address is None)
+    alone.publish_async_completed(5)
+    future = alone.publish_async("s", b"later", timeout=20)
+    fresh_server.start()
+    assert future.result(10).seq == 1
+
+
+@pytest.mark.parametrize("how", ["close", "drain"])
+def test_futures_fail_when_the_connection_ends(fresh_server: NatsServer, how: str) -> None:
+    """Closing the connection fails what waits, at once, and refuses what comes later."""
+    nc = jetstream_sync.connect(fresh_server.url, drain_timeout=0.5)
+    js = nc.jetstream()
+    js.create_stream(name="S", subjects=["s"], storage="memory")
+    js.publish_async("s").result(5)
+    fresh_server.pause()
+    futures = [js.publish_async("s", timeout=None) for _ in range(50)]
+    with ThreadPoolExecutor(1) as pool:
+        completed = pool.submit(js.publish_async_completed, 10)
+        ends: dict[str, Callable[[], Any]] = {"close": nc.close, "drain": nc.drain}
+        with within(0, 3):
+            if how == "close":
+                ends[how]()
+            else:
+                with pytest.raises(jetstream_sync.TimeoutError):
+                    ends[how]()
+        completed.result(5)
+    fresh_server.resume()
+    for future in futures:
+        assert isinstance(future.exception(1), ConnectionClosedError)
+    with pytest.raises(ConnectionClosedError):
+        js.publish_async("s")
