@@ -63,6 +63,9 @@ _ATTEMPT: Final = 10.0
 #: Seconds between two attempts: the first, and the longest; it doubles in between.
 _FIRST_WAIT: Final = 1.0
 _LONGEST_WAIT: Final = 10.0
+#: Messages to keep ready where nobody says. More than for other consumers: what is dropped unread
+#: costs nobody a redelivery, and the server sends faster the more it may.
+_READ_AHEAD: Final = 4000
 #: Heartbeat of an ordered consumer's pulls, in seconds: a lost consumer should be missed soon.
 _HEARTBEAT: Final = 5.0
 #: What a consumer that is gone looks like, from the various sides.
@@ -441,7 +444,8 @@ class OrderedConsumer:
         Return an iterator over the stream's messages, from where the options of the consumer say.
 
         Args:
-            **options: see `ContinuousOptions`.
+            **options: see `ContinuousOptions`; the default of ``max_messages`` is 4000 here, and that of
+                ``heartbeat`` 5 seconds.
 
         Raises:
             InvalidOptionError: an option is out of range, or two exclude each other.
@@ -452,6 +456,8 @@ class OrderedConsumer:
 
         """
         options.setdefault("heartbeat", _heartbeat(options))
+        if "max_bytes" not in options:
+            options.setdefault("max_messages", _READ_AHEAD)
         position = _Position(self._api, self._stream, self._options)
         messages = OrderedMessages(self._api, position, continuous_pull(options))
         messages.start(self._api.deadline())
