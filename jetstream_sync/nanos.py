@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta, timezone
-from decimal import Decimal
 from typing import Any, Final
 
 from typing_extensions import Self
@@ -110,8 +109,11 @@ def duration(value: timedelta | float, option: str = "duration") -> timedelta:
     # The negated form also catches NaN.
     if not abs(value) * _SECOND <= _MAX_NS:
         raise InvalidOptionError(option, value, "not a duration that the wire can say (292 years)")
-    if isinstance(value, int):
+    if isinstance(value, int) or value.is_integer():
         return duration_from_ns(int(value) * _SECOND)
+    # Imported late: it takes a good part of the time that importing the package may take.
+    from decimal import Decimal  # noqa: PLC0415
+
     # repr() of a float is the shortest text that means it: what the user wrote.
     return duration_from_ns(round(Decimal(float.__repr__(value)) * _SECOND))
 

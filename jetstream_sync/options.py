@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any, Final, TypedDict
-from urllib.parse import unquote, urlsplit
 
 from .errors import BadSubjectError, InvalidOptionError
 from .subjects import check_publish_subject
@@ -88,6 +87,9 @@ class ServerAddress:
             InvalidOptionError: it is not such a URL; the error does not repeat a login.
 
         """
+        # Imported late: it takes a good part of the time that importing the package may take.
+        from urllib.parse import unquote, urlsplit  # noqa: PLC0415
+
         if not isinstance(text, str):
             raise InvalidOptionError("servers", "...", "a server is a URL, nats://host:port")
         found = _SHOWN.match(text.rpartition("@")[2])
