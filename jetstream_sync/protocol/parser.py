@@ -3,8 +3,9 @@ Bytes from a server become operations.
 
 The rules, from the NATS client protocol (ADR-4 for headers, ``server/parser.go``):
 
-1. A control line ends with CR LF. ``MSG`` and ``HMSG`` are followed by a payload of the size that
-   the line names, and another CR LF.
+1. A control line ends with CR LF; its words are in upper case, with one space between them, as
+   nats-server writes them. ``MSG`` and ``HMSG`` are followed by a payload of the size that the
+   line names, and another CR LF.
 2. However the bytes are cut into pieces, the operations are the same. What is not complete yet is
    kept, and a large payload that arrives in many pieces is copied once.
 3. Anything else is a `ProtocolError` that quotes the start of what was not understood. After that
@@ -133,11 +134,12 @@ class Parser:
         run: list[Delivery] = []
         run_sid = b""
         message_bytes = 0
+        limit = self._max_payload
         at = 0
         while at < last:
-            args = lines[at].split()
-            if not args or args[0] != b"MSG":
-                if args and args[0] == b"HMSG":
+            args = lines[at].split(b" ")
+            if args[0] != b"MSG":
+                if args[0] == b"HMSG":
                     taken = self._message_with_headers(lines, at, args, operations)
                     if not taken:
                         break
@@ -153,13 +155,13 @@ class Parser:
                 else:
                     _, subject, sid, size_ = args
                     reply = b""
-                size = int(size_)
+                size = int(size_) if size_.isdigit() else -1
                 if sid != run_sid:
-                    number = int(sid)
+                    number = _number(sid)
             except ValueError:
                 raise _garbled("malformed operation", lines[at]) from None
             payload = lines[at + 1]
-            if at + 1 < last and len(payload) == size:
+            if at + 1 < last and len(payload) == size <= limit:
                 at += 2
             else:
                 joined, taken = self._join(lines, at, size)
@@ -188,10 +190,10 @@ class Parser:
             else:
                 _, subject, sid, header_size_, size_ = args
                 reply = b""
-            number, header_size, size = int(sid), int(header_size_), int(size_)
+            number, header_size, size = _number(sid), _number(header_size_), _number(size_)
         except ValueError:
             raise _garbled("malformed operation", lines[at]) from None
-        if not 0 <= header_size <= size:
+        if header_size > size:
             raise _garbled("header size out of bounds", lines[at])
         joined, taken = self._join(lines, at, size)
         if not taken:
@@ -262,6 +264,13 @@ def _control(line: bytes) -> Operation:
     if line.startswith(b"+OK"):
         return Ok()
     raise _garbled("unknown operation", line)
+
+
+def _number(text: bytes) -> int:
+    """Read a number, which is nothing but digits; `int` takes signs and more."""
+    if not text.isdigit():
+        raise ValueError(text)
+    return int(text)
 
 
 def _garbled(reason: str, data: bytes) -> ProtocolError:

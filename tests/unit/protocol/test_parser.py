@@ -1,0 +1,456 @@
+"""Bytes from a server become operations, however they are cut."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetstream_sync.errors import ProtocolError
+from jetstream_sync.protocol import parser as parser_module
+from jetstream_sync.protocol.parser import (
+    MAX_CONTROL_LINE,
+    MAX_INFO_LINE,
+    MAX_PAYLOAD,
+    Info,
+    Messages,
+    Ok,
+    Parser,
+    Ping,
+    Pong,
+    ServerError,
+)
+
+BLOCK = b"NATS/1.0\r\nA: 1\r\n\r\n"
+
+
+# --- the other side: what a server writes, made without the package --------------------------------
+
+
+def message(sid, subject, payload=b"", reply=b"", header=b""):
+    """The bytes of a message, from the description of MSG and HMSG (ADR-4)."""
+    words = [b"HMSG" if header else b"MSG", subject, str(sid).encode()]
+    words += [reply] if reply else []
+    words += [str(len(header)).encode()] if header else []
+    words += [str(len(header + payload)).encode()]
+    return b" ".join(words) + b"\r\n" + header + payload + b"\r\n"
+
+
+def flat(operations):
+    """Operations with every message on its own, so that runs do not matter."""
+    for operation in operations:
+        if isinstance(operation, Messages):
+            assert operation.deliveries
+            for delivery in operation.deliveries:
+                yield (operation.sid, *delivery)
+        else:
+            yield operation
+
+
+def fed(*pieces, max_payload=MAX_PAYLOAD):
+    parser = Parser(max_payload)
+    return [operation for piece in pieces for operation in flat(parser.feed(piece))]
+
+
+# What a server may say, and what it means. Every kind of payload that line ends could spoil.
+PAYLOADS = [
+    b"",
+    b"x",
+    b"hello",
+    b"\r",
+    b"\n",
+    b"\r\n",
+    b"\r\r",
+    b"\n\r",
+    b"a\r",
+    b"\na",
+    b"\r\n\r\n",
+    b"a\r\nb\r\n\r\nc",
+    b"PING\r\n",
+    b"MSG a 1 3\r\nabc\r\n",
+    bytes(range(256)),
+]
+MEANT = [
+    (
+        b'INFO {"server_id":"A","max_payload":1048576}\r\n',
+        Info({"server_id": "A", "max_payload": 2**20}),
+    ),
+    (b"+OK\r\n", Ok()),
+    (b"PING\r\n", Ping()),
+    (b"PONG\r\n", Pong()),
+    (b"-ERR 'Stale Connection'\r\n", ServerError("Stale Connection")),
+    (message(1, b"a.b", b"hello"), (1, b"a.b", b"", b"", b"hello")),
+    (message(1, b"a.b", b"", b"r"), (1, b"a.b", b"r", b"", b"")),
+    (message(22, b"a", b"\r\n", b"r.s", BLOCK), (22, b"a", b"r.s", BLOCK, b"\r\n")),
+    (message(22, b"a", b"", b"", BLOCK), (22, b"a", b"", BLOCK, b"")),
+    (message(3, b"PING", b"MSG a 1 3\r\nabc\r\n"), (3, b"PING", b"", b"", b"MSG a 1 3\r\nabc\r\n")),
+]
+SCRIPT = b"".join(text for text, _ in MEANT)
+OPERATIONS = [operation for _, operation in MEANT]
+
+
+# --- what is said -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("text", "operation"), MEANT)
+def test_each_operation(text, operation):
+    """Each thing that a server says is one operation."""
+    assert fed(text) == [operation]
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+@pytest.mark.parametrize("header", [b"", BLOCK])
+@pytest.mark.parametrize("reply", [b"", b"r"])
+def test_a_payload_is_the_bytes_that_were_announced(payload, header, reply):
+    """Line ends within a payload, and at its ends, are payload."""
+    text = message(7, b"a", payload, reply, header)
+    expected = [(7, b"a", reply, header, payload)]
+    assert fed(text) == expected
+    assert fed(text + b"PING\r\n") == [*expected, Ping()]
+    assert fed(text * 3) == expected * 3
+
+
+def test_messages_of_one_subscription_come_together():
+    """Messages with the same sid, one after the other in a read, are one operation."""
+    operations = Parser().feed(
+        message(1, b"a", b"1")
+        + message(1, b"b", b"2\r\n")
+        + message(2, b"a", b"3")
+        + message(1, b"a", b"4")
+        + b"PING\r\n"
+        + message(1, b"a", b"5")
+    )
+    assert [each.sid for each in operations if isinstance(each, Messages)] == [1, 2, 1, 1]
+    assert [len(each.deliveries) for each in operations if isinstance(each, Messages)] == [
+        2,
+        1,
+        1,
+        1,
+    ]
+
+
+@pytest.mark.parametrize("sid", [b"1", b"01", b"0", b"18446744073709551615"])
+def test_a_sid_is_a_number(sid):
+    """It is the number that this client gave to the subscription."""
+    assert fed(b"MSG a " + sid + b" 1\r\nx\r\n") == [(int(sid), b"a", b"", b"", b"x")]
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (b"-ERR 'Authorization Violation'", "Authorization Violation"),
+        (b"-ERR Authorization Violation", "Authorization Violation"),
+        (b"-ERR", ""),
+        (b"-ERR ''", ""),
+        (
+            b"""-ERR 'Permissions Violation for Publish to "it's"'""",
+            """Permissions Violation for Publish to "it's\"""",
+        ),
+        (b"-ERR '\xff'", "\ufffd"),
+    ],
+)
+def test_the_text_of_an_error_is_without_its_quotes(line, text):
+    """Whatever bytes it has, it can be shown."""
+    assert fed(line + b"\r\n") == [ServerError(text)]
+
+
+def test_bytes_of_messages_are_counted():
+    """The statistics count headers and payloads, however they arrive."""
+    for pieces in ([SCRIPT], [SCRIPT[i : i + 1] for i in range(len(SCRIPT))]):
+        parser = Parser()
+        for piece in pieces:
+            parser.feed(piece)
+        sizes = [len(each[3]) + len(each[4]) for each in OPERATIONS if type(each) is tuple]
+        assert parser.message_bytes == sum(sizes)
+
+
+# --- however it is cut ------------------------------------------------------------------------------
+
+
+def test_one_cut_anywhere():
+    """Two pieces give the operations of one."""
+    for cut in range(len(SCRIPT) + 1):
+        assert fed(SCRIPT[:cut], SCRIPT[cut:]) == OPERATIONS, cut
+
+
+def test_two_cuts_anywhere():
+    """Three pieces do, too, and so do empty ones."""
+    for first in range(len(SCRIPT) + 1):
+        for second in range(first, len(SCRIPT) + 1):
+            pieces = SCRIPT[:first], SCRIPT[first:second], SCRIPT[second:]
+            assert fed(*pieces) == OPERATIONS, (first, second)
+
+
+def test_byte_by_byte():
+    """So does every byte on its own; each operation comes with its last byte."""
+    parser = Parser()
+    ends = [sum(len(text) for text, _ in MEANT[: n + 1]) for n in range(len(MEANT))]
+    for position in range(len(SCRIPT)):
+        operations = list(flat(parser.feed(SCRIPT[position : position + 1])))
+        expected = [OPERATIONS[ends.index(position + 1)]] if position + 1 in ends else []
+        assert operations == expected, position
+    assert parser.feed(b"") == []
+
+
+WORDS = st.text("abMSGPIN.$_ä", min_size=1, max_size=6).map(str.encode)
+DATA = st.binary(max_size=20) | st.lists(
+    st.sampled_from([b"\r", b"\n", b"a", b"PING\r\n", b"MSG a 1 1"]), max_size=6
+).map(b"".join)
+SPOKEN = st.one_of(
+    st.sampled_from(MEANT[:5]),
+    st.builds(
+        lambda sid, subject, payload, reply, header: (
+            message(sid, subject, payload, reply, header),
+            (sid, subject, reply, header, payload),
+        ),
+        st.integers(0, 3),
+        WORDS,
+        DATA,
+        WORDS | st.just(b""),
+        DATA | st.just(BLOCK),
+    ),
+)
+
+
+@given(st.lists(SPOKEN, max_size=8), st.data())
+def test_any_operations_cut_anywhere(spoken, data):
+    """Whatever a server says, and however it arrives, it is understood as it was said."""
+    script = b"".join(text for text, _ in spoken)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(script)), max_size=8)))
+    ends = zip([0, *cuts], [*cuts, len(script)], strict=True)
+    assert fed(*(script[start:end] for start, end in ends)) == [meant for _, meant in spoken]
+
+
+@pytest.mark.parametrize("filling", [b"x", b"\r\n" + b"x" * 30])
+@pytest.mark.parametrize("header", [b"", BLOCK])
+def test_a_large_payload_in_many_pieces_is_joined_once(filling, header):
+    """The pieces are kept as they come, so the work grows with the size and not with its square."""
+    payload = filling * (8 * 2**20 // len(filling))
+    text = message(1, b"a", payload, header=header)
+    pieces = [text[start : start + 65536] for start in range(0, len(text), 65536)]
+    parser = Parser()
+    for count, piece in enumerate(pieces[:-1], 1):
+        assert parser.feed(piece) == []
+        assert all(kept is came for kept, came in zip(parser._rest[1:], pieces[1:], strict=False))
+        assert len(parser._rest) == count
+    assert list(flat(parser.feed(pieces[-1]))) == [(1, b"a", b"", header, payload)]
+    assert parser._rest == []
+
+
+def test_complete_operations_are_not_kept():
+    """Only the operation that is not complete waits for the rest."""
+    parser = Parser()
+    parser.feed(SCRIPT * 100 + b"MSG a 1 5\r\nhe")
+    assert b"".join(parser._rest) == b"MSG a 1 5\r\nhe"
+    assert list(flat(parser.feed(b"llo\r\n" + SCRIPT))) == [
+        (1, b"a", b"", b"", b"hello"),
+        *OPERATIONS,
+    ]
+
+
+# --- what is not understood -------------------------------------------------------------------------
+
+# Control lines that nats-server never sends. Every one is refused wherever it is cut.
+GARBLED = [
+    b"",
+    b" ",
+    b"HELLO",
+    b"PINGS",
+    b"PING ",
+    b"ping",
+    b"msg a 1 0",
+    b"hmsg a 1 0 0",
+    b"info {}",
+    b"+ok",
+    b"-err 'x'",
+    b" PING",
+    b" MSG a 1 0",
+    b"\tMSG a 1 0",
+    b"MSG",
+    b"MSG a",
+    b"MSG a 1",
+    b"MSG a 1 r x 0",
+    b"MSG a  1 0",
+    b"MSG a x 0",
+    b"MSG a +1 0",
+    b"MSG a -1 0",
+    b"MSG a 1_0 0",
+    b"MSG a 1 x",
+    b"MSG a 1 -1",
+    b"MSG a 1 -0",
+    b"MSG a 1 +0",
+    b"MSG a 1 0_0",
+    b"MSG a 1 0x0",
+    b"MSG a 1 1.0",
+    b"MSG a 1 \xb2",
+    b"MSG a 1 " + b"9" * 5000,
+    b"MSG\ta 1 0",
+    b"HMSG",
+    b"HMSG a 1 0",
+    b"HMSG a 1 r x 0 0",
+    b"HMSG a 1 5 4",
+    b"HMSG a 1 -1 4",
+    b"HMSG a 1 +1 4",
+    b"HMSG a 1 4 +4",
+    b"HMSG a x 4 4",
+    b"HMSG a +1 4 4",
+    b"HMSG a 1 1 " + b"9" * 5000,
+    b"INFO",
+    b"INFO []",
+    b"INFO {",
+    b"INFO 5",
+    b"INFO \xff",
+    b"HTTP/1.1 400 Bad Request",
+    b"SSH-2.0-OpenSSH_9.6",
+    b"\x15\x03\x01\x00\x02\x02",
+]
+
+
+@pytest.mark.parametrize("line", GARBLED)
+@pytest.mark.parametrize("prefix", [b"", b"PING\r\n", message(1, b"a", b"hello")])
+@pytest.mark.parametrize("payload", [b"", b"abcd"])
+def test_what_is_not_the_protocol_is_refused(line, prefix, payload):
+    """Numbers are digits, words are in upper case with one space between, nothing is missing."""
+    text = prefix + line + b"\r\n" + payload + b"\r\n"
+    parser = Parser()
+    with pytest.raises(ProtocolError) as caught:
+        parser.feed(text)
+    assert line.startswith(caught.value.excerpt)
+    assert len(caught.value.excerpt) <= 64
+    for cut in range(len(text)):
+        with pytest.raises(ProtocolError):
+            fed(text[:cut], text[cut:])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"MSG a 1 5\r\nhell\r\n",
+        b"MSG a 1 3\r\nhell\r\n",
+        b"MSG a 1 0\r\nx\r\n",
+        b"MSG a 1 3\r\nabcPING\r\n",
+        b"MSG a 1 3\r\nabc\rPING\r\n",
+        b"MSG a 1 3\r\nabc\nPING\r\n",
+        b"MSG a 1 4\r\na\r\nbPING\r\n",
+        b"MSG a 1 4\r\na\r\n\r\nPING\r\n",
+        b"HMSG a 1 2 5\r\nhell\r\nPING\r\n",
+        b"HMSG a 1 2 3\r\nhello\r\n",
+    ],
+)
+def test_a_payload_of_another_size_than_announced(text):
+    """A line end stands right behind the payload; a server that is out of step is found out."""
+    line = text[: text.index(b"\r\n")]
+    text += b"PING\r\n"
+    for cut in range(len(text)):
+        with pytest.raises(ProtocolError) as caught:
+            fed(text[:cut], text[cut:])
+        assert caught.value.excerpt == line
+
+
+@pytest.mark.parametrize("header", [b"", BLOCK])
+def test_the_limit_of_a_payload_is_exact(header):
+    """With its headers it may have so many bytes, and not one more, however it arrives."""
+    limit = len(BLOCK) + 10
+    fits = message(1, b"a", b"x" * (limit - len(header)), header=header)
+    above = message(1, b"a", b"x" * (limit - len(header) + 1), header=header)
+    for cut in range(len(fits)):
+        assert len(fed(fits[:cut], fits[cut:], max_payload=limit)) == 1
+        with pytest.raises(ProtocolError, match="size"):
+            fed(above[:cut], above[cut:], max_payload=limit)
+
+
+@pytest.mark.parametrize("size", [MAX_PAYLOAD + 1, 2**63, 10**100])
+def test_a_size_above_the_limit_is_refused_before_the_payload_comes(size):
+    """Nothing is kept for a payload that will not be taken; nats-server's own limit is 64 MiB."""
+    assert MAX_PAYLOAD > 64 * 2**20
+    for line in (b"MSG a 1 %d\r\n", b"HMSG a 1 5 %d\r\n"):
+        with pytest.raises(ProtocolError, match="size"):
+            Parser().feed(line % size)
+    assert Parser().feed(b"MSG a 1 %d\r\n" % MAX_PAYLOAD) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "limit"),
+    [
+        (b"MSG ", MAX_CONTROL_LINE),
+        (b"-ERR '", MAX_CONTROL_LINE),
+        (b'INFO {"a":"', MAX_INFO_LINE),
+    ],
+)
+def test_a_control_line_without_an_end_is_given_up(start, limit):
+    """Control lines end within 64 KiB, those of INFO within 1 MiB; what comes after is no memory."""
+    line = start + b"x" * (limit - len(start))
+    assert fed(line) == []
+    assert fed(line[:100], line[100:]) == []
+    for pieces in ([line + b"x"], [line, b"x"], [line[:100], line[100:] + b"x"]):
+        with pytest.raises(ProtocolError, match="too long") as caught:
+            fed(*pieces)
+        assert caught.value.excerpt == line[:64]
+
+
+def test_what_can_not_become_an_operation_is_refused_at_once():
+    """A server that speaks something else is found out by its first byte."""
+    for first in range(256):
+        byte = bytes([first])
+        if byte in b"MHPI+-":
+            assert fed(byte) == []
+        else:
+            with pytest.raises(ProtocolError) as caught:
+                fed(b"PING\r\n" + byte)
+            assert caught.value.excerpt == byte
+
+
+def test_the_excerpt_is_the_start_of_what_was_not_understood():
+    """It has up to 64 bytes, and the error's text shows them."""
+    with pytest.raises(ProtocolError) as caught:
+        fed(b"PING\r\nHTTP/1.1 " + b"x" * 100 + b"\r\n")
+    assert caught.value.excerpt == b"HTTP/1.1 " + b"x" * 55
+    assert "HTTP/1.1 xxx" in str(caught.value)
+
+
+LOOKS_RIGHT = st.lists(
+    st.sampled_from(
+        [text for text, _ in MEANT]
+        + [
+            b"MSG ",
+            b"HMSG ",
+            b"a ",
+            b"1 ",
+            b"3",
+            b"\r\n",
+            b"\r",
+            b"\n",
+            b"abc",
+            b"INFO {}",
+            b"-ERR",
+        ]
+        + [b"+OK", b"PING", b" ", b"-1", b"99999999999999999999"]
+    ),
+    max_size=12,
+).map(b"".join)
+
+
+@given(st.one_of(st.binary(max_size=60), LOOKS_RIGHT), st.integers(0, 100), st.booleans())
+def test_any_bytes_are_operations_or_refused(data, cut, valid_first):
+    """Nothing but a `ProtocolError` comes of any bytes, also after valid ones."""
+    whole = SCRIPT + data if valid_first else data
+    pieces = (data[:cut], data[cut:])
+    parser = Parser()
+    if valid_first:
+        assert list(flat(parser.feed(SCRIPT))) == OPERATIONS
+    operations = []
+    refused = None
+    try:
+        for piece in pieces:
+            operations += flat(parser.feed(piece))
+    except ProtocolError as error:
+        refused = error
+    if refused is not None:
+        assert refused.excerpt in whole
+    else:
+        assert operations == fed(data), "what was understood depends on the cut"
+
+
+def test_the_limits_are_what_the_documents_say():
+    """64 KiB for a control line, 1 MiB for INFO."""
+    assert (parser_module.MAX_CONTROL_LINE, parser_module.MAX_INFO_LINE) == (2**16, 2**20)
