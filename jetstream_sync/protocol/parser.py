@@ -132,7 +132,7 @@ class Parser:
         operations: list[Operation] = []
         # The run of messages that the last one belonged to, and its sid as it was written.
         run: list[Delivery] = []
-        run_sid = b""
+        run_sid: bytes | None = None
         message_bytes = 0
         limit = self._max_payload
         at = 0
@@ -147,7 +147,7 @@ class Parser:
                 else:
                     operations.append(_control(lines[at]))
                     at += 1
-                run_sid = b""
+                run_sid = None
                 continue
             try:
                 if len(args) == 5:
