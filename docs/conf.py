@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+from dataclasses import MISSING, fields
+
 from sphinx.application import Sphinx
 
 import jetstream_sync
+from jetstream_sync.codec import Record
 
 project = "jetstream_sync"
 author = "The jetstream_sync developers"
@@ -16,6 +20,14 @@ exclude_patterns = ["changelog.d/*"]
 
 # `name` is code; where a link helps the reader, a role is written out.
 default_role = "code"
+
+# What a user passes where the source has a name for it.
+TYPES = {
+    "Duration": "timedelta | float | None",
+    "Durations": "Sequence[timedelta | float] | None",
+    "ErrorCallback": "Callable[[Exception], object]",
+    "EventCallback": "Callable[[], object]",
+}
 
 html_theme = "furo"
 html_title = f"jetstream_sync {version}"
@@ -37,6 +49,47 @@ def shield_colon(
         lines[:0] = ["..", ""]  # an empty comment, which has no colon
 
 
+def say_type(
+    _app: Sphinx, what: str, name: str, _obj: object, _options: object, lines: list[str]
+) -> None:
+    """Add the type of a field as it stands in the source, without links that need a page each."""
+    owner, _, field_name = name.rpartition(".")
+    module, _, class_name = owner.rpartition(".")
+    if what != "attribute" or not class_name:
+        return
+    found = getattr(importlib.import_module(module), class_name, None)
+    annotation = getattr(found, "__annotations__", {}).get(field_name)
+    if annotation is None:
+        return
+    text = str(getattr(annotation, "__forward_arg__", annotation))
+    if not text.startswith(("Final", "ClassVar")):
+        lines += ["", f"``{TYPES.get(text, text)}``"]
+
+
+def shorten_record(
+    _app: Sphinx,
+    what: str,
+    _name: str,
+    obj: object,
+    _options: object,
+    signature: str | None,
+    _returns: str | None,
+) -> tuple[str, None] | None:
+    """Name only what must be given: the other fields, forty for a stream, follow on the page."""
+    if what != "class" or not isinstance(obj, type) or not issubclass(obj, Record) or not signature:
+        return None
+    if signature == "()":
+        return "", None  # nobody makes one
+    needed = [
+        each.name
+        for each in fields(obj)
+        if each.default is MISSING and each.default_factory is MISSING
+    ]
+    return f"({', '.join(['*', *needed, '...'])})", None
+
+
 def setup(app: Sphinx) -> None:
     """Go before napoleon, whose priority is 500."""
     app.connect("autodoc-process-docstring", shield_colon, priority=400)
+    app.connect("autodoc-process-docstring", say_type, priority=600)
+    app.connect("autodoc-process-signature", shorten_record)

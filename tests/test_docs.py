@@ -12,18 +12,23 @@ the fresh server. A block that can not run says why, in a comment right above it
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
+import inspect
 import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 
 import pytest
+from typing_extensions import is_typeddict
 
+import jetstream_sync
 from jetstream_sync.server import NatsServer
 
 ROOT = Path(__file__).parents[1]
@@ -136,6 +141,64 @@ def test_a_failing_block_is_reported_at_its_line(tmp_path: Path) -> None:
         run_python(Block("python", "a = 1\na / 0\n", 40), tmp_path / "page.rst", {})
     assert caught.traceback[-1].lineno == 41 - 1  # counted from 0
     assert str(caught.traceback[-1].path).endswith("page.rst")
+
+
+_DIRECTIVE = re.compile(
+    r"^\.\. (?P<kind>currentmodule|automodule|auto\w+):: (?P<name>[\w.]+).*\n(?P<options>(?: +:.*\n)*)",
+    re.MULTILINE,
+)
+
+
+def documented() -> set[int]:
+    """Return the identities of what the pages of the reference describe."""
+    found: set[int] = set()
+    for path in sorted((ROOT / "docs" / "reference").glob("*.rst")):
+        module = ""
+        for match in _DIRECTIVE.finditer(path.read_text(encoding="utf-8")):
+            name = match["name"]
+            if match["kind"] == "currentmodule":
+                module = name
+            elif match["kind"] == "automodule":
+                members = importlib.import_module(name)
+                assert ":members:" in match["options"], f"{path}: {name} shows nothing"
+                found |= {id(members)} | {id(getattr(members, each)) for each in members.__all__}
+            else:
+                owner, _, last = name.rpartition(".")
+                found.add(id(getattr(importlib.import_module(owner or module), last)))
+    return found
+
+
+@pytest.mark.parametrize("package", ["jetstream_sync", "jetstream_sync.server"])
+def test_the_reference_has_every_public_name(package: str) -> None:
+    """What can be imported can be looked up."""
+    module, described = importlib.import_module(package), documented()
+    assert [name for name in module.__all__ if id(getattr(module, name)) not in described] == []
+
+
+def test_every_field_of_the_records_is_documented() -> None:
+    """A field without a text would be missing from the reference."""
+    records = {
+        each
+        for name in jetstream_sync.__all__
+        if isinstance(each := getattr(jetstream_sync, name), type)
+        and (is_dataclass(each) or hasattr(each, "_fields") or is_typeddict(each))
+    }
+    assert len(records) > 20
+    for record in records:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(record))).body[0]
+        assert isinstance(tree, ast.ClassDef)
+        for field, text in zip(tree.body, [*tree.body[1:], ast.Pass()], strict=True):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                documents_it = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+                assert documents_it, f"{record.__name__}.{field.target.id} has no text"
+
+
+def test_the_pages_are_on_their_indexes() -> None:
+    """No page is left out of the tables of contents."""
+    for index in sorted((ROOT / "docs").glob("*/index.rst")):
+        listed = set(index.read_text(encoding="utf-8").split())
+        pages = {path.stem for path in index.parent.glob("*.rst")} - {"index"}
+        assert pages <= listed, f"{index} does not list {sorted(pages - listed)}"
 
 
 def modules_with_examples() -> list[str]:
