@@ -86,7 +86,7 @@ class ServerInfo:
         known: dict[str, Any] = {}
         for name, default in _INFO_DEFAULTS.items():
             value = fields.get(name)
-            if isinstance(value, type(default)):
+            if type(value) is type(default):
                 known[name] = value
         urls = fields.get("connect_urls")
         if isinstance(urls, list):
@@ -251,7 +251,8 @@ def error_from_text(text: str) -> Error:
         return AuthorizationError(text)
     if "permissions violation" in lower:
         return PermissionsError(text)
-    if "maximum subscriptions exceeded" in lower:
+    # The last two: the subject of a SUB, and in pedantic mode of a PUB.
+    if lower in ("maximum subscriptions exceeded", "invalid subject", "invalid publish subject"):
         return SubscriptionError(text)
     if "stale connection" in lower:
         return StaleConnectionError(text)

@@ -1,0 +1,130 @@
+"""What a client says: exact bytes, one command each, and nothing smuggled in."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetstream_sync.errors import BadSubjectError, InvalidHeaderError
+from jetstream_sync.headers import Headers, encode_headers
+from jetstream_sync.protocol import commands
+from jetstream_sync.subjects import check_publish_subject, check_queue, check_subject
+
+
+def read(data):
+    """Read commands as a server does: words up to a line end, then a payload of the size said."""
+    found = []
+    while data:
+        line, end, data = data.partition(b"\r\n")
+        assert end, "a command without an end"
+        # nats-server also takes a bare LF or CR as an end, and a tab as a space.
+        assert not re.search(rb"[\r\n\t]", line)
+        verb, *args = line.split(b" ")
+        payload = None
+        if verb in (b"PUB", b"HPUB"):
+            size = int(args[-1])
+            payload, end, data = data[:size], data[size : size + 2], data[size + 2 :]
+            assert (len(payload), end) == (size, b"\r\n")
+        found.append((verb, args, payload))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (commands.PING, b"PING\r\n"),
+        (commands.PONG, b"PONG\r\n"),
+        (commands.publish(b"a.b", b"", b""), b"PUB a.b 0\r\n\r\n"),
+        (commands.publish(b"a.b", b"r", b"x\r\n"), b"PUB a.b r 3\r\nx\r\n\r\n"),
+        (commands.subscribe("a.*", "", 1), b"SUB a.* 1\r\n"),
+        (commands.subscribe("a.>", "q", 22), b"SUB a.> q 22\r\n"),
+        (commands.subscribe("ä", "ö", 1), "SUB ä ö 1\r\n".encode()),
+        (commands.unsubscribe(1), b"UNSUB 1\r\n"),
+        (commands.unsubscribe(1, 5), b"UNSUB 1 5\r\n"),
+        # The examples of ADR-4.
+        (
+            commands.publish_with_headers(
+                b"SUBJECT", b"REPLY", b"NATS/1.0\r\nHeader: X\r\n\r\n", b"PAYLOAD"
+            ),
+            b"HPUB SUBJECT REPLY 23 30\r\nNATS/1.0\r\nHeader: X\r\n\r\nPAYLOAD\r\n",
+        ),
+        (
+            commands.publish_with_headers(b"S", b"", b"NATS/1.0\r\nHeader: X\r\n\r\n", b""),
+            b"HPUB S 23 23\r\nNATS/1.0\r\nHeader: X\r\n\r\n\r\n",
+        ),
+    ],
+)
+def test_exact_bytes(command, expected):
+    """Each command is what the client protocol says."""
+    assert command == expected
+
+
+@given(
+    st.dictionaries(st.text(max_size=5), st.text(max_size=8) | st.booleans() | st.integers(0, 9))
+)
+def test_connect_is_one_line_of_json(fields):
+    """Whatever is in it, a name with line ends included."""
+    command = commands.connect(fields)
+    assert command.startswith(b"CONNECT {")
+    assert command.count(b"\r\n") == command.count(b"\n") == 1
+    assert json.loads(command.removeprefix(b"CONNECT ")) == fields
+
+
+# Words that may pass, and words that try to be more than one, in the ways that a server could take for that.
+CUNNING = st.lists(
+    st.sampled_from(["a", ".", "*", ">", " ", "\t", "\r", "\n", "\r\nPUB x 0\r\n\r\n", " 5", "\0"])
+    | st.characters(),
+    max_size=5,
+).map("".join)
+WORDS = st.text("abä$._-*>", max_size=6) | CUNNING
+
+
+def checked(check, text):
+    """The text if it passes, `None` if it is refused."""
+    try:
+        return check(text)
+    except BadSubjectError:
+        return None
+
+
+@given(WORDS, WORDS, st.integers(1, 2**40))
+def test_a_subscription_is_one_command(subject, queue, sid):
+    """Whatever passes the checks is read back as it was, with nothing behind it."""
+    if checked(check_subject, subject) is None or checked(check_queue, queue) is None:
+        return
+    words = [subject.encode(), *([queue.encode()] if queue else []), str(sid).encode()]
+    command = commands.subscribe(subject, queue, sid)
+    assert read(command + commands.PING) == [(b"SUB", words, None), (b"PING", [], None)]
+
+
+@given(WORDS, WORDS, st.binary(max_size=20), CUNNING, CUNNING)
+def test_a_publish_is_one_command(subject, reply, payload, name, value):
+    """Whatever passes the checks is read back as it was, also with any payload and headers."""
+    if checked(check_publish_subject, subject) is None:
+        return
+    if reply and checked(check_publish_subject, reply) is None:
+        return
+    words = [subject.encode(), *([reply.encode()] if reply else [])]
+    command = commands.publish(*map(str.encode, (subject, reply)), payload)
+    expected = (b"PUB", [*words, b"%d" % len(payload)], payload)
+    assert read(command + commands.PING) == [expected, (b"PING", [], None)]
+
+    try:
+        header = encode_headers(Headers({name: value, "A": "1"}))
+    except InvalidHeaderError:
+        header = encode_headers({"A": "1"})
+    command = commands.publish_with_headers(*map(str.encode, (subject, reply)), header, payload)
+    whole = header + payload
+    expected = (b"HPUB", [*words, b"%d" % len(header), b"%d" % len(whole)], whole)
+    assert read(command + commands.PING) == [expected, (b"PING", [], None)]
+
+
+@given(st.integers(1, 2**40), st.integers(0, 2**40))
+def test_an_unsubscribe_is_one_command(sid, limit):
+    """A limit of 0 is none: it ends at once."""
+    words = [b"%d" % sid] + ([b"%d" % limit] if limit else [])
+    assert read(commands.unsubscribe(sid, limit)) == [(b"UNSUB", words, None)]

@@ -1,0 +1,314 @@
+"""The handshake, who listens to what, and what the server's complaints mean."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from jetstream_sync.errors import (
+    AuthorizationError,
+    ConnectionClosedError,
+    PermissionsError,
+    ProtocolError,
+    SecureConnectionError,
+    ServerRefusedError,
+    StaleConnectionError,
+    SubscriptionError,
+)
+from jetstream_sync.protocol.parser import Info, Messages, Ok, Parser, Ping, Pong, ServerError
+from jetstream_sync.protocol.session import (
+    Handshake,
+    ServerInfo,
+    Session,
+    connect_fields,
+    ends_connection,
+    error_from_text,
+)
+
+# An INFO as nats-server 2.15 sends it.
+INFO = {
+    "server_id": "NDJWE4SOUJOJT2TY5Y2YQEOAHGAK5VIGXTGKWJSFHVCII4ITI3LBHBUV",
+    "server_name": "n1",
+    "version": "2.15.1",
+    "proto": 1,
+    "go": "go1.25.1",
+    "host": "0.0.0.0",
+    "port": 4222,
+    "headers": True,
+    "auth_required": True,
+    "tls_required": False,
+    "max_payload": 2097152,
+    "jetstream": True,
+    "client_id": 6,
+    "client_ip": "127.0.0.1",
+    "cluster": "C1",
+    "connect_urls": ["127.0.0.1:4222", "127.0.0.1:4223"],
+    "nonce": "s3cret-nonce",
+    "xkey": "X",
+}
+
+
+# --- INFO ---------------------------------------------------------------------------------------
+
+
+def test_info_is_read():
+    """Everything that has a field is in it, and `fields` has all."""
+    info = ServerInfo.from_fields(INFO)
+    for name in INFO.keys() - {"connect_urls", "proto", "go", "xkey"}:
+        assert getattr(info, name) == INFO[name]
+    assert info.connect_urls == ("127.0.0.1:4222", "127.0.0.1:4223")
+    assert info.fields == INFO
+    assert "s3cret" not in repr(info)
+
+
+def test_info_may_have_nothing():
+    """A field that is missing keeps its default: the protocol's, or that it is off."""
+    assert ServerInfo.from_fields({}) == ServerInfo()
+    assert ServerInfo().max_payload == 1024 * 1024
+    assert not ServerInfo().headers
+
+
+@pytest.mark.parametrize("junk", [None, True, 1.5, [], {}, "text", 7, ["x", 5]])
+def test_a_field_of_another_type_keeps_its_default(junk):
+    """Strange values in an INFO do not become strange values in the program."""
+    for each in dataclasses.fields(ServerInfo):
+        if each.name in ("fields", "connect_urls"):
+            continue
+        default = getattr(ServerInfo(), each.name)
+        expected = junk if type(junk) is type(default) else default
+        got = getattr(ServerInfo.from_fields({each.name: junk}), each.name)
+        assert (got, type(got)) == (expected, type(expected))
+    urls = ServerInfo.from_fields({"connect_urls": junk}).connect_urls
+    assert urls == (("x",) if junk == ["x", 5] else ())
+
+
+# --- the handshake ------------------------------------------------------------------------------
+
+
+def fields(info):
+    return {"name": info.server_name}
+
+
+def test_the_handshake_of_a_server():
+    """INFO is answered with CONNECT and PING; the PONG to that says that the login is accepted."""
+    handshake = Handshake(fields)
+    assert (handshake.info, handshake.done) == (None, False)
+    assert handshake.receive(Info(INFO)) == b'CONNECT {"name":"n1"}\r\nPING\r\n'
+    assert handshake.info == ServerInfo.from_fields(INFO)
+    assert not handshake.done
+    assert handshake.receive(Pong()) == b""
+    assert handshake.done
+
+
+def test_the_handshake_of_a_verbose_server():
+    """It confirms CONNECT with +OK."""
+    handshake = Handshake(fields)
+    handshake.receive(Info(INFO))
+    assert handshake.receive(Ok()) == b""
+    assert not handshake.done
+    handshake.receive(Pong())
+    assert handshake.done
+
+
+def test_the_server_may_ping_at_any_time():
+    """A PING is answered, also before INFO."""
+    handshake = Handshake(fields)
+    assert handshake.receive(Ping()) == b"PONG\r\n"
+    handshake.receive(Info(INFO))
+    assert handshake.receive(Ping()) == b"PONG\r\n"
+    assert not handshake.done
+
+
+def test_a_second_info_brings_news_only():
+    """The cluster may change during a handshake; CONNECT is said once."""
+    handshake = Handshake(fields)
+    handshake.receive(Info(INFO))
+    assert handshake.receive(Info({**INFO, "server_name": "n2"})) == b""
+    assert handshake.info.server_name == "n2"
+
+
+@pytest.mark.parametrize("operation", [Pong(), Ok(), Messages(1, [(b"a", b"", b"", b"")])])
+def test_info_comes_first(operation):
+    """A server that starts with anything else is none."""
+    with pytest.raises(ProtocolError, match="expected INFO"):
+        Handshake(fields).receive(operation)
+
+
+@pytest.mark.parametrize("informed", [False, True])
+def test_a_server_may_refuse(informed):
+    """Its -ERR ends the handshake with the error that it stands for."""
+    handshake = Handshake(fields)
+    if informed:
+        handshake.receive(Info(INFO))
+    with pytest.raises(AuthorizationError):
+        handshake.receive(ServerError("Authorization Violation"))
+    with pytest.raises(ServerRefusedError):
+        handshake.receive(ServerError("maximum connections exceeded"))
+
+
+def test_a_client_may_refuse():
+    """What the maker of the fields raises ends the handshake."""
+
+    def refuse(info):
+        assert info.version == "2.15.1"
+        raise SecureConnectionError("no TLS")
+
+    with pytest.raises(SecureConnectionError):
+        Handshake(refuse).receive(Info(INFO))
+
+
+def test_the_fields_of_connect():
+    """A client says who it is, that it knows headers, and that it wants to hear of no responders."""
+    made = connect_fields(name="me", version="1.2", verbose=False, pedantic=True, echo=False)
+    assert (
+        made.items()
+        >= {
+            "name": "me",
+            "version": "1.2",
+            "verbose": False,
+            "pedantic": True,
+            "echo": False,
+            "headers": True,
+            "no_responders": True,
+            "protocol": 1,
+        }.items()
+    )
+    assert made["lang"]
+    json.dumps(made)
+    nameless = connect_fields(name=None, version="1", verbose=True, pedantic=False, echo=True)
+    assert "name" not in nameless
+
+
+# --- who listens to what --------------------------------------------------------------------------
+
+
+def test_subscriptions_have_numbers_of_their_own():
+    """A sid is never used again, also when its subscription has ended."""
+    session = Session()
+    first, said = session.subscribe("a", "", "sink")
+    assert said == b"SUB a 1\r\n"
+    assert session.unsubscribe(first) == b"UNSUB 1\r\n"
+    second, said = session.subscribe("b.*", "q", "sink")
+    assert said == b"SUB b.* q 2\r\n"
+    assert session.interests == {2: second}
+    assert (second.sid, second.subject, second.queue, second.sink) == (2, "b.*", "q", "sink")
+
+
+def test_unsubscribing_after_some_messages():
+    """The limit counts from the start, as the server does; it stays known until it is reached."""
+    session = Session()
+    interest, _ = session.subscribe("a", "", None)
+    interest.delivered = 2
+    assert session.unsubscribe(interest, 5) == b"UNSUB 1 5\r\n"
+    assert interest.limit == 5
+    assert session.interests == {1: interest}
+    assert session.unsubscribe(interest, 4) == b"UNSUB 1 4\r\n"
+    assert interest.limit == 4
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2])
+def test_unsubscribing_when_the_limit_is_reached(limit):
+    """An interest that has got as many ends now."""
+    session = Session()
+    interest, _ = session.subscribe("a", "", None)
+    interest.delivered = 2
+    assert session.unsubscribe(interest, limit) == b"UNSUB 1\r\n"
+    assert session.interests == {}
+
+
+def test_ending_twice_is_fine():
+    """What is gone can be ended and forgotten again."""
+    session = Session()
+    interest, _ = session.subscribe("a", "", None)
+    session.unsubscribe(interest)
+    assert session.unsubscribe(interest) == b"UNSUB 1\r\n"
+    session.forget(interest)
+    assert session.interests == {}
+
+
+def test_a_stopped_interest_gets_what_is_on_its_way():
+    """The server is told at once; the interest stays until it is forgotten."""
+    session = Session()
+    interest, _ = session.subscribe("a", "", None)
+    assert session.stop(interest) == b"UNSUB 1\r\n"
+    assert interest.ending
+    assert session.interests == {1: interest}
+    session.forget(interest)
+    assert session.interests == {}
+
+
+def test_a_new_server_is_told_of_every_interest():
+    """With what is left of the limits; what is ending is not taken up again."""
+    session = Session()
+    assert session.resubscribe() == b""
+    _, first = session.subscribe("a", "", None)
+    limited, second = session.subscribe("b", "q", None)
+    ending, _ = session.subscribe("c", "", None)
+    ended, _ = session.subscribe("d", "", None)
+    limited.delivered = 3
+    session.unsubscribe(limited, 10)
+    session.stop(ending)
+    session.unsubscribe(ended)
+    assert session.resubscribe() == first + second + b"UNSUB 2 7\r\n"
+    limited.delivered = 9
+    assert session.resubscribe() == first + second + b"UNSUB 2 1\r\n"
+
+
+# --- what the server complains about --------------------------------------------------------------
+
+# Every text that nats-server 2.15 sends to a client as -ERR (client.go, server.go, accounts.go,
+# parser.go, route.go, leafnode.go, gateway.go), what it means, and whether a close follows.
+TEXTS = [
+    ("Authorization Violation", AuthorizationError, True),
+    ("Authentication Timeout", AuthorizationError, True),
+    ("User Authentication Expired", AuthorizationError, True),
+    ("User Authentication Revoked", AuthorizationError, True),
+    ("Account Authentication Expired", AuthorizationError, True),
+    ("Failed Account Registration", ServerRefusedError, True),
+    ("Stale Connection", StaleConnectionError, True),
+    ("Secure Connection - TLS Required", SecureConnectionError, True),
+    ("maximum connections exceeded", ServerRefusedError, True),
+    ("maximum account active connections exceeded", ServerRefusedError, True),
+    ("Maximum Payload Violation", ServerRefusedError, True),
+    ("maximum control line exceeded", ServerRefusedError, True),
+    ("Unknown Protocol Operation", ServerRefusedError, True),
+    ("invalid client protocol", ServerRefusedError, True),
+    ("no responders requires headers support", ServerRefusedError, True),
+    ("Connection throttling is active. Please try again later.", ServerRefusedError, True),
+    ("attempted to connect to route port", ServerRefusedError, True),
+    ("attempted to connect to leaf node port", ServerRefusedError, True),
+    ("attempted to connect to gateway port", ServerRefusedError, True),
+    ('Permissions Violation for Publish to "a.b"', PermissionsError, False),
+    ('Permissions Violation for Publish with Reply of "r"', PermissionsError, False),
+    ('Permissions Violation for Subscription to "a.>"', PermissionsError, False),
+    ('Permissions Violation for Subscription to "a" using queue "q"', PermissionsError, False),
+    ('Permissions Violation for Subscription to "a" (sid "5")', PermissionsError, False),
+    ('Permissions Violation for Subscription to "a.b.c", too many tokens', PermissionsError, False),
+    ("maximum subscriptions exceeded", SubscriptionError, False),
+    ("Invalid Subject", SubscriptionError, False),
+    ("Invalid Publish Subject", SubscriptionError, False),
+    # What a newer server may add.
+    ("Something New", ServerRefusedError, True),
+]
+
+
+@pytest.mark.parametrize(("text", "cls", "closes"), TEXTS)
+def test_the_servers_complaints(text, cls, closes):
+    """Each has its class and keeps its text; some are of one subject, and the link is well."""
+    (operation,) = Parser().feed(f"-ERR '{text}'\r\n".encode())
+    error = error_from_text(operation.text)
+    assert type(error) is cls
+    assert str(error) == text
+    assert ends_connection(error) is closes
+    assert isinstance(error, ConnectionClosedError) is closes
+
+
+@pytest.mark.parametrize(
+    "subject", ["stale.connection", "authorization.violation", "invalid-subject"]
+)
+def test_a_subject_does_not_change_the_meaning(subject):
+    """Whatever is not permitted, it is a matter of permissions."""
+    error = error_from_text(f'Permissions Violation for Publish to "{subject}"')
+    assert type(error) is PermissionsError

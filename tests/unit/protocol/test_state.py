@@ -1,0 +1,77 @@
+"""The table of a connection's states."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from jetstream_sync.protocol.state import TRANSITIONS, ConnectionStatus, Event, next_status
+
+S, E = ConnectionStatus, Event
+
+
+@pytest.mark.parametrize(("status", "event"), list(itertools.product(S, E)))
+def test_the_table_decides(status, event):
+    """An event leads where the table says; one that a state has no row for is a mistake of ours."""
+    if (status, event) in TRANSITIONS:
+        assert next_status(status, event) is TRANSITIONS[status, event]
+    else:
+        with pytest.raises(AssertionError, match="can not happen"):
+            next_status(status, event)
+
+
+def test_the_table_has_states_and_events_only():
+    """There is no row for anything else."""
+    assert {type(status) for status, _ in TRANSITIONS} == {S}
+    assert {type(event) for _, event in TRANSITIONS} == {E}
+    assert {type(status) for status in TRANSITIONS.values()} == {S}
+
+
+def test_closed_is_the_end():
+    """Nothing leads out of it, and late reports of links and users are no mistake."""
+    after = {event: status for (before, event), status in TRANSITIONS.items() if before is S.CLOSED}
+    assert set(after.values()) == {S.CLOSED}
+    assert {E.CLOSE, E.LINK_LOST} <= after.keys()
+
+
+@pytest.mark.parametrize("status", S)
+def test_a_user_can_close_at_any_time(status):
+    """Whatever a connection is doing, closing it closes it."""
+    assert next_status(status, E.CLOSE) is S.CLOSED
+
+
+@pytest.mark.parametrize("status", S)
+def test_a_link_can_be_lost_at_any_time(status):
+    """A connection that was in use seeks another one; one that was at its end closes."""
+    ending = {S.DRAINING, S.CLOSED}
+    expected = S.CLOSED if status in ending else S.RECONNECTING
+    assert next_status(status, E.LINK_LOST) is expected
+
+
+def test_every_state_can_be_reached_and_left():
+    """From the first state every other one can be reached, and from each the last one."""
+    reached = {S.CONNECTING}
+    while more := {TRANSITIONS[key] for key in TRANSITIONS if key[0] in reached} - reached:
+        reached |= more
+    assert reached == set(S)
+
+
+@pytest.mark.parametrize(
+    ("events", "status"),
+    [
+        ([E.HANDSHAKE_DONE], S.CONNECTED),
+        ([E.HANDSHAKE_DONE, E.LINK_LOST], S.RECONNECTING),
+        ([E.HANDSHAKE_DONE, E.LINK_LOST, E.LINK_LOST, E.HANDSHAKE_DONE], S.CONNECTED),
+        ([E.HANDSHAKE_DONE, E.DRAIN, E.DRAIN], S.DRAINING),
+        ([E.HANDSHAKE_DONE, E.DRAIN, E.CLOSE], S.CLOSED),
+        ([E.HANDSHAKE_DONE, E.DRAIN, E.LINK_LOST], S.CLOSED),
+        ([E.HANDSHAKE_DONE, E.LINK_LOST, E.DRAIN], S.CLOSED),
+    ],
+)
+def test_lives_of_a_connection(events, status):
+    """A drain needs a server: without one, or when it is lost, the connection closes."""
+    now = S.CONNECTING
+    for event in events:
+        now = next_status(now, event)
+    assert now is status
