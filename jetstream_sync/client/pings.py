@@ -8,7 +8,6 @@ pong takes one: the handoff of a flush, or ``None`` for a ping of the schedule.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 
 from ..errors import ConnectionLostError, StaleConnectionError, TimeoutError
@@ -46,8 +45,9 @@ class Pings:
         self._stale = stale
         # Held while a ping is appended to the out-buffer, so that the waiters stand in its order.
         self._lock = threading.Lock()
-        self._waiters: deque[Handoff[None] | None] = deque()
+        self._waiters: list[Handoff[None] | None] = []
         self._outstanding = 0
+        self._up = False
         self._next = monotonic() + interval
 
     def flush(self, deadline: Deadline) -> None:
@@ -60,10 +60,12 @@ class Pings:
             ConnectionClosedError: the connection is closed.
 
         """
+        if self._writer.closed is not None:
+            # Before a lock is taken: in a forked child, a thread that is not there may hold it.
+            raise fresh(self._writer.closed)
         handoff: Handoff[None] = Handoff()
         with self._lock:
-            self._waiters.append(handoff)
-            self._writer.append_quietly(PING)
+            self._writer.append_noted(PING, self._waiters, handoff)
         if self._writer.closed is not None:
             raise fresh(self._writer.closed)
         self._writer.send_buffered()
@@ -76,7 +78,7 @@ class Pings:
         """Take note of a pong; called by the reader."""
         with self._lock:
             self._outstanding = 0
-            waiter = self._waiters.popleft() if self._waiters else None
+            waiter = self._waiters.pop(0) if self._waiters else None
         if waiter is not None:
             waiter.set(None)
 
@@ -87,13 +89,14 @@ class Pings:
         if left > 0:
             return left
         self._next = now + self._interval
+        if not self._up:
+            return self._interval
         if self._outstanding >= self._max_outstanding:
             self._stale(StaleConnectionError(f"{self._outstanding} pings were left unanswered"))
             return self._interval
         with self._lock:
             self._outstanding += 1
-            self._waiters.append(None)
-            self._writer.append_quietly(PING)
+            self._writer.append_noted(PING, self._waiters, None)
         return self._interval
 
     def link_down(self, error: BaseException) -> None:
@@ -101,7 +104,8 @@ class Pings:
         with self._lock:
             # In one step: a flush after this puts its ping into a buffer without the old ones.
             self._writer.detach()
-            waiters, self._waiters = self._waiters, deque()
+            waiters, self._waiters = self._waiters, []
+            self._up = False
             self._outstanding = 0
         lost = ConnectionLostError("the link broke before the server confirmed")
         lost.__cause__ = error
@@ -112,11 +116,12 @@ class Pings:
     def link_up(self) -> None:
         """Start the schedule anew."""
         self._next = monotonic() + self._interval
+        self._up = True
 
     def close(self, reason: BaseException) -> None:
         """Fail those who wait."""
         with self._lock:
-            waiters, self._waiters = self._waiters, deque()
+            waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if waiter is not None:
                 waiter.fail(reason)

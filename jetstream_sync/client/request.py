@@ -71,7 +71,7 @@ class RequestMux:
             command, size = self._core.command(
                 subject, payload, self._reply_prefix + token, headers
             )
-            self._core.writer.send(command, 1, size)
+            self._core.writer.send(command, 1, size, deadline)
             if not handoff.arrived(deadline):
                 if self._waiting.pop(token, None) is not None:
                     raise TimeoutError(f"no answer on {subject.decode()!r} in time")
@@ -106,6 +106,11 @@ class RequestMux:
             except KeyError:  # the last one was just settled
                 break
             handoff.fail(reason)
+
+    def forked(self, reason: BaseException) -> None:
+        """Fail every request in a forked child, where a thread that is not there may hold the lock."""
+        self._lock = threading.Lock()
+        self.ended(reason)
 
     def finished(self, deadline: Deadline) -> bool:
         """Say at once that no callback is at work."""

@@ -6,12 +6,16 @@ Rules:
 1. ``_lock`` guards the buffer and is held for a few instructions only, never while sending. So the
    reader may append an answer (a PONG) at any time and can not be blocked by a full socket.
 2. ``_sending`` is held by whoever sends. Who finds it taken leaves: its holder looks into the
-   buffer once more after letting go, so nothing is stranded.
+   buffer once more after letting go, so nothing is stranded. Who lets go with something left (the
+   socket is full, a Ctrl-C struck) wakes the flusher, which goes on.
 3. A command is sent whole and once. What was taken from the buffer is remembered in ``_batch`` with
    how much of it has gone out, so that a Ctrl-C in the middle of a send loses nothing.
 4. Back-pressure: who appends to a buffer above its limit waits until the socket took it.
-5. Without a link (while reconnecting) the buffer fills up to ``pending_size``; then it refuses.
-6. A Ctrl-C strikes the main thread only, and only at a call. So the size is raised before the
+5. Who waits for an answer has a deadline for that, so it never waits for a full socket: the flusher
+   does. And the flusher does not wait beyond its schedule: a peer that takes nothing is found out by
+   the pings, which the flusher sends.
+6. Without a link (while reconnecting) the buffer fills up to ``pending_size``; then it refuses.
+7. A Ctrl-C strikes the main thread only, and only at a call. So the size is raised before the
    chunk is appended, which comes last, and the flusher is woken before that: whatever is cut
    off, a buffered command has been counted and will be sent.
 """
@@ -19,15 +23,19 @@ Rules:
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from ..errors import ConnectionClosedError, OutboundBufferLimitError, TimeoutError
-from ..net.clock import Deadline
+from ..net.clock import FOREVER, Deadline
 from ..net.stream import ByteStream
 from ..protocol.commands import PING
 from .handoff import fresh
 
 __all__ = ["Writer"]
+
+T = TypeVar("T")
 
 #: Bytes in the buffer from which on a publisher sends them itself.
 _SEND_ABOVE = 64 * 1024
@@ -119,11 +127,11 @@ class Writer:
         if self._size > _SEND_ABOVE:
             self._push_back()
 
-    def _add(self, command: bytes, size: int) -> None:
+    def _add(self, command: bytes, size: int, messages: int = 1) -> None:
         """Append a message's command; the lock is held."""
-        if self._stream is None and self._size > self._pending_size:
+        if self._stream is None and self._size + len(command) > self._pending_size:
             raise OutboundBufferLimitError(self._pending_size)
-        self.out_msgs += 1
+        self.out_msgs += messages
         self.out_bytes += size
         self._size += len(command)
         self._chunks.append(command)
@@ -147,31 +155,43 @@ class Writer:
             self._size += len(command)
             self._chunks.append(command)
 
-    def send(self, command: bytes, messages: int = 0, size: int = 0) -> None:
-        """
-        Append a command and send all that is buffered on the calling thread.
+    def append_noted(self, command: bytes, notes: list[T], note: T) -> None:
+        """Append a command that may wait, and a note of it to a list; both or, at a Ctrl-C, none."""
+        with self._lock:
+            self._size += len(command)
+            lists: tuple[list[Any], list[Any]] = (notes, self._chunks)
+            # No byte code runs in between, where a Ctrl-C could strike.
+            deque(map(list.append, lists, (note, command)), maxlen=0)
 
-        It is for calls that wait for an answer. When another thread is sending, that one takes the
-        command along.
+    def send(self, command: bytes, messages: int, size: int, deadline: Deadline = FOREVER) -> None:
+        """
+        Append messages' commands and send all that is buffered on the calling thread.
+
+        It is for calls that wait for an answer. When another thread is sending, or the socket is full,
+        another thread takes the command along.
+
+        Args:
+            command: one whole command, or several.
+            messages: how many they are, for the statistics.
+            size: the bytes of headers and payloads, for the statistics.
+            deadline: how long to wait when too much is buffered already.
 
         Raises:
             ConnectionClosedError: the connection is closed; the reason.
             OutboundBufferLimitError: there is no link, and the buffer is full.
+            TimeoutError: the server takes no more data; the command stays buffered.
 
         """
         if self.closed is not None:
             raise fresh(self.closed)
         with self._lock:
-            if self._stream is None and self._size > self._pending_size:
-                raise OutboundBufferLimitError(self._pending_size)
-            self.out_msgs += messages
-            self.out_bytes += size
-            self._size += len(command)
-            self._chunks.append(command)
+            self._add(command, size, messages)
         self._flush()
+        if self._size > _SEND_ABOVE:
+            self._push_back(deadline)
 
     def send_buffered(self) -> None:
-        """Send all that is buffered on the calling thread; fine when the connection is closed."""
+        """Send what is buffered, as far as the socket takes it; fine when the connection is closed."""
         self._flush()
 
     # --- emptying it ----------------------------------------------------------------------------
@@ -186,13 +206,19 @@ class Writer:
 
         """
         ticks = 0
-        while self.closed is None:
-            self._flush()
-            timeout = next_wake()
+        while True:
+            schedule = Deadline(next_wake())
+            try:
+                self._flush(schedule)
+            except TimeoutError:
+                continue  # the socket is full, and the schedule has something due
             with self._lock:
-                if self._size and self._stream is not None and not self._sending.locked():
+                if self.closed is not None:
+                    return
+                if self._unsent() and not self._sending.locked():
                     continue
                 self._flusher = _TICKING if ticks else _ASLEEP
+            timeout = schedule.lock_timeout()
             woken = self._work.acquire(timeout=min(timeout, _TICK) if ticks else timeout)
             with self._lock:
                 if not woken and not self._flusher:
@@ -212,58 +238,88 @@ class Writer:
                 return False
         return True
 
-    def _flush(self) -> None:
-        """Send all that is buffered, unless somebody is at it."""
-        while self._size and self._stream is not None:
-            if not self._send_if_free(0.0, None):
+    def _flush(self, deadline: Deadline | None = None) -> None:
+        """Send all that is buffered, unless somebody is at it; see `_send_all` for the deadline."""
+        while self._unsent():
+            if not self._send_if_free(0.0, deadline):
                 return
 
-    def _push_back(self) -> None:
+    def _unsent(self) -> bool:
+        """Say whether there is something to send, and somewhere to send it."""
+        return bool(self._size or self._batch) and self._stream is not None
+
+    def _push_back(self, deadline: Deadline = FOREVER) -> None:
         """Wait until the buffer is below its limit, and help with that."""
         while self._size > _SEND_ABOVE and self._stream is not None:
-            self._send_if_free(_LOOK_AGAIN, None)
+            self._send_if_free(deadline.sooner(_LOOK_AGAIN).lock_timeout(), deadline)
+            if self._size > _SEND_ABOVE and deadline.expired():
+                raise TimeoutError("the server takes no more data")
         if self.closed is not None:
             raise fresh(self.closed)
+        # Others may have left something while we were sending.
+        self._flush()
 
     def _send_if_free(self, timeout: float, deadline: Deadline | None) -> bool:
-        """Send all if ``_sending`` can be had in ``timeout`` seconds; say whether it could."""
+        """
+        Send if ``_sending`` can be had in ``timeout`` seconds; say whether all was sent.
+
+        Raises:
+            TimeoutError: see `_send_all`.
+
+        """
         taken: list[bool] = []
+        done = False
         try:
             # `extend` and `map` run without a byte code in between, so a Ctrl-C can not strike
             # between taking the lock and knowing that it was taken.
             taken.extend(map(self._sending.acquire, (True,), (timeout,)))
             if taken[0]:
-                self._send_all(deadline)
-            return taken[0]
+                done = self._send_all(deadline)
+            return done
         finally:
             if True in taken:
                 self._sending.release()
+                if not done:
+                    self._rouse()
 
-    def _send_all(self, deadline: Deadline | None) -> None:
+    def _rouse(self) -> None:
+        """Have the flusher look what there is to send."""
+        with self._lock:
+            if self._flusher:
+                self._wake()
+
+    def _send_all(self, deadline: Deadline | None) -> bool:
         """
         Send the batch, and then the buffer until it is empty; ``_sending`` is held.
 
-        Without a deadline this ends when the socket has taken everything or the link is given up:
-        a peer that takes nothing is found out by the pings.
+        Args:
+            deadline: how long to wait for a full socket; ``None``: not at all.
+
+        Returns:
+            Whether all was sent; if not, the socket is full, or the link is down or given up.
+
+        Raises:
+            TimeoutError: the deadline came.
+
         """
         stream = self._stream
         if stream is None:
-            return
+            return False
         while self._take():
             try:
                 stream.send(self._batch[sum(self._sent) :], self._sent)
             except BlockingIOError:
-                timeout = _LOOK_AGAIN
-                if deadline is not None:
-                    timeout = min(timeout, deadline.left() or 0.0)
-                    if deadline.expired():
-                        raise TimeoutError("the server takes no more data") from None
+                if deadline is None:
+                    return False
+                if deadline.expired():
+                    raise TimeoutError("the server takes no more data") from None
                 if self._stream is not stream or self.closed is not None:
-                    return
-                stream.wait_writable(timeout)
+                    return False
+                stream.wait_writable(deadline.sooner(_LOOK_AGAIN).lock_timeout())
             except OSError as error:
                 self._link_broke(stream, error)
-                return
+                return False
+        return True
 
     def _take(self) -> bool:
         """Make a batch of the buffer where the last one has gone out; say whether there is one."""

@@ -1,0 +1,186 @@
+"""Sockets that are full: who waits, for how long, and who never does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from fix_proxy import Listener, Puppet
+from fix_threads import SCALE, wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    Connection,
+    ConnectionClosedError,
+    StaleConnectionError,
+    TimeoutError,
+)
+
+#: More than the buffers of both ends of a loopback connection hold.
+PLENTY = 40
+BIG = b"x" * 1_000_000
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    with Listener() as listening:
+        yield listening
+
+
+@pytest.fixture
+def nc(listener: Listener) -> Iterator[Connection]:
+    """A connection to a server that is deaf after the handshake."""
+    connection = jetstream_sync.connect(listener.url, allow_reconnect=False)
+    listener.take()
+    yield connection
+    connection.close()
+
+
+def fill(nc: Connection) -> threading.Thread:
+    """Publish on another thread until the socket is full and the publisher waits."""
+
+    def publish() -> None:
+        with pytest.raises(ConnectionClosedError):
+            while True:
+                nc.publish("big", BIG)
+
+    publisher = threading.Thread(target=publish, daemon=True)
+    publisher.start()
+
+    def stuck() -> bool:
+        before = nc.stats["out_msgs"]
+        time.sleep(0.05)
+        return before > 0 and nc.stats["out_msgs"] == before
+
+    wait_until(stuck)
+    return publisher
+
+
+def fill_alone(nc: Connection) -> None:
+    """Leave more in the out-buffer than the socket takes, with nobody waiting for it."""
+    for _ in range(PLENTY):
+        nc._core.writer.append(b"PUB big %d\r\n%b\r\n" % (len(BIG), BIG))
+
+
+@pytest.mark.parametrize("filled", [fill, fill_alone], ids=["publisher waits", "nobody waits"])
+@pytest.mark.parametrize("call", ["flush", "rtt", "request", "next_msg", "drain"])
+def test_calls_with_a_timeout_keep_it(nc: Connection, filled: object, call: str) -> None:
+    """A call with a timeout keeps it, although the server takes nothing."""
+    sub = nc.subscribe("answers")
+    filled(nc)
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        if call == "request":
+            nc.request("service", timeout=0.1)
+        elif call == "next_msg":
+            sub.next_msg(timeout=0.1)
+        elif call == "drain":
+            sub.drain(timeout=0.1)
+        else:
+            getattr(nc, call)(timeout=0.1)
+    assert time.monotonic() - began < 1 * SCALE
+
+
+def test_a_request_that_finds_the_buffer_full_ends_in_time(nc: Connection) -> None:
+    """Requests do not pile up without limit in front of a server that takes nothing."""
+    fill_alone(nc)
+    size = nc._core.writer._size
+    for _ in range(3):
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            nc.request("service", BIG, timeout=0.1)
+        assert time.monotonic() - began < 1 * SCALE
+    assert nc._core.writer._size <= size + 3 * len(BIG) + 1000
+
+
+def test_close_takes_a_second_or_so(nc: Connection) -> None:
+    """Closing a connection whose server takes nothing is bounded in time, and wakes the publisher."""
+    publisher = fill(nc)
+    began = time.monotonic()
+    nc.close()
+    assert time.monotonic() - began < 2.5 * SCALE
+    publisher.join(1 * SCALE)
+    assert not publisher.is_alive()
+
+
+def test_drain_keeps_its_timeout(nc: Connection) -> None:
+    """Draining a connection whose server takes nothing ends in time, and closes it."""
+    fill_alone(nc)
+    began = time.monotonic()
+    with pytest.raises(jetstream_sync.DrainTimeoutError):
+        nc.drain(timeout=0.2)
+    assert time.monotonic() - began < 2.5 * SCALE
+    assert nc.is_closed
+
+
+def test_a_publisher_waits_and_goes_on(nc: Connection, listener: Listener) -> None:
+    """A publisher faster than the server waits for it, and everything arrives in order, whole."""
+    puppet = listener.take()
+    count = 60
+
+    def publish() -> None:
+        for number in range(count):
+            nc.publish("big", b"%06d" % number + BIG)
+        nc.publish("end")
+
+    publisher = threading.Thread(target=publish)
+    publisher.start()
+    wait_until(lambda: nc.stats["out_msgs"] > 2)
+    assert publisher.is_alive()
+    for number in range(count):
+        assert puppet.line() == b"PUB big %d\r\n" % (len(BIG) + 6)
+        payload = puppet.read(len(BIG) + 8)
+        assert payload == b"%06d%b\r\n" % (number, BIG)
+    assert puppet.line() == b"PUB end 0\r\n"
+    publisher.join()
+
+
+@pytest.mark.parametrize("filled", [fill, fill_alone], ids=["publisher waits", "nobody waits"])
+def test_a_server_that_takes_nothing_is_found_out(listener: Listener, filled: object) -> None:
+    """Unanswered pings end a link whose socket is full, and wake the blocked publisher."""
+    nc = jetstream_sync.connect(
+        listener.url, allow_reconnect=False, ping_interval=0.1, max_outstanding_pings=2
+    )
+    filled(nc)
+    wait_until(lambda: nc.is_closed, 5)
+    assert isinstance(nc.last_error, StaleConnectionError)
+    with pytest.raises(StaleConnectionError):
+        nc.publish("more")
+    nc.close()
+
+
+@pytest.mark.parametrize(
+    "noise", [b"PING\r\n" * 1000, b"MSG a 1 5\r\nhello\r\n" * 1000], ids=["pings", "messages"]
+)
+def test_both_directions_may_be_full(listener: Listener, noise: bytes) -> None:
+    """A server that does not read while it floods the client does not stop the reader."""
+    nc = jetstream_sync.connect(listener.url, allow_reconnect=False)
+    puppet = listener.take()
+    sub = nc.subscribe("a", pending_msgs_limit=10)
+    publisher = fill(nc)
+    for _ in range(200):
+        puppet.say(noise)
+    puppet.say(b"MSG a 1 4\r\nlast\r\n")
+    expected = 200_001 if noise.startswith(b"MSG") else 1
+    wait_until(lambda: nc.stats["in_msgs"] == expected, 20)
+    assert sub.delivered == expected
+    nc.close()
+    publisher.join()
+
+
+def test_a_deaf_server_that_listens_again_gets_everything(
+    nc: Connection, listener: Listener
+) -> None:
+    """What a timed-out call left in the buffer is sent when the socket takes it, in order."""
+    puppet: Puppet = listener.take()
+    fill_alone(nc)
+    with pytest.raises(TimeoutError):
+        nc.flush(timeout=0.05)
+    nc.publish("after", b"1")
+    for _ in range(PLENTY):
+        assert puppet.line() == b"PUB big %d\r\n" % len(BIG)
+        assert len(puppet.read(len(BIG) + 2)) == len(BIG) + 2
+    assert puppet.line() == b"PING\r\n"
+    assert puppet.line() == b"PUB after 1\r\n"
