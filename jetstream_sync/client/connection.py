@@ -17,6 +17,7 @@ from ..subjects import check_queue, check_subject
 from .core import Core
 from .message import Msg
 from .subscription import MsgCallback, Subscription
+from .threads import in_callback
 
 __all__ = ["Connection"]
 
@@ -165,7 +166,8 @@ class Connection:
 
         Every subscription ends; callbacks get the messages that are on their way; then what is
         buffered is sent, and the connection is closed. Messages of subscriptions without a
-        callback can still be read afterwards.
+        callback can still be read afterwards. While somebody else drains the connection, this waits
+        for that, unless a callback calls it: then it returns at once.
 
         Args:
             timeout: in seconds; ``None``: the option ``drain_timeout``.
@@ -177,7 +179,11 @@ class Connection:
         """
         core = self._core
         deadline = Deadline(core.options.drain_timeout if timeout is None else timeout)
-        core.start_draining()
+        if not core.start_draining():
+            # Not from a callback: the one who drains may be waiting for it.
+            if not in_callback() and not core.wait_closed(deadline.left() or 0.0):
+                raise DrainTimeoutError("somebody else is draining, and not through")
+            return
         try:
             core.drain_all(deadline)
             core.flush(deadline)
@@ -193,7 +199,8 @@ class Connection:
         End the connection now.
 
         What is buffered is sent, if the server takes it within a second. Whoever waits for
-        something on this connection gets `ConnectionClosedError`. Closing twice is fine.
+        something on this connection gets `ConnectionClosedError`, and callbacks get no more messages.
+        Closing twice is fine.
         """
         self._core.close()
 
@@ -201,6 +208,8 @@ class Connection:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and self.is_draining:
+            self._core.wait_closed(self._core.options.drain_timeout)
         if kind is None and self.is_connected:
             self.drain()
         else:
@@ -268,10 +277,7 @@ class Connection:
         }
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a connection can not be pickled; open one in the process that uses it, "
-            "for example with shared_connection()"
-        )
+        raise TypeError("a connection can not be pickled; open one in the process that uses it")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.connected_url or ''} {self.status.value}>"

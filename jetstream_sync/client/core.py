@@ -127,15 +127,18 @@ class Core:
 
         """
         link = self._dialer.first()
-        with self._lock:
-            self.status = next_status(self.status, Event.HANDSHAKE_DONE)
-        self._use(link)
-        after_fork(self)
-        at_exit(self)
-        self._threads = [
-            spawn(f"reader-{self.name}", self._read, self._crashed),
-            spawn(f"flusher-{self.name}", self._flush_loop, self._crashed),
-        ]
+        try:
+            self._use(link)
+            after_fork(self)
+            at_exit(self)
+            for name, target in (("reader", self._read), ("flusher", self._flush_loop)):
+                self._threads.append(spawn(f"{name}-{self.name}", target, self._crashed))
+        except BaseException:
+            # There are too many threads, or a Ctrl-C struck: nobody would ever close it.
+            self._end(ConnectionClosedError("connecting was interrupted"))
+            if not self._threads:
+                link.stream.close()  # else the reader does
+            raise
 
     def close(self) -> None:
         """End the connection: send what is buffered, for a second at most, then wake every waiter."""
@@ -150,34 +153,48 @@ class Core:
         if any(thread.is_alive() for thread in self._threads[:1]):
             log.warning("%s: the reader is still busy; it ends with its current attempt", self.name)
 
-    def start_draining(self) -> None:
+    def start_draining(self) -> bool:
         """
         Take no new subscriptions; ``close()`` must follow.
+
+        Returns:
+            Whether this call has started it; if not, somebody else is draining the connection.
 
         Raises:
             ConnectionClosedError: it is closed, or had no link and is closed now.
 
         """
+        no_link = ConnectionClosedError("drained while there was no link")
         with self._lock:
             if self.status is ConnectionStatus.CLOSED:
                 raise self._closed_error()
-            self.status = next_status(self.status, Event.DRAIN)
-            closed = self.status is ConnectionStatus.CLOSED
+            if self.status is ConnectionStatus.DRAINING:
+                return False
+            closed = self._change(Event.DRAIN, no_link)
         if closed:
-            self._finish(ConnectionClosedError("drained while there was no link"))
+            self._finish(no_link)
             raise self._closed_error()
+        return True
 
     def _end(self, reason: ConnectionClosedError) -> None:
         """Close with a reason, unless it is closed."""
         with self._lock:
             if self.status is ConnectionStatus.CLOSED:
                 return
-            self.status = next_status(self.status, Event.CLOSE)
+            self._change(Event.CLOSE, reason)
         self._finish(reason)
+
+    def _change(self, event: Event, reason: ConnectionClosedError) -> bool:
+        """Change the status; say whether that closes, for the reason. ``_lock`` is held."""
+        status = next_status(self.status, event)
+        if status is ConnectionStatus.CLOSED:
+            # First: who sees that it is closed can ask why.
+            self.writer.close(reason)
+        self.status = status
+        return status is ConnectionStatus.CLOSED
 
     def _finish(self, reason: ConnectionClosedError) -> None:
         """Wake everybody with the reason; the status is CLOSED, and this runs once."""
-        self.writer.close(reason)
         self._dialer.stop()
         with self._lock:
             link = self._link
@@ -204,7 +221,7 @@ class Core:
         if self._link is not None:
             # Closes the child's copy of the socket. A shutdown would end the parent's connection.
             self._link.stream.close()
-        self._mux.ended(reason)
+        self._mux.forked(reason)
         for interest in self._session.interests.values():
             interest.sink.ended(reason)
         self._session.interests.clear()
@@ -319,6 +336,9 @@ class Core:
         with self._lock:
             if interest.sid in self._session.interests:
                 self.writer.append(self._session.unsubscribe(interest, limit))
+                if limit and limit <= interest.delivered:
+                    # The reader was faster: the last message has come just now.
+                    self._session.forget(interest)
 
     def remove_interest_quietly(self, interest: Interest[Sink]) -> None:
         """End a subscription that costs nothing to linger: the command waits for company."""
@@ -364,9 +384,9 @@ class Core:
         finally:
             for interest in interests:
                 interest.sink.ended(BadSubscriptionError("the connection was drained"))
-        for interest in interests:
-            if not interest.sink.finished(deadline):
-                raise DrainTimeoutError(f"the callback for {interest.subject!r} is not through")
+        late = [each.subject for each in interests if not each.sink.finished(deadline)]
+        if late:
+            raise DrainTimeoutError(f"the callback for {late[0]!r} is not through")
 
     def interests(self) -> list[Interest[Sink]]:
         """Return the subscriptions that there are now."""
@@ -473,23 +493,22 @@ class Core:
         """Clean up after a link, and find the next one; ``None`` when it is over."""
         cause = self._stale or error
         self._stale = None
+        reason = closed_because(cause)
         with self._lock:
             self._in_bytes += broken.parser.message_bytes
             self._link = None
             over = self.status is ConnectionStatus.CLOSED
+            ends_now = False
             if not over:
                 may = self.options.allow_reconnect and not isinstance(cause, _FINAL)
-                self.status = next_status(self.status, Event.LINK_LOST if may else Event.CLOSE)
-                over = self.status is ConnectionStatus.CLOSED
-                ends_now = over
-            else:
-                ends_now = False
+                ends_now = self._change(Event.LINK_LOST if may else Event.CLOSE, reason)
         broken.stream.shutdown()
         self._pings.link_down(cause)
         broken.stream.close()
         if ends_now:
-            self._finish(closed_because(cause))
-        if over:
+            self.events.error(reason)
+            self._finish(reason)
+        if over or ends_now:
             return None
         log.info("%s: lost %s: %s", self.name, broken.address.url, cause)
         self._tell(connected=False)
@@ -506,21 +525,22 @@ class Core:
             return None
         if link is None:  # closed meanwhile
             return None
-        with self._lock:
-            if self.status is ConnectionStatus.CLOSED:
-                link.stream.shutdown()
-                link.stream.close()
-                return None
-            self.status = next_status(self.status, Event.HANDSHAKE_DONE)
+        if not self._use(link):
+            link.stream.shutdown()
+            link.stream.close()
+            return None
         self.reconnects += 1
-        self._use(link)
         self._tell(connected=True)
         self.events.reconnected()
         return link
 
-    def _use(self, link: Link) -> None:
-        """Make a link the one that is read and written."""
+    def _use(self, link: Link) -> bool:
+        """Make a link the one that is read and written; say whether it is, and not closed meanwhile."""
         with self._lock:
+            if self.status is ConnectionStatus.CLOSED:
+                return False
+            # In one step: who closes a connection finds the link that it has to shut down.
+            self.status = next_status(self.status, Event.HANDSHAKE_DONE)
             self._link = link
             self._session.info = link.info
             self._max_payload = link.info.max_payload
@@ -528,6 +548,7 @@ class Core:
         self._pings.link_up()
         self._dialer.discovered(link.info, link.address)
         self.writer.attach(link.stream, preamble)
+        return True
 
     def _sending_failed(self, stream: ByteStream, error: OSError) -> None:
         """Wake the reader, which sees to it; called by whoever was sending."""
@@ -538,9 +559,9 @@ class Core:
 
     def _give_up_link(self, error: StaleConnectionError) -> None:
         """Break the link, for the given reason."""
-        self._stale = error
         link = self._link
         if link is not None:
+            self._stale = error
             link.stream.shutdown()
 
     def _crashed(self, error: Exception) -> None:

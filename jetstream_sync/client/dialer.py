@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import (
-    AuthorizationError,
     ConnectionClosedError,
     Error,
     NoServersError,
+    ProtocolError,
 )
 from ..net.clock import Deadline
 from ..options import ConnectionOptions, ServerAddress
@@ -139,11 +139,12 @@ class Dialer:
 
 
 def _no_server(failures: list[tuple[ServerAddress, Exception]]) -> Error:
-    """Return the error that says best why no server accepted."""
+    """Return a new error that says best why no server accepted, and which."""
     kinds = {type(error) for _, error in failures}
-    if len(kinds) == 1 and issubclass(next(iter(kinds)), ConnectionClosedError):
-        last = failures[-1][1]
-        if isinstance(last, AuthorizationError):
-            return AuthorizationError(f"{failures[-1][0].url}: {last}")
-        return last  # type: ignore[return-value]  # checked above
+    if len(kinds) == 1:
+        address, last = failures[-1]
+        if isinstance(last, ProtocolError):
+            return ProtocolError(f"{address.url}: {last.reason}", last.excerpt)
+        if isinstance(last, ConnectionClosedError):
+            return type(last)(f"{address.url}: {last}")
     return NoServersError(tuple((address.url, describe(error)) for address, error in failures))

@@ -70,6 +70,7 @@ class Events:
 
     def forked(self) -> None:
         """Forget the thread, which exists only in the parent."""
+        self._lock = threading.Lock()
         self._calls = Mailbox()
         self._calls.close(ConnectionClosedError("forked"))
 

@@ -52,7 +52,7 @@ def open_link(
 
     """
     if address.tls:
-        raise SecureConnectionError(f"TLS is not supported yet, and {address.url} asks for it")
+        raise SecureConnectionError("TLS is not supported yet")
     stream = tcp.dial(address.host, address.port, deadline)
     try:
         return _shake_hands(stream, address, connect_fields, deadline)
@@ -70,7 +70,7 @@ def _shake_hands(
 ) -> Link:
     def checked_fields(info: ServerInfo) -> dict[str, Any]:
         if info.tls_required:
-            raise SecureConnectionError(f"{address.url} requires TLS")
+            raise SecureConnectionError("the server requires TLS")
         return connect_fields(info)
 
     handshake = Handshake(checked_fields)
@@ -79,7 +79,7 @@ def _shake_hands(
         stream.set_timeout(_left(deadline))
         data = stream.receive()
         if not data:
-            raise ConnectionLostError(f"{address.url} closed the connection during the handshake")
+            raise ConnectionLostError("the server closed the connection during the handshake")
         operations = parser.feed(data)
         for position, operation in enumerate(operations):
             _send(stream, handshake.receive(operation), deadline)

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from ..errors import TimeoutError
+from ..errors import ForkedConnectionError, TimeoutError
 from ..net.clock import Deadline
 from .handoff import fresh
 
@@ -90,7 +90,18 @@ class Mailbox(Generic[T]):
                 self.wait(deadline)
 
     def close(self, reason: BaseException) -> None:
-        """Say why nothing more will come, and wake everybody; the first reason stays."""
+        """
+        Say why nothing more will come, and wake everybody; the first reason stays.
+
+        In a forked child the items go, too: they are the parent's.
+        """
+        if isinstance(reason, ForkedConnectionError):
+            # A thread that is not there may have held the lock, and nobody waits.
+            self._lock = threading.Lock()
+            self._gates.clear()
+            self.items.clear()
+            self._reason = reason
+            return
         with self._lock:
             if self._reason is None:
                 self._reason = reason
@@ -106,12 +117,6 @@ class Mailbox(Generic[T]):
         with self._lock:
             self._wake(len(self._gates))
 
-    def forked(self, reason: BaseException) -> None:
-        """Close in a forked child, where a thread that is not there may have held the lock."""
-        self._lock = threading.Lock()
-        self._gates.clear()
-        self._reason = reason
-
     def wait(self, deadline: Deadline) -> None:
         """
         Wait until there may be an item; another reader may be faster.
@@ -123,19 +128,17 @@ class Mailbox(Generic[T]):
         """
         gate = threading.Lock()
         gate.acquire()
-        with self._lock:
-            self._gates.append(gate)
-            if self.items:
-                self._gates.remove(gate)
-                return
-            if self._reason is not None:
-                self._gates.remove(gate)
-                raise fresh(self._reason)
         woken = False
         try:
+            with self._lock:
+                self._gates.append(gate)
+                if self.items:
+                    return
+                if self._reason is not None:
+                    raise fresh(self._reason)
             woken = gate.acquire(timeout=deadline.lock_timeout())
         finally:
-            # Timed out, or interrupted by Ctrl-C.
+            # There was something already, the time is up, or a Ctrl-C struck.
             if not woken:
                 self._leave(gate)
         if not woken and not self.items:

@@ -88,7 +88,7 @@ class Reader:
         if not interest.limit or interest.delivered < interest.limit:
             interest.sink.deliver(deliveries)
             return
-        surplus = interest.delivered - interest.limit
+        surplus = min(interest.delivered - interest.limit, len(deliveries))
         interest.sink.deliver(deliveries[: len(deliveries) - surplus])
         self._complete(interest)
         interest.sink.ended(

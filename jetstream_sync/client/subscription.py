@@ -20,10 +20,12 @@ from ..errors import (
 )
 from ..net.clock import FOREVER, Deadline
 from ..protocol.parser import Delivery
+from ..protocol.session import Interest
 from .backlog import Backlog
 from .core import Core, closed_on_purpose
 from .mailbox import Mailbox
 from .message import Msg
+from .sink import Sink
 from .threads import spawn
 
 __all__ = ["MsgCallback", "Subscription"]
@@ -68,6 +70,8 @@ class Subscription:
         self._thread: threading.Thread | None = None
         # Set when the callback has had its last message.
         self._done = threading.Event()
+        # Stands in until there is a number: a message may come before add_interest() returns.
+        self._interest: Interest[Sink] = Interest(0, subject, queue, self)
         self._interest = core.add_interest(subject, queue, self)
         if callback is None:
             self._done.set()
@@ -197,14 +201,20 @@ class Subscription:
         finally:
             self.ended(BadSubscriptionError("the subscription was drained"))
         if not self.finished(deadline):
-            self._mailbox.items.clear()
             raise DrainTimeoutError(f"the callback for {self.subject!r} is not through")
 
     def finished(self, deadline: Deadline) -> bool:
-        """Wait until the callback, if there is one, has had its last message; say whether it has."""
+        """
+        Wait until the callback, if there is one, has had its last message; say whether it has.
+
+        A callback that asks this itself is not waited for. What is left after the time is dropped.
+        """
         if threading.current_thread() is self._thread:
             return True
-        return self._done.wait(deadline.left())
+        if self._done.wait(deadline.left()):
+            return True
+        self._mailbox.items.clear()
+        return False
 
     def __enter__(self) -> Self:
         return self
@@ -233,14 +243,18 @@ class Subscription:
         """Do nothing: the connection subscribes again by itself."""
 
     def ended(self, reason: BaseException) -> None:
-        """Learn that nothing more will come."""
+        """Learn that nothing more will come; a callback stops at once where the user closed."""
         self._mailbox.close(reason)
+        purpose = isinstance(reason, ConnectionClosedError) and closed_on_purpose(reason)
+        if self._callback is not None and purpose:
+            self._mailbox.items.clear()
 
     # --- the callback's thread ------------------------------------------------------------------
 
     def _run(self) -> None:
         callback = self._callback
         assert callback is not None
+        self._thread = threading.current_thread()  # spawn() may not have returned yet
         try:
             while True:
                 try:

@@ -15,9 +15,20 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["ExitAware", "ForkAware", "after_fork", "at_exit", "spawn", "start_timer"]
+__all__ = [
+    "ExitAware",
+    "ForkAware",
+    "after_fork",
+    "at_exit",
+    "in_callback",
+    "spawn",
+    "start_timer",
+]
 
 log = logging.getLogger("jetstream_sync.threads")
+
+
+_current = threading.local()
 
 
 class ForkAware(Protocol):
@@ -54,6 +65,7 @@ def spawn(
     """
 
     def run() -> None:
+        _current.is_ours = True
         try:
             target()
         except Exception as error:
@@ -64,6 +76,11 @@ def spawn(
     thread = threading.Thread(target=run, name=f"nats-{name}", daemon=True)
     thread.start()
     return thread
+
+
+def in_callback() -> bool:
+    """Say whether user code that calls this was called by a thread of this package."""
+    return getattr(_current, "is_ours", False)
 
 
 def start_timer(name: str, seconds: float, target: Callable[[], None]) -> threading.Timer:

@@ -13,6 +13,9 @@ __all__ = ["RECEIVE_SIZE", "TCPStream", "dial"]
 #: Bytes asked for with one read: a thousand small messages at a time.
 RECEIVE_SIZE = 256 * 1024
 
+# A timeout of 0 would mean: do not wait at all.
+_SHORTEST = 0.001
+
 # Lets one thread send without waiting while another waits to receive on the same, blocking socket.
 _DONT_WAIT = getattr(socket, "MSG_DONTWAIT", 0)
 
@@ -31,12 +34,33 @@ def dial(host: str, port: int, deadline: Deadline) -> TCPStream:
         TimeoutError: the built-in one; the deadline came.
 
     """
-    connected = socket.create_connection((host, port), timeout=deadline.left())
+    connected = _connected(host, port, deadline)
     with contextlib.suppress(OSError):
         # A publish that waits for its ack must not wait for Nagle's algorithm, too.
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     return TCPStream(connected, f"{host}:{port}")
+
+
+def _connected(host: str, port: int, deadline: Deadline) -> socket.socket:
+    """Return a socket that is connected to the first address that can be; all share the deadline."""
+    failure: OSError | None = None
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM):
+        if deadline.expired():
+            raise failure or TimeoutError("timed out")
+        connecting = socket.socket(family, kind, protocol)
+        try:
+            connecting.settimeout(deadline.left() or _SHORTEST)
+            connecting.connect(address)
+        except OSError as error:
+            connecting.close()
+            failure = error
+        except BaseException:  # a Ctrl-C
+            connecting.close()
+            raise
+        else:
+            return connecting
+    raise failure or OSError(f"{host!r} has no address")
 
 
 class TCPStream:
