@@ -378,7 +378,7 @@ class JetStream:
 
         Args:
             stream_name: the stream to read.
-            **options: as `OrderedConsumer` has them.
+            **options: see `OrderedOptions`.
 
         Raises:
             InvalidNameError: the stream's name can not be one.

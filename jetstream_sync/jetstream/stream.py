@@ -391,7 +391,7 @@ class Stream:
         Return a reader that gets every message once and in order, without acknowledgements.
 
         Args:
-            **options: as `OrderedConsumer` has them.
+            **options: see `OrderedOptions`.
 
         Raises:
             InvalidOptionError: an option is not known or can not work.
