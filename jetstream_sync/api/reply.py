@@ -81,9 +81,11 @@ def consumer_sequence(reply: bytes) -> int:
     """
     tokens = reply.split(b".")
     try:
-        return int(tokens[6 if len(tokens) == 9 else 8])
+        if len(tokens) != 10 and reply.startswith(_PREFIX):
+            return int(tokens[6 if len(tokens) == 9 else 8])
     except (IndexError, ValueError):
-        raise NotJSMessageError(f"{reply!r} is not the reply subject of a message") from None
+        pass
+    raise NotJSMessageError(f"{reply!r} is not the reply subject of a message")
 
 
 def metadata_of(reply: bytes) -> Metadata:
@@ -95,15 +97,14 @@ def metadata_of(reply: bytes) -> Metadata:
 
     """
     stream, consumer, delivered, stream_seq, consumer_seq, timestamp, pending = ack_tokens(reply)
-    domain = None
+    domain = b"_"
     if reply.count(b".") > 8:
-        domain = reply.split(b".", 3)[2].decode()
-        domain = None if domain == "_" else domain
+        domain = reply.split(b".", 3)[2]
     try:
         return Metadata(
             stream.decode(),
             consumer.decode(),
-            domain,
+            None if domain == b"_" else domain.decode(),
             int(stream_seq),
             int(consumer_seq),
             int(delivered),
