@@ -81,7 +81,7 @@ def consumer_sequence(reply: bytes) -> int:
     """
     tokens = reply.split(b".")
     try:
-        if len(tokens) != 10 and reply.startswith(_PREFIX):
+        if tokens[0] == b"$JS" and tokens[1] == b"ACK" and len(tokens) != 10:
             return int(tokens[6 if len(tokens) == 9 else 8])
     except (IndexError, ValueError):
         pass
