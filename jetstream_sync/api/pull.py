@@ -18,6 +18,8 @@ ANY_NUMBER: Final = 1_000_000
 DEFAULT_MESSAGES: Final = 500
 #: How long each of its requests lasts where nobody says, in nanoseconds.
 DEFAULT_EXPIRES_NS: Final = 30 * _SECOND
+#: How long they have to last at least (ADR-37).
+SHORTEST_EXPIRES_NS: Final = _SECOND
 #: Requests that wait at least this long have heartbeats where nobody says.
 HEARTBEAT_FROM_NS: Final = 10 * _SECOND
 _DEFAULT_HEARTBEAT_NS: Final = 5 * _SECOND
@@ -145,6 +147,7 @@ class ContinuousPull:
         heartbeat_ns: int | None = None,
         stop_after: int | None = None,
         priority: PullRequest | None = None,
+        largest_batch: int = ANY_NUMBER,
     ) -> ContinuousPull:
         """
         Work out the limits from what the user said; ``None`` is *not said*.
@@ -158,6 +161,7 @@ class ContinuousPull:
             heartbeat_ns: default half of ``expires_ns``, from 0.5 to 30 s.
             stop_after: messages after which it ends; default: never.
             priority: a request whose priority-group fields are taken; default: none.
+            largest_batch: messages that one request may ask for where only bytes are limited.
 
         Raises:
             InvalidOptionError: a value is out of range, or two exclude each other.
@@ -171,7 +175,7 @@ class ContinuousPull:
         if threshold_bytes is not None and max_bytes is None:
             raise InvalidOptionError("threshold_bytes", threshold_bytes, "needs max_bytes")
         expires = DEFAULT_EXPIRES_NS if expires_ns is None else expires_ns
-        if expires < _SECOND:
+        if expires < SHORTEST_EXPIRES_NS:
             raise InvalidOptionError("expires", expires / _SECOND, "must be at least 1 second")
         if heartbeat_ns is None:
             heartbeat_ns = min(_LONGEST_HEARTBEAT_NS, expires // 2)
@@ -179,7 +183,7 @@ class ContinuousPull:
             raise InvalidOptionError(
                 "heartbeat", heartbeat_ns / _SECOND, "must be from 0.5 to 30 seconds"
             )
-        batch = max_messages or (ANY_NUMBER if max_bytes else DEFAULT_MESSAGES)
+        batch = max_messages or (largest_batch if max_bytes else DEFAULT_MESSAGES)
         request = replace(
             priority or PullRequest(no_wait=True),
             no_wait=False,
@@ -237,7 +241,9 @@ class PullLedger:
             not limit or self.pending_bytes >= pull.threshold_bytes
         ):
             return None
-        batch = pull.request.batch - self.pending_messages
+        # With a limit in bytes, that is what has to end a request: one that ends because it sent as
+        # many messages as it may does not say how many bytes it leaves.
+        batch = pull.request.batch - (0 if limit else self.pending_messages)
         if pull.stop_after:
             batch = min(batch, pull.stop_after - self.delivered - self.pending_messages)
         size = limit - self.pending_bytes
@@ -263,17 +269,42 @@ class PullLedger:
         self.delivered += 1
         if self.pending_messages:
             self.pending_messages -= 1
-        if self.pending_bytes:
+        if pull.threshold_bytes:
             self.pending_bytes = max(0, self.pending_bytes - size)
+            self._balance()
             if self.pending_bytes < pull.threshold_bytes:
                 return True
         return self.pending_messages < pull.threshold_messages
 
-    def ended(self, pending: tuple[int, int] | None) -> None:
-        """Enter that a request ended, and what it left undelivered, as its status says."""
-        if pending is not None:
-            self.pending_messages = max(0, self.pending_messages - pending[0])
-            self.pending_bytes = max(0, self.pending_bytes - pending[1])
+    def ended(self, pending: tuple[int, int] | None) -> bool:
+        """
+        Enter that a request ended, and what it left undelivered, as its status says.
+
+        Returns:
+            Whether it left a whole buffer: it had all the room that there is, and sent nothing.
+
+        """
+        if pending is None:
+            return False
+        self.pending_messages = max(0, self.pending_messages - pending[0])
+        self.pending_bytes = max(0, self.pending_bytes - pending[1])
+        if self._pull.threshold_bytes:
+            self._balance()
+        return pending[1] >= self._pull.request.max_bytes > 0
+
+    def _balance(self) -> None:
+        """
+        With a limit in bytes: where one of the two is settled, so is the other.
+
+        A request that sent exactly its bytes, or exactly its messages, ends without a status that
+        says what is left of the other.
+        """
+        if not self.pending_messages or not self.pending_bytes:
+            self.reset()
+
+    def empty(self) -> bool:
+        """Say whether nothing is owed or unread."""
+        return not self.pending_messages
 
     def reset(self) -> None:
         """Enter that nothing is owed any more: the requests are lost."""

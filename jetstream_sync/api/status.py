@@ -31,7 +31,9 @@ class Kind(Enum):
     HEARTBEAT = "heartbeat"
     """Nothing: the server is there."""
     QUIET = "quiet"
-    """It ended as it should: nothing there, time is up, the next message does not fit."""
+    """It ended as it should: nothing there, or time is up."""
+    FULL = "full"
+    """It ended as it should: the next message does not fit."""
     WARNING = "warning"
     """It ended for a reason that the user should hear of; a continuous pull goes on."""
     FATAL = "fatal"
@@ -55,8 +57,8 @@ _HEARTBEAT: Final = PullStatus(Kind.HEARTBEAT, None, None)
 _ROWS: Final[tuple[tuple[int, str, Kind, type[PullError] | None], ...]] = (
     (404, "", Kind.QUIET, None),
     (408, "", Kind.QUIET, None),
-    (409, "message size exceeds maxbytes", Kind.QUIET, None),
-    (409, "batch completed", Kind.QUIET, None),
+    (409, "message size exceeds maxbytes", Kind.FULL, None),
+    (409, "batch completed", Kind.FULL, None),
     (409, "consumer deleted", Kind.FATAL, ConsumerDeletedError),
     (409, "consumer is push based", Kind.FATAL, ConsumerIsPushBasedError),
     (409, "leadership change", Kind.WARNING, LeadershipChangeError),

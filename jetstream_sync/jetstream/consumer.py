@@ -9,10 +9,12 @@ from typing import TypedDict
 
 from typing_extensions import Unpack
 
-from ..api.consumer import ConsumerInfo
+from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.pull import (
     ANY_NUMBER,
+    DEFAULT_EXPIRES_NS,
     DEFAULT_MESSAGES,
+    SHORTEST_EXPIRES_NS,
     ContinuousPull,
     PullRequest,
     default_heartbeat_ns,
@@ -59,7 +61,8 @@ class ContinuousOptions(PriorityOptions, total=False):
     threshold_bytes: int
     """Ask for more when less than this is left; default half of ``max_bytes``."""
     expires: float | timedelta
-    """How long each request lasts, in seconds; default 30, at least 1."""
+    """How long each request lasts, in seconds, at least 1; default 30, or the consumer's
+    ``max_expires`` if that is less."""
     heartbeat: float | timedelta
     """After how much silence the server says that it is there, in seconds; default half of
     ``expires``, from 0.5 to 30."""
@@ -67,6 +70,7 @@ class ContinuousOptions(PriorityOptions, total=False):
     """End after so many messages."""
 
 
+_PRIORITY = frozenset(PriorityOptions.__annotations__)
 _CONTINUOUS = frozenset(ContinuousOptions.__annotations__)
 
 
@@ -157,7 +161,7 @@ class PullConsumer:
         """
         request = _fetch_request(batch, timeout, max_bytes, heartbeat)
         if priority:
-            request = replace(request, **priority)
+            request = replace(request, **_known(priority))
         return self._fetch(request, None if timeout is None else request.expires_ns / 1e9)
 
     def fetch_no_wait(
@@ -187,7 +191,7 @@ class PullConsumer:
             batch=ANY_NUMBER if batch is None else batch,
             max_bytes=max_bytes or 0,
             no_wait=True,
-            **priority,
+            **_known(priority),
         )
         return self._fetch(request, _NO_WAIT_PATIENCE)
 
@@ -264,7 +268,7 @@ class PullConsumer:
         return MessageIterator(self._puller, pull, strict=strict)
 
     def _continuous(self, options: ContinuousOptions) -> ContinuousPull:
-        pull = continuous_pull(options, self._puller.config.max_batch or 0)
+        pull = continuous_pull(options, self._puller.config)
         self._puller.check(pull.request)
         return pull
 
@@ -272,13 +276,16 @@ class PullConsumer:
         return f"<{type(self).__name__} {self.name!r} on {self.stream_name!r}>"
 
 
-def continuous_pull(options: ContinuousOptions, max_batch: int = 0) -> ContinuousPull:
+def continuous_pull(
+    options: ContinuousOptions, config: ConsumerConfig | None = None
+) -> ContinuousPull:
     """
     Return the limits that these options stand for.
 
     Args:
         options: what the user said.
-        max_batch: the most that the consumer allows per request; 0: any number.
+        config: the consumer's, whose limits for requests bound what the user did not say; ``None``:
+            it has none.
 
     Raises:
         InvalidOptionError: an option is not known or out of range, or two exclude each other.
@@ -288,14 +295,20 @@ def continuous_pull(options: ContinuousOptions, max_batch: int = 0) -> Continuou
     if unknown:
         raise InvalidOptionError(min(unknown), "...", f"not one of {sorted(_CONTINUOUS)}")
     max_messages = options.get("max_messages")
-    if max_messages is None and "max_bytes" not in options and max_batch > 0:
-        max_messages = min(DEFAULT_MESSAGES, max_batch)
+    expires_ns = _ns_or_none(options.get("expires"), "expires")
+    largest = (config.max_batch if config is not None else None) or ANY_NUMBER
+    if max_messages is None and "max_bytes" not in options:
+        max_messages = min(DEFAULT_MESSAGES, largest)
+    if expires_ns is None and config is not None and config.max_expires:
+        longest_ns = duration_to_ns(duration(config.max_expires))
+        expires_ns = max(SHORTEST_EXPIRES_NS, min(DEFAULT_EXPIRES_NS, longest_ns))
     return ContinuousPull.of(
         max_messages=max_messages,
         max_bytes=options.get("max_bytes"),
         threshold_messages=options.get("threshold_messages"),
         threshold_bytes=options.get("threshold_bytes"),
-        expires_ns=_ns_or_none(options.get("expires"), "expires"),
+        largest_batch=largest,
+        expires_ns=expires_ns,
         heartbeat_ns=_ns_or_none(options.get("heartbeat"), "heartbeat"),
         stop_after=options.get("stop_after"),
         priority=PullRequest(
@@ -329,6 +342,14 @@ def _fetch_request(
             default_heartbeat_ns(expires_ns) if heartbeat is None else _ns(heartbeat, "heartbeat")
         ),
     )
+
+
+def _known(priority: PriorityOptions) -> PriorityOptions:
+    """Return the options; refuses what is none of them."""
+    unknown = set(priority) - _PRIORITY
+    if unknown:
+        raise InvalidOptionError(min(unknown), "...", f"not one of {sorted(_PRIORITY)}")
+    return priority
 
 
 def _ns(value: float | timedelta, option: str) -> int:

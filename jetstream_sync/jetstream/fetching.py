@@ -44,6 +44,9 @@ class Fetch:
         self._patience = Deadline(None if expires is None else expires + _GRACE)
         self._silence = 2 * request.heartbeat_ns / _SECOND
         self._messages: list[JetStreamMsg] = []
+        self._bytes = 0
+        # Whether the server may go on sending.
+        self._asked = True
 
     def run(self) -> list[JetStreamMsg]:
         """
@@ -56,20 +59,22 @@ class Fetch:
         """
         inbox = PullInbox(self._puller.core)
         try:
-            self._puller.send(self._request, inbox.reply)
+            self._puller.send(self._request, inbox)
             self._collect(inbox)
+            self._asked = False
         except TimeoutError:
             pass
         except Error:
             if not self._messages:
                 raise
         finally:
-            inbox.close()
+            inbox.close(quietly=not self._asked)
         return self._messages
 
     def _collect(self, inbox: PullInbox) -> None:
         messages = self._messages
         batch = self._request.batch
+        limit = self._request.max_bytes
         make = self._puller.message
         arrived = inbox.mailbox.items
         while len(messages) < batch:
@@ -78,10 +83,8 @@ class Fetch:
             except IndexError:
                 delivery = self._wait(inbox)
             if delivery[2] and not delivery[3]:
-                if delivery is LINK_DOWN:
-                    continue  # what is asked for is asked for again on the next link
-                if delivery is LINK_UP:
-                    if not self._ask_again(inbox):
+                if delivery is LINK_DOWN or delivery is LINK_UP:
+                    if inbox.news(delivery) and not self._ask_again(inbox):
                         return
                     continue
                 status = read_status(delivery[2], delivery[3])
@@ -90,9 +93,17 @@ class Fetch:
                         return
                     continue
             messages.append(make(delivery))
+            if limit:
+                # A request that has sent exactly its bytes ends without a status.
+                self._bytes += sum(map(len, delivery))
+                if self._bytes >= limit:
+                    return
 
     def _wait(self, inbox: PullInbox) -> Delivery:
         """Wait for the next delivery, as long as heartbeats come."""
+        if not inbox.linked:
+            # Nobody will say that the time is up, or that he is there.
+            return inbox.mailbox.get(self._end)
         if not self._silence:
             return inbox.mailbox.get(self._patience)
         while True:
@@ -110,6 +121,8 @@ class Fetch:
         if status.kind is Kind.QUIET:
             # A request that waits for ever is made of many that do not.
             return self._end.left() is None and self._ask_again(inbox)
+        if status.kind is Kind.FULL:
+            return False
         error = status.error
         assert error is not None
         if error.code == 423:
@@ -123,7 +136,8 @@ class Fetch:
         gone = self._puller.why_silent(self._patience)
         if gone is not None:
             raise gone
-        if self._puller.core.wait_closed(_AGAIN) or not self._ask_again(inbox):
+        self._puller.core.wait_closed(_AGAIN)
+        if not self._ask_again(inbox):
             raise error
         return True
 
@@ -142,5 +156,5 @@ class Fetch:
             heartbeat_ns=min(self._request.heartbeat_ns, expires_ns // 2),
         )
         inbox.last_seen = monotonic()
-        self._puller.send(request, inbox.reply)
+        self._puller.send(request, inbox)
         return True

@@ -7,7 +7,7 @@ from typing import Final
 
 from ..client.core import Core
 from ..client.mailbox import Mailbox
-from ..errors import BadSubscriptionError, ConnectionDrainingError
+from ..errors import BadSubscriptionError, ConnectionClosedError, ConnectionDrainingError
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
 
@@ -27,6 +27,11 @@ class PullInbox:
     Messages come under the subjects that they were published to, so requests whose answers must
     not be mixed up need inboxes of their own. The subscription is sent with the next request.
 
+    What was asked for is lost with the link, and has to be asked for again, once, on the next one.
+    So the subject changes with the link, for the server may still have requests with the old one;
+    and nothing may be asked between a change of the link and the moment when its `LINK_UP` is
+    read: `asking_to()` and `news()` see to that.
+
     Args:
         core: the connection.
 
@@ -35,10 +40,27 @@ class PullInbox:
 
     """
 
-    __slots__ = ("_core", "_interest", "callback_finished", "last_seen", "mailbox", "reply")
+    takes_answers = False
+
+    __slots__ = (
+        "_closed",
+        "_core",
+        "_downs",
+        "_downs_read",
+        "_interest",
+        "callback_finished",
+        "last_seen",
+        "linked",
+        "mailbox",
+        "reply",
+    )
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._closed = False
+        # How often the link broke: by the reader's count, and by what was read of it.
+        self._downs = 0
+        self._downs_read = 0
         #: What came and was not read yet.
         self.mailbox: Mailbox[Delivery] = Mailbox()
         #: When something came last, by the monotonic clock; written by the reader, once per read.
@@ -49,10 +71,39 @@ class PullInbox:
         #: The subject, as bytes: the reply of requests.
         self.reply = subject.encode()
         self._interest = core.add_interest_quietly(subject, self)
+        #: Whether there is a link, as far as it was read. Looked at once there is a subscription:
+        #: what changes later is told.
+        self.linked = core.address is not None
 
-    def close(self) -> None:
-        """Give the subscription up; what has come stays readable."""
-        self._core.remove_interest_quietly(self._interest)
+    def close(self, *, quietly: bool = False) -> None:
+        """
+        Give the subscription up; what has come stays readable.
+
+        Args:
+            quietly: tell the server when something else is sent. Where a request may be left, the
+                server has to know at once: it would go on sending messages here.
+
+        """
+        self._closed = True
+        if quietly:
+            self._core.remove_interest_quietly(self._interest)
+        else:
+            self._core.remove_interest(self._interest)
+
+    def asking_to(self) -> bytes | None:
+        """Return the reply for a request that is sent now; ``None``: wait for `LINK_UP`."""
+        # Read before the count: the reader counts first, and changes it then.
+        reply = self.reply
+        return reply if self.linked and self._downs == self._downs_read else None
+
+    def news(self, delivery: Delivery) -> bool:
+        """Take note of `LINK_DOWN` or `LINK_UP`; say whether what was asked for can be asked again."""
+        if delivery is LINK_DOWN:
+            self._downs_read += 1
+            self.linked = False
+            return False
+        known, self.linked = self.linked, True
+        return not known
 
     def drain(self, deadline: Deadline) -> None:
         """
@@ -73,8 +124,24 @@ class PullInbox:
         self.mailbox.put(deliveries, len(deliveries))
 
     def link_changed(self, *, connected: bool) -> None:
-        """Put the news among the messages."""
+        """Put the news among the messages, and take another subject for the next link."""
+        if not connected:
+            self._downs += 1
+            self._renew()
         self.mailbox.put((LINK_UP if connected else LINK_DOWN,), 1)
+
+    def _renew(self) -> None:
+        subject = self._core.new_inbox()
+        old = self._interest
+        try:
+            self._interest = self._core.add_interest_quietly(subject, self)
+        except ConnectionClosedError:
+            return  # it is being closed
+        self.reply = subject.encode()
+        self._core.remove_interest_quietly(old)
+        if self._closed:
+            # close() came meanwhile, and may not have seen the new one.
+            self._core.remove_interest_quietly(self._interest)
 
     def ended(self, reason: BaseException) -> None:
         """Wake whoever waits."""

@@ -31,6 +31,7 @@ from ..errors import (
     LeadershipChangeError,
     NoHeartbeatError,
     OutboundBufferLimitError,
+    PullError,
     TimeoutError,
 )
 from ..net.clock import FOREVER, Deadline, monotonic
@@ -72,7 +73,6 @@ class MessageIterator:
         # --- under _lock ---
         self._lock = threading.Lock()
         self._ledger = PullLedger(pull)
-        self._linked = True
         self._draining = False
         self._ask_at: float | None = None  # when to ask again for a consumer without a leader
         with self._lock:
@@ -136,12 +136,13 @@ class MessageIterator:
             try:
                 mailbox.wait(deadline if left is None else deadline.sooner(left))
             except TimeoutError:
-                if deadline.expired():
-                    raise
+                # Also for who only looks once each time.
                 with self._lock:
                     late = self._do_what_is_due()
                 if late is not None:
                     self._puller.core.events.error(late)
+                if deadline.expired():
+                    raise
             else:
                 return
 
@@ -156,7 +157,7 @@ class MessageIterator:
 
     def _until_due(self) -> float | None:
         """Return the seconds until something has to be done; ``None``: nothing will have to be."""
-        if not self._linked or self._draining:
+        if not self._inbox.linked or self._draining:
             return None
         if self._ask_at is not None:
             return self._ask_at - monotonic()
@@ -186,8 +187,10 @@ class MessageIterator:
         """Send the request that is due, if one is."""
         if self._ledger.complete():
             self._close(IteratorClosedError("it gave as many messages as stop_after says"))
+            # Requests that were thought lost may have brought more.
+            self._arrived.clear()
             return
-        if not self._linked or self._draining:
+        if self._draining or self._inbox.mailbox.closed:
             return
         request = self._ledger.next_request()
         if request is None:
@@ -196,10 +199,11 @@ class MessageIterator:
         try:
             # With nothing left to hand out, the taker asks for the next message soon, and what he
             # does before that (an ack) goes out together with the request.
-            self._puller.send(request, self._inbox.reply, lazily=not self._arrived)
-        except OutboundBufferLimitError:
-            # The link broke; asked again when there is a new one.
-            self._linked = False
+            self._puller.send(request, self._inbox, lazily=not self._arrived)
+        except (OutboundBufferLimitError, ConnectionClosedError):
+            # The link just broke, and the message at hand must not be lost for that. What comes
+            # next is LINK_DOWN, or the reason why it is over.
+            return
 
     # --- statuses -------------------------------------------------------------------------------
 
@@ -207,11 +211,11 @@ class MessageIterator:
         """Handle a delivery that is no message; say whether it is none."""
         if delivery is LINK_DOWN or delivery is LINK_UP:
             with self._lock:
-                self._linked = delivery is LINK_UP
-                if self._linked and self._strict:
-                    self._close(ConnectionLostError("the link broke; there is a new one"))
-                elif self._linked:
-                    self._start_over()
+                if self._inbox.news(delivery):
+                    if self._strict:
+                        self._close(ConnectionLostError("the link broke; there is a new one"))
+                    else:
+                        self._start_over()
             return True
         status = read_status(delivery[2], delivery[3])
         if status is None:
@@ -232,14 +236,25 @@ class MessageIterator:
                 self._close(gone)
                 return
         with self._lock:
-            self._ledger.ended(status.pending)
-            if error is None:
+            whole = self._ledger.ended(status.pending)
+            if status.kind is Kind.FULL:
+                # With something unread, or still to come, there is room when that is read. The same
+                # request at once would meet the same message.
+                if whole:
+                    error = PullError(409, "Message Size Exceeds MaxBytes: it will never fit")
+                    self._ask_at = monotonic() + self._silence
+                elif self._ledger.empty():
+                    self._pull()
+            elif error is None:
                 self._pull()
             elif error.code == 503:
                 self._ask_at = monotonic() + _AGAIN
             elif error.code == 423:
                 self._puller.unpin()
-                self._start_over()
+                if status.pending is None:
+                    self._start_over()
+                else:
+                    self._pull()
             elif isinstance(error, LeadershipChangeError):
                 self._start_over()
             # After other warnings the request is gone, and the same one would meet the same; the
@@ -256,7 +271,11 @@ class MessageIterator:
         Dropped messages that need an acknowledgement are delivered again after the consumer's
         ``ack_wait``. Whoever waits in `next()` gets `IteratorClosedError`. Stopping twice is fine.
         """
-        self._close(IteratorClosedError("the iterator was stopped"))
+        self.end(IteratorClosedError("the iterator was stopped"))
+
+    def end(self, reason: Error) -> None:
+        """End the iterator as `stop()` does, with another reason for whoever waits."""
+        self._close(reason)
         self._arrived.clear()
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
@@ -280,7 +299,7 @@ class MessageIterator:
         try:
             self._inbox.drain(Deadline(limit))
         finally:
-            self._inbox.mailbox.close(IteratorClosedError("the iterator was drained"))
+            self._close(IteratorClosedError("the iterator was drained"))
 
     @property
     def closed(self) -> bool:

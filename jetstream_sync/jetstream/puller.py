@@ -17,6 +17,7 @@ from ..errors import (
 from ..headers import PIN_ID, parse_headers
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
+from .inbox import PullInbox
 from .message import JetStreamMsg
 from .requests import APIRequests
 
@@ -67,20 +68,23 @@ class Puller:
         if request.group and not groups:
             raise InvalidOptionError("group", request.group, "the consumer has no priority groups")
 
-    def send(self, request: PullRequest, reply: bytes, *, lazily: bool = False) -> None:
+    def send(self, request: PullRequest, inbox: PullInbox, *, lazily: bool = False) -> None:
         """
-        Send a request, with the pin that this client holds.
+        Send a request, with the pin that this client holds; do nothing while there is no link.
 
         Args:
             request: what to ask for.
-            reply: where the answers go.
+            inbox: where the answers go; it gets `LINK_UP` when there is a link.
             lazily: let it wait for company; who goes to sleep sends it.
 
         Raises:
             ConnectionClosedError: the connection is closed.
-            OutboundBufferLimitError: there is no link, and the buffer for that time is full.
+            OutboundBufferLimitError: the link just broke, and the buffer for that time is full.
 
         """
+        reply = inbox.asking_to()
+        if reply is None:
+            return
         if self._pin_id is not None:
             request = replace(request, pin_id=self._pin_id)
         command, size = self.core.command(self._subject, request.encode(), reply)

@@ -1,0 +1,340 @@
+"""One bounded pull: how many messages, how long, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from fix_threads import wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    Connection,
+    InvalidOptionError,
+    JetStream,
+    JetStreamMsg,
+    PullConsumer,
+    RequestLimitError,
+    Stream,
+)
+from jetstream_sync.server import NatsServer
+
+
+@contextmanager
+def within(least: float, most: float) -> Iterator[None]:
+    """What is in this block takes so many seconds."""
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert least <= took < most, f"it took {took:.3f} s"
+
+
+def fill(js: JetStream, stream: Stream, count: int, size: int = 10) -> None:
+    """Store messages; the payload starts with the number, from 0."""
+    for number in range(count):
+        js.publish_async(f"{stream.name}.{number % 3}", (b"%d " % number).ljust(size))
+    js.publish_async_completed(10)
+
+
+def numbers(messages: list[JetStreamMsg]) -> list[int]:
+    """Return the numbers that `fill` gave to these messages."""
+    return [int(msg.data.split()[0]) for msg in messages]
+
+
+def size_of(msg: JetStreamMsg) -> int:
+    """Return a message's size as ADR-37 counts it."""
+    return len(msg.subject) + len(msg.reply) + len(msg._header or b"") + len(msg.data)
+
+
+def subscriptions(nc: Connection) -> int:
+    """Return how many subscriptions the connection has, but those for all of its requests."""
+    return len([i for i in nc._core.interests() if not i.subject.endswith(".*")])
+
+
+@pytest.fixture
+def stream(js: JetStream, stream_name: str) -> Stream:
+    """An empty stream."""
+    return js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
+
+
+@pytest.fixture
+def consumer(stream: Stream) -> PullConsumer:
+    """A durable consumer of everything in it."""
+    return stream.create_consumer(durable_name="C")
+
+
+# --- how many -----------------------------------------------------------------------------------
+
+
+def test_a_full_batch_returns_at_once(
+    js: JetStream, stream: Stream, consumer: PullConsumer
+) -> None:
+    """As many messages as asked for, in order, as soon as they are there; the rest stays."""
+    fill(js, stream, 25)
+    with within(0, 1):
+        assert numbers(consumer.fetch(10, timeout=5)) == list(range(10))
+        assert numbers(consumer.fetch(15, timeout=None)) == list(range(10, 25))
+    assert consumer.info().num_waiting == 0
+
+
+def test_a_message_is_whole(js: JetStream, stream: Stream, consumer: PullConsumer) -> None:
+    """Subject, headers and payload are as published; an empty payload with headers is a message."""
+    js.publish(f"{stream.name}.a", b"x", headers={"Trace": "1"})
+    js.publish(f"{stream.name}.b", b"", headers={"Trace": "2"})
+    js.publish(f"{stream.name}.c", b"")
+    got = consumer.fetch(3, timeout=2)
+    assert [msg.subject for msg in got] == [f"{stream.name}.{end}" for end in "abc"]
+    assert [msg.data for msg in got] == [b"x", b"", b""]
+    assert [msg.headers["Trace"] for msg in got[:2] if msg.headers] == ["1", "2"]
+    assert got[2].headers is None
+
+
+def test_fewer_than_asked_for_come_when_time_is_up(
+    js: JetStream, stream: Stream, consumer: PullConsumer
+) -> None:
+    """After the timeout those that came are returned."""
+    fill(js, stream, 3)
+    with within(0.3, 0.6):
+        assert numbers(consumer.fetch(10, timeout=0.3)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("timeout", [0.05, 0.4, timedelta(milliseconds=200)])
+def test_none_is_an_empty_list_when_time_is_up(
+    consumer: PullConsumer, timeout: float | timedelta
+) -> None:
+    """Without messages the list is empty, neither early nor late."""
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    with within(seconds, seconds + 0.2):
+        assert consumer.fetch(10, timeout=timeout) == []
+
+
+def test_messages_that_come_meanwhile_are_returned(
+    js: JetStream, stream: Stream, consumer: PullConsumer
+) -> None:
+    """A fetch that waits gets what is published meanwhile, and ends with the last one asked for."""
+    with ThreadPoolExecutor(1) as pool:
+        fetched = pool.submit(consumer.fetch, 3, 20)
+        wait_until(lambda: consumer.info().num_waiting == 1)
+        fill(js, stream, 3)
+        assert numbers(fetched.result(2)) == [0, 1, 2]
+
+
+def test_no_timeout_waits_beyond_one_request(
+    js: JetStream, stream: Stream, consumer: PullConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``timeout=None`` requests follow each other until the batch is complete."""
+    monkeypatch.setattr("jetstream_sync.jetstream.fetching._LONGEST_NS", 100_000_000)
+    monkeypatch.setattr("jetstream_sync.jetstream.consumer._LONGEST_NS", 100_000_000)
+    jetstream_sync.jetstream.consumer._fetch_request.cache_clear()
+    sent = js._api.core.writer.out_msgs
+    with ThreadPoolExecutor(1) as pool:
+        fetched = pool.submit(consumer.fetch, 2, None)
+        wait_until(lambda: js._api.core.writer.out_msgs >= sent + 3)
+        fill(js, stream, 2)
+        assert numbers(fetched.result(5)) == [0, 1]
+    jetstream_sync.jetstream.consumer._fetch_request.cache_clear()
+
+
+def test_what_is_there_is_fetched_without_waiting(
+    js: JetStream, stream: Stream, consumer: PullConsumer
+) -> None:
+    """``fetch_no_wait`` returns what is there, less than asked for or nothing, at once."""
+    with within(0, 0.3):
+        assert consumer.fetch_no_wait(10) == []
+        fill(js, stream, 7)
+        assert numbers(consumer.fetch_no_wait(5)) == [0, 1, 2, 3, 4]
+        assert numbers(consumer.fetch_no_wait(5)) == [5, 6]
+        assert consumer.fetch_no_wait(5) == []
+    assert consumer.info().num_waiting == 0
+
+
+# --- bytes --------------------------------------------------------------------------------------
+
+
+def test_a_limit_in_bytes_ends_before_the_message_that_does_not_fit(
+    js: JetStream, stream: Stream, consumer: PullConsumer
+) -> None:
+    """With ``max_bytes`` as many messages come as fit whole, at once."""
+    fill(js, stream, 20, size=100)
+    size = size_of(consumer.fetch(1)[0])
+    with within(0, 1):
+        assert numbers(consumer.fetch(max_bytes=3 * size + size // 2, timeout=5)) == [1, 2, 3]
+        assert numbers(consumer.fetch(2, max_bytes=10 * size, timeout=5)) == [4, 5]
+        assert numbers(consumer.fetch_no_wait(max_bytes=2 * size + 10)) == [6, 7]
+
+
+def test_bytes_that_are_used_up_exactly_end_it(
+    js: JetStream, stream: Stream, consumer: PullConsumer
+) -> None:
+    """When the messages have exactly ``max_bytes`` nobody waits for more."""
+    fill(js, stream, 9, size=100)
+    size = size_of(consumer.fetch(1)[0])
+    with within(0, 1):
+        assert numbers(consumer.fetch(max_bytes=3 * size, timeout=5)) == [1, 2, 3]
+        assert numbers(consumer.fetch(max_bytes=3 * size, timeout=None)) == [4, 5, 6]
+    assert consumer.info().num_waiting == 0
+
+
+@pytest.mark.parametrize("timeout", [5, None])
+def test_a_message_that_never_fits_ends_it(
+    js: JetStream, stream: Stream, consumer: PullConsumer, timeout: float | None
+) -> None:
+    """A message larger than ``max_bytes`` gives an empty list at once, with or without a timeout."""
+    fill(js, stream, 1, size=500)
+    with ThreadPoolExecutor(1) as pool:
+        fetched = pool.submit(consumer.fetch, None, timeout, 200)
+        try:
+            with within(0, 1):
+                assert fetched.result(3) == []
+        finally:
+            stream.delete_consumer("C")  # would end it, if all else fails
+    assert len(stream.create_consumer(durable_name="D").fetch(max_bytes=1000, timeout=0.2)) == 1
+
+
+def test_a_large_message_passes(js: JetStream, stream: Stream, nc: Connection) -> None:
+    """Messages as large as the server allows come as they were, next to small ones."""
+    large = bytes(range(256)) * (nc.max_payload // 256)
+    js.publish(f"{stream.name}.a", b"small")
+    js.publish(f"{stream.name}.a", large)
+    js.publish(f"{stream.name}.a", b"small")
+    consumer = stream.create_consumer(durable_name="C")
+    got = consumer.fetch(3, timeout=5)
+    assert [len(msg.data) for msg in got] == [5, len(large), 5]
+    assert got[1].data == large
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({}, "batch"),
+        ({"batch": 0}, "batch"),
+        ({"batch": -1}, "batch"),
+        ({"batch": 1.5}, "batch"),
+        ({"batch": "1"}, "batch"),
+        ({"batch": 1, "timeout": 0}, "timeout"),
+        ({"batch": 1, "timeout": -1}, "timeout"),
+        ({"batch": 1, "timeout": "1"}, "timeout"),
+        ({"max_bytes": 0}, "max_bytes"),
+        ({"max_bytes": -5}, "max_bytes"),
+        ({"batch": 1, "timeout": 1, "heartbeat": 0.6}, "heartbeat"),
+        ({"batch": 1, "timeout": 1, "heartbeat": -0.1}, "heartbeat"),
+        ({"batch": 1, "group": "G"}, "group"),
+        ({"batch": 1, "min_pending": 5}, "min_pending"),
+        ({"batch": 1, "priority": 10, "group": "G"}, "priority"),
+        ({"batch": 1, "expires": 5}, "expires"),
+        ({"batch": 1, "no_wait": True}, "no_wait"),
+    ],
+)
+def test_options_that_can_not_work_are_refused_locally(
+    consumer: PullConsumer, nc: Connection, options: dict[str, Any], named: str
+) -> None:
+    """The option is named in the error, nothing is sent, and no subscription is left."""
+    sent = nc.stats["out_msgs"]
+    with pytest.raises(InvalidOptionError) as caught:
+        consumer.fetch(**options)
+    assert caught.value.option == named
+    assert nc.stats["out_msgs"] == sent
+    assert subscriptions(nc) == 0
+
+
+def test_fetch_no_wait_refuses_the_same(consumer: PullConsumer) -> None:
+    """``fetch_no_wait`` needs a batch or bytes, in range, too."""
+    for options in ({}, {"batch": 0}, {"batch": 1, "max_bytes": -1}, {"batch": 1, "foo": 1}):
+        with pytest.raises(InvalidOptionError):
+            consumer.fetch_no_wait(**options)  # type: ignore[arg-type]
+
+
+def test_limits_of_the_consumer_are_typed_errors(stream: Stream) -> None:
+    """A request above ``max_batch``, ``max_expires`` or ``max_bytes`` is a `RequestLimitError`."""
+    consumer = stream.create_consumer(
+        durable_name="L", max_batch=10, max_expires=timedelta(seconds=2), max_bytes=1000
+    )
+    for options in (
+        {"batch": 11, "timeout": 1},
+        {"batch": 1, "timeout": 3},
+        {"batch": 1, "max_bytes": 1001, "timeout": 1},
+    ):
+        with within(0, 1), pytest.raises(RequestLimitError) as caught:
+            consumer.fetch(**options)  # type: ignore[arg-type]
+        assert caught.value.code == 409
+        assert "Exceeded Max" in caught.value.description
+    with pytest.raises(RequestLimitError):
+        consumer.fetch_no_wait(11)
+    assert consumer.fetch(10, timeout=0.1, max_bytes=1000) == []
+
+
+def test_too_many_requests_at_a_time_are_a_typed_error(stream: Stream) -> None:
+    """A request above ``max_waiting`` is a `RequestLimitError`; the others are not disturbed."""
+    consumer = stream.create_consumer(durable_name="W", max_waiting=2)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(consumer.fetch, 1, 2) for _ in range(2)]
+        wait_until(lambda: consumer.info().num_waiting == 2)
+        with within(0, 1), pytest.raises(RequestLimitError):
+            consumer.fetch(1, timeout=1)
+        assert [fetched.result(5) for fetched in waiting] == [[], []]
+
+
+# --- many at a time -----------------------------------------------------------------------------
+
+
+def test_threads_fetch_from_one_consumer(
+    js: JetStream, stream: Stream, consumer: PullConsumer, nc: Connection
+) -> None:
+    """Eight threads fetch and acknowledge: each message goes to one, and nothing is left behind."""
+    count = 4000
+    fill(js, stream, count)
+    got: list[int] = []
+    lock = threading.Lock()
+
+    def work(_: int) -> None:
+        while True:
+            messages = consumer.fetch(50, timeout=0.5)
+            if not messages:
+                return
+            for msg in messages:
+                msg.ack()
+            with lock:
+                got.extend(numbers(messages))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert sorted(got) == list(range(count))
+    wait_until(lambda: consumer.info().num_ack_pending == 0)
+    assert consumer.info().num_waiting == 0
+    assert subscriptions(nc) == 0
+
+
+def test_a_fetch_leaves_no_subscription_on_the_server() -> None:
+    """After many fetches, complete or not, the server has the connection's other subscriptions."""
+    with (
+        NatsServer(config='http: "127.0.0.1:-1"') as server,
+        jetstream_sync.connect(server.url, name="mine") as nc,
+    ):
+        stream = nc.jetstream().create_stream(name="S", subjects=["S.>"], storage="memory")
+        consumer = stream.create_consumer(durable_name="C")
+        fill(nc.jetstream(), stream, 110)
+        nc.subscribe("mine")
+        for _ in range(10):
+            consumer.fetch(9)
+            consumer.fetch_no_wait(1)
+            consumer.fetch(1, timeout=0.01)
+        nc.flush()
+        found = re.search(r"http monitor on (127\.0\.0\.1:\d+)", server.log())
+        assert found is not None
+        with urlopen(f"http://{found.group(1)}/connz?subs=1", timeout=5) as answer:
+            (connection,) = json.load(answer)["connections"]
+        listed = [each for each in connection["subscriptions_list"] if not each.endswith(".*")]
+        assert listed == ["mine"]
+        assert consumer.info().num_waiting == 0

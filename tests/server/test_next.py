@@ -1,0 +1,101 @@
+"""One message at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from fix_threads import wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    ConnectionClosedError,
+    ConsumerNotFoundError,
+    InvalidOptionError,
+    JetStream,
+    PullConsumer,
+    Stream,
+)
+from jetstream_sync.server import NatsServer
+
+
+@contextmanager
+def within(least: float, most: float) -> Iterator[None]:
+    """What is in this block takes so many seconds."""
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert least <= took < most, f"it took {took:.3f} s"
+
+
+@pytest.fixture
+def stream(js: JetStream, stream_name: str) -> Stream:
+    """An empty stream."""
+    return js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
+
+
+@pytest.fixture
+def consumer(stream: Stream) -> PullConsumer:
+    """A durable consumer of everything in it."""
+    return stream.create_consumer(durable_name="C")
+
+
+def test_messages_come_one_by_one(js: JetStream, stream: Stream, consumer: PullConsumer) -> None:
+    """Each call returns the next message, and asks for no more than that."""
+    for number in range(5):
+        js.publish(stream.name, b"%d" % number)
+    for number in range(5):
+        assert consumer.next().data == b"%d" % number
+        info = consumer.info()
+        assert (info.delivered.consumer_seq, info.num_waiting) == (number + 1, 0)
+
+
+def test_it_waits_for_a_message(js: JetStream, stream: Stream, consumer: PullConsumer) -> None:
+    """A message that comes in time is returned at once, with a timeout and without."""
+    for timeout in (10, None):
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(consumer.next, timeout)
+            wait_until(lambda: consumer.info().num_waiting == 1)
+            js.publish(stream.name, b"here")
+            with within(0, 0.5):
+                assert waiting.result(5).data == b"here"
+
+
+@pytest.mark.parametrize("timeout", [0.05, 0.5])
+def test_no_message_is_a_timeout(consumer: PullConsumer, timeout: float) -> None:
+    """Without a message there is a `TimeoutError`, the built-in one, too, neither early nor late."""
+    with within(timeout, timeout + 0.2), pytest.raises(jetstream_sync.TimeoutError):
+        consumer.next(timeout)
+    with pytest.raises(TimeoutError, match="C"):
+        consumer.next(timeout)
+
+
+def test_options_that_can_not_work_are_refused(consumer: PullConsumer) -> None:
+    """A timeout of 0 or less, and a heartbeat above half of it, are `InvalidOptionError`."""
+    for timeout, heartbeat in ((0, None), (-1, None), (1, 0.51), (1, -1)):
+        with pytest.raises(InvalidOptionError):
+            consumer.next(timeout, heartbeat)
+
+
+def test_a_missing_consumer_is_an_error_at_once(stream: Stream, consumer: PullConsumer) -> None:
+    """The consumer is gone: the error says so long before the time is up."""
+    stream.delete_consumer("C")
+    with within(0, 1), pytest.raises(ConsumerNotFoundError):
+        consumer.next(30)
+
+
+def test_closing_ends_the_wait(nats_server: NatsServer, stream: Stream) -> None:
+    """Who waits when the connection is closed learns that at once."""
+    nc = jetstream_sync.connect(nats_server.url)
+    consumer = nc.jetstream().create_consumer(stream.name, durable_name="D")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(consumer.next, None)
+        wait_until(lambda: consumer.info().num_waiting == 1)
+        nc.close()
+        with within(0, 0.5), pytest.raises(ConnectionClosedError):
+            waiting.result(5)
+    with pytest.raises(ConnectionClosedError):
+        consumer.next(1)

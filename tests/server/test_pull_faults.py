@@ -1,0 +1,329 @@
+"""Bounded pulls when something is wrong: missing consumers, lost links, silent servers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from fix_threads import wait_until
+from rawnats import RawClient
+
+import jetstream_sync
+from jetstream_sync import (
+    Connection,
+    ConnectionClosedError,
+    ConsumerDeletedError,
+    ConsumerIsPushBasedError,
+    ConsumerNotFoundError,
+    JetStream,
+    JetStreamMsg,
+    NoHeartbeatError,
+    NotFoundError,
+    PullConsumer,
+    PullError,
+    Stream,
+    StreamNotFoundError,
+)
+from jetstream_sync.api.pull import PullRequest
+from jetstream_sync.jetstream.fetching import Fetch
+from jetstream_sync.server import NatsServer
+
+
+@contextmanager
+def within(least: float, most: float) -> Iterator[None]:
+    """What is in this block takes so many seconds."""
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert least <= took < most, f"it took {took:.3f} s"
+
+
+def break_link(nc: Connection) -> None:
+    """Break the link as a network would, without a word to the server's other connections."""
+    link = nc._core._link
+    assert link is not None
+    link.stream.shutdown()
+
+
+def subscriptions(nc: Connection) -> int:
+    """Return how many subscriptions the connection has, but those for all of its requests."""
+    return len([i for i in nc._core.interests() if not i.subject.endswith(".*")])
+
+
+@pytest.fixture
+def stream(js: JetStream, stream_name: str) -> Stream:
+    """An empty stream."""
+    return js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
+
+
+@pytest.fixture
+def consumer(stream: Stream) -> PullConsumer:
+    """A durable consumer of everything in it."""
+    return stream.create_consumer(durable_name="C")
+
+
+@pytest.fixture
+def alone(fresh_server: NatsServer) -> Iterator[Connection]:
+    """A connection to a server for this test alone, which is quick to come back."""
+    nc = jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05)
+    yield nc
+    nc.close()
+
+
+@pytest.fixture
+def durable(alone: Connection) -> PullConsumer:
+    """A durable consumer on that server, of a stream that survives a restart."""
+    js = alone.jetstream()
+    js.create_stream(name="S", subjects=["s"])
+    return js.create_consumer("S", durable_name="C", ack_wait=60)
+
+
+@pytest.fixture
+def waiting(durable: PullConsumer) -> Iterator[Future[list[JetStreamMsg]]]:
+    """A fetch of two messages, which waits at the server."""
+    with ThreadPoolExecutor(1) as pool:
+        fetched = pool.submit(durable.fetch, 2, 20)
+        wait_until(lambda: durable.info().num_waiting == 1)
+        yield fetched
+
+
+# --- consumers that are not there ---------------------------------------------------------------
+
+
+def test_a_missing_consumer_is_an_error_at_once(stream: Stream, consumer: PullConsumer) -> None:
+    """A consumer that is gone is a typed error within a second, not after the timeout."""
+    stream.delete_consumer("C")
+    with within(0, 1), pytest.raises(ConsumerNotFoundError):
+        consumer.fetch(1, timeout=30)
+    with within(0, 1), pytest.raises(ConsumerNotFoundError):
+        consumer.fetch(10, timeout=None)
+    with within(0, 1), pytest.raises((ConsumerDeletedError, NotFoundError)):
+        consumer.fetch_no_wait(1)
+
+
+def test_a_missing_stream_is_an_error_at_once(
+    js: JetStream, stream: Stream, consumer: PullConsumer, nc: Connection
+) -> None:
+    """A stream that is gone is a typed error within a second, and nothing is left behind."""
+    js.delete_stream(stream.name)
+    with within(0, 1), pytest.raises(StreamNotFoundError):
+        consumer.fetch(1, timeout=30)
+    with within(0, 1), pytest.raises((ConsumerDeletedError, NotFoundError)):
+        consumer.fetch_no_wait(1)
+    assert subscriptions(nc) == 0
+
+
+@pytest.mark.parametrize("what", ["consumer", "stream"])
+def test_what_is_deleted_meanwhile_is_an_error_at_once(
+    js: JetStream, stream: Stream, consumer: PullConsumer, nc: Connection, what: str
+) -> None:
+    """Who waits when the consumer or stream is deleted gets `ConsumerDeletedError` within a second."""
+    with ThreadPoolExecutor(2) as pool:
+        fetches = [pool.submit(consumer.fetch, 5, timeout) for timeout in (30, None)]
+        wait_until(lambda: consumer.info().num_waiting == 2)
+        if what == "consumer":
+            stream.delete_consumer("C")
+        else:
+            js.delete_stream(stream.name)
+        with within(0, 1):
+            for fetched in fetches:
+                with pytest.raises(ConsumerDeletedError) as caught:
+                    fetched.result(5)
+                assert caught.value.code == 409
+    assert subscriptions(nc) == 0
+
+
+def test_messages_that_came_before_the_failure_are_returned(
+    js: JetStream, stream: Stream, consumer: PullConsumer
+) -> None:
+    """With messages to return a failure raises nothing; the next call meets it again."""
+    with ThreadPoolExecutor(1) as pool:
+        fetched = pool.submit(consumer.fetch, 5, 30)
+        wait_until(lambda: consumer.info().num_waiting == 1)
+        js.publish(stream.name, b"0")
+        js.publish(stream.name, b"1")
+        wait_until(lambda: consumer.info().delivered.consumer_seq == 2)
+        stream.delete_consumer("C")
+        with within(0, 1):
+            assert [msg.data for msg in fetched.result(5)] == [b"0", b"1"]
+    with within(0, 1), pytest.raises(ConsumerNotFoundError):
+        consumer.fetch(1)
+
+
+def test_a_push_consumer_can_not_be_pulled_from(
+    nats_server: NatsServer, stream: Stream, consumer: PullConsumer
+) -> None:
+    """Where the consumer pushes now, the error says so."""
+    stream.delete_consumer("C")
+    with RawClient(nats_server.port) as raw:
+        made = raw.api(
+            f"CONSUMER.CREATE.{stream.name}.C",
+            stream_name=stream.name,
+            config={"name": "C", "durable_name": "C", "deliver_subject": "there"},
+        )
+    assert "error" not in made
+    with within(0, 1), pytest.raises(ConsumerIsPushBasedError):
+        consumer.fetch(1, timeout=30)
+
+
+def test_a_request_that_the_server_refuses_is_an_error(consumer: PullConsumer) -> None:
+    """A 400 of the server is a typed error with its text."""
+
+    class Mad(PullRequest):
+        def encode(self) -> bytes:
+            return b"{"
+
+    with within(0, 1), pytest.raises(PullError, match="Bad Request") as caught:
+        Fetch(consumer._puller, Mad(batch=1, expires_ns=5_000_000_000), 5).run()
+    assert caught.value.code == 400
+
+
+# --- links that break ---------------------------------------------------------------------------
+
+
+def test_a_fetch_goes_on_over_a_new_link(
+    alone: Connection, durable: PullConsumer, waiting: Future[list[JetStreamMsg]]
+) -> None:
+    """The link breaks while a fetch waits: it goes on, and gets each message once."""
+    break_link(alone)
+    wait_until(lambda: alone.is_connected and durable.info().num_waiting == 1)
+    js = alone.jetstream()
+    for number in range(3):
+        js.publish("s", b"%d" % number)
+    assert [msg.data for msg in waiting.result(5)] == [b"0", b"1"]
+    # What was asked for on the first link does not take messages that nobody gets.
+    assert [msg.data for msg in durable.fetch(5, timeout=0.3)] == [b"2"]
+    assert durable.info().delivered.consumer_seq == 3
+
+
+def test_a_server_that_shuts_down_ends_a_fetch(
+    waiting: Future[list[JetStreamMsg]], fresh_server: NatsServer
+) -> None:
+    """A server that is shut down says so, which ends the fetch at once."""
+    with within(0, 5):
+        fresh_server.stop()
+        with pytest.raises(PullError, match="Server Shutdown") as caught:
+            waiting.result(5)
+    assert caught.value.code == 409
+
+
+def test_a_fetch_goes_on_after_a_crash(
+    alone: Connection,
+    durable: PullConsumer,
+    waiting: Future[list[JetStreamMsg]],
+    fresh_server: NatsServer,
+) -> None:
+    """The server crashes and is back while a fetch waits: it goes on with the durable consumer."""
+    fresh_server.kill()
+    fresh_server.start()
+    wait_until(lambda: alone.is_connected, 10)
+    js = alone.jetstream()
+    wait_until(lambda: durable.info().num_waiting == 1)
+    js.publish("s", b"0")
+    js.publish("s", b"1")
+    assert [msg.data for msg in waiting.result(5)] == [b"0", b"1"]
+
+
+def test_a_fetch_that_begins_without_a_link_asks_once(
+    alone: Connection, durable: PullConsumer, fresh_server: NatsServer
+) -> None:
+    """A fetch made while there is no link asks on the next one, once: no message goes astray."""
+    js = alone.jetstream()
+    for number in range(10):
+        js.publish("s", b"%d" % number)
+    fresh_server.kill()
+    wait_until(lambda: not alone.is_connected)
+    with ThreadPoolExecutor(1) as pool:
+        fetched = pool.submit(durable.fetch, 4, 20)
+        wait_until(lambda: subscriptions(alone) == 1)
+        fresh_server.start()
+        assert [msg.data for msg in fetched.result(10)] == [b"0", b"1", b"2", b"3"]
+    assert durable.info().delivered.consumer_seq == 4
+    assert durable.info().num_waiting == 0
+
+
+@pytest.mark.parametrize("heartbeat", [None, 0.1])
+def test_without_a_link_it_is_not_late(
+    alone: Connection, durable: PullConsumer, fresh_server: NatsServer, heartbeat: float | None
+) -> None:
+    """Without a link a fetch returns when its time is up; missing heartbeats say nothing then."""
+    fresh_server.kill()
+    wait_until(lambda: not alone.is_connected)
+    with within(0.5, 0.75):
+        assert durable.fetch(1, timeout=0.5, heartbeat=heartbeat) == []
+
+
+@pytest.mark.parametrize("end", ["close", "drain"])
+def test_the_end_of_the_connection_ends_a_fetch(
+    alone: Connection, waiting: Future[list[JetStreamMsg]], end: str
+) -> None:
+    """Who waits when the connection is closed or drained learns that at once."""
+    ends: dict[str, Callable[[], None]] = {"close": alone.close, "drain": alone.drain}
+    ends[end]()
+    with within(0, 0.5), pytest.raises(ConnectionClosedError):
+        waiting.result(5)
+
+
+def test_messages_that_came_are_returned_when_the_connection_ends(
+    alone: Connection, durable: PullConsumer, waiting: Future[list[JetStreamMsg]]
+) -> None:
+    """With messages to return the end of the connection raises nothing."""
+    alone.jetstream().publish("s", b"0")
+    wait_until(lambda: durable.info().delivered.consumer_seq == 1)
+    alone.flush()
+    alone.close()
+    assert [msg.data for msg in waiting.result(1)] == [b"0"]
+
+
+# --- silence ------------------------------------------------------------------------------------
+
+
+def test_a_silent_server_is_noticed_by_its_heartbeats(
+    durable: PullConsumer, fresh_server: NatsServer
+) -> None:
+    """With a heartbeat, silence of twice its length is a `NoHeartbeatError`."""
+    fresh_server.pause()
+    try:
+        with within(0.2, 0.6), pytest.raises(NoHeartbeatError) as caught:
+            durable.fetch(1, timeout=10, heartbeat=0.1)
+    finally:
+        fresh_server.resume()
+    assert (caught.value.consumer, caught.value.seconds) == ("C", 0.2)
+
+
+def test_a_silent_server_means_an_empty_list_without_heartbeats(
+    durable: PullConsumer, fresh_server: NatsServer
+) -> None:
+    """Without a heartbeat nobody says that the time is up: the client does, a second later."""
+    fresh_server.pause()
+    try:
+        with within(0.2, 1.6):
+            assert durable.fetch(1, timeout=0.2) == []
+    finally:
+        fresh_server.resume()
+
+
+def test_heartbeats_keep_a_fetch_alive(durable: PullConsumer) -> None:
+    """A fetch that waits for many times its heartbeat ends when its time is up."""
+    with within(0.8, 1.1):
+        assert durable.fetch(1, timeout=0.8, heartbeat=0.05) == []
+
+
+def test_a_given_up_request_gets_no_messages(
+    durable: PullConsumer, fresh_server: NatsServer
+) -> None:
+    """What a fetch asked for before it gave up is taken back: no message goes to nobody."""
+    fresh_server.pause()
+    with pytest.raises(NoHeartbeatError):
+        durable.fetch(5, timeout=30, heartbeat=0.1)
+    fresh_server.resume()
+    # The connection sends nothing else meanwhile; another one looks and publishes.
+    with jetstream_sync.connect(fresh_server.url) as other:
+        js = other.jetstream()
+        same = js.get_consumer("S", "C")
+        wait_until(lambda: same.info().num_waiting == 0)
+        js.publish("s", b"0")
+        assert [msg.data for msg in same.fetch(1, timeout=2)] == [b"0"]
