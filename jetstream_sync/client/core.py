@@ -370,15 +370,15 @@ class Core:
 
     def drain_all(self, deadline: Deadline) -> None:
         """
-        End every subscription, and wait until their callbacks are through.
+        End every subscription, and wait until their callbacks and what they asked for are through.
 
         Raises:
             DrainTimeoutError: not in time.
             ConnectionClosedError: the connection is closed, or lost its link.
 
         """
-        # The inbox of requests stays: callbacks that finish may still ask for something.
-        interests = [each for each in self.interests() if each.sink is not self._mux]
+        # Where answers come in stays: callbacks that finish may still ask for something.
+        interests = [each for each in self.interests() if not each.sink.takes_answers]
         try:
             self.drain_interests(interests, deadline)
         finally:
@@ -387,6 +387,8 @@ class Core:
         late = [each.subject for each in interests if not each.sink.finished(deadline)]
         if late:
             raise DrainTimeoutError(f"the callback for {late[0]!r} is not through")
+        if not all([each.sink.finished(deadline) for each in self.interests()]):
+            raise DrainTimeoutError("not every message that was published has its acknowledgement")
 
     def interests(self) -> list[Interest[Sink]]:
         """Return the subscriptions that there are now."""

@@ -35,6 +35,8 @@ class RequestMux:
     Any thread may call `request()`.
     """
 
+    takes_answers = True
+
     def __init__(self, core: Core) -> None:
         self._core = core
         self._inbox = core.new_inbox()

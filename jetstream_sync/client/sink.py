@@ -13,6 +13,10 @@ __all__ = ["Sink"]
 class Sink(Protocol):
     """Where the messages of one subscription go."""
 
+    takes_answers: bool
+    """Whether what comes here are answers, which something under way may wait for: a drain of the
+    connection leaves it until everything else is through."""
+
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Take messages; called by the reader, must not wait."""
         ...

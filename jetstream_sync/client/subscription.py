@@ -48,6 +48,8 @@ class Subscription:
     Any thread may use a subscription, and several may read the same one: each message goes to one.
     """
 
+    takes_answers = False
+
     def __init__(
         self,
         core: Core,

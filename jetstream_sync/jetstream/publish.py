@@ -76,6 +76,8 @@ class Publisher:
     Any thread may call its methods.
     """
 
+    takes_answers = True
+
     def __init__(
         self, core: Core, timeout: float | timedelta | None, window: int = DEFAULT_WINDOW
     ) -> None:
@@ -222,8 +224,13 @@ class Publisher:
         self._acks.close(reason)
 
     def finished(self, deadline: Deadline) -> bool:
-        """Wait until the messages that were published have their acks."""
-        del deadline
+        """Wait until the messages that were published have their acks; say whether they have."""
+        if threading.current_thread() is self._thread:
+            return True  # a callback of a future that closes the connection
+        try:
+            self.completed(deadline)
+        except TimeoutError:
+            return False
         return True
 
     # --- the thread that settles ----------------------------------------------------------------

@@ -421,3 +421,15 @@ def test_futures_fail_when_the_connection_ends(fresh_server: NatsServer, how: st
         assert isinstance(future.exception(1), ConnectionClosedError)
     with pytest.raises(ConnectionClosedError):
         js.publish_async("s")
+
+
+def test_a_drained_connection_has_its_acks(nats_server: NatsServer, stream_name: str) -> None:
+    """A drain waits for the acknowledgements of what was published, and then closes."""
+    nc = jetstream_sync.connect(nats_server.url)
+    js = nc.jetstream()
+    js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
+    futures = [js.publish_async(f"{stream_name}.a", b"x") for _ in range(3000)]
+    nc.drain()
+    assert [future.result(0).seq for future in futures] == list(range(1, 3001))
+    with jetstream_sync.connect(nats_server.url) as other:
+        other.jetstream().delete_stream(stream_name)
