@@ -119,9 +119,7 @@ def demo(
     with (
         _servers(settings) as servers,
         # A demo takes seconds: a server that goes away is its end, not something to wait for.
-        connect(
-            servers, name="jsm demo", allow_reconnect=False, error_cb=_told_by_the_run
-        ) as nc,
+        connect(servers, name="jsm demo", allow_reconnect=False, error_cb=_told_by_the_run) as nc,
     ):
         with make_progress(env, len(orders), quiet=quiet) as progress:
             report = run_pipeline(nc, orders, plan, show=progress.show, warn=warn)
