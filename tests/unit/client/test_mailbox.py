@@ -1,0 +1,143 @@
+"""The queue between the reader and those who read, as one thread sees it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from jetstream_sync.client.mailbox import Mailbox
+from jetstream_sync.errors import ConnectionClosedError, ForkedConnectionError, TimeoutError
+from jetstream_sync.net.clock import FOREVER, Deadline
+
+NOW = Deadline(0)
+
+
+@pytest.fixture
+def mailbox():
+    return Mailbox()
+
+
+def sleeping(mailbox):
+    """A reader that sleeps: its gate is shut until it is woken."""
+    gate = threading.Lock()
+    gate.acquire()
+    mailbox._gates.append(gate)
+    return gate
+
+
+def woken(gate):
+    return not gate.locked()
+
+
+def test_first_in_first_out(mailbox):
+    """Items come in the order in which they were put in, however many at a time."""
+    mailbox.put([1, 2], 2)
+    mailbox.put([3], 1)
+    assert len(mailbox) == 3
+    assert [mailbox.get(FOREVER) for _ in range(3)] == [1, 2, 3]
+    assert len(mailbox) == 0
+
+
+@pytest.mark.parametrize("timeout", [0, -1, 0.001])
+def test_an_empty_mailbox(mailbox, timeout):
+    """When nothing comes in time there is nothing, and nobody is left waiting."""
+    for wait in (mailbox.get, mailbox.wait):
+        with pytest.raises(TimeoutError):
+            wait(Deadline(timeout))
+    assert not mailbox._gates
+    mailbox.put(["later"], 1)
+    assert mailbox.get(NOW) == "later"
+
+
+def test_waiting_ends_at_once_where_there_is_something(mailbox):
+    """And the item stays."""
+    mailbox.put([1], 1)
+    mailbox.wait(FOREVER)
+    assert list(mailbox.items) == [1]
+    assert not mailbox._gates
+
+
+def test_a_closed_mailbox_can_be_read_to_its_end(mailbox):
+    """Then the reason is raised, to each reader as an error of its own."""
+    cause = OSError("cut")
+    reason = ConnectionClosedError("why")
+    reason.__cause__ = cause
+    mailbox.put([1], 1)
+    assert (mailbox.closed, mailbox.reason) == (False, None)
+    mailbox.raise_reason()
+    mailbox.close(reason)
+    assert (mailbox.closed, mailbox.reason) == (True, reason)
+    assert mailbox.get(FOREVER) == 1
+    raised = []
+    for read in (lambda: mailbox.get(FOREVER), lambda: mailbox.wait(NOW), mailbox.raise_reason):
+        with pytest.raises(ConnectionClosedError, match="why") as caught:
+            read()
+        raised.append(caught.value)
+        assert caught.value.__cause__ is cause
+    assert len({id(error) for error in raised} | {id(reason)}) == 4
+    assert not mailbox._gates
+
+
+def test_the_first_reason_stays(mailbox):
+    """Closing again changes nothing."""
+    mailbox.close(ConnectionClosedError("first"))
+    mailbox.close(ConnectionClosedError("second"))
+    with pytest.raises(ConnectionClosedError, match="first"):
+        mailbox.get(NOW)
+
+
+def test_a_closed_mailbox_takes_items(mailbox):
+    """Whoever closed it decides whether they are read."""
+    mailbox.close(ConnectionClosedError("why"))
+    mailbox.put([1], 1)
+    assert mailbox.get(NOW) == 1
+
+
+def test_as_many_are_woken_as_there_are_items(mailbox):
+    """In the order in which they went to sleep."""
+    first, second, third = (sleeping(mailbox) for _ in range(3))
+    mailbox.put([1, 2], 2)
+    assert [woken(gate) for gate in (first, second, third)] == [True, True, False]
+    mailbox.put([3, 4, 5], 3)
+    assert woken(third)
+
+
+@pytest.mark.parametrize("how", ["close", "wake_all"])
+def test_everybody_is_woken(mailbox, how):
+    """By a close, and by whoever changed what they wait for."""
+    gates = [sleeping(mailbox) for _ in range(3)]
+    mailbox.close(ConnectionClosedError("why")) if how == "close" else mailbox.wake_all()
+    assert all(map(woken, gates))
+    assert not mailbox._gates
+
+
+def test_news_that_came_too_late_are_passed_on(mailbox):
+    """A reader that was woken when it had just given up wakes another one for the item."""
+    late, other = sleeping(mailbox), sleeping(mailbox)
+    mailbox.put([1], 1)
+    assert woken(late)
+    mailbox._leave(late)
+    assert woken(other)
+
+
+def test_no_news_are_not_passed_on(mailbox):
+    """Where somebody else has taken the item, nobody is woken for nothing."""
+    late, other = sleeping(mailbox), sleeping(mailbox)
+    mailbox.put([1], 1)
+    mailbox.items.popleft()
+    mailbox._leave(late)
+    assert not woken(other)
+    mailbox._leave(other)
+    assert not mailbox._gates
+
+
+def test_a_forked_child_has_nothing_of_its_parents(mailbox):
+    """Neither the items nor the lock, which a thread that is not there may hold."""
+    mailbox.put([1], 1)
+    mailbox._lock.acquire()
+    sleeping(mailbox)
+    mailbox.close(ForkedConnectionError("forked"))
+    with pytest.raises(ForkedConnectionError):
+        mailbox.get(FOREVER)
+    mailbox.wake_all()

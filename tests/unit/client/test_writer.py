@@ -1,0 +1,280 @@
+"""The out-buffer, as one thread sees it: what is sent when, in which order, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from jetstream_sync.client.writer import _SEND_ABOVE, Writer
+from jetstream_sync.errors import ConnectionClosedError, OutboundBufferLimitError, TimeoutError
+from jetstream_sync.net.clock import FOREVER, Deadline
+from jetstream_sync.net.memory import MemoryStream
+from jetstream_sync.protocol.commands import PING, PONG
+
+
+class Narrow(MemoryStream):
+    """A stream whose socket takes as many bytes at a time as it is told to, `None`: it breaks."""
+
+    def __init__(self, *room):
+        super().__init__([])
+        self.room = list(room)
+
+    def send(self, data, sent):
+        room = self.room.pop(0) if self.room else len(data)
+        if room is None:
+            raise ConnectionResetError("cut")
+        if room == 0:
+            raise BlockingIOError
+        super().send(data[:room], sent)
+
+
+@pytest.fixture
+def broken():
+    return []
+
+
+@pytest.fixture
+def writer(broken):
+    return Writer(100, lambda stream, error: broken.append((stream, error)))
+
+
+@pytest.fixture
+def stream(writer):
+    stream = MemoryStream([])
+    writer.attach(stream, b"")
+    return stream
+
+
+# --- what is sent when ------------------------------------------------------------------------------
+
+
+def test_a_call_that_waits_for_an_answer_sends_at_once(writer, stream):
+    """Together with everything that was buffered before, in order."""
+    writer.publish(b"one", 0)
+    writer.publish_lazily(b"two", 0)
+    writer.append(PONG)
+    writer.append_quietly(PING)
+    assert stream.sent == b""
+    writer.send(b"three", 1, 0)
+    assert stream.sent == b"onetwo" + PONG + PING + b"three"
+
+
+def test_what_is_buffered_can_be_sent(writer, stream):
+    """Once; then there is nothing to send."""
+    writer.publish(b"one", 0)
+    writer.send_buffered()
+    writer.send_buffered()
+    assert stream.sent == b"one"
+
+
+def test_a_publisher_sends_itself_when_much_is_buffered(writer, stream):
+    """That is the back-pressure: nobody fills the memory faster than the socket takes it."""
+    writer.publish(b"x" * _SEND_ABOVE, 0)
+    assert stream.sent == b""
+    writer.publish(b"y", 0)
+    assert stream.sent == b"x" * _SEND_ABOVE + b"y"
+    writer.publish_lazily(b"z" * (_SEND_ABOVE + 1), 0)
+    assert stream.sent.endswith(b"z")
+
+
+def test_the_flusher_sends_what_others_leave(writer, stream):
+    """Whatever was appended, until the writer is closed."""
+    writer.publish(b"one", 0)
+    schedule = iter([0.0, 0.0])
+
+    def next_wake():
+        for seconds in schedule:
+            return seconds
+        writer.close(ConnectionClosedError("done"))
+        return 0.0
+
+    writer.flusher(next_wake)
+    assert stream.sent == b"one"
+
+
+def test_messages_and_bytes_are_counted(writer, stream):
+    """Messages with the bytes of headers and payload; other commands are none."""
+    writer.publish(b"PUB a 2\r\nxx\r\n", 2)
+    writer.publish_lazily(b"PUB a 3\r\nxxx\r\n", 3)
+    writer.send(b"PUB a 4\r\nxxxx\r\n", 1, 4)
+    writer.send(b"SUB a 1\r\n", 0, 0)
+    writer.append(PONG)
+    assert (writer.out_msgs, writer.out_bytes) == (3, 9)
+    assert stream.sent
+
+
+def test_a_note_is_taken_of_what_is_appended(writer, stream):
+    """The command and its note go together."""
+    notes = []
+    writer.append_noted(PING, notes, "mine")
+    assert notes == ["mine"]
+    writer.send_buffered()
+    assert stream.sent == PING
+
+
+# --- a socket that is full --------------------------------------------------------------------------
+
+
+def test_a_command_is_sent_whole(writer):
+    """However little the socket takes at a time, every byte goes out once and in order."""
+    stream = Narrow(*[1] * 5, 3, *[1] * 50)
+    writer.attach(stream, b"")
+    for number in range(10):
+        writer.publish(b"%d....." % number, 0)
+    writer.send_buffered()
+    assert stream.sent == b"".join(b"%d....." % number for number in range(10))
+
+
+def test_who_waits_for_an_answer_does_not_wait_for_a_full_socket(writer):
+    """What the socket does not take stays buffered, and goes on where it stopped."""
+    stream = Narrow(2, 0)
+    writer.attach(stream, b"")
+    writer.send(b"one", 1, 0)
+    assert stream.sent == b"on"
+    stream.room = [0]
+    writer.send(b"two", 1, 0)
+    assert stream.sent == b"on"
+    writer.send_buffered()
+    assert stream.sent == b"onetwo"
+
+
+def test_draining_waits_for_the_socket(writer):
+    """And says whether all of it went out."""
+    stream = Narrow(1, 0, 1, 0)
+    writer.attach(stream, b"")
+    writer.publish(b"one", 0)
+    assert writer.drain(FOREVER)
+    assert stream.sent == b"one"
+    assert writer.drain(Deadline(0)), "there is nothing left"
+
+
+def test_draining_gives_up_in_time(writer):
+    """A socket that stays full ends it at its deadline."""
+    stream = Narrow(1, *[0] * 100)
+    writer.attach(stream, b"")
+    writer.publish(b"one", 0)
+    assert not writer.drain(Deadline(0))
+    assert stream.sent == b"o"
+
+
+def test_a_deadline_ends_the_back_pressure(writer):
+    """The command stays buffered: nobody knows whether it goes out, and it goes out once."""
+    stream = Narrow(*[0] * 100)
+    writer.attach(stream, b"")
+    # The first one is on its way to the socket, the second one waits in the buffer.
+    writer.send(b"x" * (_SEND_ABOVE + 1), 1, 0, Deadline(0))
+    with pytest.raises(TimeoutError):
+        writer.send(b"y" * (_SEND_ABOVE + 1), 1, 0, Deadline(0))
+    stream.room = []
+    writer.send_buffered()
+    assert stream.sent == b"x" * (_SEND_ABOVE + 1) + b"y" * (_SEND_ABOVE + 1)
+
+
+# --- links ------------------------------------------------------------------------------------------
+
+
+def test_without_a_link_commands_wait(writer):
+    """On a new link the preamble comes first: it says who listens to what."""
+    writer.publish(b"one", 0)
+    writer.send(b"two", 1, 0)
+    writer.append(b"three")
+    stream = MemoryStream([])
+    writer.attach(stream, b"preamble")
+    writer.send_buffered()
+    assert stream.sent == b"preambleonetwothree"
+
+
+@pytest.mark.parametrize("how", ["publish", "publish_lazily", "send"])
+def test_without_a_link_the_buffer_has_a_limit(writer, how):
+    """`pending_size` bytes wait for a link, and not one more; what is refused is not sent."""
+
+    def say(command):
+        if how == "send":
+            writer.send(command, 1, 1)
+        else:
+            getattr(writer, how)(command, 1)
+
+    say(b"x" * 60)
+    say(b"y" * 40)
+    with pytest.raises(OutboundBufferLimitError) as caught:
+        say(b"z")
+    assert caught.value.pending_size == 100
+    assert (writer.out_msgs, writer.out_bytes) == (2, 2)
+    stream = MemoryStream([])
+    writer.attach(stream, b"")
+    say(b"z")
+    writer.send_buffered()
+    assert stream.sent == b"x" * 60 + b"y" * 40 + b"z"
+
+
+def test_with_a_pending_size_of_0_nothing_waits():
+    """A program that wants to know at once that there is no link can."""
+    writer = Writer(0, lambda *_: None)
+    with pytest.raises(OutboundBufferLimitError):
+        writer.publish(b"one", 0)
+
+
+def test_a_link_that_breaks_is_reported(writer, broken):
+    """Once, with what went wrong; the caller's command does not raise, for it may have arrived."""
+    stream = Narrow(2, None)
+    writer.attach(stream, b"")
+    writer.send(b"one", 1, 0)
+    ((reported, error),) = broken
+    assert reported is stream
+    assert isinstance(error, ConnectionResetError)
+
+
+def test_what_was_on_its_way_is_not_sent_twice(writer):
+    """Nor are the pings of the old link sent on the new one; everything else is."""
+    writer.attach(Narrow(2, None), b"")
+    writer.publish(b"one", 0)
+    writer.send_buffered()
+    writer.append_quietly(PING)
+    writer.publish(b"two", 0)
+    writer.append_quietly(PING)
+    writer.detach()
+    writer.publish(b"three", 0)
+    stream = MemoryStream([])
+    writer.attach(stream, b"")
+    writer.send_buffered()
+    assert stream.sent == b"twothree"
+
+
+def test_a_detached_writer_sends_nothing(writer, stream):
+    """Draining says so."""
+    writer.detach()
+    writer.publish(b"one", 0)
+    writer.send_buffered()
+    assert stream.sent == b""
+    assert not writer.drain(FOREVER)
+
+
+# --- the end ----------------------------------------------------------------------------------------
+
+
+def test_a_closed_writer_refuses_with_the_reason(writer, stream):
+    """Every caller gets an error of its own; what was buffered is dropped."""
+    writer.publish(b"one", 0)
+    reason = ConnectionClosedError("why")
+    writer.close(reason)
+    raised = []
+    for refused in (
+        lambda: writer.publish(b"two", 0),
+        lambda: writer.publish_lazily(b"two", 0),
+        lambda: writer.send(b"two", 1, 0),
+    ):
+        with pytest.raises(ConnectionClosedError, match="why") as caught:
+            refused()
+        raised.append(caught.value)
+    assert len({id(error) for error in [*raised, reason]}) == 4
+    writer.append(PONG)
+    writer.close(ConnectionClosedError("again"))
+    writer.send_buffered()
+    assert writer.closed is reason
+    assert b"one" not in stream.sent
+    assert b"two" not in stream.sent
+
+
+def test_the_flusher_of_a_closed_writer_ends(writer):
+    """At once, also without a link."""
+    writer.close(ConnectionClosedError("why"))
+    writer.flusher(lambda: 5.0)

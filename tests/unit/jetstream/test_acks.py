@@ -1,0 +1,236 @@
+"""The future of an acknowledgement: the standard one, as far as anybody can see."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import concurrent.futures
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, InvalidStateError
+
+import pytest
+
+from jetstream_sync.api.publish import PubAck
+from jetstream_sync.client.writer import Writer
+from jetstream_sync.errors import (
+    APIError,
+    InvalidResponseError,
+    NoStreamResponseError,
+    WrongLastSequenceError,
+)
+from jetstream_sync.jetstream.acks import PubAckFuture
+from jetstream_sync.net.memory import MemoryStream
+
+STORED = b'{"stream":"S","seq":7}'
+ACK = PubAck("S", 7)
+REFUSED = b'{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 3"}}'
+
+
+@pytest.fixture
+def writer():
+    return Writer(0, lambda stream, error: pytest.fail(f"{stream.peer}: {error}"))
+
+
+@pytest.fixture
+def future(writer):
+    return PubAckFuture("a.b", b"PUB a.b 0\r\n\r\n", 0, None, writer)
+
+
+@pytest.fixture(params=[False, True], ids=["not looked at", "looked at"])
+def looked_at(request, future):
+    """Whether somebody looked at the future before it is settled, which makes its machinery."""
+    if request.param:
+        with pytest.raises(builtins.TimeoutError):
+            future.result(0)
+    return request.param
+
+
+def test_a_future_that_is_not_settled(future):
+    """It is running, and waiting for it ends when the time is up, with the built-in error."""
+    assert isinstance(future, concurrent.futures.Future)
+    assert (future.done(), future.running(), future.cancelled()) == (False, True, False)
+    for wait in (future.result, future.exception):
+        for timeout in (0, 0.001):
+            with pytest.raises(builtins.TimeoutError):
+                wait(timeout)
+    assert not future.done()
+
+
+@pytest.mark.usefixtures("looked_at")
+def test_an_acknowledged_message(future):
+    """The result is the stream's acknowledgement, as often as it is asked for."""
+    future.acknowledged(STORED)
+    assert (future.done(), future.running(), future.cancelled()) == (True, False, False)
+    assert future.exception(0) is None
+    assert future.result(0) == future.result() == ACK
+    assert future.command == b"", "the payload is let go"
+
+
+@pytest.mark.usefixtures("looked_at")
+def test_a_message_that_the_stream_refused(future):
+    """The server's error is raised as its class, as often as it is asked for."""
+    future.acknowledged(REFUSED)
+    assert future.done()
+    for _ in range(2):
+        with pytest.raises(WrongLastSequenceError, match="wrong last sequence: 3"):
+            future.result(0)
+    assert isinstance(future.exception(), APIError)
+
+
+@pytest.mark.usefixtures("looked_at")
+@pytest.mark.parametrize("answer", [b"", b"+OK", b"[]", b"{}", b'{"stream":"","seq":1}', b"\xff"])
+def test_an_answer_that_makes_no_sense(future, answer):
+    """It is an error, and never an acknowledgement."""
+    future.acknowledged(answer)
+    with pytest.raises(InvalidResponseError):
+        future.result(0)
+
+
+@pytest.mark.usefixtures("looked_at")
+def test_a_message_that_no_stream_took(future):
+    """The error is raised, as often as it is asked for."""
+    error = NoStreamResponseError("a.b")
+    future.failed(error)
+    assert (future.done(), future.running()) == (True, False)
+    assert future.exception() is error
+    for _ in range(2):
+        with pytest.raises(NoStreamResponseError):
+            future.result(0)
+    assert future.command == b""
+
+
+@pytest.mark.parametrize("answer", [None, STORED])
+def test_what_was_sent_can_not_be_taken_back(future, answer):
+    """Cancelling does nothing and says so."""
+    if answer:
+        future.acknowledged(answer)
+    assert future.cancel() is False
+    assert future.cancelled() is False
+    if not answer:
+        future.acknowledged(STORED)
+    assert future.result(0) == ACK
+
+
+@pytest.mark.usefixtures("looked_at")
+def test_a_future_is_settled_once(future):
+    """What comes later is refused, and the first outcome stays."""
+    future.failed(NoStreamResponseError("a.b"))
+    with pytest.raises(InvalidStateError):
+        future.acknowledged(STORED)
+    with pytest.raises(InvalidStateError):
+        future.failed(APIError(1, 1, "later"))
+    with pytest.raises(NoStreamResponseError):
+        future.result(0)
+
+
+@pytest.mark.usefixtures("looked_at")
+def test_an_error_after_an_acknowledgement_is_refused(future):
+    """A time-out that comes too late changes nothing."""
+    future.acknowledged(STORED)
+    with pytest.raises(InvalidStateError):
+        future.failed(NoStreamResponseError("a.b"))
+    assert future.result(0) == ACK
+
+
+@pytest.mark.parametrize("answer", [STORED, REFUSED])
+def test_callbacks(future, answer):
+    """A callback is called with the future once it is settled, at once where it is."""
+    called = []
+    future.add_done_callback(called.append)
+    future.add_done_callback(lambda done: called.append(done.exception(0)))
+    assert called == []
+    future.acknowledged(answer)
+    error = future.exception(0)
+    assert called == [future, error]
+    future.add_done_callback(called.append)
+    assert called == [future, error, future]
+
+
+def test_a_callback_after_it_was_settled_unseen(future):
+    """It is called at once."""
+    future.acknowledged(STORED)
+    results = []
+    future.add_done_callback(lambda done: results.append(done.result(0)))
+    assert results == [ACK]
+
+
+def test_a_callback_of_a_failure(future):
+    """A failure settles it, too."""
+    called = []
+    future.add_done_callback(called.append)
+    future.failed(NoStreamResponseError("a.b"))
+    assert called == [future]
+
+
+def test_waiting_for_several(writer):
+    """`concurrent.futures.wait` knows which are settled, seen or unseen."""
+    futures = [PubAckFuture("a", b"", 0, None, writer) for _ in range(4)]
+    futures[0].acknowledged(STORED)
+    done, open_ = concurrent.futures.wait(futures, 0, FIRST_COMPLETED)
+    assert (done, open_) == ({futures[0]}, set(futures[1:]))
+    done, open_ = concurrent.futures.wait(futures, 0.001, ALL_COMPLETED)
+    assert (done, open_) == ({futures[0]}, set(futures[1:]))
+    futures[1].acknowledged(REFUSED)
+    futures[2].failed(NoStreamResponseError("a"))
+    futures[3].acknowledged(STORED)
+    done, open_ = concurrent.futures.wait(futures)
+    assert (done, open_) == (set(futures), set())
+
+
+def test_as_completed(writer):
+    """`concurrent.futures.as_completed` yields them as they are settled."""
+    futures = [PubAckFuture("a", b"", 0, None, writer) for _ in range(3)]
+    futures[2].acknowledged(STORED)
+    coming = concurrent.futures.as_completed(futures, timeout=5)
+    assert next(coming) is futures[2]
+    futures[0].acknowledged(REFUSED)
+    assert next(coming) is futures[0]
+    futures[1].failed(NoStreamResponseError("a"))
+    assert next(coming) is futures[1]
+    assert list(coming) == []
+
+
+@pytest.mark.parametrize("settled_first", [False, True])
+def test_from_asyncio(writer, settled_first):
+    """A program with an event loop can await it."""
+
+    async def both():
+        good = PubAckFuture("a", b"", 0, None, writer)
+        bad = PubAckFuture("a", b"", 0, None, writer)
+        if settled_first:
+            good.acknowledged(STORED)
+            bad.acknowledged(REFUSED)
+        waiting = [asyncio.wrap_future(good), asyncio.wrap_future(bad)]
+        if not settled_first:
+            good.acknowledged(STORED)
+            bad.acknowledged(REFUSED)
+        return await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
+
+    result, error = asyncio.run(both())
+    assert result == ACK
+    assert type(error) is WrongLastSequenceError
+
+
+@pytest.mark.parametrize("wait", ["result", "exception"])
+def test_who_waits_sends_what_is_buffered(writer, wait):
+    """The message may still be in the out-buffer, and its answer would never come."""
+    stream = MemoryStream([])
+    writer.attach(stream, b"")
+    future = PubAckFuture("a", b"PUB a 0\r\n\r\n", 0, None, writer)
+    writer.publish_lazily(future.command, 0)
+    assert stream.sent == b""
+    with pytest.raises(builtins.TimeoutError):
+        getattr(future, wait)(0)
+    assert stream.sent == b"PUB a 0\r\n\r\n"
+
+
+def test_repr(future):
+    """It says what the state is, as the standard one does."""
+    assert "state=running" in repr(future).lower()
+    future.acknowledged(STORED)
+    assert "state=finished" in repr(future).lower()
+
+
+def test_it_has_nothing_else(future):
+    """A name that is not there is not there."""
+    assert not hasattr(future, "nothing")
+    assert not hasattr(future, "_nothing")
