@@ -1,0 +1,788 @@
+"""Iterating over a consumer's messages: pulling ahead, limits, ends and faults."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from fix_threads import wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    Connection,
+    ConnectionClosedError,
+    ConsumerDeletedError,
+    ConsumerNotFoundError,
+    InvalidOptionError,
+    IteratorClosedError,
+    JetStream,
+    JetStreamMsg,
+    MessageIterator,
+    NoHeartbeatError,
+    PullConsumer,
+    PullError,
+    RequestLimitError,
+    Stream,
+    StreamNotFoundError,
+)
+from jetstream_sync.server import NatsCluster, NatsServer
+
+
+@contextmanager
+def within(least: float, most: float) -> Iterator[None]:
+    """What is in this block takes so many seconds."""
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert least <= took < most, f"it took {took:.3f} s"
+
+
+def fill(js: JetStream, stream: str, count: int, size: int = 10, first: int = 0) -> None:
+    """Store messages; the payload starts with the number."""
+    for number in range(first, first + count):
+        js.publish_async(f"{stream}.a", (b"%d " % number).ljust(size))
+    js.publish_async_completed(10)
+
+
+def number(msg: JetStreamMsg) -> int:
+    """Return the number that `fill` gave to this message."""
+    return int(msg.data.split()[0])
+
+
+def take(messages: MessageIterator, count: int, *, ack: bool = True) -> list[int]:
+    """Take so many messages."""
+    got = []
+    for _ in range(count):
+        msg = messages.next(5)
+        if ack:
+            msg.ack()
+        got.append(number(msg))
+    return got
+
+
+def break_link(nc: Connection) -> None:
+    """Break the link as a network would."""
+    link = nc._core._link
+    assert link is not None
+    link.stream.shutdown()
+
+
+def subscriptions(nc: Connection) -> int:
+    """Return how many subscriptions the connection has, but those for all of its requests."""
+    return len([i for i in nc._core.interests() if not i.subject.endswith(".*")])
+
+
+def buffered(messages: MessageIterator) -> int:
+    """Return how many messages wait in the iterator, with the statuses between them."""
+    return len(messages._inbox.mailbox)
+
+
+@pytest.fixture
+def stream(js: JetStream, stream_name: str) -> Stream:
+    """An empty stream."""
+    return js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
+
+
+@pytest.fixture
+def consumer(stream: Stream) -> PullConsumer:
+    """A durable consumer of everything in it."""
+    return stream.create_consumer(durable_name="C", max_ack_pending=-1)
+
+
+class Errors(list[Exception]):
+    """What a connection reports."""
+
+    def of(self, kind: type[Exception]) -> list[Exception]:
+        """Return those of a class."""
+        return [error for error in self if isinstance(error, kind)]
+
+
+@pytest.fixture
+def errors() -> Errors:
+    """What the connection `alone` reports."""
+    return Errors()
+
+
+@pytest.fixture
+def alone(fresh_server: NatsServer, errors: Errors) -> Iterator[Connection]:
+    """A connection to a server for this test alone, which is quick to come back."""
+    nc = jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05, error_cb=errors.append)
+    yield nc
+    nc.close()
+
+
+@pytest.fixture
+def durable(alone: Connection) -> PullConsumer:
+    """A durable consumer on that server, of a stream that survives a restart."""
+    js = alone.jetstream()
+    js.create_stream(name="S", subjects=["S.>"])
+    return js.create_consumer("S", durable_name="C", ack_wait=60, max_ack_pending=-1)
+
+
+# --- in order, all of them ----------------------------------------------------------------------
+
+
+def test_messages_come_in_order_and_all_of_them(
+    js: JetStream, stream: Stream, consumer: PullConsumer
+) -> None:
+    """Far more messages than the buffer holds come each once and in order."""
+    fill(js, stream.name, 10_000)
+    with consumer.messages(max_messages=100) as messages:
+        got = []
+        for msg in messages:
+            msg.ack()
+            got.append(number(msg))
+            if len(got) == 10_000:
+                break
+    assert got == list(range(10_000))
+    wait_until(lambda: consumer.info().num_ack_pending == 0)
+
+
+def test_messages_of_later_come(js: JetStream, stream: Stream, consumer: PullConsumer) -> None:
+    """An iterator that waits gets what is published then, again and again."""
+    with consumer.messages() as messages:
+        for round_ in range(20):
+            fill(js, stream.name, 3, first=3 * round_)
+            assert take(messages, 3) == [3 * round_, 3 * round_ + 1, 3 * round_ + 2]
+
+
+def test_no_message_in_time_is_a_timeout(
+    js: JetStream, stream: Stream, consumer: PullConsumer
+) -> None:
+    """``next`` raises when nothing comes in time, and the iterator goes on; 0 only looks."""
+    with consumer.messages() as messages:
+        for timeout in (0, 0.2, timedelta(milliseconds=100)):
+            with within(0, 0.4), pytest.raises(jetstream_sync.TimeoutError):
+                messages.next(timeout)
+        fill(js, stream.name, 1)
+        wait_until(lambda: buffered(messages) > 0)
+        assert number(messages.next(0)) == 0
+
+
+def test_a_timeout_takes_its_time(consumer: PullConsumer) -> None:
+    """``next`` waits as long as it was told to, not less."""
+    with (
+        consumer.messages() as messages,
+        within(0.3, 0.5),
+        pytest.raises(jetstream_sync.TimeoutError),
+    ):
+        messages.next(0.3)
+
+
+def test_a_message_without_a_payload_is_a_message(
+    js: JetStream, stream: Stream, consumer: PullConsumer
+) -> None:
+    """Headers without a payload are no status, and an empty message is one."""
+    js.publish(f"{stream.name}.a", b"", headers={"A": "b"})
+    js.publish(f"{stream.name}.a", b"")
+    with consumer.messages() as messages:
+        first, second = messages.next(5), messages.next(5)
+    assert first.headers is not None
+    assert first.headers["A"] == "b"
+    assert (second.headers, second.data) == (None, b"")
+
+
+def test_iterators_share_a_consumer(js: JetStream, stream: Stream, consumer: PullConsumer) -> None:
+    """Two iterators on one consumer get each message once between them."""
+    fill(js, stream.name, 2000)
+
+    def read(_: int) -> list[int]:
+        got = []
+        with consumer.messages(max_messages=50) as messages:
+            while True:
+                try:
+                    msg = messages.next(0.5)
+                except jetstream_sync.TimeoutError:
+                    return got
+                msg.ack()
+                got.append(number(msg))
+
+    with ThreadPoolExecutor(2) as pool:
+        halves = list(pool.map(read, range(2)))
+    assert sorted(halves[0] + halves[1]) == list(range(2000))
+    assert all(halves)
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("limit", "threshold"), [(1, 1), (2, 1), (10, 5), (10, 10), (7, 1)])
+def test_no_more_messages_are_kept_ready_than_said(
+    js: JetStream, stream: Stream, consumer: PullConsumer, limit: int, threshold: int
+) -> None:
+    """What is delivered and not yet taken is never above ``max_messages``, whatever the threshold."""
+    fill(js, stream.name, 200)
+    with consumer.messages(max_messages=limit, threshold_messages=threshold) as messages:
+        for taken in range(1, 101):
+            assert number(messages.next(5)) == taken - 1
+            assert buffered(messages) <= limit
+            if taken % 10 == 0:
+                assert consumer.info().delivered.consumer_seq <= taken + limit
+    assert consumer.info().delivered.consumer_seq <= 100 + limit
+
+
+def test_one_message_at_a_time_never_stalls(
+    js: JetStream, stream: Stream, consumer: PullConsumer
+) -> None:
+    """With ``max_messages=1`` the next message is asked for when the one before was taken."""
+    fill(js, stream.name, 500)
+    with within(0, 10), consumer.messages(max_messages=1, expires=30) as messages:
+        assert take(messages, 500) == list(range(500))
+
+
+def test_the_threshold_says_when_to_ask(
+    js: JetStream, stream: Stream, consumer: PullConsumer
+) -> None:
+    """Nothing is asked for before fewer than the threshold are left; then as many as are missing."""
+    fill(js, stream.name, 100)
+    with consumer.messages(max_messages=10, threshold_messages=4) as messages:
+        wait_until(lambda: consumer.info().delivered.consumer_seq == 10)
+        take(messages, 6, ack=False)
+        assert consumer.info().delivered.consumer_seq == 10
+        assert consumer.info().num_waiting == 0
+        take(messages, 1, ack=False)  # three are left
+        wait_until(lambda: consumer.info().delivered.consumer_seq == 17)
+        assert buffered(messages) == 10
+
+
+def test_no_more_bytes_are_kept_ready_than_said(
+    js: JetStream, stream: Stream, consumer: PullConsumer
+) -> None:
+    """With ``max_bytes`` the messages that wait have no more bytes than that; none is lost."""
+    for index in range(300):
+        js.publish_async(f"{stream.name}.a", b"x" * (10 + index * 7 % 400))
+    js.publish_async_completed(5)
+    limit = 2000
+    got = []
+    with consumer.messages(max_bytes=limit) as messages:
+        for _ in range(300):
+            msg = messages.next(5)
+            got.append(len(msg.data))
+            waiting = [d for d in list(messages._inbox.mailbox.items) if d[1]]
+            assert sum(sum(map(len, each)) for each in waiting) <= limit
+    assert got == [10 + index * 7 % 400 for index in range(300)]
+
+
+@pytest.mark.parametrize("size", [100, 500, 1000])
+def test_sizes_that_fill_the_limit_in_bytes_do_not_stall(
+    js: JetStream, stream: Stream, consumer: PullConsumer, size: int
+) -> None:
+    """Messages that use up ``max_bytes`` exactly, or nearly, follow each other without a wait."""
+    fill(js, stream.name, 1, size=size)
+    (one,) = consumer.fetch(1)
+    one_size = len(one.subject) + len(one.reply) + len(one.data)
+    fill(js, stream.name, 200, size=size, first=1)
+    for limit in (one_size + 30, 2 * one_size + 12, 3 * one_size + 3):
+        with within(0, 5), consumer.messages(max_bytes=limit) as messages:
+            got = take(messages, 40)
+            assert got == list(range(got[0], got[0] + 40))
+        # What was dropped unread comes again much later; a new consumer goes on.
+        stream.delete_consumer("C")
+        stream.create_consumer(durable_name="C")
+
+
+def test_small_messages_after_large_ones_do_not_stall(
+    js: JetStream, stream: Stream, consumer: PullConsumer
+) -> None:
+    """Sizes that change by a factor of a hundred leave no phantom bytes behind."""
+    for index in range(400):
+        js.publish_async(f"{stream.name}.a", b"x" * (900 if index // 20 % 2 else 5))
+    js.publish_async_completed(5)
+    with within(0, 5), consumer.messages(max_bytes=3000) as messages:
+        for index in range(400):
+            assert len(messages.next(2).data) == (900 if index // 20 % 2 else 5)
+
+
+def test_a_message_that_does_not_fit_yet_does_not_cause_a_storm(
+    js: JetStream, stream: Stream, consumer: PullConsumer, nc: Connection
+) -> None:
+    """While there is no room for the next message, it is not asked for again and again."""
+    fill(js, stream.name, 10, size=500)
+    with consumer.messages(max_bytes=1300) as messages:
+        wait_until(lambda: consumer.info().delivered.consumer_seq == 2)
+        messages.next(5)
+        began = nc.stats["out_msgs"]
+        for _ in range(50):
+            nc.flush()
+        assert nc.stats["out_msgs"] - began < 5
+        got = [number(messages.next(5)) for _ in range(9)]
+    assert got == list(range(1, 10))
+
+
+def test_a_message_that_never_fits_is_reported(
+    alone: Connection, durable: PullConsumer, errors: Errors
+) -> None:
+    """A message larger than ``max_bytes`` is told of, not asked for all the time, and not lost."""
+    fill(alone.jetstream(), "S", 1, size=500)
+    with durable.messages(max_bytes=300, expires=1, heartbeat=0.5) as messages:
+        began = alone.stats["out_msgs"]
+        with pytest.raises(jetstream_sync.TimeoutError):
+            messages.next(0.5)
+        assert alone.stats["out_msgs"] - began < 5
+    reported = errors.of(PullError)
+    assert len(reported) == 1
+    assert "MaxBytes" in str(reported[0])
+    assert len(durable.fetch(1)) == 1
+
+
+def test_bytes_and_a_small_batch_go_together(js: JetStream, stream: Stream) -> None:
+    """Where the consumer limits batches, ``max_bytes`` asks for no larger ones."""
+    consumer = stream.create_consumer(durable_name="B", max_batch=5)
+    fill(js, stream.name, 200)
+    with within(0, 5), consumer.messages(max_bytes=10_000) as messages:
+        assert take(messages, 200) == list(range(200))
+
+
+def test_the_consumer_s_limits_bound_the_defaults(js: JetStream, stream: Stream) -> None:
+    """Where the consumer has ``max_batch`` and ``max_expires``, what nobody said keeps to them."""
+    consumer = stream.create_consumer(
+        durable_name="L", max_batch=7, max_expires=timedelta(seconds=2)
+    )
+    fill(js, stream.name, 50)
+    with within(0, 5), consumer.messages() as messages:
+        assert take(messages, 50) == list(range(50))
+
+
+def test_options_that_can_not_work_are_refused(consumer: PullConsumer, nc: Connection) -> None:
+    """The option is named in the error, and no subscription is left."""
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"max_messages": 0}, "max_messages"),
+        ({"max_messages": True}, "max_messages"),
+        ({"max_bytes": -1}, "max_bytes"),
+        ({"max_messages": 10, "max_bytes": 10}, "max_bytes"),
+        ({"max_messages": 10, "threshold_messages": 11}, "threshold_messages"),
+        ({"threshold_messages": 0}, "threshold_messages"),
+        ({"threshold_bytes": 10}, "threshold_bytes"),
+        ({"max_bytes": 10, "threshold_bytes": 11}, "threshold_bytes"),
+        ({"expires": 0.9}, "expires"),
+        ({"heartbeat": 0.4}, "heartbeat"),
+        ({"heartbeat": 31, "expires": 90}, "heartbeat"),
+        ({"heartbeat": 16, "expires": 30}, "heartbeat"),
+        ({"stop_after": 0}, "stop_after"),
+        ({"batch": 5}, "batch"),
+        ({"timeout": 5}, "timeout"),
+        ({"group": "G"}, "group"),
+    ]
+    for options, named in cases:
+        with pytest.raises(InvalidOptionError) as caught:
+            consumer.messages(**options)
+        assert caught.value.option == named, options
+    assert subscriptions(nc) == 0
+
+
+def test_a_request_above_the_consumer_s_limits_is_reported(
+    alone: Connection, errors: Errors
+) -> None:
+    """A limit of the consumer that the user's options break is told of, and ends nothing."""
+    stream = alone.jetstream().get_stream(
+        alone.jetstream().create_stream(name="L", subjects=["L.>"], storage="memory").name
+    )
+    consumer = stream.create_consumer(durable_name="L", max_batch=10)
+    with consumer.messages(max_messages=11) as messages:
+        with pytest.raises(jetstream_sync.TimeoutError):
+            messages.next(0.2)
+        wait_until(lambda: errors.of(RequestLimitError))
+        assert not messages.closed
+
+
+# --- ends ---------------------------------------------------------------------------------------
+
+
+def test_stop_after_is_exact(js: JetStream, stream: Stream, consumer: PullConsumer) -> None:
+    """Exactly so many messages are given, and exactly so many were asked for."""
+    fill(js, stream.name, 100)
+    for stop_after, options in (
+        (1, {}),
+        (25, {"max_messages": 10}),
+        (10, {"max_messages": 10}),
+        (30, {"max_bytes": 500}),
+    ):
+        before = consumer.info().delivered.consumer_seq
+        with consumer.messages(stop_after=stop_after, **options) as messages:  # type: ignore[arg-type]
+            got = [number(msg) for msg in messages]
+            assert got == list(range(got[0], got[0] + stop_after))
+            with pytest.raises(IteratorClosedError):
+                messages.next(1)
+        info = consumer.info()
+        assert info.delivered.consumer_seq - before == stop_after
+        assert info.num_waiting == 0
+
+
+def test_stop_drops_what_is_buffered(
+    js: JetStream, stream: Stream, consumer: PullConsumer, nc: Connection
+) -> None:
+    """After ``stop`` nothing more is given, and the server has no request any more."""
+    fill(js, stream.name, 50)
+    messages = consumer.messages(max_messages=10)
+    wait_until(lambda: buffered(messages) == 10)
+    messages.next(1)
+    messages.stop()
+    messages.stop()
+    with pytest.raises(IteratorClosedError):
+        messages.next(1)
+    assert list(messages) == []
+    assert messages.closed
+    assert consumer.info().num_waiting == 0
+    assert subscriptions(nc) == 0
+
+
+def test_stop_tells_the_server_at_once(
+    alone: Connection, durable: PullConsumer, fresh_server: NatsServer
+) -> None:
+    """A stopped iterator takes no messages from others, though the connection sends nothing else."""
+    messages = durable.messages()
+    with pytest.raises(jetstream_sync.TimeoutError):
+        messages.next(0.2)  # the connection has come to rest
+    with jetstream_sync.connect(fresh_server.url) as other:
+        same = other.jetstream().get_consumer("S", "C")
+        assert same.info().num_waiting == 1
+        messages.stop()
+        wait_until(lambda: same.info().num_waiting == 0, 1)
+        other.jetstream().publish("S.a", b"0")
+        assert number(same.fetch(1, timeout=1)[0]) == 0
+    del alone
+
+
+def test_leaving_the_block_stops_it(consumer: PullConsumer, nc: Connection) -> None:
+    """At the end of a ``with`` block the iterator is stopped, also by an error."""
+    with pytest.raises(ZeroDivisionError), consumer.messages() as messages:
+        raise ZeroDivisionError
+    assert messages.closed
+    assert subscriptions(nc) == 0
+
+
+@pytest.mark.parametrize("way", ["next", "iteration"])
+def test_stop_wakes_who_waits(consumer: PullConsumer, way: str) -> None:
+    """Another thread that waits for a message gets `IteratorClosedError`, its iteration an end."""
+    messages = consumer.messages()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(messages.next if way == "next" else lambda: list(messages))
+        wait_until(lambda: messages._inbox.mailbox._gates)
+        with within(0, 0.5):
+            messages.stop()
+            if way == "iteration":
+                assert waiting.result(5) == []
+            else:
+                with pytest.raises(IteratorClosedError):
+                    waiting.result(5)
+
+
+def test_drain_gives_what_is_buffered(
+    js: JetStream, stream: Stream, consumer: PullConsumer, nc: Connection
+) -> None:
+    """After ``drain`` what was delivered can be taken, then it is over, and nothing is lost."""
+    fill(js, stream.name, 50)
+    messages = consumer.messages(max_messages=10)
+    assert take(messages, 3) == [0, 1, 2]
+    messages.drain()
+    delivered = consumer.info().delivered.consumer_seq
+    got = [number(msg) for msg in messages]
+    assert got == list(range(3, delivered))
+    assert len(got) >= 5
+    with pytest.raises(IteratorClosedError):
+        messages.next(1)
+    assert consumer.info().num_waiting == 0
+    assert subscriptions(nc) == 0
+    messages.stop()
+
+
+def test_drain_that_the_server_does_not_confirm_times_out(
+    alone: Connection, durable: PullConsumer, fresh_server: NatsServer
+) -> None:
+    """A drain has a limit; after it the iterator is over all the same."""
+    messages = durable.messages()
+    fresh_server.pause()
+    try:
+        with within(0.2, 0.5), pytest.raises(jetstream_sync.DrainTimeoutError):
+            messages.drain(0.2)
+    finally:
+        fresh_server.resume()
+    assert messages.closed
+    assert list(messages) == []
+    assert subscriptions(alone) == 0
+
+
+@pytest.mark.parametrize("end", ["close", "drain"])
+def test_an_iteration_ends_with_the_connection(
+    alone: Connection, durable: PullConsumer, end: str
+) -> None:
+    """When the user ends the connection, iterations end quietly and ``next`` says why."""
+    messages = durable.messages()
+    with ThreadPoolExecutor(2) as pool:
+        listed = pool.submit(list, messages)
+        waiting = pool.submit(messages.next)
+        wait_until(lambda: len(messages._inbox.mailbox._gates) == 2)
+        with within(0, 1):
+            if end == "close":
+                alone.close()
+            else:
+                alone.drain()
+            assert listed.result(5) == []
+            with pytest.raises(ConnectionClosedError):
+                waiting.result(5)
+
+
+def test_what_is_buffered_survives_the_end_of_the_connection(
+    alone: Connection, durable: PullConsumer
+) -> None:
+    """Messages that were delivered before the connection was closed can still be taken, all of them."""
+    fill(alone.jetstream(), "S", 20)
+    messages = durable.messages(max_messages=20)
+    wait_until(lambda: buffered(messages) == 20)
+    alone.close()
+    assert [number(messages.next(1)) for _ in range(20)] == list(range(20))
+    with pytest.raises(ConnectionClosedError):
+        messages.next(1)
+
+
+# --- consumers that are gone --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["consumer", "stream"])
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_consumer_that_is_gone_ends_it(
+    js: JetStream, stream: Stream, consumer: PullConsumer, nc: Connection, what: str, when: str
+) -> None:
+    """A missing or deleted consumer or stream is a typed error within a second, each time."""
+
+    def delete() -> None:
+        if what == "stream":
+            js.delete_stream(stream.name)
+        else:
+            stream.delete_consumer("C")
+
+    if when == "before":
+        delete()
+    with consumer.messages() as messages, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(messages.next, 20)
+        if when == "meanwhile":
+            wait_until(lambda: messages._inbox.mailbox._gates)
+            delete()
+        gone = (
+            ConsumerDeletedError
+            if when == "meanwhile"
+            else (StreamNotFoundError if what == "stream" else ConsumerNotFoundError)
+        )
+        with within(0, 1):
+            with pytest.raises(gone):
+                waiting.result(5)
+            with pytest.raises(gone):
+                messages.next(5)
+            with pytest.raises(gone):
+                list(messages)
+        assert messages.closed
+    assert subscriptions(nc) == 0
+
+
+def test_messages_before_the_deletion_are_given(
+    js: JetStream, stream: Stream, consumer: PullConsumer
+) -> None:
+    """What came before the consumer was deleted can be taken; then the error is raised."""
+    fill(js, stream.name, 5)
+    with consumer.messages() as messages:
+        wait_until(lambda: buffered(messages) == 5)
+        stream.delete_consumer("C")
+        assert [number(messages.next(1)) for _ in range(5)] == [0, 1, 2, 3, 4]
+        with within(0, 1), pytest.raises(ConsumerDeletedError):
+            messages.next(5)
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+
+def test_silence_is_reported_and_ends_nothing(
+    alone: Connection, durable: PullConsumer, fresh_server: NatsServer, errors: Errors
+) -> None:
+    """Missed heartbeats are told to ``error_cb``; when the server is back the messages are, too."""
+    with durable.messages(expires=1, heartbeat=0.5) as messages:
+        fresh_server.pause()
+        try:
+            with pytest.raises(jetstream_sync.TimeoutError):
+                messages.next(1.5)
+            assert errors.of(NoHeartbeatError)
+        finally:
+            fresh_server.resume()
+        fill(alone.jetstream(), "S", 100)
+        assert take(messages, 100) == list(range(100))
+
+
+def test_who_only_looks_notices_silence_too(
+    durable: PullConsumer, fresh_server: NatsServer, errors: Errors
+) -> None:
+    """Polling with ``timeout=0`` sees missed heartbeats as waiting does."""
+    with durable.messages(expires=1, heartbeat=0.5) as messages:
+        fresh_server.pause()
+        try:
+
+            def look() -> bool:
+                with pytest.raises(jetstream_sync.TimeoutError):
+                    messages.next(0)
+                return bool(errors.of(NoHeartbeatError))
+
+            wait_until(look, 3)
+        finally:
+            fresh_server.resume()
+
+
+def test_requests_follow_each_other_without_messages(
+    alone: Connection, durable: PullConsumer, errors: Errors
+) -> None:
+    """An iterator that gets nothing for longer than ``expires`` keeps exactly one request waiting."""
+    with durable.messages(expires=1) as messages, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(messages.next, 20)
+        began = time.monotonic()
+
+        def looked_long_enough() -> bool:
+            assert durable.info().num_waiting <= 1
+            return time.monotonic() - began > 2.3
+
+        wait_until(looked_long_enough)
+        wait_until(lambda: durable.info().num_waiting == 1)
+        fill(alone.jetstream(), "S", 1)
+        assert number(waiting.result(1)) == 0
+    assert errors == []
+
+
+def test_slow_reading_is_no_fault(alone: Connection, durable: PullConsumer, errors: Errors) -> None:
+    """Who takes a message only after requests have expired gets the next one without an error."""
+    fill(alone.jetstream(), "S", 20)
+    with durable.messages(max_messages=4, expires=1, heartbeat=0.5) as messages:
+        take(messages, 2)
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() - began > 2.5)
+        with within(0, 0.5):
+            assert take(messages, 18) == list(range(2, 20))
+    assert errors == []
+
+
+@pytest.mark.parametrize("fault", ["link", "crash", "restart"])
+def test_it_goes_on_over_a_new_link(
+    alone: Connection,
+    durable: PullConsumer,
+    fresh_server: NatsServer,
+    fault: str,
+) -> None:
+    """After a lost link, a crash or a restart, messages go on, and no more than asked for are kept."""
+    js = alone.jetstream()
+    fill(js, "S", 100)
+    with durable.messages(max_messages=10) as messages:
+        got = take(messages, 20)
+        if fault == "link":
+            break_link(alone)
+        elif fault == "crash":
+            fresh_server.kill()
+            fresh_server.start()
+        else:
+            fresh_server.restart()
+        wait_until(lambda: alone.is_connected, 10)
+        while len(got) < 40:
+            got.append(number(messages.next(10)))
+            assert buffered(messages) <= 12  # ten messages and the news of the link
+        assert set(range(20)) <= set(got)
+        fill(js, "S", 100, first=100)
+        while 150 not in got:
+            msg = messages.next(10)
+            msg.ack()
+            got.append(number(msg))
+            assert buffered(messages) <= 12
+    if fault != "crash":  # after which a server may not know what it delivered last
+        assert len(set(got)) == len(got)
+
+
+def test_one_request_is_left_on_a_new_link(alone: Connection, durable: PullConsumer) -> None:
+    """However often the link breaks, the server has one request of the iterator, for one buffer."""
+    with durable.messages(max_messages=10) as messages, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(messages.next, 30)
+        for _ in range(5):
+            reconnects = alone._core.reconnects
+            break_link(alone)
+            wait_until(lambda before=reconnects: alone._core.reconnects > before, 10)  # type: ignore[misc]
+        wait_until(lambda: alone.is_connected and durable.info().num_waiting == 1)
+        fill(alone.jetstream(), "S", 100)
+        assert number(waiting.result(5)) == 0
+        wait_until(lambda: buffered(messages) >= 9)
+        assert durable.info().delivered.consumer_seq <= 11
+
+
+def test_an_iterator_made_without_a_link_asks_once(
+    alone: Connection, durable: PullConsumer, fresh_server: NatsServer
+) -> None:
+    """Made while there is no link, it asks on the next one, for one buffer."""
+    fill(alone.jetstream(), "S", 100)
+    fresh_server.kill()
+    wait_until(lambda: not alone.is_connected)
+    with durable.messages(max_messages=10) as messages:
+        fresh_server.start()
+        assert number(messages.next(10)) == 0
+        assert buffered(messages) <= 10
+        assert durable.info().delivered.consumer_seq <= 11
+
+
+def test_nothing_is_pulled_twice_when_heartbeats_are_missed(
+    alone: Connection, durable: PullConsumer, fresh_server: NatsServer
+) -> None:
+    """``stop_after`` is exact, also when requests that were thought lost are served after all."""
+    with durable.messages(stop_after=5, expires=1, heartbeat=0.5) as messages:
+        fresh_server.pause()
+        try:
+            with pytest.raises(jetstream_sync.TimeoutError):
+                messages.next(1.4)
+        finally:
+            fresh_server.resume()
+        fill(alone.jetstream(), "S", 50)
+        assert [number(msg) for msg in messages] == [0, 1, 2, 3, 4]
+
+
+def test_a_missing_leader_is_waited_for(cluster: NatsCluster) -> None:
+    """In a cluster the leader of the stream dies: the iterator goes on with the next one."""
+    nc = jetstream_sync.connect([server.url for server in cluster.servers], reconnect_time_wait=0.1)
+    with nc:
+        js = nc.jetstream()
+        stream = js.create_stream(name="R", subjects=["R.>"], num_replicas=3)
+        consumer = stream.create_consumer(durable_name="C", num_replicas=3)
+        fill(js, "R", 50)
+        with consumer.messages(max_messages=10, expires=2) as messages:
+            assert take(messages, 20) == list(range(20))
+            info = consumer.info()
+            assert info.cluster is not None
+            (leader,) = [s for s in cluster.servers if s.name == info.cluster.leader]
+            leader.kill()
+            got: set[int] = set()
+            give_up = time.monotonic() + 40
+            while not set(range(30, 50)) <= got and time.monotonic() < give_up:
+                try:
+                    msg = messages.next(1)
+                except jetstream_sync.TimeoutError:
+                    continue
+                msg.ack()
+                got.add(number(msg))
+            assert set(range(30, 50)) <= got
+            assert not messages.closed
+
+
+def test_threads_take_from_one_iterator(
+    js: JetStream, stream: Stream, consumer: PullConsumer
+) -> None:
+    """Eight threads take from one iterator: each message goes to one of them."""
+    fill(js, stream.name, 5000)
+    got: list[int] = []
+    lock = threading.Lock()
+    with consumer.messages(stop_after=5000, max_messages=200) as messages:
+
+        def work(_: int) -> None:
+            mine = []
+            for msg in messages:
+                msg.ack()
+                mine.append(number(msg))
+            with lock:
+                got.extend(mine)
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, range(8)))
+    assert sorted(got) == list(range(5000))
