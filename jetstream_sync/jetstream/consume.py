@@ -10,7 +10,7 @@ from typing import Protocol
 
 from typing_extensions import Self
 
-from ..client.core import Core
+from ..client.core import Core, closed_on_purpose
 from ..client.threads import spawn
 from ..errors import ConnectionClosedError, Error, IteratorClosedError, TimeoutError
 from ..net.clock import Deadline
@@ -148,7 +148,7 @@ class ConsumeHandle:
             pass
         except ConnectionClosedError as error:
             # Everybody hears of that anyway.
-            self._error = error
+            self._error = None if closed_on_purpose(error) else error
         except Error as error:
             self._error = error
             self._core.events.error(error)

@@ -1,0 +1,433 @@
+"""Messages handed to a callback: its thread, its ends, its errors."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from fix_threads import wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    Connection,
+    ConsumeHandle,
+    ConsumerDeletedError,
+    InvalidOptionError,
+    JetStream,
+    JetStreamMsg,
+    NoHeartbeatError,
+    NotFoundError,
+    PullConsumer,
+    Stream,
+)
+from jetstream_sync.server import NatsServer
+
+
+@contextmanager
+def within(least: float, most: float) -> Iterator[None]:
+    """What is in this block takes so many seconds."""
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert least <= took < most, f"it took {took:.3f} s"
+
+
+class Errors(list[Exception]):
+    """What a connection reports."""
+
+    def of(self, kind: type[Exception]) -> list[Exception]:
+        """Return those of a class."""
+        return [error for error in self if isinstance(error, kind)]
+
+
+class Got(list[int]):
+    """A callback that acknowledges and keeps the numbers of what it gets."""
+
+    def __call__(self, msg: JetStreamMsg) -> None:
+        msg.ack()
+        self.append(int(msg.data))
+
+
+class Gate:
+    """A callback that stops at each message until it is let through."""
+
+    def __init__(self) -> None:
+        self.inside = threading.Semaphore(0)
+        self.go_on = threading.Semaphore(0)
+        self.got = 0
+
+    def __call__(self, msg: JetStreamMsg) -> None:
+        self.inside.release()
+        assert self.go_on.acquire(timeout=20)
+        msg.ack()
+        self.got += 1
+
+
+def fill(js: JetStream, count: int, first: int = 0) -> None:
+    """Store messages with their numbers as payloads."""
+    for number in range(first, first + count):
+        js.publish_async("S.a", b"%d" % number)
+    js.publish_async_completed(10)
+
+
+def in_a_thread_that_was_joined(function: Callable[[], object]) -> None:
+    """Call a function on another thread and wait for it."""
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def errors() -> Errors:
+    """What the connection `nc` of this file reports."""
+    return Errors()
+
+
+@pytest.fixture
+def nc(fresh_server: NatsServer, errors: Errors) -> Iterator[Connection]:
+    """A connection to a server for this test alone, which is quick to come back."""
+    nc = jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05, error_cb=errors.append)
+    yield nc
+    nc.close()
+
+
+@pytest.fixture
+def js(nc: Connection) -> JetStream:
+    """JetStream there."""
+    return nc.jetstream()
+
+
+@pytest.fixture
+def stream(js: JetStream) -> Stream:
+    """A stream that survives a restart."""
+    return js.create_stream(name="S", subjects=["S.>"])
+
+
+@pytest.fixture
+def consumer(stream: Stream) -> PullConsumer:
+    """A durable consumer of everything in it."""
+    return stream.create_consumer(durable_name="C", max_ack_pending=-1)
+
+
+# --- messages -----------------------------------------------------------------------------------
+
+
+def test_the_callback_gets_every_message_in_order(
+    js: JetStream, consumer: PullConsumer, errors: Errors
+) -> None:
+    """Each message once, in order, on one thread that is not the caller's."""
+    fill(js, 5000)
+    got = Got()
+    threads = set()
+
+    def callback(msg: JetStreamMsg) -> None:
+        threads.add(threading.current_thread())
+        got(msg)
+
+    with consumer.consume(callback) as handle:
+        wait_until(lambda: len(got) == 5000, 10)
+        fill(js, 10, first=5000)
+        wait_until(lambda: len(got) == 5010)
+        assert not handle.closed
+    handle.wait_closed(5)
+    assert got == list(range(5010))
+    assert len(threads) == 1
+    assert threading.current_thread() not in threads
+    wait_until(lambda: consumer.info().num_ack_pending == 0)
+    assert (handle.error, errors) == (None, [])
+
+
+def test_one_message_at_a_time_does_not_stall(js: JetStream, consumer: PullConsumer) -> None:
+    """With ``max_messages=1`` messages follow each other."""
+    fill(js, 300)
+    got = Got()
+    with within(0, 10), consumer.consume(got, max_messages=1):
+        wait_until(lambda: len(got) == 300)
+    assert got == list(range(300))
+
+
+def test_stop_after_ends_it(js: JetStream, consumer: PullConsumer) -> None:
+    """After so many messages the handle is closed, without an error; no more were asked for."""
+    fill(js, 100)
+    got = Got()
+    handle = consumer.consume(got, stop_after=33, max_messages=10)
+    handle.wait_closed(5)
+    assert got == list(range(33))
+    assert (handle.closed, handle.error) == (True, None)
+    assert consumer.info().delivered.consumer_seq == 33
+
+
+def test_bad_options_are_refused_before_anything_starts(consumer: PullConsumer) -> None:
+    """An option that is unknown or out of range is an error, and no thread is made."""
+    before = threading.active_count()
+    for options in ({"max_messages": 0}, {"foo": 1}, {"max_messages": 1, "max_bytes": 1}):
+        with pytest.raises(InvalidOptionError):
+            consumer.consume(print, **options)  # type: ignore[arg-type]
+    assert threading.active_count() == before
+
+
+def test_a_slow_callback_throttles_pulling(js: JetStream, consumer: PullConsumer) -> None:
+    """While the callback is busy no more than the buffer is delivered."""
+    fill(js, 200)
+    gate = Gate()
+    with consumer.consume(gate, max_messages=10) as handle:
+        for taken in range(1, 31):
+            assert gate.inside.acquire(timeout=5)
+            assert consumer.info().delivered.consumer_seq <= taken + 10
+            gate.go_on.release()
+        assert gate.inside.acquire(timeout=5)
+        handle.stop()
+        gate.go_on.release()
+        handle.wait_closed(5)
+    assert gate.got == 31
+
+
+# --- errors of the callback ---------------------------------------------------------------------
+
+
+def test_a_callback_that_raises_is_reported_and_called_again(
+    js: JetStream, consumer: PullConsumer, errors: Errors
+) -> None:
+    """Its error goes to ``error_cb``, the next message to the callback."""
+    fill(js, 10)
+    got = Got()
+
+    def callback(msg: JetStreamMsg) -> None:
+        got(msg)
+        if got[-1] % 2:
+            raise ZeroDivisionError(got[-1])
+
+    with consumer.consume(callback) as handle:
+        wait_until(lambda: len(got) == 10)
+        wait_until(lambda: len(errors) == 5)
+        assert [error.args for error in errors] == [(1,), (3,), (5,), (7,), (9,)]
+        assert handle.error is None
+
+
+# --- ends ---------------------------------------------------------------------------------------
+
+
+def test_stop_drops_what_is_buffered(js: JetStream, consumer: PullConsumer) -> None:
+    """After ``stop`` the callback finishes its message and gets no other."""
+    fill(js, 50)
+    gate = Gate()
+    handle = consumer.consume(gate, max_messages=20)
+    assert gate.inside.acquire(timeout=5)
+    wait_until(lambda: consumer.info().delivered.consumer_seq == 20)
+    handle.stop()
+    handle.stop()
+    with within(0.1, 1), pytest.raises(jetstream_sync.TimeoutError):
+        handle.wait_closed(0.1)
+    assert not handle.closed
+    gate.go_on.release()
+    handle.wait_closed(5)
+    assert gate.got == 1
+    assert (handle.closed, handle.error) == (True, None)
+    assert consumer.info().num_waiting == 0
+
+
+def test_drain_delivers_what_is_buffered(js: JetStream, consumer: PullConsumer) -> None:
+    """After ``drain`` the callback gets everything that was delivered, and then it is over."""
+    fill(js, 50)
+    gate = Gate()
+    handle = consumer.consume(gate, max_messages=20)
+    assert gate.inside.acquire(timeout=5)
+    wait_until(lambda: consumer.info().delivered.consumer_seq == 20)
+    handle.drain()
+    for _ in range(50):
+        gate.go_on.release()
+    handle.wait_closed(5)
+    info = consumer.info()
+    assert gate.got == info.delivered.consumer_seq == 20
+    wait_until(lambda: consumer.info().num_ack_pending == 0)
+    assert (info.num_waiting, handle.error) == (0, None)
+
+
+@pytest.mark.parametrize("how", ["stop", "drain"])
+def test_it_may_be_ended_by_its_callback(
+    js: JetStream, consumer: PullConsumer, errors: Errors, how: str
+) -> None:
+    """The callback may stop or drain; it can not wait for its own end."""
+    fill(js, 100)
+    handles: list[ConsumeHandle] = []
+    ready = threading.Event()
+    got = Got()
+
+    def callback(msg: JetStreamMsg) -> None:
+        assert ready.wait(5)
+        got(msg)
+        if len(got) == 3:
+            getattr(handles[0], how)()
+            with pytest.raises(jetstream_sync.TimeoutError):
+                handles[0].wait_closed(10)
+
+    handles.append(consumer.consume(callback, max_messages=10))
+    ready.set()
+    handles[0].wait_closed(5)
+    if how == "stop":
+        assert got == [0, 1, 2]
+    else:
+        assert got == list(range(consumer.info().delivered.consumer_seq))
+    assert (handles[0].error, errors) == (None, [])
+
+
+def test_it_may_be_stopped_while_it_waits(consumer: PullConsumer) -> None:
+    """Another thread stops a consume that waits for messages: it is over at once."""
+    handle = consumer.consume(print)
+    wait_until(lambda: consumer.info().num_waiting == 1)
+    with within(0, 0.5):
+        in_a_thread_that_was_joined(handle.stop)
+        handle.wait_closed(5)
+    assert consumer.info().num_waiting == 0
+
+
+def test_leaving_the_block_stops_it(consumer: PullConsumer) -> None:
+    """At the end of a ``with`` block it is stopped."""
+    with consumer.consume(print) as handle:
+        assert not handle.closed
+    handle.wait_closed(5)
+
+
+@pytest.mark.parametrize("end", ["close", "drain"])
+def test_it_ends_with_the_connection(
+    nc: Connection, js: JetStream, consumer: PullConsumer, end: str
+) -> None:
+    """When the user ends the connection a consume that waits is over, which is no error."""
+    fill(js, 5)
+    got = Got()
+    handle = consumer.consume(got)
+    wait_until(lambda: len(got) == 5)
+    with within(0, 1):
+        if end == "close":
+            nc.close()
+        else:
+            nc.drain()
+        handle.wait_closed(5)
+    assert handle.error is None
+
+
+def test_draining_the_connection_lets_the_callback_finish(
+    nc: Connection, js: JetStream, consumer: PullConsumer, fresh_server: NatsServer
+) -> None:
+    """The connection drains: the callback gets what is buffered, and its acks are sent."""
+    fill(js, 50)
+    got = Got()
+    started = threading.Event()
+
+    def callback(msg: JetStreamMsg) -> None:
+        started.set()
+        got(msg)
+
+    handle = consumer.consume(callback, max_messages=20)
+    assert started.wait(5)
+    nc.drain()
+    assert handle.closed
+    with jetstream_sync.connect(fresh_server.url) as other:
+        info = other.jetstream().get_consumer("S", "C").cached_info
+    assert info.delivered.consumer_seq == len(got) >= 20
+    assert info.num_ack_pending == 0
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["consumer", "stream"])
+def test_a_consumer_deleted_meanwhile_ends_it(
+    js: JetStream, stream: Stream, consumer: PullConsumer, errors: Errors, what: str
+) -> None:
+    """The handle closes within a second, with the error, which ``error_cb`` gets, too, once."""
+    got = Got()
+    handle = consumer.consume(got)
+    fill(js, 3)
+    wait_until(lambda: len(got) == 3)
+    with within(0, 1):
+        if what == "consumer":
+            stream.delete_consumer("C")
+        else:
+            js.delete_stream("S")
+        handle.wait_closed(5)
+    assert isinstance(handle.error, ConsumerDeletedError)
+    wait_until(lambda: errors)
+    assert [type(error) for error in errors] == [ConsumerDeletedError]
+
+
+def test_a_missing_consumer_ends_it(stream: Stream, consumer: PullConsumer, errors: Errors) -> None:
+    """A consumer that is not there from the start closes the handle within a second."""
+    stream.delete_consumer("C")
+    with within(0, 1):
+        handle = consumer.consume(print)
+        handle.wait_closed(5)
+    assert isinstance(handle.error, NotFoundError)
+    wait_until(lambda: errors)
+    assert isinstance(errors[0], NotFoundError)
+
+
+def test_silence_is_reported_and_it_goes_on(
+    js: JetStream, consumer: PullConsumer, fresh_server: NatsServer, errors: Errors
+) -> None:
+    """Missed heartbeats are told to ``error_cb`` without an end; then messages come again."""
+    got = Got()
+    with consumer.consume(got, expires=1, heartbeat=0.5) as handle:
+        fill(js, 3)
+        wait_until(lambda: len(got) == 3)
+        fresh_server.pause()
+        try:
+            wait_until(lambda: errors.of(NoHeartbeatError), 3)
+        finally:
+            fresh_server.resume()
+        fill(js, 100, first=3)
+        wait_until(lambda: len(got) == 103)
+        assert not handle.closed
+    assert got == list(range(103))
+
+
+def test_a_restart_is_survived(
+    js: JetStream, consumer: PullConsumer, fresh_server: NatsServer
+) -> None:
+    """The server is restarted with its store: the callback gets what comes afterwards."""
+    got = Got()
+    with consumer.consume(got) as handle:
+        fill(js, 100)
+        wait_until(lambda: len(got) == 100)
+        wait_until(lambda: consumer.info().num_ack_pending == 0)
+        fresh_server.restart()
+        wait_until(lambda: consumer.info().num_waiting == 1, 10)
+        fill(js, 100, first=100)
+        wait_until(lambda: len(got) == 200)
+        assert (handle.closed, handle.error) == (False, None)
+    assert got == list(range(200))
+
+
+def test_a_callback_slower_than_a_request_loses_nothing(
+    js: JetStream, consumer: PullConsumer, errors: Errors
+) -> None:
+    """The callback takes longer than ``expires`` for one message: the next ones follow it."""
+    fill(js, 10)
+    got = Got()
+    began = time.monotonic()
+
+    def callback(msg: JetStreamMsg) -> None:
+        if not got:
+            wait_until(lambda: time.monotonic() - began > 2.3)
+        got(msg)
+
+    with consumer.consume(callback, max_messages=2, expires=1):
+        wait_until(lambda: len(got) == 10)
+    assert got == list(range(10))
+    assert errors == []
+
+
+def test_a_lost_connection_is_the_error(fresh_server: NatsServer) -> None:
+    """Without reconnecting, a lost link closes the handle, and its error says why."""
+    nc = jetstream_sync.connect(fresh_server.url, allow_reconnect=False)
+    js = nc.jetstream()
+    js.create_stream(name="S", subjects=["S.>"])
+    handle = js.create_consumer("S", durable_name="C").consume(print)
+    fresh_server.kill()
+    handle.wait_closed(5)
+    assert isinstance(handle.error, jetstream_sync.ConnectionClosedError)
+    nc.close()
