@@ -105,7 +105,7 @@ class ServerAddress:
             ) from None
         if parts.scheme not in _SCHEMES:
             raise InvalidOptionError("servers", shown, "the scheme is nats:// or tls://")
-        if not parts.hostname:
+        if not parts.hostname or not {"[", "]"}.isdisjoint(parts.hostname):
             raise InvalidOptionError("servers", shown, "there is no host name")
         if port == 0:
             raise InvalidOptionError("servers", shown, "the port is from 1 to 65535")

@@ -66,7 +66,7 @@ class PullRequest:
             raise InvalidOptionError(
                 "max_bytes", self.max_bytes, "must be a whole number from 1 up"
             )
-        if not self.no_wait and self.expires_ns <= 0:
+        if self.expires_ns < 0 or not (self.no_wait or self.expires_ns):
             raise InvalidOptionError("timeout", self.expires_ns / _SECOND, "must be above 0")
         if self.heartbeat_ns < 0:
             raise InvalidOptionError("heartbeat", self.heartbeat_ns / _SECOND, "must be above 0")
@@ -76,13 +76,13 @@ class PullRequest:
                 self.heartbeat_ns / _SECOND,
                 f"must be at most half of the {self.expires_ns / _SECOND:g} s of the request",
             )
-        if self.priority is not None and not 0 <= self.priority <= 9:
+        if self.priority is not None and not (_is_count(self.priority) and 0 <= self.priority <= 9):
             raise InvalidOptionError("priority", self.priority, "must be from 0 to 9")
         for option in ("min_pending", "min_ack_pending"):
             if not _is_count(getattr(self, option)) or getattr(self, option) < 0:
                 raise InvalidOptionError(option, getattr(self, option), "must be 0 or above")
-        for option in ("min_pending", "min_ack_pending", "priority"):
-            if getattr(self, option) and not self.group:
+        for option, unsaid in (("min_pending", 0), ("min_ack_pending", 0), ("priority", None)):
+            if getattr(self, option) != unsaid and not self.group:
                 raise InvalidOptionError(option, getattr(self, option), "needs a group")
 
     def encode(self) -> bytes:
@@ -241,8 +241,8 @@ class PullLedger:
             not limit or self.pending_bytes >= pull.threshold_bytes
         ):
             return None
-        # With a limit in bytes, that is what has to end a request: one that ends because it sent as
-        # many messages as it may does not say how many bytes it leaves.
+        # With a limit in bytes, that is what has to end a request; the messages that are owed are
+        # not known exactly then (see `_balance`).
         batch = pull.request.batch - (0 if limit else self.pending_messages)
         if pull.stop_after:
             batch = min(batch, pull.stop_after - self.delivered - self.pending_messages)
@@ -294,13 +294,13 @@ class PullLedger:
 
     def _balance(self) -> None:
         """
-        With a limit in bytes: where one of the two is settled, so is the other.
+        With a limit in bytes: where no bytes are owed, no messages are.
 
-        A request that sent exactly its bytes, or exactly its messages, ends without a status that
-        says what is left of the other.
+        A request that sent exactly its bytes ends without a status that says what is left of its
+        messages. One that sent exactly its messages does say what is left of its bytes.
         """
-        if not self.pending_messages or not self.pending_bytes:
-            self.reset()
+        if not self.pending_bytes:
+            self.pending_messages = 0
 
     def empty(self) -> bool:
         """Say whether nothing is owed or unread."""

@@ -115,6 +115,7 @@ def _pending(headers: Headers | None) -> tuple[int, int] | None:
     if headers is None or PENDING_MESSAGES not in headers:
         return None
     try:
-        return int(headers[PENDING_MESSAGES]), int(headers.get(PENDING_BYTES, "0"))
+        messages, size = int(headers[PENDING_MESSAGES]), int(headers.get(PENDING_BYTES, "0"))
+        return max(0, messages), max(0, size)
     except ValueError:
         return None

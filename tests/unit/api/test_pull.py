@@ -1,0 +1,456 @@
+"""Pull requests, and the account of what they owe (ADR-37), against a server in miniature."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from jetstream_sync.api.pull import (
+    ContinuousPull,
+    PullLedger,
+    PullRequest,
+    default_heartbeat_ns,
+)
+from jetstream_sync.errors import InvalidOptionError
+
+S = 1_000_000_000
+GROUP = {"no_wait": True, "group": "g"}
+
+# --- one request ------------------------------------------------------------------------------------
+
+REFUSED = [
+    *(("batch", {"batch": bad, "no_wait": True}) for bad in (0, -1, True, 1.0, "1", None)),
+    *(("max_bytes", {"max_bytes": bad, "no_wait": True}) for bad in (-1, True, 1.0, "1", None)),
+    ("timeout", {}),
+    ("timeout", {"expires_ns": 0}),
+    ("timeout", {"expires_ns": -1}),
+    ("timeout", {"expires_ns": -1, "no_wait": True}),
+    ("heartbeat", {"expires_ns": S, "heartbeat_ns": -1}),
+    ("heartbeat", {"expires_ns": S, "heartbeat_ns": S // 2 + 1}),
+    ("heartbeat", {"no_wait": True, "heartbeat_ns": 1}),
+    *(("priority", {**GROUP, "priority": bad}) for bad in (-1, 10, True, 1.0, "1")),
+    *(("min_pending", {**GROUP, "min_pending": bad}) for bad in (-1, True, 1.0, "1", None)),
+    *(("min_ack_pending", {**GROUP, "min_ack_pending": bad}) for bad in (-1, True, 1.0, "1")),
+    ("min_pending", {"no_wait": True, "min_pending": 1}),
+    ("min_ack_pending", {"no_wait": True, "min_ack_pending": 1}),
+    ("priority", {"no_wait": True, "priority": 1}),
+    ("priority", {"no_wait": True, "priority": 0}),
+    ("priority", {"no_wait": True, "priority": 1, "group": ""}),
+]
+
+
+@pytest.mark.parametrize(("blamed", "arguments"), REFUSED)
+def test_requests_that_can_not_work_are_refused(blamed, arguments):
+    """The error names the option as the user knows it; nothing is left to the server's mercy."""
+    with pytest.raises(InvalidOptionError) as caught:
+        PullRequest(**arguments)
+    assert caught.value.option == blamed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "body"),
+    [
+        ({"no_wait": True}, {"batch": 1, "no_wait": True}),
+        ({"batch": 5, "expires_ns": 2 * S}, {"batch": 5, "expires": 2000000000}),
+        (
+            {"expires_ns": 1, "no_wait": True, "max_bytes": 7},
+            {"batch": 1, "expires": 1, "no_wait": True, "max_bytes": 7},
+        ),
+        (
+            {"expires_ns": S, "heartbeat_ns": S // 2},
+            {"batch": 1, "expires": 1000000000, "idle_heartbeat": 500000000},
+        ),
+        (
+            {**GROUP, "min_pending": 3, "min_ack_pending": 4},
+            {"batch": 1, "no_wait": True, "group": "g", "min_pending": 3, "min_ack_pending": 4},
+        ),
+        ({**GROUP, "priority": 0}, {"batch": 1, "no_wait": True, "group": "g", "priority": 0}),
+        ({**GROUP, "priority": 9}, {"batch": 1, "no_wait": True, "group": "g", "priority": 9}),
+        ({**GROUP, "pin_id": "P"}, {"batch": 1, "no_wait": True, "group": "g", "id": "P"}),
+    ],
+)
+def test_the_body_has_what_is_said_and_nothing_else(arguments, body):
+    """The names are those of nats-server's ``JSApiConsumerGetNextRequest``."""
+    assert json.loads(PullRequest(**arguments).encode()) == body
+
+
+@pytest.mark.parametrize(
+    ("expires", "heartbeat"), [(0, 0), (10 * S - 1, 0), (10 * S, 5 * S), (3600 * S, 5 * S)]
+)
+def test_a_long_fetch_has_heartbeats(expires, heartbeat):
+    """Where nobody says otherwise, a fetch of 10 s and more hears from the server every 5 s."""
+    assert default_heartbeat_ns(expires) == heartbeat
+    PullRequest(expires_ns=max(1, expires), heartbeat_ns=heartbeat)
+
+
+# --- the limits of a continuous pull ------------------------------------------------------------------
+
+
+def limits(**said):
+    pull = ContinuousPull.of(**said)
+    request = pull.request
+    return (
+        request.batch,
+        request.max_bytes,
+        pull.threshold_messages,
+        pull.threshold_bytes,
+        request.expires_ns // S,
+        request.heartbeat_ns / S,
+        pull.stop_after,
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "worked_out"),
+    [
+        ({}, (500, 0, 250, 0, 30, 15.0, 0)),
+        ({"max_messages": 100}, (100, 0, 50, 0, 30, 15.0, 0)),
+        ({"max_messages": 3}, (3, 0, 2, 0, 30, 15.0, 0)),
+        ({"max_messages": 1}, (1, 0, 1, 0, 30, 15.0, 0)),
+        ({"max_messages": 10, "threshold_messages": 1}, (10, 0, 1, 0, 30, 15.0, 0)),
+        ({"max_messages": 10, "threshold_messages": 10}, (10, 0, 10, 0, 30, 15.0, 0)),
+        ({"max_bytes": 1001}, (1_000_000, 1001, 500_000, 501, 30, 15.0, 0)),
+        ({"max_bytes": 10, "threshold_bytes": 3}, (1_000_000, 10, 500_000, 3, 30, 15.0, 0)),
+        ({"expires_ns": S}, (500, 0, 250, 0, 1, 0.5, 0)),
+        ({"expires_ns": 300 * S}, (500, 0, 250, 0, 300, 30.0, 0)),
+        ({"expires_ns": 60 * S}, (500, 0, 250, 0, 60, 30.0, 0)),
+        ({"heartbeat_ns": S // 2}, (500, 0, 250, 0, 30, 0.5, 0)),
+        ({"expires_ns": 60 * S, "heartbeat_ns": 30 * S}, (500, 0, 250, 0, 60, 30.0, 0)),
+        ({"stop_after": 7}, (500, 0, 250, 0, 30, 15.0, 7)),
+    ],
+)
+def test_what_depends_on_what(said, worked_out):
+    """Defaults are those of ADR-37: half of the limits, half of the expiry up to 30 s."""
+    assert limits(**said) == worked_out
+
+
+@pytest.mark.parametrize(
+    ("blamed", "said"),
+    [
+        ("max_bytes", {"max_messages": 1, "max_bytes": 1}),
+        *((name, {name: 0}) for name in ("max_messages", "max_bytes", "stop_after")),
+        *((name, {name: True}) for name in ("max_messages", "max_bytes", "stop_after")),
+        *((name, {name: 1.5}) for name in ("max_messages", "max_bytes", "stop_after")),
+        ("threshold_messages", {"threshold_messages": 501}),
+        ("threshold_messages", {"max_messages": 10, "threshold_messages": 11}),
+        ("threshold_messages", {"threshold_messages": 0}),
+        ("threshold_messages", {"threshold_messages": True}),
+        ("threshold_bytes", {"max_bytes": 10, "threshold_bytes": 11}),
+        ("threshold_bytes", {"max_bytes": 10, "threshold_bytes": 0}),
+        ("threshold_bytes", {"threshold_bytes": 1}),
+        ("threshold_bytes", {"max_messages": 5, "threshold_bytes": 1}),
+        ("expires", {"expires_ns": S - 1}),
+        ("expires", {"expires_ns": 0}),
+        ("heartbeat", {"heartbeat_ns": S // 2 - 1}),
+        ("heartbeat", {"expires_ns": 120 * S, "heartbeat_ns": 30 * S + 1}),
+        ("heartbeat", {"expires_ns": S, "heartbeat_ns": S // 2 + 1}),
+    ],
+)
+def test_limits_that_can_not_work_are_refused(blamed, said):
+    """Messages and bytes exclude each other, a threshold is at most its limit (ADR-37)."""
+    with pytest.raises(InvalidOptionError) as caught:
+        ContinuousPull.of(**said)
+    assert caught.value.option == blamed
+
+
+def test_priority_groups_are_in_every_request():
+    """Of the request that is passed for it, only the fields of the group are taken."""
+    group = PullRequest(no_wait=True, group="g", min_pending=3, priority=2, batch=9)
+    pull = ContinuousPull.of(max_messages=4, priority=group)
+    assert pull.request == PullRequest(
+        batch=4, expires_ns=30 * S, heartbeat_ns=15 * S, group="g", min_pending=3, priority=2
+    )
+    request = PullLedger(pull).next_request()
+    assert (request.group, request.priority) == ("g", 2)
+
+
+# --- the account, by example --------------------------------------------------------------------------
+
+
+def test_the_first_request_fills_the_buffer():
+    """Then none is due until enough is read."""
+    pull = ContinuousPull.of(max_messages=10)
+    ledger = PullLedger(pull)
+    assert ledger.next_request() == pull.request
+    assert ledger.next_request() is None
+    assert ledger.pending_messages == 10
+
+
+def test_a_request_is_due_below_the_threshold():
+    """It asks for as many as were read, so the buffer is full again."""
+    pull = ContinuousPull.of(max_messages=10)
+    ledger = PullLedger(pull)
+    ledger.next_request()
+    assert [ledger.message(0) for _ in range(6)] == [False] * 5 + [True]
+    assert ledger.next_request() == replace(pull.request, batch=6)
+    assert ledger.pending_messages == 10
+
+
+def test_a_buffer_of_one_message_goes_on():
+    """Each message that is read is followed by a request (ADR-37 warns of this case)."""
+    ledger = PullLedger(ContinuousPull.of(max_messages=1))
+    for _ in range(5):
+        assert ledger.next_request().batch == 1
+        assert ledger.next_request() is None
+        assert ledger.message(0)
+
+
+def test_a_limit_in_bytes():
+    """Bytes are counted as the server counts them; a request asks for what there is room for."""
+    pull = ContinuousPull.of(max_bytes=100)
+    ledger = PullLedger(pull)
+    assert ledger.next_request().max_bytes == 100
+    assert not ledger.message(50)
+    assert ledger.next_request() is None
+    assert ledger.message(1)
+    assert ledger.next_request() == replace(pull.request, max_bytes=51)
+    assert ledger.pending_bytes == 100
+
+
+def test_what_an_ended_request_left_is_asked_for_again():
+    """Its status says how many messages and bytes that was."""
+    ledger = PullLedger(ContinuousPull.of(max_messages=10))
+    ledger.next_request()
+    ledger.ended(None)
+    assert ledger.next_request() is None, "a status without counts changes nothing"
+    ledger.ended((8, 0))
+    assert ledger.pending_messages == 2
+    assert ledger.next_request().batch == 8
+
+
+def test_a_server_that_counts_too_much():
+    """Nothing is ever owed less than nothing."""
+    ledger = PullLedger(ContinuousPull.of(max_bytes=10))
+    ledger.next_request()
+    ledger.ended((10**9, 10**9))
+    assert (ledger.pending_messages, ledger.pending_bytes) == (0, 0)
+    ledger.message(10**9)
+    assert (ledger.pending_messages, ledger.pending_bytes) == (0, 0)
+    assert ledger.next_request().max_bytes == 10
+
+
+def test_after_a_reset_all_is_asked_for_again():
+    """When the link broke or heartbeats are missed, the requests are lost."""
+    pull = ContinuousPull.of(max_messages=10, stop_after=12)
+    ledger = PullLedger(pull)
+    ledger.next_request()
+    for _ in range(5):
+        ledger.message(0)
+    ledger.reset()
+    assert ledger.empty()
+    assert ledger.next_request().batch == 7, "5 of 12 messages were read"
+
+
+def test_no_more_than_stop_after_is_asked_for():
+    """Messages that nobody will read are not taken from other readers."""
+    ledger = PullLedger(ContinuousPull.of(max_messages=10, stop_after=13))
+    assert ledger.next_request().batch == 10
+    asked = 10
+    for read in range(1, 14):
+        assert not ledger.complete()
+        ledger.message(0)
+        if request := ledger.next_request():
+            asked += request.batch
+        assert asked <= 13
+        assert ledger.complete() == (read == 13)
+    assert asked == 13
+
+
+def test_a_request_that_found_no_room_for_a_message():
+    """A whole buffer that was left says that the next message does not fit into any."""
+    ledger = PullLedger(ContinuousPull.of(max_bytes=100))
+    ledger.next_request()
+    assert ledger.ended((1_000_000, 100))
+    ledger.next_request()
+    ledger.message(60)
+    assert not ledger.ended((999_999, 40))
+    assert not PullLedger(ContinuousPull.of(max_messages=10)).ended((10, 0))
+
+
+def test_exact_bytes_end_a_request_without_a_word():
+    """nats-server sends no status then, so the messages that it did not send are not owed."""
+    ledger = PullLedger(ContinuousPull.of(max_bytes=100, stop_after=1000))
+    assert ledger.next_request().batch == 1000
+    assert ledger.message(100)
+    assert ledger.next_request().batch == 999
+
+
+# --- the account, against a server --------------------------------------------------------------------
+
+
+class Server:
+    """
+    What nats-server does with the requests of one consumer (``server/consumer.go``).
+
+    A request that gave as many messages as it may, and has bytes left, says how many; one that gave
+    exactly its bytes says nothing; a message that does not fit ends a request that says what it left.
+    """
+
+    def __init__(self):
+        self.waiting = deque()  # [messages, bytes or None] that each request may still give
+
+    def ask(self, request):
+        self.waiting.append([request.batch, request.max_bytes or None])
+
+    def serve(self, size):
+        """Yield what is sent when a message of this size is there."""
+        while self.waiting:
+            batch, room = self.waiting.popleft()
+            if room is not None and size > room:
+                yield "full", (batch, room)
+                continue
+            yield "message", size
+            batch -= 1
+            if room is not None:
+                room -= size
+            if room == 0:
+                return
+            if batch:
+                self.waiting.append([batch, room])
+            elif room is not None:
+                yield "full", (0, room)
+            return
+
+    def expire(self):
+        """Yield what is sent when the oldest request's time is up."""
+        batch, room = self.waiting.popleft()
+        yield "expired", (batch, room or 0)
+
+
+class Pulling(RuleBasedStateMachine):
+    """A pull that goes on, with a reader that takes its time and a server that does as it likes."""
+
+    @initialize(
+        by_bytes=st.booleans(),
+        limit=st.integers(1, 12),
+        part=st.floats(0, 1),
+        stop_after=st.none() | st.integers(1, 25),
+        largest_batch=st.sampled_from([1_000_000, 5, 2, 1]),
+    )
+    def start(self, by_bytes, limit, part, stop_after, largest_batch):
+        self.by_bytes = by_bytes
+        self.limit = limit
+        threshold = max(1, round(part * limit)) if part < 1 else None
+        if by_bytes:
+            said = {"max_bytes": limit, "threshold_bytes": threshold}
+            said["largest_batch"] = largest_batch
+        else:
+            said = {"max_messages": limit, "threshold_messages": threshold}
+        self.pull = ContinuousPull.of(stop_after=stop_after, **said)
+        self.stop_after = stop_after
+        self.ledger = PullLedger(self.pull)
+        self.server = Server()
+        self.arrived = deque()
+        self.read = 0
+        self.ask()
+
+    def ask(self):
+        request = self.ledger.next_request()
+        if request is not None:
+            self.server.ask(request)
+        assert self.ledger.next_request() is None, "one request fills the buffer"
+
+    # --- what may happen ---
+
+    @rule(size=st.integers(1, 12))
+    def a_message_is_there(self, size):
+        # The size is never 0: a message has a subject, and a reply subject.
+        assume(not self.by_bytes or size <= self.limit)
+        self.arrived += self.server.serve(size)
+
+    @precondition(lambda self: self.server.waiting)
+    @rule()
+    def time_is_up(self):
+        self.arrived += self.server.expire()
+
+    @precondition(lambda self: self.arrived)
+    @rule(count=st.integers(1, 6))
+    def the_user_reads(self, count):
+        for _ in range(min(count, len(self.arrived))):
+            what, how_much = self.arrived.popleft()
+            if what == "message":
+                self.read += 1
+                due = self.ledger.message(how_much if self.by_bytes else 0)
+                if due:
+                    self.ask()
+                else:
+                    assert self.ledger.next_request() is None, "it was due"
+                continue
+            whole = self.ledger.ended(how_much)
+            if what == "expired":
+                self.ask()
+            else:
+                assert not whole, "every message fits into an empty buffer"
+                # Where something is still to come, or to be read, there is room after that.
+                if self.ledger.empty():
+                    self.ask()
+
+    @rule()
+    def the_link_breaks(self):
+        self.server = Server()
+        self.arrived.clear()
+        self.ledger.reset()
+        self.ask()
+
+    # --- what always holds ---
+
+    def owed(self):
+        """Messages and bytes that are under way or unread, and what statuses will give back."""
+        messages = sum(batch for batch, _ in self.server.waiting)
+        size = sum(room or 0 for _, room in self.server.waiting)
+        for what, how_much in self.arrived:
+            messages += 1 if what == "message" else how_much[0]
+            size += how_much if what == "message" else how_much[1]
+        return messages, size
+
+    @invariant()
+    def the_account_is_never_negative(self):
+        assert self.ledger.pending_messages >= 0
+        assert self.ledger.pending_bytes >= 0
+
+    @invariant()
+    def the_limit_is_kept(self):
+        """Neither the account nor what the server may really send is above it."""
+        messages, size = self.owed()
+        if self.by_bytes:
+            assert self.ledger.pending_bytes <= self.limit
+            assert size <= self.limit
+        else:
+            assert self.ledger.pending_messages <= self.limit
+            assert messages <= self.limit
+
+    @invariant()
+    def the_account_is_true(self):
+        """What is limited is known exactly; messages beside a limit in bytes never too low."""
+        messages, size = self.owed()
+        if self.by_bytes:
+            assert self.ledger.pending_bytes == size
+            assert self.ledger.pending_messages >= messages
+        else:
+            assert self.ledger.pending_messages == messages
+            assert self.ledger.pending_bytes == 0
+
+    @invariant()
+    def no_more_than_stop_after_comes(self):
+        assert self.ledger.delivered == self.read
+        if self.stop_after is not None:
+            coming = sum(batch for batch, _ in self.server.waiting)
+            coming += sum(what == "message" for what, _ in self.arrived)
+            assert self.read + coming <= self.stop_after
+        assert self.ledger.complete() == (self.read == self.stop_after)
+
+    @invariant()
+    def it_goes_on(self):
+        """When all is read, the server has a request that any message fits into, or it is over."""
+        if not self.arrived and not self.ledger.complete():
+            assert self.server.waiting
+
+
+TestPulling = Pulling.TestCase
+TestPulling.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)

@@ -1,0 +1,153 @@
+"""What the status messages of a pull mean: the lists of ADR-37, the texts of nats-server."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetstream_sync.api.status import Kind, PullStatus, read_status
+from jetstream_sync.errors import (
+    BadRequestStatusError,
+    ConsumerDeletedError,
+    ConsumerIsPushBasedError,
+    LeadershipChangeError,
+    PinIDMismatchError,
+    PullError,
+    RequestLimitError,
+)
+
+QUIET, FULL, WARNING, FATAL = Kind.QUIET, Kind.FULL, Kind.WARNING, Kind.FATAL
+
+# The status line as server/consumer.go writes it, what it does to a pull, its error.
+ROWS = [
+    # ADR-37: not telegraphed.
+    ("404 No Messages", QUIET, None),
+    ("408 Request Timeout", QUIET, None),
+    ("408 Interest Expired", QUIET, None),
+    ("408 Requests Pending", QUIET, None),
+    ("409 Message Size Exceeds MaxBytes", FULL, None),
+    ("409 Batch Completed", FULL, None),
+    # ADR-37: warnings.
+    ("409 Exceeded MaxRequestBatch of 10", WARNING, RequestLimitError),
+    ("409 Exceeded MaxRequestExpires of 5s", WARNING, RequestLimitError),
+    ("409 Exceeded MaxRequestMaxBytes of 1024", WARNING, RequestLimitError),
+    ("409 Exceeded MaxWaiting", WARNING, RequestLimitError),
+    # Not in its lists; the pull is over, and another one is served.
+    ("409 Leadership Change", WARNING, LeadershipChangeError),
+    ("409 Server Shutdown", WARNING, PullError),
+    ("423 Nats-Wrong-Pin-Id", WARNING, PinIDMismatchError),
+    ("423 Nats-Pin-Id mismatch", WARNING, PinIDMismatchError),
+    ("503", WARNING, ConsumerDeletedError),
+    ("503 No Responders", WARNING, ConsumerDeletedError),
+    # ADR-37: errors.
+    ("400 Bad Request - Priority Group missing", FATAL, BadRequestStatusError),
+    ("400 Bad Request - heartbeat value too large", FATAL, BadRequestStatusError),
+    ("409 Consumer Deleted", FATAL, ConsumerDeletedError),
+    ("409 Consumer is push based", FATAL, ConsumerIsPushBasedError),
+    ("412 Required Api Level", FATAL, PullError),
+    # What a newer server may add.
+    ("409 Something New", WARNING, PullError),
+    ("418 I'm a teapot", WARNING, PullError),
+    ("500", WARNING, PullError),
+]
+
+
+def block(line, **headers):
+    lines = [f"NATS/1.0 {line}", *(f"{name.replace('_', '-')}: {v}" for name, v in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+@pytest.mark.parametrize(("line", "kind", "error"), ROWS)
+@pytest.mark.parametrize("case", [str, str.lower, str.upper])
+def test_every_status_of_a_pull(line, kind, error, case):
+    """Each has its kind, and the class that a program can catch; the case of the text is no matter."""
+    status = read_status(block(case(line)), b"")
+    assert status.kind is kind
+    assert type(status.error) is (error or type(None))
+    assert status.pending is None
+    if error is not None:
+        code, _, text = case(line).partition(" ")
+        assert status.error.code == int(code)
+        assert status.error.description == text or (code == "503" and not text)
+        assert str(status.error)
+
+
+@pytest.mark.parametrize(("line", "kind", "error"), ROWS)
+def test_every_status_may_say_what_was_not_delivered(line, kind, error):
+    """ADR-37: look for the two headers in every status."""
+    header = block(line, Nats_Pending_Messages=3, Nats_Pending_Bytes=512)
+    status = read_status(header, b"")
+    assert (status.kind, status.pending) == (kind, (3, 512))
+    assert type(status.error) is (error or type(None))
+
+
+@pytest.mark.parametrize(
+    ("headers", "pending"),
+    [
+        ({}, None),
+        ({"Nats_Pending_Messages": "3"}, (3, 0)),
+        ({"Nats_Pending_Bytes": "3"}, None),
+        ({"Nats_Pending_Messages": "0", "Nats_Pending_Bytes": "0"}, (0, 0)),
+        ({"Nats_Pending_Messages": "x", "Nats_Pending_Bytes": "3"}, None),
+        ({"Nats_Pending_Messages": "3", "Nats_Pending_Bytes": ""}, None),
+        ({"Nats_Pending_Messages": "9" * 5000}, None),
+        # nats-server says so of a request for fewer than no messages.
+        ({"Nats_Pending_Messages": "-1", "Nats_Pending_Bytes": "-5"}, (0, 0)),
+    ],
+)
+def test_the_counts_are_numbers_or_not_said(headers, pending):
+    """Nothing is added to what is owed, whatever the headers say."""
+    assert read_status(block("408 Request Timeout", **headers), b"").pending == pending
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        block("100 Idle Heartbeat"),
+        block("100 Idle Heartbeat", Nats_Last_Consumer=5, Nats_Last_Stream=7),
+        block("100 FlowControl Request"),
+        block("100"),
+    ],
+)
+def test_heartbeats_say_that_the_server_is_there(header):
+    """They end nothing, and owe nothing."""
+    assert read_status(header, b"") == PullStatus(Kind.HEARTBEAT, None, None)
+
+
+def test_no_responders_without_a_text_are_explained():
+    """nats-server sends the code alone, with a header that is no part of the description."""
+    header = block("503", Nats_Subject="$JS.API.CONSUMER.MSG.NEXT.S.C")
+    error = read_status(header, b"").error
+    assert error.code == 503
+    assert "No Responders" in str(error)
+    assert "consumer" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("header", "payload"),
+    [
+        (b"", b""),
+        (b"", b"404"),
+        (b"", block("404 No Messages")),
+        (b"NATS/1.0\r\nA: 1\r\n\r\n", b""),
+        (b"NATS/1.0\r\nStatus: 404\r\nDescription: No Messages\r\n\r\n", b""),
+        (block("404 No Messages"), b"x"),
+        (block("100 Idle Heartbeat"), b"\x00"),
+        (block("none"), b""),
+    ],
+)
+def test_what_is_a_users_message(header, payload):
+    """A status has a number on the version line and no payload; all else is delivered."""
+    assert read_status(header, payload) is None
+
+
+@given(
+    st.binary(max_size=30).map(b"NATS/1.0 ".__add__) | st.binary(max_size=30),
+    st.sampled_from([b"", b"\r\nNats-Pending-Messages: 1\r\n\r\n"]),
+)
+def test_any_header_is_a_status_or_a_message(header, rest):
+    """Whatever bytes a message has, reading them raises nothing."""
+    status = read_status(header + rest, b"")
+    if status is not None:
+        assert (status.error is None) == (status.kind in {Kind.HEARTBEAT, Kind.QUIET, Kind.FULL})
