@@ -112,23 +112,67 @@ def test_everybody_is_woken(mailbox, how):
     assert not mailbox._gates
 
 
+class Interrupted(Deadline):
+    """The deadline of a reader that is woken and, before it knows, interrupted by Ctrl-C."""
+
+    def __init__(self, mailbox):
+        super().__init__(None)
+        self.mailbox = mailbox
+
+    def lock_timeout(self):
+        self.other = sleeping(self.mailbox)
+        self.mailbox.put([1], 1)
+        self.meanwhile()
+        raise KeyboardInterrupt
+
+    def meanwhile(self):
+        """What happens before the reader can take the item."""
+
+
+class Interrupted:
+    """A deadline that a reader never gets to wait for: first something happens, then a Ctrl-C."""
+
+    def __init__(self, happens):
+        self._happens = happens
+
+    def lock_timeout(self):
+        self._happens()
+        raise KeyboardInterrupt
+
+
 def test_news_that_came_too_late_are_passed_on(mailbox):
     """A reader that was woken when it had just given up wakes another one for the item."""
-    late, other = sleeping(mailbox), sleeping(mailbox)
-    mailbox.put([1], 1)
-    assert woken(late)
-    mailbox._leave(late)
-    assert woken(other)
+    other = []
+
+    def happens():
+        other.append(sleeping(mailbox))
+        mailbox.put([1], 1)
+        assert not woken(other[0])
+
+    with pytest.raises(KeyboardInterrupt):
+        mailbox.wait(Interrupted(happens))
+    assert woken(other[0])
 
 
 def test_no_news_are_not_passed_on(mailbox):
     """Where somebody else has taken the item, nobody is woken for nothing."""
-    late, other = sleeping(mailbox), sleeping(mailbox)
-    mailbox.put([1], 1)
-    mailbox.items.popleft()
-    mailbox._leave(late)
-    assert not woken(other)
-    mailbox._leave(other)
+    other = []
+
+    def happens():
+        other.append(sleeping(mailbox))
+        mailbox.put([1], 1)
+        mailbox.items.popleft()
+
+    with pytest.raises(KeyboardInterrupt):
+        mailbox.wait(Interrupted(happens))
+    assert not woken(other[0])
+    assert list(mailbox._gates) == other
+
+
+def test_who_gives_up_leaves_no_gate(mailbox):
+    """Nobody is woken in the place of a reader that is gone."""
+    with pytest.raises(KeyboardInterrupt):
+        mailbox.wait(Interrupted(lambda: None))
     assert not mailbox._gates
 
 
