@@ -91,6 +91,7 @@ class Core:
         self._link: Link | None = None
         self._stale: StaleConnectionError | None = None  # why we broke the link ourselves
         self._threads: list[threading.Thread] = []
+        self._finished = False  # whether everybody knows that it is closed
         # Inboxes: unguessable for others by what they share, different by their number.
         self._inbox_base = f"{options.inbox_prefix}.{os.urandom(11).hex()}"
         self._inbox_numbers = itertools.count(1)
@@ -144,9 +145,12 @@ class Core:
         """End the connection: send what is buffered, for a second at most, then wake every waiter."""
         with self._lock:
             alive = self.status is not ConnectionStatus.CLOSED
-        if alive:
-            self.writer.drain(Deadline(_CLOSE_PATIENCE))
-        self._end(ConnectionClosedError("the connection is closed"))
+        try:
+            if alive:
+                self.writer.drain(Deadline(_CLOSE_PATIENCE))
+        finally:
+            # After a Ctrl-C, too: who runs out of patience with a close still wants it closed.
+            self._end(ConnectionClosedError("the connection is closed"))
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(_CLOSE_PATIENCE)
@@ -177,12 +181,13 @@ class Core:
         return True
 
     def _end(self, reason: ConnectionClosedError) -> None:
-        """Close with a reason, unless it is closed."""
+        """Close with a reason, unless it is closed; then finish what a Ctrl-C may have left."""
         with self._lock:
-            if self.status is ConnectionStatus.CLOSED:
+            if self.status is not ConnectionStatus.CLOSED:
+                self._change(Event.CLOSE, reason)
+            elif self._finished:
                 return
-            self._change(Event.CLOSE, reason)
-        self._finish(reason)
+        self._finish(closed_because(self._closed_error()))
 
     def _change(self, event: Event, reason: ConnectionClosedError) -> bool:
         """Change the status; say whether that closes, for the reason. ``_lock`` is held."""
@@ -194,19 +199,20 @@ class Core:
         return status is ConnectionStatus.CLOSED
 
     def _finish(self, reason: ConnectionClosedError) -> None:
-        """Wake everybody with the reason; the status is CLOSED, and this runs once."""
+        """Wake everybody with the reason; the status is CLOSED. Doing it again does no harm."""
         self._dialer.stop()
         with self._lock:
             link = self._link
             interests = list(self._session.interests.values())
-            self._session.interests.clear()
         if link is not None:
             link.stream.shutdown()
         self._pings.close(reason)
         self._mux.ended(reason)
         for interest in interests:
             interest.sink.ended(reason)
+        self._session.interests.clear()
         self.events.closed()
+        self._finished = True
 
     def forked(self) -> None:
         """Become useless in a forked child, without a byte to the server; see `ForkAware`."""
@@ -217,6 +223,7 @@ class Core:
         self.events.forked()
         self._lock = threading.Lock()
         self.status = ConnectionStatus.CLOSED
+        self._finished = True
         self._threads = []
         if self._link is not None:
             # Closes the child's copy of the socket. A shutdown would end the parent's connection.

@@ -38,6 +38,8 @@ class Events:
         self._lock = threading.Lock()
         self._calls: Mailbox[_Call] = Mailbox()
         self._thread: threading.Thread | None = None
+        # Taken by the one who tells that it is over.
+        self._closed = threading.Lock()
 
     def error(self, error: Exception) -> None:
         """Report an error that no call can raise; without an ``error_cb`` it is logged."""
@@ -65,7 +67,8 @@ class Events:
 
     def closed(self) -> None:
         """It is over; the thread ends after this."""
-        self._call(self._options.closed_cb)
+        if self._closed.acquire(blocking=False):
+            self._call(self._options.closed_cb)
         self._calls.close(ConnectionClosedError("closed"))
 
     def forked(self) -> None:

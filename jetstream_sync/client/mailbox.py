@@ -138,19 +138,17 @@ class Mailbox(Generic[T]):
                     raise fresh(self._reason)
             woken = gate.acquire(timeout=deadline.lock_timeout())
         finally:
-            # There was something already, the time is up, or a Ctrl-C struck.
+            # There was something already, the time is up, or a Ctrl-C struck. Another one could
+            # strike at a call of our own functions, so there is none.
             if not woken:
-                self._leave(gate)
+                with self._lock:
+                    if gate in self._gates:
+                        self._gates.remove(gate)
+                    elif self.items and self._gates:
+                        # It was opened just now: somebody else gets the news.
+                        self._gates.popleft().release()
         if not woken and not self.items:
             raise TimeoutError("nothing came in time")
-
-    def _leave(self, gate: threading.Lock) -> None:
-        """Take back a gate; if it was opened just now, somebody else gets the news."""
-        with self._lock:
-            if gate in self._gates:
-                self._gates.remove(gate)
-            elif self.items:
-                self._wake(1)
 
     def _wake(self, count: int) -> None:
         """Open ``count`` gates; the lock is held."""

@@ -67,5 +67,7 @@ def connect(
 
     """
     core = Core(ConnectionOptions.of(parse_servers(servers), options), __version__)
+    # In this order: once it is open, a Ctrl-C has no place to strike before the caller has it.
+    connection = Connection(core)
     core.open()
-    return Connection(core)
+    return connection

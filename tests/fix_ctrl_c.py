@@ -1,0 +1,103 @@
+"""A Ctrl-C at a chosen moment: after the n-th point where CPython looks for signals."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+__all__ = ["interrupted"]
+
+_PACKAGE = "jetstream_sync"
+
+# CPython runs signal handlers after a call, when a function is entered, and at jumps backward; 3.10 does
+# at any jump that is taken. It never does between other instructions.
+_ALWAYS = ("CALL", "RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE")
+_WHERE_TAKEN = ("POP_JUMP_IF",) if sys.version_info < (3, 11) else ("POP_JUMP_BACKWARD",)
+
+
+def _codes(names: tuple[str, ...]) -> frozenset[int]:
+    return frozenset(code for code, name in enumerate(dis.opname) if name.startswith(names))
+
+
+_LOOKED_AT = _codes(_ALWAYS)
+_LOOKED_AT_WHERE_TAKEN = _codes(_WHERE_TAKEN)
+
+
+@cache
+def _handlers(code: CodeType) -> dict[int, int]:
+    """Map each instruction in a ``try`` or ``with`` to where an error in it goes; 3.10 needs none."""
+    if sys.version_info < (3, 11):
+        return {}
+    entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+    handlers = {}
+    for entry in reversed(entries):  # the first one that fits counts
+        handlers.update(dict.fromkeys(range(entry.start, entry.end, 2), entry.target))
+    return handlers
+
+
+class _Bomb:
+    """Raises KeyboardInterrupt at the n-th point, once."""
+
+    def __init__(self, moment: int) -> None:
+        self.left = moment
+        self.went_off = False
+        self._returned = False  # from a function of ours just now: CPython does not look there
+
+    def trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        if self.went_off or _PACKAGE not in Path(frame.f_code.co_filename).parts:
+            return None
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
+        last = frame.f_lasti
+
+        def opcode(inner: FrameType, event: str, _: Any) -> Any:
+            nonlocal last
+            if event == "return":
+                self._returned = True
+            elif event == "opcode" and not self.went_off:
+                returned, self._returned = self._returned, False
+                code = inner.f_code
+                done = code.co_code[last] if last >= 0 else 0
+                jumped = done in _LOOKED_AT_WHERE_TAKEN and inner.f_lasti - last > 2
+                # We strike just before the next instruction, CPython at the end of this one: where
+                # that makes a difference, as at a return inside a `with`, we can not.
+                handlers = _handlers(code)
+                same = handlers.get(last) == handlers.get(inner.f_lasti)
+                last = inner.f_lasti
+                if (done in _LOOKED_AT or jumped) and same and not returned:
+                    self._tick()
+            return opcode
+
+        return opcode
+
+    def _tick(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.went_off = True
+            raise KeyboardInterrupt
+
+
+def interrupted(call: Callable[[], object], moment: int) -> bool:
+    """
+    Call something, with a Ctrl-C at the given moment inside the package; say whether it came to it.
+
+    Args:
+        call: what to interrupt; what it raises besides the KeyboardInterrupt goes through.
+        moment: 1 for the first point where a signal can be handled, and so on.
+
+    """
+    bomb = _Bomb(moment)
+    before = sys.gettrace()
+    sys.settrace(bomb.trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    return bomb.went_off

@@ -1,0 +1,189 @@
+"""Ctrl-C: it interrupts every call that waits, and leaves a connection that works."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fix_ctrl_c import interrupted
+from fix_threads import SCALE, wait_until
+
+import jetstream_sync
+from jetstream_sync import Connection, Subscription, TimeoutError
+from jetstream_sync.server import NatsServer
+
+BIG = b"x" * 70_000
+
+
+@pytest.fixture
+def service(nats_server: NatsServer) -> Iterator[Connection]:
+    """Another connection, which answers."""
+    with jetstream_sync.connect(nats_server.url) as other:
+        other.subscribe("ctrl_c.service", cb=lambda msg: msg.respond(msg.data))
+        other.flush()
+        yield other
+
+
+def next_msg(nc: Connection, sub: Subscription) -> None:
+    nc.publish(sub.subject, b"message")
+    sub.next_msg(timeout=1)
+
+
+def no_msg(_: Connection, sub: Subscription) -> None:
+    with pytest.raises(TimeoutError):
+        sub.next_msg(timeout=0.002)
+
+
+CALLS: dict[str, Callable[[Connection, Subscription], object]] = {
+    "publish": lambda nc, _: nc.publish("ctrl_c.heard", b"x"),
+    "publish much": lambda nc, _: nc.publish("ctrl_c.heard", BIG),
+    "publish with headers": lambda nc, _: nc.publish("ctrl_c.heard", b"x", "re.ply", {"A": "b"}),
+    "flush": lambda nc, _: nc.flush(1),
+    "request": lambda nc, _: nc.request("ctrl_c.service", b"q", timeout=1),
+    "next_msg": next_msg,
+    "next_msg in vain": no_msg,
+}
+
+
+def check_it_works(nc: Connection, sub: Subscription) -> None:
+    """Pongs and answers find their waiters, and a reader on another thread is woken, all at once."""
+    began = time.monotonic()
+    nc.flush(timeout=5)
+    assert nc.request("ctrl_c.service", b"again", timeout=5).data == b"again"
+    while sub.pending_msgs:
+        sub.next_msg(timeout=0)
+    got: list[bytes] = []
+    reader = threading.Thread(target=lambda: got.append(sub.next_msg(timeout=5).data))
+    reader.start()
+    # It sleeps: its gate is there. (Should one of an interrupted call be left, it is there, too.)
+    wait_until(lambda: sub._mailbox._gates)
+    nc.publish(sub.subject, b"woken")
+    reader.join()
+    assert got == [b"woken"]
+    assert time.monotonic() - began < 2 * SCALE, "somebody was not woken"
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_it_may_strike_anywhere_in_a_call(nc: Connection, service: Connection, name: str) -> None:
+    """Wherever a Ctrl-C strikes in a call, the connection works afterwards and nothing is cut up."""
+    heard = service.subscribe("ctrl_c.heard")
+    service.flush()
+    sub = nc.subscribe("ctrl_c.mine")
+    nc.request("ctrl_c.service")
+    moment = 1
+    while interrupted(lambda: CALLS[name](nc, sub), moment):
+        check_it_works(nc, sub)
+        moment += 1
+    assert moment > 10, "it should have come to it"
+    nc.flush()
+    service.flush()
+    assert nc.stats["errors_received"] == 0
+    while heard.pending_msgs:
+        assert heard.next_msg(timeout=0).data in (b"x", BIG)
+
+
+def ours() -> list[str]:
+    return [each.name for each in threading.enumerate() if each.name.startswith("nats-")]
+
+
+# A socket that was just made goes with the frame that was interrupted.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("call", ["connect", "close", "drain"])
+def test_it_may_strike_while_connecting_and_closing(nats_server: NatsServer, call: str) -> None:
+    """Interrupted, connecting leaves nothing behind, and closing can be done again."""
+    before = ours()
+    moment = 0
+    went_off = True
+    while went_off:
+        moment += 1
+        made: list[Connection] = []
+        if call == "connect":
+            went_off = interrupted(
+                lambda: made.append(jetstream_sync.connect(nats_server.url)),  # noqa: B023
+                moment,
+            )
+        else:
+            made.append(jetstream_sync.connect(nats_server.url))
+            sub = made[0].subscribe("ctrl_c.mine")
+            went_off = interrupted(getattr(made[0], call), moment)
+        for nc in made:
+            nc.close()
+            assert nc.is_closed
+        if call == "close":
+            assert not sub.is_valid
+        wait_until(lambda: ours() == before)
+    assert moment > 10
+
+
+WAITING = {
+    "next_msg": "sub.next_msg(timeout=None)",
+    "iteration": "next(iter(sub))",
+    "request": "nc.request('ctrl_c.silent', timeout=None)",
+    "flush": "nc._core.writer._stream = None; nc.flush(timeout=None)",
+    "fetch": "consumer.fetch(1, timeout=60)",
+    "next": "consumer.next(timeout=60)",
+    "messages": "next(iter(consumer.messages()))",
+    "publish": "js.publish('ctrl_c.silent', timeout=60)",
+}
+
+PROGRAM = """
+import jetstream_sync
+nc = jetstream_sync.connect({url!r})
+js = nc.jetstream()
+sub = nc.subscribe("ctrl_c.quiet")
+silent = nc.subscribe("ctrl_c.silent")
+if {name!r} in ("fetch", "next", "messages"):
+    stream = js.create_or_update_stream(name="CTRL_C", subjects=["ctrl_c.stream"])
+    consumer = stream.create_consumer()
+nc.flush()
+try:
+    print("waiting", flush=True)
+    {call}
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_it_interrupts_what_waits(nats_server: NatsServer, name: str) -> None:
+    """Every call that waits ends with KeyboardInterrupt at once, and the program ends promptly."""
+    program = PROGRAM.format(url=nats_server.url, name=name, call=WAITING[name])
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, env=ENVIRONMENT
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"waiting\n"
+        time.sleep(0.05)  # Better if it waits by now; if not, it is interrupted just before.
+        began = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        assert child.stdout.readline() == b"interrupted\n"
+        assert child.wait(5 * SCALE) == 0
+        assert time.monotonic() - began < 2 * SCALE
+
+
+#: The programs find the package where this process did.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+STORM = Path(__file__).with_name("ctrl_c_storm.py")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="timers that send signals are POSIX")
+@pytest.mark.parametrize("seed", range(3))
+def test_a_storm_of_them_corrupts_nothing(fresh_server: NatsServer, seed: int) -> None:
+    """Hundreds of interrupted publishes, requests, flushes and fetches leave a whole byte stream."""
+    done = subprocess.run(
+        [sys.executable, str(STORM), fresh_server.url, str(seed), "150"],
+        capture_output=True,
+        text=True,
+        timeout=50 * SCALE,
+        env=ENVIRONMENT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.startswith("interrupted 150 times"), done.stdout
