@@ -64,7 +64,8 @@ class Connection:
             ConnectionClosedError: the connection is closed.
 
         """
-        self._core.publish(subject, payload, reply, headers)
+        core = self._core
+        core.writer.publish(*core.composer.message(subject, payload, reply, headers))
 
     def request(
         self,

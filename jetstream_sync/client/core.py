@@ -15,38 +15,31 @@ import itertools
 import logging
 import os
 import threading
-from typing import Any
 
 from ..errors import (
     AuthorizationError,
-    BadSubjectError,
     BadSubscriptionError,
     ConnectionClosedError,
     ConnectionDrainingError,
     DrainTimeoutError,
     Error,
     ForkedConnectionError,
-    InvalidArgumentError,
-    MaxPayloadError,
     ProtocolError,
     StaleConnectionError,
     TimeoutError,
 )
-from ..headers import HeadersLike, encode_headers
+from ..headers import HeadersLike
 from ..net.clock import Deadline
 from ..net.stream import ByteStream
 from ..options import ConnectionOptions, ServerAddress
-from ..protocol import commands
-from ..protocol.auth import Credentials
 from ..protocol.parser import Delivery
 from ..protocol.session import (
     Interest,
     ServerInfo,
     Session,
-    connect_fields,
 )
 from ..protocol.state import ConnectionStatus, Event, next_status
-from ..subjects import check_publish_subject
+from .composer import Composer
 from .dialer import Dialer
 from .events import Events
 from .handoff import fresh
@@ -62,8 +55,6 @@ __all__ = ["Core", "closed_on_purpose"]
 
 log = logging.getLogger("jetstream_sync.connection")
 
-#: Subjects that were checked before are remembered, up to this many.
-_REMEMBERED_SUBJECTS = 4096
 #: Seconds that close() gives to what is buffered, and to each thread to end.
 _CLOSE_PATIENCE = 1.0
 
@@ -83,7 +74,6 @@ class Core:
         self.options = options
         self.name = options.name or "connection"
         self.reconnects = 0
-        self._client_version = client_version
         # --- under _lock ---
         self._lock = threading.Lock()
         self.status = ConnectionStatus.CONNECTING
@@ -98,6 +88,7 @@ class Core:
         # Bytes of former links, written by the reader alone; the parser counts the current one's.
         self._in_bytes = 0
         # --- parts with rules of their own ---
+        self.composer = Composer()
         self.events = Events(self.name, options)
         self.writer = Writer(options.pending_size, self._sending_failed)
         self._pings = Pings(
@@ -112,10 +103,7 @@ class Core:
             self._forget,
         )
         self._mux = RequestMux(self)
-        self._dialer = Dialer(options, self._connect_fields)
-        # Subject -> its bytes, for subjects that passed the check.
-        self._checked: dict[str, bytes] = {}
-        self._max_payload = ServerInfo().max_payload
+        self._dialer = Dialer(options, client_version)
 
     # --- opening and closing --------------------------------------------------------------------
 
@@ -241,78 +229,6 @@ class Core:
     def _closed_error(self) -> BaseException:
         return fresh(self.writer.closed or ConnectionClosedError("the connection is closed"))
 
-    # --- publishing -----------------------------------------------------------------------------
-
-    def encoded(self, subject: str) -> bytes:
-        """
-        Return the bytes of a subject that can be published to.
-
-        Raises:
-            BadSubjectError: it is not well formed.
-
-        """
-        return self._checked.get(subject) or self._check(subject)
-
-    def publish(
-        self, subject: str, payload: bytes, reply: str = "", headers: HeadersLike | None = None
-    ) -> None:
-        """Buffer a message; see `Connection.publish`."""
-        known = self._checked.get(subject) or self._check(subject)
-        if reply or headers or payload.__class__ is not bytes:
-            answer = self.encoded(reply) if reply else b""
-            self.writer.publish(*self.command(known, payload, answer, headers))
-            return
-        size = len(payload)
-        if size > self._max_payload:
-            raise MaxPayloadError(size, self._max_payload)
-        self.writer.publish(commands.publish(known, b"", payload), size)
-
-    def command(
-        self,
-        subject: bytes,
-        payload: bytes,
-        reply: bytes = b"",
-        headers: HeadersLike | None = None,
-    ) -> tuple[bytes, int]:
-        """
-        Return the command that publishes a message, and the size of its headers and payload.
-
-        Args:
-            subject: from `encoded()`, or one that the server sent.
-            payload: the message.
-            reply: one of our own inboxes, or from `encoded()`; empty: none.
-            headers: names and values; ``None``: none.
-
-        Raises:
-            InvalidArgumentError, InvalidHeaderError, MaxPayloadError: it can not be sent.
-
-        """
-        if payload.__class__ is not bytes:
-            if not isinstance(payload, (bytes, bytearray, memoryview)):
-                raise InvalidArgumentError(
-                    f"a payload is bytes, not {type(payload).__name__}; encode it first"
-                )
-            payload = bytes(payload)
-        header = encode_headers(headers) if headers else b""
-        size = len(header) + len(payload)
-        if size > self._max_payload:
-            raise MaxPayloadError(size, self._max_payload)
-        if header:
-            return commands.publish_with_headers(subject, reply, header, payload), size
-        return commands.publish(subject, reply, payload), size
-
-    def _check(self, subject: str) -> bytes:
-        """Check a subject and remember it; returns its bytes."""
-        check_publish_subject(subject)
-        try:
-            checked = subject.encode()
-        except UnicodeEncodeError as error:
-            raise BadSubjectError(subject, "it can not be encoded as UTF-8") from error
-        if len(self._checked) >= _REMEMBERED_SUBJECTS:
-            self._checked = {}
-        self._checked[subject] = checked
-        return checked
-
     # --- subscribing ----------------------------------------------------------------------------
 
     def add_interest(self, subject: str, queue: str, sink: Sink) -> Interest[Sink]:
@@ -394,7 +310,7 @@ class Core:
         late = [each.subject for each in interests if not each.sink.finished(deadline)]
         if late:
             raise DrainTimeoutError(f"the callback for {late[0]!r} is not through")
-        if not all([each.sink.finished(deadline) for each in self.interests()]):
+        if not all(each.sink.finished(deadline) for each in self.interests()):
             raise DrainTimeoutError("not every message that was published has its acknowledgement")
 
     def interests(self) -> list[Interest[Sink]]:
@@ -428,7 +344,7 @@ class Core:
             headers: names and values; ``None``: none.
 
         """
-        where = self.encoded(subject) if isinstance(subject, str) else subject
+        where = self.composer.encoded(subject) if isinstance(subject, str) else subject
         return self._mux.request(where, payload, deadline, headers)
 
     def flush(self, deadline: Deadline) -> None:
@@ -489,7 +405,7 @@ class Core:
         """Take note of an INFO that came while connected."""
         with self._lock:
             self._session.info = info
-            self._max_payload = info.max_payload
+            self.composer.max_payload = info.max_payload
             link = self._link
         if link is not None and self._dialer.discovered(info, link.address):
             self.events.discovered_server()
@@ -552,7 +468,7 @@ class Core:
             self.status = next_status(self.status, Event.HANDSHAKE_DONE)
             self._link = link
             self._session.info = link.info
-            self._max_payload = link.info.max_payload
+            self.composer.max_payload = link.info.max_payload
             preamble = self._session.resubscribe()
         self._pings.link_up()
         self._dialer.discovered(link.info, link.address)
@@ -582,23 +498,6 @@ class Core:
 
     def _flush_loop(self) -> None:
         self.writer.flusher(self._pings.due)
-
-    def _connect_fields(self, info: ServerInfo, address: ServerAddress) -> dict[str, Any]:
-        """Return the fields of CONNECT for a server."""
-        options = self.options
-        fields = connect_fields(
-            name=options.name,
-            version=self._client_version,
-            verbose=options.verbose,
-            pedantic=options.pedantic,
-            echo=not options.no_echo,
-        )
-        if address.user is not None or address.token is not None:
-            login = Credentials(address.user, address.password, address.token)
-        else:
-            login = Credentials(options.user, options.password, options.token)
-        del info  # a nonce to sign is for keys
-        return {**fields, **login.connect_fields()}
 
 
 #: Causes after which another attempt would meet the same.

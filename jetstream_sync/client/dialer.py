@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from ..errors import (
@@ -16,7 +15,8 @@ from ..errors import (
 )
 from ..net.clock import Deadline
 from ..options import ConnectionOptions, ServerAddress
-from ..protocol.session import ServerInfo
+from ..protocol.auth import Credentials
+from ..protocol.session import ServerInfo, connect_fields
 from .link import Link, describe, open_link
 from .pool import ServerPool
 
@@ -35,18 +35,14 @@ class Dialer:
 
     Args:
         options: which servers, how long, how often.
-        connect_fields: returns the fields of CONNECT for a server's INFO and address.
+        client_version: the version of this package, for the server's lists.
 
     `stop()` and `discovered()` may be called by any thread, the rest by one at a time.
     """
 
-    def __init__(
-        self,
-        options: ConnectionOptions,
-        connect_fields: Callable[[ServerInfo, ServerAddress], dict[str, Any]],
-    ) -> None:
+    def __init__(self, options: ConnectionOptions, client_version: str) -> None:
         self._options = options
-        self._connect_fields = connect_fields
+        self._client_version = client_version
         # Guards the pool: the reader walks it, and an INFO may change it.
         self._lock = threading.Lock()
         self._pool = ServerPool(
@@ -136,6 +132,23 @@ class Dialer:
         with self._lock:
             self._pool.succeeded(address)
         return link
+
+    def _connect_fields(self, info: ServerInfo, address: ServerAddress) -> dict[str, Any]:
+        """Return the fields of CONNECT for a server."""
+        options = self._options
+        fields = connect_fields(
+            name=options.name,
+            version=self._client_version,
+            verbose=options.verbose,
+            pedantic=options.pedantic,
+            echo=not options.no_echo,
+        )
+        if address.user is not None or address.token is not None:
+            login = Credentials(address.user, address.password, address.token)
+        else:
+            login = Credentials(options.user, options.password, options.token)
+        del info  # a nonce to sign is for keys
+        return {**fields, **login.connect_fields()}
 
 
 def _no_server(failures: list[tuple[ServerAddress, Exception]]) -> Error:

@@ -65,7 +65,7 @@ class Msg:
         if not self._reply:
             raise Error("the message has no reply subject")
         core = self._core
-        command, size = core.command(core.encoded(self.reply), payload, b"", headers)
+        command, size = core.composer.message(self.reply, payload, "", headers)
         # Somebody waits for it, so it does not wait for the flusher.
         core.writer.send(command, 1, size)
 

@@ -70,7 +70,7 @@ class RequestMux:
             if self._reason is not None:
                 # Registered too late for close() to see it.
                 raise fresh(self._reason)
-            command, size = self._core.command(
+            command, size = self._core.composer.command(
                 subject, payload, self._reply_prefix + token, headers
             )
             self._core.writer.send(command, 1, size, deadline)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final
 
 from ..api.publish import PubAck
 from ..client.writer import Writer
 from ..codec import loads
-from ..errors import Error
+from ..errors import Error, TimeoutError
 
 __all__ = ["PubAckFuture"]
 
@@ -136,7 +137,11 @@ class PubAckFuture(Future[PubAck]):
         if self._state != _FINISHED:
             # The message may still be buffered.
             self._writer.send_buffered()
-            super().exception(timeout)
+            try:
+                super().exception(timeout)
+            except FutureTimeoutError:
+                # The built-in one from Python 3.11 on, and one of its own before.
+                raise TimeoutError("it is not settled in time") from None
         answer = self._answer
         if answer is not None:
             # Two threads may both read it; they come to the same.

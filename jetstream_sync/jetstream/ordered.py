@@ -30,6 +30,7 @@ from ..client.core import closed_on_purpose
 from ..client.handoff import fresh
 from ..errors import (
     BadRequestError,
+    BadRequestStatusError,
     ConnectionClosedError,
     ConnectionLostError,
     ConsumerDeletedError,
@@ -40,6 +41,7 @@ from ..errors import (
     NoHeartbeatError,
     OrderedConsumerResetError,
     PullError,
+    RequestLimitError,
     StreamNotFoundError,
     TimeoutError,
 )
@@ -63,6 +65,8 @@ _ATTEMPT: Final = 10.0
 #: Seconds between two attempts: the first, and the longest; it doubles in between.
 _FIRST_WAIT: Final = 1.0
 _LONGEST_WAIT: Final = 10.0
+#: Seconds between two looks, while waiting for the next attempt, whether the user has stopped it.
+_LOOK: Final = 0.25
 #: Messages to keep ready where nobody says. More than for other consumers: what is dropped unread
 #: costs nobody a redelivery, and the server sends faster the more it may.
 _READ_AHEAD: Final = 4000
@@ -119,6 +123,7 @@ class _Position:
         self.consumer_seq = 0  # of the last message from the current consumer
         self._delivered = 0  # messages from former consumers
         self.info: ConsumerInfo | None = None  # the current consumer
+        self.given_up = False  # nobody wants to read on: an attempt that fails is the last
 
     @property
     def delivered(self) -> int:
@@ -208,8 +213,8 @@ class _Position:
                     raise OrderedConsumerResetError(
                         f"no consumer on stream {self.stream!r} after {attempt} attempts"
                     ) from error
-                left = deadline.left()
-                self._api.core.wait_closed(wait if left is None else min(wait, left))
+                if not self._wait(deadline.sooner(wait)):
+                    raise IteratorClosedError("it was ended while it had no consumer") from error
                 wait = min(2 * wait, _LONGEST_WAIT)
                 continue
             self.info = info
@@ -218,6 +223,13 @@ class _Position:
             if self._start is None and self._seeds(info):
                 self._start = info.delivered.stream_seq
             return info
+
+    def _wait(self, deadline: Deadline) -> bool:
+        """Wait for the next attempt; say whether there is to be one."""
+        while not self.given_up and not deadline.expired():
+            if self._api.core.wait_closed(deadline.sooner(_LOOK).lock_timeout()):
+                break  # the attempt will say so
+        return not self.given_up
 
     def _seeds(self, info: ConsumerInfo) -> bool:
         """Say whether a new consumer's state tells where it starts."""
@@ -230,7 +242,8 @@ class _Position:
         if info is not None:
             route = self._api.routes.consumer_delete(self.stream, info.name)
             try:
-                self._api.core.publish(route, b"")
+                core = self._api.core
+                core.writer.publish(*core.composer.message(route, b""))
             except Error:
                 return  # it goes by itself, after its inactive_threshold
 
@@ -269,6 +282,8 @@ _DISTURBED: Final = (
     NoHeartbeatError,
     ConnectionLostError,
 )
+#: What another consumer would meet, too.
+_HOPELESS: Final = (BadRequestStatusError, RequestLimitError)
 
 
 class OrderedMessages:
@@ -326,42 +341,55 @@ class OrderedMessages:
             messages = self._messages or self._read_on(None, deadline)
             try:
                 return messages.take(deadline)
+            except IteratorClosedError:
+                self._position.drop()
+                raise
+            except _HOPELESS:
+                raise
             except _DISTURBED as error:
                 log.info("ordered consumer on %r: %s", self._position.stream, error)
-                messages.stop()
+                messages.end(error)
                 self._read_on(messages, deadline)
 
     def _read_on(self, ended: MessageIterator | None, deadline: Deadline) -> MessageIterator:
         """Go on with a new consumer behind the last message, unless another thread did."""
-        with self._renewing:
+        if not self._renewing.acquire(timeout=deadline.lock_timeout()):
+            raise TimeoutError("another thread is still making the consumer")
+        try:
             if self._messages is not ended and self._messages is not None:
                 return self._messages
             if self._stopped is not None:
                 raise fresh(self._stopped)
-            pull = self._pull
-            if pull.stop_after:
-                left = pull.stop_after - self._position.delivered
-                if left < 1:
-                    raise IteratorClosedError("it gave as many messages as stop_after says")
-                pull = replace(pull, stop_after=left)
-            self._messages = None
-            info = self._position.renew(deadline)
-            messages = MessageIterator(
-                _OrderedPuller(self._api, info, self._position), pull, strict=True
-            )
-            if self._callback_finished is not None:
-                messages.handed_to(self._callback_finished)
-            self._messages = messages
+            messages = self._renewed(deadline)
+        finally:
+            self._renewing.release()
         if self._stopped is not None:
             # stop() came while the consumer was made, and did not see it.
             messages.stop()
             self._position.drop()
         return messages
 
+    def _renewed(self, deadline: Deadline) -> MessageIterator:
+        """Make a new consumer and read from it; ``_renewing`` is held."""
+        pull = self._pull
+        if pull.stop_after:
+            left = pull.stop_after - self._position.delivered
+            if left < 1:
+                raise IteratorClosedError("it gave as many messages as stop_after says")
+            pull = replace(pull, stop_after=left)
+        self._messages = None
+        info = self._position.renew(deadline)
+        puller = _OrderedPuller(self._api, info, self._position)
+        messages = self._messages = MessageIterator(puller, pull, strict=True)
+        if self._callback_finished is not None:
+            messages.handed_to(self._callback_finished)
+        return messages
+
     def stop(self) -> None:
         """End the iterator, drop what is buffered, and have the server drop its consumer."""
         if self._stopped is None:
             self._stopped = IteratorClosedError("the iterator was stopped")
+        self._position.given_up = True
         messages = self._messages
         if messages is not None:
             messages.stop()
@@ -382,10 +410,13 @@ class OrderedMessages:
         """
         if self._stopped is None:
             self._stopped = IteratorClosedError("the iterator was drained")
+        self._position.given_up = True
         messages = self._messages
         if messages is not None:
-            messages.drain(timeout)
-            self._position.drop()
+            try:
+                messages.drain(timeout)
+            finally:
+                self._position.drop()
 
     def handed_to(self, callback_finished: Callable[[Deadline], bool]) -> None:
         """Have a drain of the connection wait for the callback that the messages go to."""

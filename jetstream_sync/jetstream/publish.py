@@ -135,8 +135,9 @@ class Publisher:
             self._subscribe()
         core = self._core
         token = b"%x" % next(self._tokens)
-        command, size = core.command(
-            core.encoded(subject), payload, self._reply_prefix + token, headers
+        compose = core.composer
+        command, size = compose.command(
+            compose.encoded(subject), payload, self._reply_prefix + token, headers
         )
         limit = self._timeout if timeout is None else timeout
         # What settles futures makes the room, so their callbacks can not wait for it.

@@ -48,7 +48,7 @@ class Puller:
         self.consumer = consumer
         self.config = config
         self._api = api
-        self._subject = api.core.encoded(api.routes.next_msg(stream, consumer))
+        self._subject = api.core.composer.encoded(api.routes.next_msg(stream, consumer))
         # What messages are born with: whether an acknowledgement is open, or not wanted at all.
         self._settled = None if config.ack_policy == AckPolicy.NONE else False
         self._pinned = config.priority_policy == PriorityPolicy.PINNED_CLIENT
@@ -87,7 +87,7 @@ class Puller:
             return
         if self._pin_id is not None:
             request = replace(request, pin_id=self._pin_id)
-        command, size = self.core.command(self._subject, request.encode(), reply)
+        command, size = self.core.composer.command(self._subject, request.encode(), reply)
         if lazily:
             self.core.writer.publish_lazily(command, size)
         else:

@@ -112,23 +112,6 @@ def test_everybody_is_woken(mailbox, how):
     assert not mailbox._gates
 
 
-class Interrupted(Deadline):
-    """The deadline of a reader that is woken and, before it knows, interrupted by Ctrl-C."""
-
-    def __init__(self, mailbox):
-        super().__init__(None)
-        self.mailbox = mailbox
-
-    def lock_timeout(self):
-        self.other = sleeping(self.mailbox)
-        self.mailbox.put([1], 1)
-        self.meanwhile()
-        raise KeyboardInterrupt
-
-    def meanwhile(self):
-        """What happens before the reader can take the item."""
-
-
 class Interrupted:
     """A deadline that a reader never gets to wait for: first something happens, then a Ctrl-C."""
 

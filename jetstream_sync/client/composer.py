@@ -1,0 +1,96 @@
+"""Make commands of what users publish: check it, encode it, count it."""
+
+from __future__ import annotations
+
+from ..errors import BadSubjectError, InvalidArgumentError, MaxPayloadError
+from ..headers import HeadersLike, encode_headers
+from ..protocol import commands
+from ..protocol.session import ServerInfo
+from ..subjects import check_publish_subject
+
+__all__ = ["Composer"]
+
+#: Subjects that were checked before are remembered, up to this many.
+_REMEMBERED_SUBJECTS = 4096
+
+
+class Composer:
+    """
+    Turns messages into commands.
+
+    `max_payload` is set with each INFO of a server. Any thread may call the methods.
+    """
+
+    def __init__(self) -> None:
+        #: The largest message that the server accepts, headers included, in bytes.
+        self.max_payload = ServerInfo().max_payload
+        # Subject -> its bytes, for subjects that passed the check.
+        self._checked: dict[str, bytes] = {}
+
+    def encoded(self, subject: str) -> bytes:
+        """
+        Return the bytes of a subject that can be published to.
+
+        Raises:
+            BadSubjectError: it is not well formed.
+
+        """
+        return self._checked.get(subject) or self._check(subject)
+
+    def message(
+        self, subject: str, payload: bytes, reply: str = "", headers: HeadersLike | None = None
+    ) -> tuple[bytes, int]:
+        """Return the command for a message to anywhere; as `command()`, with subjects checked."""
+        known = self._checked.get(subject) or self._check(subject)
+        if reply or headers or payload.__class__ is not bytes:
+            return self.command(known, payload, self.encoded(reply) if reply else b"", headers)
+        size = len(payload)
+        if size > self.max_payload:
+            raise MaxPayloadError(size, self.max_payload)
+        return commands.publish(known, b"", payload), size
+
+    def command(
+        self,
+        subject: bytes,
+        payload: bytes,
+        reply: bytes = b"",
+        headers: HeadersLike | None = None,
+    ) -> tuple[bytes, int]:
+        """
+        Return the command that publishes a message, and the size of its headers and payload.
+
+        Args:
+            subject: from `encoded()`, or one that the server sent.
+            payload: the message.
+            reply: one of our own inboxes, or from `encoded()`; empty: none.
+            headers: names and values; ``None``: none.
+
+        Raises:
+            InvalidArgumentError, InvalidHeaderError, MaxPayloadError: it can not be sent.
+
+        """
+        if payload.__class__ is not bytes:
+            if not isinstance(payload, (bytes, bytearray, memoryview)):
+                raise InvalidArgumentError(
+                    f"a payload is bytes, not {type(payload).__name__}; encode it first"
+                )
+            payload = bytes(payload)
+        header = encode_headers(headers) if headers else b""
+        size = len(header) + len(payload)
+        if size > self.max_payload:
+            raise MaxPayloadError(size, self.max_payload)
+        if header:
+            return commands.publish_with_headers(subject, reply, header, payload), size
+        return commands.publish(subject, reply, payload), size
+
+    def _check(self, subject: str) -> bytes:
+        """Check a subject and remember it; returns its bytes."""
+        check_publish_subject(subject)
+        try:
+            checked = subject.encode()
+        except UnicodeEncodeError as error:
+            raise BadSubjectError(subject, "it can not be encoded as UTF-8") from error
+        if len(self._checked) >= _REMEMBERED_SUBJECTS:
+            self._checked = {}
+        self._checked[subject] = checked
+        return checked
