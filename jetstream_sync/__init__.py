@@ -53,7 +53,8 @@ from .jetstream.consumer import ContinuousOptions, PriorityOptions, PullConsumer
 from .jetstream.context import JetStream
 from .jetstream.message import JetStreamMsg
 from .jetstream.messages import MessageIterator
-from .jetstream.ordered import OrderedConsumer, OrderedMessages, OrderedOptions
+from .jetstream.ordered import OrderedConsumer, OrderedMessages
+from .jetstream.position import OrderedOptions
 from .jetstream.stored import StoredMsg
 from .jetstream.stream import Stream
 from .options import ConnectOptions

@@ -1,0 +1,223 @@
+"""
+Where an ordered consumer is, and the consumers on the server that take it on from there.
+
+The position is the stream sequence of the last message that the user got. Before there is one, it is
+what the server says when the first consumer is made: so a reset before the first message loses
+nothing either.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final, TypedDict
+
+from ..api.consumer import ConsumerConfig, ConsumerInfo
+from ..api.enums import AckPolicy, DeliverPolicy, ReplayPolicy
+from ..api.reply import ack_tokens, consumer_sequence
+from ..errors import (
+    BadRequestError,
+    ConnectionClosedError,
+    Error,
+    InvalidOptionError,
+    IteratorClosedError,
+    OrderedConsumerResetError,
+    StreamNotFoundError,
+    TimeoutError,
+)
+from ..net.clock import Deadline
+from .consumers import add_consumer
+from .requests import APIRequests
+
+__all__ = ["OrderedOptions", "Position"]
+
+_INACTIVE: Final = timedelta(minutes=5)
+#: Seconds that one attempt to make a consumer may take.
+_ATTEMPT: Final = 10.0
+#: Seconds between two attempts: the first, and the longest; it doubles in between.
+_FIRST_WAIT: Final = 1.0
+_LONGEST_WAIT: Final = 10.0
+#: Seconds between two looks, while waiting for the next attempt, whether the user has stopped it.
+_LOOK: Final = 0.25
+
+
+class OrderedOptions(TypedDict, total=False):
+    """Where an ordered consumer starts and what it reads; all may be left out."""
+
+    filter_subjects: str | Sequence[str]
+    """Read only these subjects; default: all of the stream's."""
+    deliver_policy: DeliverPolicy
+    """Where to start; default ``all``."""
+    opt_start_seq: int
+    """The sequence to start at, with ``by_start_sequence``."""
+    opt_start_time: datetime
+    """The time to start at, with ``by_start_time``."""
+    replay_policy: ReplayPolicy
+    """As fast as possible, or as the messages came; default ``instant``."""
+    inactive_threshold: float | timedelta
+    """After how long without a reader the server drops its consumer, in seconds; default 300."""
+    headers_only: bool
+    """Leave the payloads out; default false."""
+    metadata: Mapping[str, str]
+    """Put on the server's consumer; default: none."""
+    name_prefix: str
+    """What the names of the server's consumers start with; default: random."""
+    max_reset_attempts: int
+    """Give up after so many failed attempts in a row to make a consumer; default: never."""
+
+
+class Position:
+    """How far the user got, and the server's consumer that reads on from there."""
+
+    def __init__(self, api: APIRequests, stream: str, options: OrderedOptions) -> None:
+        unknown = set(options) - set(OrderedOptions.__annotations__)
+        if unknown:
+            raise InvalidOptionError(
+                min(unknown), "...", f"not one of {sorted(OrderedOptions.__annotations__)}"
+            )
+        self._api = api
+        self.stream = stream
+        self._prefix = options.get("name_prefix") or os.urandom(11).hex()
+        self._serial = 0
+        self._attempts = options.get("max_reset_attempts", 0)
+        if self._attempts < 0:
+            raise InvalidOptionError("max_reset_attempts", self._attempts, "must be 0 or above")
+        self._first = self._config(options)
+        self._start: int | None = None  # the sequence just before the first message
+        self._last = b""  # the reply subject of the last message that the user got
+        self.consumer_seq = 0  # of the last message from the current consumer
+        self._delivered = 0  # messages from former consumers
+        self.info: ConsumerInfo | None = None  # the current consumer
+        self.given_up = False  # nobody wants to read on: an attempt that fails is the last
+
+    @property
+    def delivered(self) -> int:
+        """How many messages the user got."""
+        return self._delivered + self.consumer_seq
+
+    @property
+    def stream_seq(self) -> int | None:
+        """The sequence to go on behind; ``None``: where the first consumer starts."""
+        return int(ack_tokens(self._last)[3]) if self._last else self._start
+
+    def _config(self, options: OrderedOptions) -> ConsumerConfig:
+        """Return the config of the first consumer; checks the options."""
+        filters = options.get("filter_subjects")
+        if isinstance(filters, str):
+            filters = [filters]
+        policy = options.get("deliver_policy", DeliverPolicy.ALL)
+        if "opt_start_seq" in options and "deliver_policy" not in options:
+            policy = DeliverPolicy.BY_START_SEQUENCE
+        elif "opt_start_time" in options and "deliver_policy" not in options:
+            policy = DeliverPolicy.BY_START_TIME
+        if policy == DeliverPolicy.LAST_PER_SUBJECT and not filters:
+            filters = [">"]  # the server wants one with this policy
+        fields: dict[str, Any] = {
+            "name": f"{self._prefix}_0",
+            "deliver_policy": policy,
+            "opt_start_seq": options.get("opt_start_seq"),
+            "opt_start_time": options.get("opt_start_time"),
+            "ack_policy": AckPolicy.NONE,
+            "replay_policy": options.get("replay_policy", ReplayPolicy.INSTANT),
+            "max_deliver": 1,
+            "mem_storage": True,
+            "num_replicas": 1,
+            "inactive_threshold": options.get("inactive_threshold", _INACTIVE),
+            "headers_only": options.get("headers_only") or None,
+            "metadata": options.get("metadata"),
+        }
+        if filters:
+            fields["filter_subject" if len(filters) == 1 else "filter_subjects"] = (
+                filters[0] if len(filters) == 1 else list(filters)
+            )
+        return ConsumerConfig(**fields)
+
+    def _next_config(self) -> ConsumerConfig:
+        """Return the config of a consumer that goes on behind the last message."""
+        self._serial += 1
+        name = f"{self._prefix}_{self._serial}"
+        changes: dict[str, Any] = {"name": name}
+        behind = self.stream_seq
+        if behind is not None:
+            changes["deliver_policy"] = DeliverPolicy.BY_START_SEQUENCE
+            changes["opt_start_seq"] = behind + 1
+            changes["opt_start_time"] = None
+        return replace(self._first, **changes)
+
+    def renew(self, deadline: Deadline) -> ConsumerInfo:
+        """
+        Make a consumer that reads on from the position, and drop the old one.
+
+        Raises:
+            StreamNotFoundError: the stream is gone.
+            BadRequestError: the server refuses the consumer.
+            OrderedConsumerResetError: it could not be made in ``max_reset_attempts``.
+            TimeoutError: the deadline came.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        self.drop()
+        wait = _FIRST_WAIT
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                info = add_consumer(
+                    self._api,
+                    self.stream,
+                    self._next_config(),
+                    "create",
+                    deadline.sooner(_ATTEMPT),
+                )
+            except (StreamNotFoundError, BadRequestError, ConnectionClosedError):
+                raise
+            except Error as error:
+                if deadline.expired():
+                    raise TimeoutError("the ordered consumer could not be made in time") from error
+                if attempt == self._attempts:
+                    raise OrderedConsumerResetError(
+                        f"no consumer on stream {self.stream!r} after {attempt} attempts"
+                    ) from error
+                if not self._wait(deadline.sooner(wait)):
+                    raise IteratorClosedError("it was ended while it had no consumer") from error
+                wait = min(2 * wait, _LONGEST_WAIT)
+                continue
+            self.info = info
+            self._delivered += self.consumer_seq
+            self.consumer_seq = 0
+            if self._start is None and self._seeds(info):
+                self._start = info.delivered.stream_seq
+            return info
+
+    def _wait(self, deadline: Deadline) -> bool:
+        """Wait for the next attempt; say whether there is to be one."""
+        while not self.given_up and not deadline.expired():
+            if self._api.core.wait_closed(deadline.sooner(_LOOK).lock_timeout()):
+                break  # the attempt will say so
+        return not self.given_up
+
+    def _seeds(self, info: ConsumerInfo) -> bool:
+        """Say whether a new consumer's state tells where it starts."""
+        # The last messages of many subjects lie anywhere: there is no sequence to start behind.
+        return info.config.deliver_policy != DeliverPolicy.LAST_PER_SUBJECT
+
+    def drop(self) -> None:
+        """Have the server drop the current consumer, without waiting for its word."""
+        info, self.info = self.info, None
+        if info is not None:
+            route = self._api.routes.consumer_delete(self.stream, info.name)
+            try:
+                core = self._api.core
+                core.writer.publish(*core.composer.message(route, b""))
+            except Error:
+                return  # it goes by itself, after its inactive_threshold
+
+    def advance(self, reply: bytes) -> bool:
+        """Note the message that has this reply subject; say whether it is the next one."""
+        if consumer_sequence(reply) != self.consumer_seq + 1:
+            return False
+        self.consumer_seq += 1
+        self._last = reply
+        return True
