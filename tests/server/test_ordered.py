@@ -1,0 +1,639 @@
+"""Ordered consumers: every message once and in order, whatever happens in between."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from fix_threads import wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    BadRequestError,
+    Connection,
+    ConnectionClosedError,
+    ConsumerNotFoundError,
+    DeliverPolicy,
+    InvalidOptionError,
+    IteratorClosedError,
+    JetStream,
+    JetStreamMsg,
+    OrderedConsumerResetError,
+    ReplayPolicy,
+    Stream,
+    StreamNotFoundError,
+)
+from jetstream_sync.jetstream.consumer import ContinuousOptions
+from jetstream_sync.jetstream.ordered import OrderedMessages
+from jetstream_sync.server import NatsServer
+
+
+@contextmanager
+def within(least: float, most: float) -> Iterator[None]:
+    """What is in this block takes so many seconds."""
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert least <= took < most, f"it took {took:.3f} s"
+
+
+def fill(js: JetStream, name: str, count: int, first: int = 0) -> None:
+    """Store messages with their numbers as payloads, on the subjects 0, 1 and 2 in turn."""
+    for number in range(first, first + count):
+        js.publish_async(f"{name}.{number % 3}", b"%d" % number)
+    js.publish_async_completed(20)
+
+
+def numbers(messages: OrderedMessages, count: int, timeout: float = 5) -> list[int]:
+    """Take so many messages and return the numbers that `fill` gave them."""
+    return [int(messages.next(timeout).data) for _ in range(count)]
+
+
+#: A request that arrives while its consumer is being deleted gets no answer at all (nats-server
+#: drops it): then the heartbeats have to tell, and here they tell soon.
+ALERT: ContinuousOptions = {"expires": 1, "heartbeat": 0.5}
+
+
+def delete_consumers(stream: Stream) -> int:
+    """Delete all consumers of a stream on the server; return how many there were."""
+    names = stream.consumer_names()
+    for name in names:
+        try:
+            stream.delete_consumer(name)
+        except ConsumerNotFoundError:
+            continue  # it went by itself
+    return len(names)
+
+
+def break_link(nc: Connection) -> None:
+    """Break the link as a network would."""
+    link = nc._core._link
+    assert link is not None
+    link.stream.shutdown()
+
+
+@pytest.fixture
+def stream(js: JetStream, stream_name: str) -> Stream:
+    """An empty stream."""
+    return js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
+
+
+@pytest.fixture
+def alone(fresh_server: NatsServer) -> Iterator[Connection]:
+    """A connection to a server for this test alone, which is quick to come back."""
+    nc = jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05)
+    yield nc
+    nc.close()
+
+
+@pytest.fixture
+def filed(alone: Connection) -> Stream:
+    """An empty stream on that server, which survives a restart."""
+    return alone.jetstream().create_stream(name="S", subjects=["S.>"])
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts to make a consumer follow each other quickly."""
+    monkeypatch.setattr("jetstream_sync.jetstream.position._FIRST_WAIT", 0.05)
+
+
+# --- where it starts, and what it reads ---------------------------------------------------------
+
+
+def test_every_message_comes_once_and_in_order(js: JetStream, stream: Stream) -> None:
+    """100,000 messages come each once and in order."""
+    fill(js, stream.name, 100_000)
+    expected = 0
+    with stream.ordered_consumer().messages() as messages:
+        for msg in messages:
+            assert int(msg.data) == expected
+            expected += 1
+            if expected == 100_000:
+                break
+    assert msg.metadata.stream_seq == 100_000
+
+
+def test_messages_of_later_follow(js: JetStream, stream: Stream) -> None:
+    """What is published while it waits comes, too."""
+    with stream.ordered_consumer().messages() as messages:
+        for round_ in range(5):
+            fill(js, stream.name, 10, first=10 * round_)
+            assert numbers(messages, 10) == list(range(10 * round_, 10 * round_ + 10))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [0, 1, 2, 3, 4, 5]),
+        ({"deliver_policy": DeliverPolicy.ALL}, [0, 1, 2, 3, 4, 5]),
+        ({"deliver_policy": DeliverPolicy.LAST}, [5]),
+        ({"deliver_policy": DeliverPolicy.NEW}, []),
+        ({"deliver_policy": DeliverPolicy.LAST_PER_SUBJECT}, [3, 4, 5]),
+        ({"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": 5}, [4, 5]),
+        ({"opt_start_seq": 5}, [4, 5]),
+        ({"opt_start_seq": 50}, []),
+        ({"opt_start_time": datetime(2000, 1, 1, tzinfo=timezone.utc)}, [0, 1, 2, 3, 4, 5]),
+        ({"opt_start_time": datetime(2100, 1, 1, tzinfo=timezone.utc)}, None),
+        ({"replay_policy": ReplayPolicy.ORIGINAL}, [0, 1, 2, 3, 4, 5]),
+        ({"filter_subjects": "{}.1"}, [1, 4]),
+        ({"filter_subjects": ["{}.1", "{}.2"]}, [1, 2, 4, 5]),
+        ({"filter_subjects": "{}.1", "deliver_policy": DeliverPolicy.LAST}, [4]),
+        (
+            {
+                "filter_subjects": ["{}.0", "{}.2"],
+                "deliver_policy": DeliverPolicy.LAST_PER_SUBJECT,
+            },
+            [3, 5],
+        ),
+    ],
+)
+def test_it_starts_and_filters_as_told(
+    js: JetStream, stream: Stream, options: dict[str, Any], expected: list[int] | None
+) -> None:
+    """Each policy gives what it says of the stored messages, then what comes, also after a reset."""
+    filters = options.get("filter_subjects")
+    if filters is not None:
+        named = [filters] if isinstance(filters, str) else filters
+        options = {**options, "filter_subjects": [each.format(stream.name) for each in named]}
+    fill(js, stream.name, 6)
+    with stream.ordered_consumer(**options).messages(**ALERT) as messages:
+        if expected is None:  # it starts in a far future
+            with pytest.raises(jetstream_sync.TimeoutError):
+                messages.next(0.1)
+            return
+        assert numbers(messages, len(expected)) == expected
+        with pytest.raises(jetstream_sync.TimeoutError):
+            messages.next(0.05)
+        delete_consumers(stream)
+        fill(js, stream.name, 6, first=6)
+        wanted = [6, 7, 8, 9, 10, 11]
+        if "opt_start_seq" in options and options["opt_start_seq"] == 50:
+            wanted = []
+        elif filters is not None:
+            ends = {int(each[-1]) for each in options["filter_subjects"]}
+            wanted = [each for each in wanted if each % 3 in ends]
+        assert numbers(messages, len(wanted)) == wanted
+
+
+def test_it_starts_at_a_time(js: JetStream, stream: Stream) -> None:
+    """With ``opt_start_time`` the first message is the first one that is not older."""
+    fill(js, stream.name, 5)
+    third = stream.get_msg(3).time
+    with stream.ordered_consumer(opt_start_time=third).messages() as messages:
+        assert numbers(messages, 3) == [2, 3, 4]
+
+
+def test_payloads_may_be_left_out(js: JetStream, stream: Stream) -> None:
+    """With ``headers_only`` messages come with their headers and their size, without a payload."""
+    js.publish(f"{stream.name}.a", b"12345", headers={"A": "b"})
+    with stream.ordered_consumer(headers_only=True).messages() as messages:
+        msg = messages.next(5)
+    assert msg.data == b""
+    assert msg.headers is not None
+    assert (msg.headers["A"], msg.headers["Nats-Msg-Size"]) == ("b", "5")
+
+
+def test_the_server_s_consumer_is_cheap(stream: Stream) -> None:
+    """It has no acks, is in memory with one replica, and goes when nobody uses it."""
+    ordered = stream.ordered_consumer(
+        name_prefix="mine", inactive_threshold=30, metadata={"who": "me"}
+    )
+    with ordered.messages():
+        (name,) = stream.consumer_names()
+        config = stream.get_consumer(name).cached_info.config
+    assert name.startswith("mine_")
+    assert config.durable_name is None
+    assert (config.ack_policy, config.mem_storage, config.num_replicas) == ("none", True, 1)
+    assert config.inactive_threshold == timedelta(seconds=30)
+    assert config.metadata is not None
+    assert config.metadata["who"] == "me"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"foo": 1}, {"durable_name": "D"}, {"max_reset_attempts": -1}, {"opt_start_seq": -1}],
+)
+def test_options_that_can_not_work_are_refused(stream: Stream, options: dict[str, Any]) -> None:
+    """What is unknown or out of range is an `InvalidOptionError`, and nothing is made."""
+    with pytest.raises(InvalidOptionError):
+        stream.ordered_consumer(**options)
+    assert stream.consumer_names() == []
+
+
+def test_what_the_server_refuses_is_raised_where_it_is_made(stream: Stream) -> None:
+    """Filters that overlap are refused by the server: `messages` raises that at once."""
+    ordered = stream.ordered_consumer(filter_subjects=[f"{stream.name}.>", f"{stream.name}.a"])
+    with within(0, 1), pytest.raises(BadRequestError):
+        ordered.messages()
+
+
+def test_a_missing_stream_is_an_error_at_once(js: JetStream, stream: Stream) -> None:
+    """Without the stream `messages`, `fetch` and `next` raise `StreamNotFoundError` at once."""
+    ordered = stream.ordered_consumer()
+    js.delete_stream(stream.name)
+    for call in (ordered.messages, lambda: ordered.fetch(1), ordered.next):
+        with within(0, 1), pytest.raises(StreamNotFoundError):
+            call()
+
+
+# --- resets -------------------------------------------------------------------------------------
+
+
+def test_a_deleted_consumer_is_replaced_again_and_again(js: JetStream, stream: Stream) -> None:
+    """The server's consumer is deleted between reads and while waiting: nothing is lost or doubled."""
+    with stream.ordered_consumer().messages(max_messages=7, **ALERT) as messages:
+        for round_ in range(10):
+            fill(js, stream.name, 10, first=10 * round_)
+            got = numbers(messages, 4)
+            assert delete_consumers(stream) == 1
+            got += numbers(messages, 6)
+            assert got == list(range(10 * round_, 10 * round_ + 10))
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(messages.next, 5)
+            for _ in range(3):
+                (name,) = wait_until(stream.consumer_names)
+                stream.delete_consumer(name)
+                wait_until(lambda old=name: set(stream.consumer_names()) - {old})  # type: ignore[misc]
+            fill(js, stream.name, 1, first=100)
+            assert int(waiting.result(5).data) == 100
+    wait_until(lambda: not stream.consumer_names())
+
+
+@pytest.mark.parametrize(
+    "policy", [DeliverPolicy.NEW, DeliverPolicy.ALL, DeliverPolicy.BY_START_TIME]
+)
+def test_a_reset_before_the_first_message_loses_nothing(
+    js: JetStream, stream: Stream, policy: DeliverPolicy
+) -> None:
+    """What comes after the start is read, though the consumer was lost before the first message."""
+    options: dict[str, Any] = {"deliver_policy": policy}
+    fill(js, stream.name, 5)
+    if policy == DeliverPolicy.BY_START_TIME:
+        options["opt_start_time"] = datetime.now(timezone.utc)
+    with stream.ordered_consumer(**options).messages(**ALERT) as messages:
+        delete_consumers(stream)
+        fill(js, stream.name, 5, first=5)
+        first = 0 if policy == DeliverPolicy.ALL else 5
+        assert numbers(messages, 10 - first) == list(range(first, 10))
+
+
+def test_a_gap_is_read_again(js: JetStream, stream: Stream) -> None:
+    """Deliveries that vanish on their way are noticed by their numbers, and read again."""
+    fill(js, stream.name, 100)
+    with stream.ordered_consumer().messages(max_messages=20) as messages:
+        got = numbers(messages, 5)
+        inner = messages._messages
+        assert inner is not None
+        wait_until(lambda: len(inner._inbox.mailbox) >= 10)
+        for _ in range(3):  # as if they had been dropped
+            inner._inbox.mailbox.items.popleft()
+        got += numbers(messages, 95)
+    assert got == list(range(100))
+
+
+def test_a_gap_while_threads_wait_wakes_nobody_for_good(js: JetStream, stream: Stream) -> None:
+    """A gap that one thread meets is no end for another one that waits at the same iterator."""
+    with stream.ordered_consumer().messages() as messages, ThreadPoolExecutor(2) as pool:
+        inner = messages._messages
+        assert inner is not None
+        waiting = [pool.submit(messages.next, 10) for _ in range(2)]
+        wait_until(lambda: len(inner._inbox.mailbox._gates) == 2)
+        # As if the first delivery had been dropped: the next one has the number 2.
+        messages._position.consumer_seq = -1
+        fill(js, stream.name, 2)
+        assert sorted(int(each.result(5).data) for each in waiting) == [0, 1]
+
+
+def test_a_purge_in_the_middle_is_no_gap(js: JetStream, stream: Stream) -> None:
+    """Messages that are purged before they were delivered are not waited for; order stays."""
+    fill(js, stream.name, 100)
+    with stream.ordered_consumer().messages(max_messages=5) as messages:
+        assert numbers(messages, 3) == [0, 1, 2]
+        stream.purge()
+        fill(js, stream.name, 10, first=100)
+        got = numbers(messages, 10)
+        while got[-1] != 109:
+            got += numbers(messages, 1)
+    assert got[-10:] == list(range(100, 110))
+    # Before them come at most those that were in the buffer.
+    assert got[:-10] == list(range(3, 3 + len(got) - 10))
+
+
+@pytest.mark.parametrize("fault", ["link", "restart", "crash"])
+def test_it_goes_on_over_a_new_link(
+    alone: Connection, filed: Stream, fresh_server: NatsServer, quick: None, fault: str
+) -> None:
+    """After a lost link, a crash or a restart nothing is missing and nothing comes twice."""
+    del quick
+    js = alone.jetstream()
+    fill(js, "S", 200)
+    with filed.ordered_consumer().messages(max_messages=50) as messages:
+        got = numbers(messages, 70)
+        if fault == "link":
+            break_link(alone)
+        elif fault == "crash":
+            fresh_server.kill()
+            fresh_server.start()
+        else:
+            fresh_server.restart()
+        wait_until(lambda: alone.is_connected, 10)
+        got += numbers(messages, 130, 10)
+        fill(js, "S", 100, first=200)
+        got += numbers(messages, 100)
+    assert got == list(range(300))
+
+
+def test_silence_is_survived(
+    alone: Connection, filed: Stream, fresh_server: NatsServer, quick: None
+) -> None:
+    """Missed heartbeats lead to another consumer, when the server answers again."""
+    del quick
+    fill(alone.jetstream(), "S", 10)
+    with filed.ordered_consumer().messages(expires=1, heartbeat=0.5) as messages:
+        assert numbers(messages, 10) == list(range(10))
+        fresh_server.pause()
+        try:
+            with within(1.5, 2.2), pytest.raises(jetstream_sync.TimeoutError):
+                messages.next(1.5)
+        finally:
+            fresh_server.resume()
+        fill(alone.jetstream(), "S", 10, first=10)
+        assert numbers(messages, 10) == list(range(10, 20))
+
+
+@pytest.mark.parametrize("way", ["messages", "consume", "fetch"])
+def test_a_deleted_stream_is_a_typed_error(js: JetStream, stream: Stream, way: str) -> None:
+    """Who reads when the stream is deleted gets `StreamNotFoundError` within a second."""
+    fill(js, stream.name, 3)
+    ordered = stream.ordered_consumer()
+    with ThreadPoolExecutor(1) as pool:
+        if way == "fetch":
+            assert len(ordered.fetch(3)) == 3
+            waiting: Any = pool.submit(ordered.fetch, 1, 20)
+            (name,) = stream.consumer_names()
+            wait_until(lambda: stream.get_consumer(name).cached_info.num_waiting == 1)
+        elif way == "messages":
+            messages = ordered.messages()
+            numbers(messages, 3)
+            waiting = pool.submit(messages.next, 20)
+        else:
+            got: list[JetStreamMsg] = []
+            handle = ordered.consume(got.append)
+            wait_until(lambda: len(got) == 3)
+        js.delete_stream(stream.name)
+        with within(0, 1):
+            if way == "consume":
+                handle.wait_closed(5)
+                assert isinstance(handle.error, StreamNotFoundError)
+            else:
+                with pytest.raises(StreamNotFoundError):
+                    waiting.result(5)
+
+
+def test_attempts_may_be_limited(
+    alone: Connection, filed: Stream, fresh_server: NatsServer, quick: None
+) -> None:
+    """After ``max_reset_attempts`` failures in a row the reader learns that it can not go on."""
+    del quick
+    fill(alone.jetstream(), "S", 1)
+    with filed.ordered_consumer(max_reset_attempts=2).messages() as messages:
+        numbers(messages, 1)
+        # The API answers with silence, so that no consumer can be made.
+        messages._position._api.routes = alone.jetstream(prefix="nobody.api")._api.routes
+        break_link(alone)
+        with within(0, 5), pytest.raises(OrderedConsumerResetError):
+            messages.next(10)
+    del fresh_server
+
+
+# --- ends ---------------------------------------------------------------------------------------
+
+
+def test_stop_has_the_server_drop_its_consumer(js: JetStream, stream: Stream) -> None:
+    """After ``stop`` nothing more is given, and the server has no consumer of it."""
+    fill(js, stream.name, 10)
+    messages = stream.ordered_consumer().messages()
+    assert numbers(messages, 2) == [0, 1]
+    assert len(stream.consumer_names()) == 1
+    messages.stop()
+    messages.stop()
+    with pytest.raises(IteratorClosedError):
+        messages.next(1)
+    assert list(messages) == []
+    assert messages.closed
+    wait_until(lambda: not stream.consumer_names(), 1)
+
+
+def test_stop_after_is_exact_over_resets(js: JetStream, stream: Stream) -> None:
+    """``stop_after`` counts over resets, and at the end the server's consumer goes."""
+    fill(js, stream.name, 50)
+    messages = stream.ordered_consumer().messages(stop_after=20, max_messages=8, **ALERT)
+    got = numbers(messages, 5)
+    delete_consumers(stream)
+    got += [int(msg.data) for msg in messages]
+    assert got == list(range(20))
+    wait_until(lambda: not stream.consumer_names(), 1)
+
+
+def test_drain_gives_what_is_buffered(js: JetStream, stream: Stream) -> None:
+    """After ``drain`` what was delivered can be taken, then it is over."""
+    fill(js, stream.name, 50)
+    messages = stream.ordered_consumer().messages(max_messages=10)
+    inner = messages._messages
+    assert inner is not None
+    wait_until(lambda: len(inner._inbox.mailbox) == 10)
+    messages.drain()
+    assert [int(msg.data) for msg in messages] == list(range(10))
+    wait_until(lambda: not stream.consumer_names(), 1)
+
+
+def test_stop_wakes_who_waits(stream: Stream) -> None:
+    """Another thread that waits for a message gets `IteratorClosedError` at once."""
+    messages = stream.ordered_consumer().messages()
+    inner = messages._messages
+    assert inner is not None
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(messages.next)
+        wait_until(lambda: inner._inbox.mailbox._gates)
+        with within(0, 0.5):
+            messages.stop()
+            with pytest.raises(IteratorClosedError):
+                waiting.result(5)
+
+
+def test_stop_ends_a_reset_that_can_not_succeed(alone: Connection, filed: Stream) -> None:
+    """Who waits for a consumer that can not be made is woken by ``stop``, too."""
+    messages = filed.ordered_consumer().messages()
+    messages._position._api.routes = alone.jetstream(prefix="nobody.api")._api.routes
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(messages.next)
+        break_link(alone)
+        wait_until(messages._renewing.locked)
+        with within(0, 1):
+            messages.stop()
+            with pytest.raises(IteratorClosedError):
+                waiting.result(5)
+
+
+def test_another_thread_s_reset_keeps_to_the_time(alone: Connection, filed: Stream) -> None:
+    """While one thread makes a consumer, another one that reads times out when it said so."""
+    messages = filed.ordered_consumer().messages()
+    messages._position._api.routes = alone.jetstream(prefix="nobody.api")._api.routes
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(messages.next)
+        break_link(alone)
+        wait_until(messages._renewing.locked)
+        with within(0.1, 0.5), pytest.raises(jetstream_sync.TimeoutError):
+            messages.next(0.1)
+        messages.stop()
+        with pytest.raises(IteratorClosedError):
+            waiting.result(5)
+
+
+@pytest.mark.parametrize("end", ["close", "drain"])
+def test_it_ends_with_the_connection(alone: Connection, filed: Stream, end: str) -> None:
+    """When the user ends the connection, iterations end quietly, and consumes without an error."""
+    messages = filed.ordered_consumer().messages()
+    handle = filed.ordered_consumer().consume(print)
+    with ThreadPoolExecutor(1) as pool:
+        listed = pool.submit(list, messages)
+        with within(0, 1.5):
+            if end == "close":
+                alone.close()
+            else:
+                alone.drain()
+            assert listed.result(5) == []
+            handle.wait_closed(5)
+    assert handle.error is None
+    with pytest.raises(ConnectionClosedError):
+        messages.next(1)
+
+
+# --- fetch, next, consume -----------------------------------------------------------------------
+
+
+def test_fetch_and_next_go_on_one_behind_the_other(js: JetStream, stream: Stream) -> None:
+    """``fetch`` and ``next`` share one position, and messages have their own."""
+    fill(js, stream.name, 20)
+    ordered = stream.ordered_consumer()
+    assert ordered.stream_name == stream.name
+    assert [int(msg.data) for msg in ordered.fetch(5)] == [0, 1, 2, 3, 4]
+    assert int(ordered.next().data) == 5
+    with ordered.messages() as messages:
+        assert numbers(messages, 2) == [0, 1]
+    assert [int(msg.data) for msg in ordered.fetch(100, timeout=0.2)] == list(range(6, 20))
+    with within(0.2, 0.5):
+        assert ordered.fetch(1, timeout=0.2) == []
+    with pytest.raises(jetstream_sync.TimeoutError):
+        ordered.next(0.1)
+    assert ordered.cached_info is not None
+    assert ordered.cached_info.name in stream.consumer_names()
+
+
+def test_fetch_is_in_order_over_resets(js: JetStream, stream: Stream) -> None:
+    """The consumer is deleted between fetches, and while one waits: nothing is missing."""
+    fill(js, stream.name, 100)
+    ordered = stream.ordered_consumer()
+    got: list[int] = []
+    while len(got) < 100:
+        got += [int(msg.data) for msg in ordered.fetch(7, timeout=2)]
+        delete_consumers(stream)
+        if len(got) > 95:
+            break
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ordered.fetch, 100 - len(got) + 1, 5, None, 0.5)
+        wait_until(stream.consumer_names)
+        delete_consumers(stream)
+        fill(js, stream.name, 1, first=100)
+        got += [int(msg.data) for msg in waiting.result(10)]
+    if len(got) < 101:
+        got += [int(msg.data) for msg in ordered.fetch(101 - len(got), timeout=2)]
+    assert got == list(range(101))
+
+
+def test_fetch_goes_on_over_a_new_link(alone: Connection, filed: Stream) -> None:
+    """After a lost link ``fetch`` goes on behind its last message."""
+    fill(alone.jetstream(), "S", 20)
+    ordered = filed.ordered_consumer()
+    got = [int(msg.data) for msg in ordered.fetch(5)]
+    break_link(alone)
+    while len(got) < 20:
+        got += [int(msg.data) for msg in ordered.fetch(5, timeout=5)]
+    assert got == list(range(20))
+
+
+def test_bad_fetches_are_refused(stream: Stream) -> None:
+    """Neither batch nor bytes, and a time of 0 or less, are `InvalidOptionError`."""
+    ordered = stream.ordered_consumer()
+    for options in ({}, {"batch": 0}, {"batch": 1, "timeout": 0}, {"batch": 1, "timeout": -1}):
+        with pytest.raises(InvalidOptionError):
+            ordered.fetch(**options)  # type: ignore[arg-type]
+
+
+def test_consume_calls_back_in_order_over_resets(js: JetStream, stream: Stream) -> None:
+    """The callback gets every message in order, though the consumer is deleted meanwhile."""
+    fill(js, stream.name, 200)
+    got: list[int] = []
+    halfway, go_on = threading.Event(), threading.Event()
+
+    def callback(msg: JetStreamMsg) -> None:
+        got.append(int(msg.data))
+        if len(got) == 100:
+            halfway.set()
+            assert go_on.wait(5)
+
+    with stream.ordered_consumer().consume(callback, max_messages=10, **ALERT) as handle:
+        assert halfway.wait(5)
+        delete_consumers(stream)
+        go_on.set()
+        wait_until(lambda: len(got) == 200)
+        assert handle.error is None
+    handle.wait_closed(5)
+    assert got == list(range(200))
+    wait_until(lambda: not stream.consumer_names(), 1)
+
+
+def test_messages_need_no_acks(js: JetStream, stream: Stream, nc: Connection) -> None:
+    """Acknowledging a message of an ordered consumer does nothing, however often."""
+    fill(js, stream.name, 1)
+    with stream.ordered_consumer().messages() as messages:
+        msg = messages.next(5)
+        nc.flush()
+        sent = nc.stats["out_msgs"]
+        msg.ack()
+        msg.ack()
+        msg.nak()
+        msg.term()
+        msg.in_progress()
+        msg.ack_sync()
+        assert nc.stats["out_msgs"] == sent
+
+
+def test_threads_take_from_one_iterator(js: JetStream, stream: Stream) -> None:
+    """Four threads take from one iterator while its consumer is deleted: each message goes to one."""
+    fill(js, stream.name, 3000)
+    got: list[int] = []
+    lock = threading.Lock()
+    with stream.ordered_consumer().messages(stop_after=3000, max_messages=100, **ALERT) as messages:
+
+        def work(_: int) -> None:
+            mine = [int(msg.data) for msg in messages]
+            assert mine == sorted(mine)
+            with lock:
+                got.extend(mine)
+
+        with ThreadPoolExecutor(5) as pool:
+            readers = [pool.submit(work, number) for number in range(4)]
+            while not all(reader.done() for reader in readers):
+                delete_consumers(stream)
+                wait_until(lambda: stream.consumer_names() or all(r.done() for r in readers), 10)
+            for reader in readers:
+                reader.result(5)
+    assert sorted(got) == list(range(3000))
