@@ -193,7 +193,7 @@ def test_iterators_share_a_consumer(js: JetStream, stream: Stream, consumer: Pul
     fill(js, stream.name, 2000)
 
     def read(_: int) -> list[int]:
-        got = []
+        got: list[int] = []
         with consumer.messages(max_messages=50) as messages:
             while True:
                 try:

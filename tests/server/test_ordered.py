@@ -29,7 +29,6 @@ from jetstream_sync import (
     Stream,
     StreamNotFoundError,
 )
-from jetstream_sync.jetstream.consumer import ContinuousOptions
 from jetstream_sync.jetstream.ordered import OrderedMessages
 from jetstream_sync.server import NatsServer
 
@@ -57,7 +56,7 @@ def numbers(messages: OrderedMessages, count: int, timeout: float = 5) -> list[i
 
 #: A request that arrives while its consumer is being deleted gets no answer at all (nats-server
 #: drops it): then the heartbeats have to tell, and here they tell soon.
-ALERT: ContinuousOptions = {"expires": 1, "heartbeat": 0.5}
+ALERT: dict[str, Any] = {"expires": 1, "heartbeat": 0.5}
 
 
 def delete_consumers(stream: Stream) -> int:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 from fix_threads import wait_until
@@ -23,6 +24,7 @@ from jetstream_sync import (
     JetStream,
     MaxPayloadError,
     MessageTTLDisabledError,
+    Msg,
     NoStreamResponseError,
     Stream,
     WrongLastMsgIDError,
@@ -297,7 +299,7 @@ def test_an_answer_of_somebody_else_is_no_ack(nc: Connection, stream_name: str) 
     """Who answers on the subject without being a stream gives an `InvalidResponseError`."""
     for answer in (b"hello", b"[]", b'{"stream": "S"}', b'{"stream": "", "seq": 1}', b""):
         subject = f"{stream_name}.{len(answer)}"
-        with nc.subscribe(subject, cb=lambda msg, text=answer: msg.respond(text)):
+        with nc.subscribe(subject, cb=partial(Msg.respond, payload=answer)):
             nc.flush()
             with pytest.raises(InvalidResponseError):
                 nc.jetstream().publish(subject)

@@ -1,0 +1,332 @@
+"""Acknowledgements: what goes over the wire, what it does, and that it is done once."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from fix_threads import wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    AckPolicy,
+    Connection,
+    ConnectionClosedError,
+    InvalidOptionError,
+    JetStream,
+    JetStreamMsg,
+    MsgAlreadyAckdError,
+    NoRespondersError,
+    NotJSMessageError,
+    PullConsumer,
+    Stream,
+    Subscription,
+)
+from jetstream_sync.server import NatsServer
+
+#: Every way to settle a message, by its name.
+SETTLE: dict[str, Callable[[JetStreamMsg], None]] = {
+    "ack": JetStreamMsg.ack,
+    "ack_sync": JetStreamMsg.ack_sync,
+    "nak": JetStreamMsg.nak,
+    "nak later": lambda msg: msg.nak(60),
+    "term": JetStreamMsg.term,
+    "term with a reason": lambda msg: msg.term("no good"),
+}
+
+
+@contextmanager
+def within(least: float, most: float) -> Iterator[None]:
+    """What is in this block takes so many seconds."""
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert least <= took < most, f"it took {took:.3f} s"
+
+
+@pytest.fixture
+def stream(js: JetStream, stream_name: str) -> Stream:
+    """A stream with ten messages."""
+    stream = js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
+    for number in range(10):
+        js.publish(stream_name, b"%d" % number)
+    return stream
+
+
+@pytest.fixture
+def consumer(stream: Stream) -> PullConsumer:
+    """A durable consumer of it."""
+    return stream.create_consumer(durable_name="C", ack_wait=30)
+
+
+@pytest.fixture
+def wire(nc: Connection, stream: Stream) -> Iterator[Subscription]:
+    """What goes to the ack subjects of the consumer."""
+    with nc.subscribe(f"$JS.ACK.{stream.name}.C.>") as sub:
+        nc.flush()
+        yield sub
+
+
+# --- on the wire --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settle", "payload"),
+    [
+        (JetStreamMsg.ack, b"+ACK"),
+        (JetStreamMsg.ack_sync, b"+ACK"),
+        (JetStreamMsg.nak, b"-NAK"),
+        (lambda msg: msg.nak(0), b'-NAK {"delay":0}'),
+        (lambda msg: msg.nak(1.5), b'-NAK {"delay":1500000000}'),
+        (lambda msg: msg.nak(timedelta(milliseconds=3)), b'-NAK {"delay":3000000}'),
+        (lambda msg: msg.nak(0.000000001), b'-NAK {"delay":1}'),
+        (JetStreamMsg.in_progress, b"+WPI"),
+        (JetStreamMsg.term, b"+TERM"),
+        (lambda msg: msg.term(""), b"+TERM"),
+        (lambda msg: msg.term("kaputt: ü"), "+TERM kaputt: ü".encode()),
+    ],
+)
+def test_each_answer_has_its_payload(
+    consumer: PullConsumer,
+    wire: Subscription,
+    settle: Callable[[JetStreamMsg], None],
+    payload: bytes,
+) -> None:
+    """What is sent to the reply subject is what ADR-15 says."""
+    msg = consumer.next()
+    settle(msg)
+    seen = wire.next_msg(2)
+    assert (seen.data, seen.subject) == (payload, msg.reply)
+    assert bool(seen.reply) == (settle is JetStreamMsg.ack_sync)
+
+
+# --- what it does -------------------------------------------------------------------------------
+
+
+def test_an_acknowledged_message_is_done(consumer: PullConsumer) -> None:
+    """After ``ack`` the message is not pending at the server any more."""
+    for msg in consumer.fetch(10):
+        msg.ack()
+        assert msg.is_acked
+    wait_until(lambda: consumer.info().ack_floor.consumer_seq == 10)
+    assert consumer.info().num_ack_pending == 0
+
+
+def test_a_confirmed_acknowledgement_is_noted_on_return(consumer: PullConsumer) -> None:
+    """When ``ack_sync`` returns, the server has noted it."""
+    for number in range(1, 11):
+        consumer.next().ack_sync()
+        assert consumer.info().ack_floor.consumer_seq == number
+
+
+def test_a_refused_message_comes_again(consumer: PullConsumer) -> None:
+    """After ``nak`` the message is delivered again at once, with its count."""
+    first, *_ = consumer.fetch(10)
+    with within(0, 1):
+        first.nak()
+        again = consumer.next()
+    assert (again.data, again.metadata.num_delivered) == (first.data, 2)
+    assert again.metadata.stream_seq == first.metadata.stream_seq
+
+
+def test_a_refused_message_comes_again_after_the_delay(consumer: PullConsumer) -> None:
+    """After ``nak`` with a delay others come first, and the message not before its time."""
+    first = consumer.next()
+    began = time.monotonic()
+    first.nak(0.5)
+    rest = consumer.fetch(9)
+    assert all(msg.metadata.num_delivered == 1 for msg in rest)
+    again = consumer.next(5)
+    assert 0.45 <= time.monotonic() - began < 2
+    assert (again.data, again.metadata.num_delivered) == (first.data, 2)
+
+
+def test_work_in_progress_is_not_delivered_again(stream: Stream) -> None:
+    """``in_progress``, again and again, keeps a message beyond its ``ack_wait``."""
+    consumer = stream.create_consumer(durable_name="P", ack_wait=0.5, filter_subject=stream.name)
+    consumer.fetch(9, timeout=1)
+    msg = consumer.next()
+    others = 0
+    began = time.monotonic()
+
+    def looked() -> bool:
+        nonlocal others
+        msg.in_progress()
+        again = consumer.fetch(20, timeout=0.1)
+        others += len(again)
+        assert msg.data not in [each.data for each in again]
+        return time.monotonic() - began > 1.5
+
+    wait_until(looked)
+    assert others  # those that were not said to be in progress came again
+    msg.ack_sync()
+
+
+def test_a_terminated_message_does_not_come_again(
+    consumer: PullConsumer, nc: Connection, stream: Stream
+) -> None:
+    """After ``term`` the message is done with; the server's advisory has the reason."""
+    with nc.subscribe(f"$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{stream.name}.C") as advisories:
+        nc.flush()
+        consumer.next().term("spoilt")
+        advisory = json.loads(advisories.next_msg(2).data)
+    assert advisory["stream_seq"] == 1
+    assert advisory["reason"] == "spoilt"
+    wait_until(lambda: consumer.info().num_ack_pending == 0)
+    assert consumer.next().data == b"1"
+
+
+def test_unanswered_messages_come_again(stream: Stream) -> None:
+    """Without an answer a message comes again after ``ack_wait``."""
+    consumer = stream.create_consumer(durable_name="W", ack_wait=0.2)
+    assert len(consumer.fetch(10)) == 10
+    again = consumer.fetch(10, timeout=3)
+    assert [msg.metadata.num_delivered for msg in again] == [2] * 10
+
+
+# --- once ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", SETTLE)
+def test_a_message_is_settled_once(
+    consumer: PullConsumer, wire: Subscription, nc: Connection, first: str
+) -> None:
+    """Whatever settled it, whatever comes next is a `MsgAlreadyAckdError`, and nothing is sent."""
+    msg = consumer.next()
+    SETTLE[first](msg)
+    wire.next_msg(2)
+    nc.flush()
+    sent = nc.stats["out_msgs"]
+    for second in SETTLE.values():
+        with pytest.raises(MsgAlreadyAckdError):
+            second(msg)
+    with pytest.raises(MsgAlreadyAckdError):
+        msg.in_progress()
+    assert nc.stats["out_msgs"] == sent
+
+
+def test_progress_may_be_reported_any_number_of_times(
+    consumer: PullConsumer, wire: Subscription
+) -> None:
+    """``in_progress`` does not settle a message."""
+    msg = consumer.next()
+    for _ in range(3):
+        msg.in_progress()
+        assert not msg.is_acked
+    msg.ack()
+    assert [wire.next_msg(2).data for _ in range(4)] == [b"+WPI", b"+WPI", b"+WPI", b"+ACK"]
+
+
+def test_an_answer_that_could_not_be_sent_may_be_sent_again(
+    fresh_server: NatsServer,
+) -> None:
+    """A confirmation that did not come in time leaves the message open: it is tried again."""
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        js = nc.jetstream()
+        stream = js.create_stream(name="S", subjects=["s"])
+        js.publish("s")
+        consumer = stream.create_consumer(durable_name="C", ack_wait=60)
+        msg = consumer.next()
+        fresh_server.pause()
+        try:
+            with within(0.2, 0.6), pytest.raises(jetstream_sync.TimeoutError):
+                msg.ack_sync(0.2)
+            assert not msg.is_acked
+        finally:
+            fresh_server.resume()
+        msg.ack_sync(5)
+        assert msg.is_acked
+        assert consumer.info().num_ack_pending == 0
+
+
+def test_bad_arguments_leave_the_message_open(consumer: PullConsumer) -> None:
+    """A negative delay and a reason with a line break are refused; the message can be settled."""
+    msg = consumer.next()
+    for delay in (-1, timedelta(seconds=-1), "soon"):
+        with pytest.raises(InvalidOptionError):
+            msg.nak(delay)  # type: ignore[arg-type]
+    for reason in ("a\nb", "a\rb"):
+        with pytest.raises(InvalidOptionError):
+            msg.term(reason)
+    msg.ack_sync()
+
+
+def test_a_closed_connection_leaves_the_message_open(
+    nats_server: NatsServer, consumer: PullConsumer
+) -> None:
+    """On a closed connection every answer is a `ConnectionClosedError`, and settles nothing."""
+    nc = jetstream_sync.connect(nats_server.url)
+    msg = nc.jetstream().get_consumer(consumer.stream_name, "C").next()
+    nc.close()
+    for settle in SETTLE.values():
+        with pytest.raises(ConnectionClosedError):
+            settle(msg)
+        assert not msg.is_acked
+
+
+# --- where no answer is wanted, or nobody takes it ----------------------------------------------
+
+
+@pytest.mark.parametrize("how", [*SETTLE, "in_progress"])
+def test_nothing_is_sent_where_no_acks_are_wanted(stream: Stream, nc: Connection, how: str) -> None:
+    """With ack policy ``none`` every answer does nothing, however often."""
+    consumer = stream.create_consumer(durable_name="N", ack_policy=AckPolicy.NONE)
+    msg = consumer.next()
+    nc.flush()
+    sent = nc.stats["out_msgs"]
+    for _ in range(2):
+        (JetStreamMsg.in_progress if how == "in_progress" else SETTLE[how])(msg)
+    assert nc.stats["out_msgs"] == sent
+    assert not msg.is_acked
+
+
+def test_nobody_confirms_for_a_deleted_consumer(stream: Stream, consumer: PullConsumer) -> None:
+    """``ack_sync`` where the consumer is gone is a `NoRespondersError` at once."""
+    msg = consumer.next()
+    stream.delete_consumer("C")
+    with within(0, 0.5), pytest.raises(NoRespondersError):
+        msg.ack_sync(5)
+    assert not msg.is_acked
+
+
+def test_a_message_from_elsewhere_can_not_be_acknowledged(nc: Connection) -> None:
+    """A message without a reply subject is no message of a stream."""
+    msg = JetStreamMsg((b"s", b"", b"", b""), nc._core)
+    for settle in SETTLE.values():
+        with pytest.raises(NotJSMessageError):
+            settle(msg)
+    with pytest.raises(NotJSMessageError):
+        msg.in_progress()
+
+
+def test_threads_acknowledge_their_messages(js: JetStream, stream: Stream) -> None:
+    """Messages fetched by one thread are acknowledged by eight others, some with confirmation."""
+    for _ in range(1990):
+        js.publish_async(stream.name)
+    js.publish_async_completed(10)
+    consumer = stream.create_consumer(durable_name="M", max_ack_pending=-1)
+    messages = consumer.fetch(1000) + consumer.fetch(1000)
+    lock = threading.Lock()
+
+    def work(number: int) -> int:
+        done = 0
+        while True:
+            with lock:
+                if not messages:
+                    return done
+                msg = messages.pop()
+            if number % 2:
+                msg.ack()
+            else:
+                msg.ack_sync(5)
+            done += 1
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(work, range(8))) == 2000
+    wait_until(lambda: consumer.info().ack_floor.consumer_seq == 2000)

@@ -1,0 +1,114 @@
+"""What the reply subject tells of a delivery."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+import jetstream_sync
+from jetstream_sync import Connection, JetStream, JetStreamMsg, NotJSMessageError, Stream
+from jetstream_sync.nanos import time_to_ns
+from jetstream_sync.server import NatsServer
+
+V2 = 'feature_flags { js_ack_fc_v2: true }\njetstream { domain: "hub" }'
+
+
+@pytest.fixture
+def stream(js: JetStream, stream_name: str) -> Stream:
+    """A stream with five messages."""
+    stream = js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
+    for number in range(5):
+        js.publish(f"{stream_name}.{number % 2}", b"%d" % number)
+    return stream
+
+
+def test_metadata_says_where_a_message_stands(stream: Stream) -> None:
+    """Names, sequences and counts are those of the server."""
+    consumer = stream.create_consumer(durable_name="C", filter_subject=f"{stream.name}.0")
+    facts = [msg.metadata for msg in consumer.fetch(3)]
+    assert [each.stream for each in facts] == [stream.name] * 3
+    assert [each.consumer for each in facts] == ["C"] * 3
+    assert [each.domain for each in facts] == [None] * 3
+    assert [each.stream_seq for each in facts] == [1, 3, 5]
+    assert [each.consumer_seq for each in facts] == [1, 2, 3]
+    assert [each.num_delivered for each in facts] == [1, 1, 1]
+    assert [each.num_pending for each in facts] == [2, 1, 0]
+
+
+def test_the_time_is_exact_to_the_nanosecond(stream: Stream) -> None:
+    """``timestamp_ns`` is the time that the stream stored the message at, to the last digit."""
+    for msg in stream.create_consumer(durable_name="C").fetch(5):
+        stored = stream.get_msg(msg.metadata.stream_seq)
+        assert msg.metadata.timestamp_ns == time_to_ns(stored.time)
+        micros = timedelta(microseconds=msg.metadata.timestamp_ns // 1000)
+        assert msg.metadata.timestamp == datetime(1970, 1, 1, tzinfo=timezone.utc) + micros
+        assert abs(datetime.now(timezone.utc) - msg.metadata.timestamp) < timedelta(minutes=1)
+
+
+def test_a_redelivery_counts(stream: Stream) -> None:
+    """Each delivery has the next consumer sequence, and the count of deliveries grows."""
+    consumer = stream.create_consumer(durable_name="C")
+    msg = consumer.fetch(5)[0]
+    for count in range(2, 5):
+        msg.nak()
+        msg = consumer.next()
+        facts = msg.metadata
+        assert (facts.stream_seq, facts.num_delivered) == (1, count)
+        assert facts.consumer_seq == 4 + count
+
+
+@pytest.mark.server(">=2.14")
+def test_the_second_form_of_the_reply_is_read_and_answered() -> None:
+    """A server told to use ``$JS.ACK`` with domain and account: metadata and acks work the same."""
+    with NatsServer(config=V2) as server, jetstream_sync.connect(server.url) as nc:
+        js = nc.jetstream()
+        stream = js.create_stream(name="S", subjects=["s"], storage="memory")
+        for number in range(20):
+            js.publish("s", b"%d" % number)
+        consumer = stream.create_consumer(durable_name="C")
+        for number, msg in enumerate(consumer.fetch(10), 1):
+            assert len(msg.reply.split(".")) >= 11
+            facts = msg.metadata
+            assert (facts.stream, facts.consumer, facts.domain) == ("S", "C", "hub")
+            assert (facts.stream_seq, facts.consumer_seq) == (number, number)
+            assert (facts.num_delivered, facts.num_pending) == (1, 20 - number)
+            assert facts.timestamp_ns == time_to_ns(stream.get_msg(number).time)
+            msg.ack_sync()
+        assert consumer.info().ack_floor.stream_seq == 10
+        consumer.fetch(10)[0].nak()
+        assert consumer.next().metadata.num_delivered == 2
+        with stream.ordered_consumer().messages() as messages:
+            assert [int(messages.next(5).data) for _ in range(20)] == list(range(20))
+
+
+@pytest.mark.server(">=2.14")
+def test_the_second_form_without_a_domain() -> None:
+    """A server without a domain puts an underscore there, which stands for none."""
+    flags = "feature_flags { js_ack_fc_v2: true }"
+    with NatsServer(config=flags) as server, jetstream_sync.connect(server.url) as nc:
+        js = nc.jetstream()
+        stream = js.create_stream(name="S", subjects=["s"], storage="memory")
+        js.publish("s")
+        msg = stream.create_consumer(durable_name="C").next()
+    assert msg.reply.startswith("$JS.ACK._.")
+    assert msg.metadata.domain is None
+    assert msg.metadata.stream == "S"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"",
+        b"_INBOX.abc",
+        b"$JS.ACK.S.C.1.2.3.4",
+        b"$JS.ACK.S.C.1.2.3.4.x",
+        b"$JS.ACK.d.h.S.C.1.2.3.4",
+        b"$JS.FC.S.C.1.2.3.4.5",
+    ],
+)
+def test_other_messages_have_no_metadata(nc: Connection, reply: bytes) -> None:
+    """A reply subject that no stream sends is a `NotJSMessageError`."""
+    msg = JetStreamMsg((b"s", reply, b"", b""), nc._core)
+    with pytest.raises(NotJSMessageError):
+        _ = msg.metadata

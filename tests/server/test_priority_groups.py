@@ -1,0 +1,228 @@
+"""Priority groups: overflow, pinned clients, priorities (ADR-42)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from fix_threads import wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    Connection,
+    InvalidOptionError,
+    JetStream,
+    PinIDMismatchError,
+    PriorityPolicy,
+    PullConsumer,
+    Stream,
+)
+from jetstream_sync.server import NatsServer
+
+pytestmark = pytest.mark.server(">=2.11")
+
+
+def fill(js: JetStream, name: str, count: int) -> None:
+    """Store messages with their numbers as payloads."""
+    for number in range(count):
+        js.publish_async(name, b"%d" % number)
+    js.publish_async_completed(5)
+
+
+@pytest.fixture
+def stream(js: JetStream, stream_name: str) -> Stream:
+    """An empty stream."""
+    return js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
+
+
+@pytest.fixture
+def other(nats_server: NatsServer) -> Iterator[Connection]:
+    """Another client of the same server."""
+    with jetstream_sync.connect(nats_server.url) as nc:
+        yield nc
+
+
+@pytest.fixture
+def overflow(stream: Stream) -> PullConsumer:
+    """A consumer whose groups serve some only when there is much to do."""
+    return stream.create_consumer(
+        durable_name="O", priority_policy=PriorityPolicy.OVERFLOW, priority_groups=["A"]
+    )
+
+
+@pytest.fixture
+def pinned(stream: Stream) -> PullConsumer:
+    """A consumer that serves one client at a time."""
+    return stream.create_consumer(
+        durable_name="P",
+        priority_policy=PriorityPolicy.PINNED_CLIENT,
+        priority_groups=["A"],
+        priority_timeout=timedelta(seconds=2),
+    )
+
+
+def test_the_group_is_checked_locally(
+    overflow: PullConsumer, stream: Stream, nc: Connection
+) -> None:
+    """A missing or unknown group is refused where the call is made; so is one that is not wanted."""
+    plain = stream.create_consumer(durable_name="N")
+    sent = nc.stats["out_msgs"]
+    for options in ({}, {"group": "B"}):
+        for call in (
+            lambda given: overflow.fetch(1, **given),
+            lambda given: overflow.fetch_no_wait(1, **given),
+            lambda given: overflow.next(**given),
+            lambda given: overflow.messages(**given),
+            lambda given: overflow.consume(print, **given),
+        ):
+            with pytest.raises(InvalidOptionError) as caught:
+                call(options)
+            assert caught.value.option == "group"
+    with pytest.raises(InvalidOptionError):
+        plain.fetch(1, group="A")
+    for wrong in ({"min_pending": -1}, {"min_ack_pending": True}, {"priority": 10}):
+        with pytest.raises(InvalidOptionError):
+            overflow.fetch(1, group="A", **wrong)
+    assert nc.stats["out_msgs"] == sent
+
+
+def test_overflow_serves_only_above_the_pending_messages(
+    js: JetStream, stream: Stream, overflow: PullConsumer
+) -> None:
+    """With ``min_pending`` messages come only while at least so many are left."""
+    fill(js, stream.name, 10)
+    assert overflow.fetch(5, timeout=0.2, group="A", min_pending=11) == []
+    got = overflow.fetch(10, timeout=0.3, group="A", min_pending=6)
+    assert [int(msg.data) for msg in got] == [0, 1, 2, 3, 4]
+    assert [int(msg.data) for msg in overflow.fetch(5, group="A")] == [5, 6, 7, 8, 9]
+
+
+def test_overflow_serves_only_above_the_unacknowledged_messages(
+    js: JetStream, stream: Stream, overflow: PullConsumer
+) -> None:
+    """With ``min_ack_pending`` messages come only while so many await their acknowledgement."""
+    fill(js, stream.name, 10)
+    assert overflow.fetch(1, timeout=0.2, group="A", min_ack_pending=3) == []
+    assert len(overflow.fetch(3, group="A")) == 3
+    got = overflow.fetch(2, timeout=2, group="A", min_ack_pending=3)
+    assert [int(msg.data) for msg in got] == [3, 4]
+
+
+def test_overflow_works_for_pulls_that_go_on(
+    js: JetStream, stream: Stream, overflow: PullConsumer
+) -> None:
+    """An iterator with ``min_pending`` takes what is above it and leaves the rest."""
+    fill(js, stream.name, 20)
+    with overflow.messages(group="A", min_pending=11, max_messages=4) as messages:
+        got = []
+        for _ in range(10):
+            msg = messages.next(2)
+            msg.ack()
+            got.append(int(msg.data))
+        assert got == list(range(10))
+        with pytest.raises(jetstream_sync.TimeoutError):
+            messages.next(0.2)
+    assert overflow.info().num_pending == 10
+
+
+def test_one_client_is_pinned(
+    js: JetStream, stream: Stream, pinned: PullConsumer, other: Connection
+) -> None:
+    """The first client gets the pin, learns its id from the message, and others get nothing."""
+    fill(js, stream.name, 20)
+    first = pinned.next(2, group="A")
+    assert first.headers is not None
+    pin = first.headers["Nats-Pin-Id"]
+    same = other.jetstream().get_consumer(stream.name, "P")
+    assert same.fetch(1, timeout=0.3, group="A") == []
+    again = pinned.fetch(3, timeout=2, group="A")
+    assert [int(msg.data) for msg in again] == [1, 2, 3]
+    assert {msg.headers["Nats-Pin-Id"] for msg in again if msg.headers} == {pin}
+
+
+def test_a_client_that_lost_the_pin_is_told_and_may_ask_again(
+    js: JetStream, stream: Stream, pinned: PullConsumer, other: Connection
+) -> None:
+    """With another client's pin in force a fetch is a `PinIDMismatchError`; the next one waits."""
+    fill(js, stream.name, 20)
+    pinned.next(2, group="A")
+    same = other.jetstream().get_consumer(stream.name, "P")
+    # The pin goes to the other client when the first one was silent for the priority_timeout.
+    assert int(same.next(10, group="A").data) == 1
+    with pytest.raises(PinIDMismatchError) as caught:
+        pinned.fetch(1, timeout=2, group="A")
+    assert caught.value.code == 423
+    assert pinned.fetch(1, timeout=0.3, group="A") == []
+    # And when that one is silent, it is the first one's turn again.
+    assert int(pinned.next(10, group="A").data) == 2
+
+
+def test_an_iterator_takes_over_a_pin(
+    js: JetStream, stream: Stream, pinned: PullConsumer, other: Connection
+) -> None:
+    """Two iterators: one is served; when it stops the other one takes over, and loses nothing."""
+    fill(js, stream.name, 40)
+    same = other.jetstream().get_consumer(stream.name, "P")
+    got: list[int] = []
+    with pinned.messages(group="A", max_messages=4) as first:
+        got += [int(first.next(2).data) for _ in range(10)]
+        with same.messages(group="A", max_messages=4) as second:
+            with pytest.raises(jetstream_sync.TimeoutError):
+                second.next(0.3)
+            got += [int(first.next(2).data) for _ in range(10)]
+            assert got == list(range(20))
+            first.drain()
+            got += [int(msg.data) for msg in first]
+            while len(got) < 40:
+                got.append(int(second.next(10).data))
+    assert got == list(range(40))
+
+
+def test_an_iterator_survives_the_loss_of_its_pin(
+    js: JetStream, stream: Stream, pinned: PullConsumer, other: Connection
+) -> None:
+    """An iterator that is told that its pin is another's asks again without one."""
+    fill(js, stream.name, 40)
+    same = other.jetstream().get_consumer(stream.name, "P")
+    with pinned.messages(group="A", max_messages=2, expires=1) as messages:
+        assert int(messages.next(2).data) == 0
+        began = time.monotonic()
+        # Nobody takes messages here meanwhile, so nothing is asked for, and the pin goes over.
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(same.next, 15, None, group="A")
+            taken = int(waiting.result(20).data)
+        assert time.monotonic() - began > 1
+        seen: set[int] = set()
+        give_up = time.monotonic() + 15
+        while len(seen) < 10 and time.monotonic() < give_up:
+            try:
+                msg = messages.next(1)
+            except jetstream_sync.TimeoutError:
+                continue
+            msg.ack()
+            seen.add(int(msg.data))
+        assert len(seen) == 10
+        assert taken not in seen
+        assert not messages.closed
+
+
+@pytest.mark.server(">=2.12")
+def test_lower_priorities_are_served_first(
+    js: JetStream, stream: Stream, other: Connection
+) -> None:
+    """With policy ``prioritized`` waiting clients are served by their numbers, not by their turn."""
+    consumer = stream.create_consumer(
+        durable_name="R", priority_policy=PriorityPolicy.PRIORITIZED, priority_groups=["A"]
+    )
+    same = other.jetstream().get_consumer(stream.name, "R")
+    with ThreadPoolExecutor(2) as pool:
+        late = pool.submit(consumer.fetch, 2, 10, None, None, group="A", priority=5)
+        wait_until(lambda: consumer.info().num_waiting == 1)
+        early = pool.submit(same.fetch, 2, 10, None, None, group="A", priority=1)
+        wait_until(lambda: consumer.info().num_waiting == 2)
+        fill(js, stream.name, 4)
+        assert [int(msg.data) for msg in early.result(5)] == [0, 1]
+        assert [int(msg.data) for msg in late.result(5)] == [2, 3]
