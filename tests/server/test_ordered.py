@@ -573,7 +573,7 @@ def test_bad_fetches_are_refused(stream: Stream) -> None:
     ordered = stream.ordered_consumer()
     for options in ({}, {"batch": 0}, {"batch": 1, "timeout": 0}, {"batch": 1, "timeout": -1}):
         with pytest.raises(InvalidOptionError):
-            ordered.fetch(**options)  # type: ignore[arg-type]
+            ordered.fetch(**options)
 
 
 def test_consume_calls_back_in_order_over_resets(js: JetStream, stream: Stream) -> None:
