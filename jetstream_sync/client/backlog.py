@@ -36,6 +36,11 @@ class Backlog:
         self._batches: deque[tuple[int, int]] = deque()
         self.pending_bytes = 0
 
+    @property
+    def admitted(self) -> int:
+        """Messages that were let in so far."""
+        return self._put
+
     def admit(self, deliveries: list[Delivery], waiting: int) -> int:
         """
         Say how many of these messages may be put in, and count them.

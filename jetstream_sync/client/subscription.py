@@ -69,6 +69,10 @@ class Subscription:
         self._backlog = Backlog(msgs_limit, bytes_limit)
         self._dropped = 0
         self._slow = False
+        # Held while messages are put in, and while those above a limit are taken out again.
+        self._intake = threading.Lock()
+        # The limit that had been reached when unsubscribe() was called; 0: none.
+        self._limit = 0
         self._thread: threading.Thread | None = None
         # Set when the callback has had its last message.
         self._done = threading.Event()
@@ -163,7 +167,8 @@ class Subscription:
 
         Args:
             limit: messages, counted from the subscription's start, after which it ends by itself,
-                also across reconnects; 0: it ends now, and what waits unread is dropped.
+                also across reconnects; when more have come already, those above it that wait
+                unread are dropped; 0: it ends now, and all that waits unread is dropped.
 
         Raises:
             BadSubscriptionError: it has ended before.
@@ -177,8 +182,21 @@ class Subscription:
         self._core.remove_interest(self._interest, limit)
         if not limit:
             self._mailbox.items.clear()
+        elif limit <= self._interest.delivered:
+            self._drop_above(limit)
         if limit <= self._interest.delivered:
             self.ended(BadSubscriptionError("the subscription was ended by unsubscribe()"))
+
+    def _drop_above(self, limit: int) -> None:
+        """Drop what waits unread and is not among the first ``limit`` messages."""
+        items = self._mailbox.items
+        with self._intake:
+            self._limit = limit
+            try:
+                for _ in range(self._backlog.admitted - limit):
+                    items.pop()
+            except IndexError:  # the others are read
+                pass
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """
@@ -229,12 +247,16 @@ class Subscription:
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Take messages from the reader; what is above the limits is dropped, and told of."""
-        fitting = self._backlog.admit(deliveries, len(self._mailbox))
-        if fitting == len(deliveries):
-            self._slow = False
-            self._mailbox.put(deliveries, fitting)
-            return
-        self._mailbox.put(deliveries[:fitting], fitting)
+        with self._intake:
+            if self._limit:
+                # They were on their way to us while unsubscribe() was called.
+                deliveries = deliveries[: max(0, self._limit - self._backlog.admitted)]
+            fitting = self._backlog.admit(deliveries, len(self._mailbox))
+            if fitting == len(deliveries):
+                self._slow = False
+                self._mailbox.put(deliveries, fitting)
+                return
+            self._mailbox.put(deliveries[:fitting], fitting)
         self._dropped += len(deliveries) - fitting
         if not self._slow:
             # Told once for each time that it falls behind, not for each message.

@@ -1,0 +1,629 @@
+"""Messages as they are published and as they arrive: contents, subjects, readers, limits."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+
+import pytest
+from fix_threads import wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    BadSubjectError,
+    BadSubscriptionError,
+    Connection,
+    Headers,
+    InvalidArgumentError,
+    InvalidHeaderError,
+    InvalidOptionError,
+    MaxPayloadError,
+    Msg,
+    SlowConsumerError,
+    Subscription,
+    SubscriptionError,
+    TimeoutError,
+)
+from jetstream_sync.server import NatsServer
+
+EVERY_BYTE = bytes(range(256))
+
+
+@pytest.fixture
+def subject() -> str:
+    """A subject that no other test uses."""
+    return f"core.{uuid.uuid4().hex}"
+
+
+def somebody_is_in(function: str) -> bool:
+    """Say whether a thread is inside the function of that name."""
+    for frame in sys._current_frames().values():
+        at = frame
+        while at is not None:
+            if at.f_code.co_name == function and "jetstream_sync" in at.f_code.co_filename:
+                return True
+            at = at.f_back
+    return False
+
+
+def read(sub: Subscription, count: int) -> list[bytes]:
+    return [sub.next_msg(5).data for _ in range(count)]
+
+
+class Reports:
+    """What a connection reports, complete once it is closed."""
+
+    def __init__(self, server: NatsServer) -> None:
+        self.errors: list[Exception] = []
+        self._closed = threading.Event()
+        self.nc = jetstream_sync.connect(
+            server.url, error_cb=self.errors.append, closed_cb=self._closed.set
+        )
+
+    def after_close(self) -> list[Exception]:
+        self.nc.close()
+        assert self._closed.wait(5)  # it is the last call, behind every error
+        return self.errors
+
+
+@pytest.fixture
+def reports(nats_server: NatsServer):
+    """A connection whose errors are kept."""
+    reports = Reports(nats_server)
+    yield reports
+    reports.nc.close()
+
+
+# --- contents -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"x",
+        b"\r\n",
+        b"a\r\nb\r\n",
+        b"\x00",
+        EVERY_BYTE,
+        b"MSG foo 1 3\r\nabc\r\n",
+        b"\r\nPING\r\n-ERR 'x'\r\n",
+        "grüße 日本 🚀".encode(),
+    ],
+)
+@pytest.mark.parametrize("headers", [None, {"A": "b"}])
+def test_a_payload_arrives_as_it_was_sent(
+    nc: Connection, subject: str, payload: bytes, headers: dict[str, str] | None
+) -> None:
+    """A payload may be any bytes, none at all and such that look like the protocol, too."""
+    with nc.subscribe(subject) as sub:
+        nc.publish(subject, payload, headers=headers)
+        nc.publish(subject, b"next")
+        msg = sub.next_msg(5)
+        assert (msg.data, msg.subject, msg.reply) == (payload, subject, "")
+        assert msg.headers == headers
+        assert sub.next_msg(5).data == b"next"
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_every_bytes_like_payload_can_be_sent(nc: Connection, subject: str, kind: type) -> None:
+    """A payload is bytes, a bytearray or a memoryview, and arrives as bytes."""
+    with nc.subscribe(subject) as sub:
+        nc.publish(subject, kind(EVERY_BYTE))
+        data = sub.next_msg(5).data
+        assert data == EVERY_BYTE
+        assert type(data) is bytes
+
+
+def test_a_payload_is_taken_as_it_is_when_published(nc: Connection, subject: str) -> None:
+    """A buffer that is changed after `publish` does not change the message."""
+    buffer = bytearray(b"before")
+    with nc.subscribe(subject) as sub:
+        nc.publish(subject, buffer)
+        buffer[:] = b"after!"
+        assert sub.next_msg(5).data == b"before"
+
+
+@pytest.mark.parametrize("payload", ["text", 5, None, ["a"]])
+def test_other_payloads_are_refused(nc: Connection, subject: str, payload: object) -> None:
+    """A str or anything else that is not bytes is refused, and the connection goes on."""
+    with nc.subscribe(subject) as sub:
+        with pytest.raises(InvalidArgumentError, match="bytes"):
+            nc.publish(subject, payload)  # type: ignore[arg-type]
+        nc.publish(subject, b"good")
+        assert sub.next_msg(5).data == b"good"
+
+
+def test_headers_arrive_with_all_values(nc: Connection, subject: str) -> None:
+    """Headers keep every value in order, in UTF-8, under a name in any case."""
+    headers = Headers([("Many", "one"), ("Many", "two"), ("Text", "grüße 日本 🚀"), ("Empty", "")])
+    with nc.subscribe(subject) as sub:
+        nc.publish(subject, b"data", headers=headers)
+        nc.publish(subject, b"", headers={"Many": ["1", "2", "3"]})
+        msg = sub.next_msg(5)
+        assert msg.headers is not None
+        assert msg.data == b"data"
+        assert msg.headers.get_all("many") == ["one", "two"]
+        assert msg.headers["TEXT"] == "grüße 日本 🚀"
+        assert msg.headers["Empty"] == ""
+        assert list(msg.headers) == ["Many", "Text", "Empty"]
+        again = sub.next_msg(5).headers
+        assert again is not None
+        assert again.get_all("Many") == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("headers", [None, {"A": "b"}])
+def test_the_reply_subject_arrives(
+    nc: Connection, subject: str, headers: dict[str, str] | None
+) -> None:
+    """A message carries the reply subject, and `respond()` publishes to it."""
+    with nc.subscribe(subject) as sub, nc.subscribe(f"{subject}.answer") as answers:
+        nc.publish(subject, b"question", f"{subject}.answer", headers)
+        msg = sub.next_msg(5)
+        assert msg.reply == f"{subject}.answer"
+        msg.respond(b"answer", headers)
+        answer = answers.next_msg(5)
+        assert (answer.data, answer.headers) == (b"answer", headers)
+
+
+def test_too_large_messages_are_refused_here(nc: Connection, subject: str) -> None:
+    """A message above ``max_payload``, headers included, is refused and nothing of it is sent."""
+    block = len(b"NATS/1.0\r\nA: b\r\n\r\n")
+    with nc.subscribe(subject) as sub:
+        for size, headers in ((nc.max_payload + 1, None), (nc.max_payload + 1 - block, {"A": "b"})):
+            with pytest.raises(MaxPayloadError) as caught:
+                nc.publish(subject, bytes(size), headers=headers)
+            assert caught.value.size == nc.max_payload + 1
+            assert caught.value.max_payload == nc.max_payload
+        nc.publish(subject, b"small")
+        assert sub.next_msg(5).data == b"small"
+    assert nc.stats["errors_received"] == 0
+
+
+def test_the_largest_messages_arrive(nc: Connection, subject: str) -> None:
+    """Messages of exactly ``max_payload`` bytes arrive whole, with headers and without."""
+    block = len(b"NATS/1.0\r\nA: b\r\n\r\n")
+    pattern = EVERY_BYTE * (nc.max_payload // 256 + 1)
+    with nc.subscribe(subject) as sub:
+        for _ in range(5):
+            nc.publish(subject, pattern[: nc.max_payload])
+            nc.publish(subject, pattern[: nc.max_payload - block], headers={"A": "b"})
+        for _ in range(5):
+            assert sub.next_msg(10).data == pattern[: nc.max_payload]
+            assert sub.next_msg(10).data == pattern[: nc.max_payload - block]
+
+
+# --- what can not be sent -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["", ".", "a.", ".a", "a..b", "a b", "a\tb", "a\r\nPING", "a.*", "*", "a.>", ">", "\udc00x"],
+)
+def test_bad_subjects_are_refused(nc: Connection, subject: str, bad: str) -> None:
+    """A subject that can not be published to is refused, and the connection goes on."""
+    with nc.subscribe(subject) as sub:
+        with pytest.raises(BadSubjectError):
+            nc.publish(bad, b"x")
+        if bad:
+            with pytest.raises(BadSubjectError):
+                nc.publish(subject, b"x", reply=bad)
+        nc.publish(subject, b"good")
+        assert sub.next_msg(5).data == b"good"
+    assert nc.stats["errors_received"] == 0
+
+
+@pytest.mark.parametrize("bad", ["", "a..b", "a b", "a\r\nPING", "a.>.b", ">.a"])
+def test_bad_subjects_can_not_be_subscribed_to(nc: Connection, bad: str) -> None:
+    """A pattern or a queue group that is not well formed is refused, and the connection goes on."""
+    with pytest.raises(BadSubjectError):
+        nc.subscribe(bad)
+    with pytest.raises(BadSubjectError):
+        nc.subscribe("fine", queue="not fine")
+    nc.flush(5)
+    assert nc.stats["errors_received"] == 0
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"A": "x\r\ny"},
+        {"A": "x\n"},
+        {"A\r\nB": "x"},
+        {"A:": "x"},
+        {"": "x"},
+        {"A": 5},
+        {"A B": "x"},
+    ],
+)
+def test_bad_headers_are_refused(nc: Connection, subject: str, bad: dict[str, str]) -> None:
+    """A line break or another thing that no header may have is refused, and the connection goes on."""
+    with nc.subscribe(subject) as sub:
+        with pytest.raises(InvalidHeaderError):
+            nc.publish(subject, b"x", headers=bad)
+        nc.publish(subject, b"good", headers={"A": "b"})
+        assert sub.next_msg(5).data == b"good"
+    assert nc.stats["errors_received"] == 0
+
+
+# --- who gets what ------------------------------------------------------------------------------
+
+
+def test_wildcards(nc: Connection, subject: str) -> None:
+    """``*`` stands for one token anywhere, and a final ``>`` for one or more."""
+    star, tail = nc.subscribe(f"{subject}.*.x"), nc.subscribe(f"{subject}.>")
+    for end in ("a.x", "b.x", "a.y", "a.b.x", "a"):
+        nc.publish(f"{subject}.{end}", end.encode())
+    nc.publish(subject, b"none")
+    nc.flush(5)
+    assert read(star, star.pending_msgs) == [b"a.x", b"b.x"]
+    assert read(tail, tail.pending_msgs) == [b"a.x", b"b.x", b"a.y", b"a.b.x", b"a"]
+
+
+def test_a_queue_group_shares_the_messages(
+    nc: Connection, nats_server: NatsServer, subject: str
+) -> None:
+    """Each message goes to one member of a queue group, and to everybody outside of it."""
+    with jetstream_sync.connect(nats_server.url) as other:
+        members = [each.subscribe(subject, "workers") for each in (nc, nc, other, other)]
+        alone = nc.subscribe(subject)
+        other.flush(5)
+        nc.flush(5)
+        for number in range(400):
+            nc.publish(subject, b"%d" % number)
+        nc.flush(5)
+        other.flush(5)
+        shares = [read(member, member.pending_msgs) for member in members]
+        wanted = [b"%d" % number for number in range(400)]
+        assert sorted(chain(*shares)) == sorted(wanted)
+        assert sum(1 for share in shares if share) > 1
+        assert read(alone, 400) == wanted
+
+
+def test_no_echo(nc: Connection, nats_server: NatsServer, subject: str) -> None:
+    """With ``no_echo`` a connection gets what others publish, and not what it publishes itself."""
+    with jetstream_sync.connect(nats_server.url, no_echo=True) as deaf:
+        sub = deaf.subscribe(subject)
+        deaf.publish(subject, b"own")
+        deaf.flush(5)
+        nc.publish(subject, b"other")
+        assert sub.next_msg(5).data == b"other"
+
+
+def test_ten_thousand_subscriptions(nc: Connection, subject: str) -> None:
+    """A connection may have 10,000 subscriptions, and each gets its own messages."""
+    subs = [nc.subscribe(f"{subject}.{number}") for number in range(10_000)]
+    for number in range(10_000):
+        nc.publish(f"{subject}.{number}", b"%d" % number)
+    nc.flush(20)
+    for number, sub in enumerate(subs):
+        assert sub.next_msg(5).data == b"%d" % number
+        assert sub.pending_msgs == 0
+    assert len({sub.sid for sub in subs}) == 10_000
+
+
+def test_a_hundred_thousand_messages_in_order(nc: Connection, subject: str) -> None:
+    """The messages of one publisher arrive in order, and none is missing."""
+    with nc.subscribe(subject) as sub:
+        for number in range(100_000):
+            nc.publish(subject, b"%d" % number)
+        assert read(sub, 100_000) == [b"%d" % number for number in range(100_000)]
+
+
+def test_threads_publish_through_one_connection(nc: Connection, subject: str) -> None:
+    """Threads may share a connection: everything arrives once, each thread's messages in order."""
+    sub = nc.subscribe(subject)
+
+    def publish(thread: int) -> None:
+        for number in range(2_000):
+            headers = {"Thread": str(thread)} if number % 3 == 0 else None
+            nc.publish(subject, b"%d %d" % (thread, number), headers=headers)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(publish, range(8)))
+    got: dict[int, list[int]] = {thread: [] for thread in range(8)}
+    for data in read(sub, 16_000):
+        thread, number = data.split()
+        got[int(thread)].append(int(number))
+    assert got == {thread: list(range(2_000)) for thread in range(8)}
+    assert sub.pending_msgs == 0
+
+
+def test_stats_count_messages_and_bytes(nats_server: NatsServer, subject: str) -> None:
+    """The statistics count messages, and the bytes of headers and payloads, in and out."""
+    block = len(b"NATS/1.0\r\nA: b\r\n\r\n")
+    with jetstream_sync.connect(nats_server.url) as nc:
+        first, second = nc.subscribe(subject), nc.subscribe(subject)
+        nc.publish(subject, b"12345")
+        nc.publish(subject, b"123", headers={"A": "b"})
+        nc.publish(f"{subject}.nobody", bytes(100))
+        nc.flush(5)
+        stats = nc.stats
+        assert (stats["out_msgs"], stats["out_bytes"]) == (3, 5 + 3 + block + 100)
+        assert (stats["in_msgs"], stats["in_bytes"]) == (4, 2 * (5 + 3 + block))
+        assert (stats["reconnects"], stats["errors_received"]) == (0, 0)
+        assert (first.delivered, second.pending_msgs) == (2, 2)
+        assert first.pending_bytes == 5 + 3 + block
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout", [0, 0.05])
+def test_next_msg_gives_up_in_time(nc: Connection, subject: str, timeout: float) -> None:
+    """Without a message `next_msg` raises our `TimeoutError`, the built-in one, too, in time."""
+    with nc.subscribe(subject) as sub:
+        began = time.monotonic()
+        with pytest.raises(TimeoutError) as caught:
+            sub.next_msg(timeout)
+        assert timeout <= time.monotonic() - began < timeout + 0.5
+        assert isinstance(caught.value, builtins.TimeoutError)
+        assert isinstance(caught.value, jetstream_sync.Error)
+
+
+def test_next_msg_with_timeout_0_takes_what_is_there(nc: Connection, subject: str) -> None:
+    """A timeout of 0 looks once, and finds what has arrived."""
+    with nc.subscribe(subject) as sub:
+        nc.publish(subject, b"here")
+        nc.flush(5)
+        assert sub.next_msg(0).data == b"here"
+
+
+@pytest.mark.parametrize("timeout", [None, 20])
+def test_a_message_wakes_who_waits(nc: Connection, subject: str, timeout: float | None) -> None:
+    """A thread that waits gets the message that another thread publishes, at once."""
+    with nc.subscribe(subject) as sub, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(sub.next_msg, timeout)
+        wait_until(lambda: somebody_is_in("next_msg"))
+        assert not waiting.done()
+        nc.publish(subject, b"news")
+        assert waiting.result(5).data == b"news"
+
+
+def test_unsubscribing_ends_reading(nc: Connection, subject: str) -> None:
+    """`unsubscribe` ends iterations, wakes who waits, and drops what was not read."""
+    sub = nc.subscribe(subject)
+    with ThreadPoolExecutor(2) as pool:
+        iterating = pool.submit(lambda: [msg.data for msg in sub])
+        wait_until(lambda: somebody_is_in("__iter__"))
+        waiting = pool.submit(sub.next_msg, None)
+        wait_until(lambda: somebody_is_in("next_msg"))
+        sub.unsubscribe()
+        assert iterating.result(5) == []
+        with pytest.raises(BadSubscriptionError):
+            waiting.result(5)
+    assert not sub.is_valid
+    with pytest.raises(BadSubscriptionError):
+        sub.next_msg(0)
+    with pytest.raises(BadSubscriptionError):
+        sub.unsubscribe()
+    dropped = nc.subscribe(subject)
+    nc.publish(subject, b"unread")
+    nc.flush(5)
+    dropped.unsubscribe()
+    assert list(dropped) == []
+
+
+@pytest.mark.parametrize("how", ["drain", "close", "sub.drain"])
+def test_an_iteration_ends_with_its_messages(
+    nats_server: NatsServer, subject: str, how: str
+) -> None:
+    """Closing and draining end an iteration quietly, after what had arrived."""
+    nc = jetstream_sync.connect(nats_server.url)
+    sub = nc.subscribe(subject)
+    for number in range(10):
+        nc.publish(subject, b"%d" % number)
+    nc.flush(5)
+    with ThreadPoolExecutor(1) as pool:
+        iterating = pool.submit(lambda: [msg.data for msg in sub])
+        wait_until(lambda: sub.pending_msgs == 0)
+        {"drain": nc.drain, "close": nc.close, "sub.drain": sub.drain}[how]()
+        assert iterating.result(5) == [b"%d" % number for number in range(10)]
+    nc.close()
+
+
+def test_unsubscribing_after_a_number_of_messages(nc: Connection, subject: str) -> None:
+    """With a limit, exactly so many messages are read, counted from the start."""
+    sub = nc.subscribe(subject)
+    nc.publish(subject, b"0")
+    assert sub.next_msg(5).data == b"0"
+    sub.unsubscribe(5)
+    assert sub.is_valid
+    for number in range(1, 20):
+        nc.publish(subject, b"%d" % number)
+    nc.flush(5)
+    assert [msg.data for msg in sub] == [b"1", b"2", b"3", b"4"]
+    assert not sub.is_valid
+    with pytest.raises(BadSubscriptionError):
+        sub.next_msg(0)
+
+
+@pytest.mark.parametrize("taken", [0, 2, 5, 7])
+def test_a_limit_below_what_is_buffered(nc: Connection, subject: str, taken: int) -> None:
+    """A limit holds for messages that have arrived already, too; what is above it is dropped."""
+    sub = nc.subscribe(subject)
+    for number in range(10):
+        nc.publish(subject, b"%d" % number)
+    nc.flush(5)
+    read(sub, taken)
+    sub.unsubscribe(5)
+    assert [msg.data for msg in sub] == [b"%d" % number for number in range(taken, 5)]
+
+
+def test_a_limit_below_0_is_refused(nc: Connection, subject: str) -> None:
+    """A negative limit is refused, and the subscription goes on."""
+    with nc.subscribe(subject) as sub:
+        with pytest.raises(InvalidOptionError):
+            sub.unsubscribe(-1)
+        nc.publish(subject, b"x")
+        assert sub.next_msg(5).data == b"x"
+
+
+def test_threads_read_one_subscription(nc: Connection, subject: str) -> None:
+    """Several threads may read one subscription, and each message goes to one of them."""
+    sub = nc.subscribe(subject)
+    sub.unsubscribe(4_000)
+    with ThreadPoolExecutor(4) as pool:
+        readers = [pool.submit(lambda: [int(msg.data) for msg in sub]) for _ in range(4)]
+        for number in range(4_000):
+            nc.publish(subject, b"%d" % number)
+        shares = [reader.result(20) for reader in readers]
+    assert Counter(chain(*shares)) == Counter(range(4_000))
+    assert all(share == sorted(share) for share in shares)
+
+
+# --- callbacks ----------------------------------------------------------------------------------
+
+
+def test_callbacks_run_on_a_thread_of_their_own(nc: Connection, subject: str) -> None:
+    """The callback of a subscription runs on one thread, which is named after the subject."""
+    threads: list[threading.Thread] = []
+    data: list[bytes] = []
+
+    def took(msg: Msg) -> None:
+        threads.append(threading.current_thread())
+        data.append(msg.data)
+
+    sub = nc.subscribe(subject, cb=took)
+    for number in range(100):
+        nc.publish(subject, b"%d" % number)
+    wait_until(lambda: len(data) == 100)
+    assert data == [b"%d" % number for number in range(100)]
+    assert {thread.name for thread in threads} == {f"nats-subscription-{subject}"}
+    assert len(set(threads)) == 1
+    sub.unsubscribe()
+    wait_until(lambda: not threads[0].is_alive())
+
+
+def test_a_slow_callback_holds_up_no_other(nc: Connection, subject: str) -> None:
+    """While one callback is busy, other subscriptions get their messages."""
+    go_on = threading.Event()
+    got: list[bytes] = []
+    nc.subscribe(f"{subject}.slow", cb=lambda _: go_on.wait(10))
+    nc.subscribe(f"{subject}.fast", cb=lambda msg: got.append(msg.data))
+    nc.publish(f"{subject}.slow", b"")
+    nc.publish(f"{subject}.fast", b"x")
+    try:
+        wait_until(lambda: got == [b"x"])
+    finally:
+        go_on.set()
+
+
+def test_a_callback_that_raises_is_reported(reports: Reports, subject: str) -> None:
+    """An error of a callback goes to ``error_cb``, and the next message to the callback."""
+    got: list[bytes] = []
+
+    def raises(msg: Msg) -> None:
+        got.append(msg.data)
+        raise ZeroDivisionError(msg.data)
+
+    reports.nc.subscribe(subject, cb=raises)
+    reports.nc.publish(subject, b"1")
+    reports.nc.publish(subject, b"2")
+    reports.nc.drain()
+    assert got == [b"1", b"2"]
+    errors = reports.after_close()
+    assert [type(error) for error in errors] == [ZeroDivisionError] * 2
+    assert [error.args for error in errors] == [(b"1",), (b"2",)]
+
+
+def test_with_a_callback_nobody_else_reads(nc: Connection, subject: str) -> None:
+    """`next_msg` and iterating are refused where a callback gets the messages."""
+    sub = nc.subscribe(subject, cb=lambda _: None)
+    with pytest.raises(SubscriptionError, match="callback"):
+        sub.next_msg(0)
+    with pytest.raises(SubscriptionError, match="callback"):
+        next(iter(sub))
+
+
+# --- slow consumers -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limits", [(10, 0), (0, 1_000), (10, 1_000), (10, -1)])
+def test_a_slow_consumer_loses_messages(
+    reports: Reports, subject: str, limits: tuple[int, int]
+) -> None:
+    """Above a limit messages are dropped and counted, told of once each time it falls behind."""
+    nc = reports.nc
+    sub = nc.subscribe(subject, pending_msgs_limit=limits[0], pending_bytes_limit=limits[1])
+    other = nc.subscribe(subject)
+    for episode in (1, 2):
+        for number in range(50):
+            nc.publish(subject, b"%0100d" % number)
+            nc.flush(5)  # so that the messages come one by one
+        assert (sub.pending_msgs, sub.dropped) == (10, 40 * episode)
+        assert [int(data) for data in read(sub, 10)] == list(range(10))
+        # It has caught up.
+        nc.publish(subject, b"caught up")
+        assert sub.next_msg(5).data == b"caught up"
+    assert sub.delivered == 2 * 51
+    assert len(read(other, 2 * 51)) == 2 * 51
+    errors = reports.after_close()
+    assert [type(error) for error in errors] == [SlowConsumerError] * 2
+    assert all(isinstance(e, SlowConsumerError) and e.subject == subject for e in errors)
+    assert all(isinstance(e, SlowConsumerError) and e.sid == sub.sid for e in errors)
+
+
+def test_headers_count_as_pending_bytes(nc: Connection, subject: str) -> None:
+    """The limit of bytes is for headers and payloads together."""
+    block = len(b"NATS/1.0\r\nA: b\r\n\r\n")
+    sub = nc.subscribe(subject, pending_msgs_limit=0, pending_bytes_limit=2 * (block + 10))
+    for _ in range(3):
+        nc.publish(subject, bytes(10), headers={"A": "b"})
+    nc.flush(5)
+    assert (sub.pending_msgs, sub.dropped) == (2, 1)
+    assert sub.pending_bytes == 2 * (block + 10)
+
+
+def test_a_burst_fills_a_subscription_to_its_limit(reports: Reports, subject: str) -> None:
+    """However many messages come at once, the first ones up to the limit are kept."""
+    nc = reports.nc
+    sub = nc.subscribe(subject, pending_msgs_limit=10)
+    for number in range(5_000):
+        nc.publish(subject, b"%d" % number)
+    nc.flush(10)
+    assert (sub.pending_msgs, sub.dropped) == (10, 4_990)
+    assert read(sub, 10) == [b"%d" % number for number in range(10)]
+    assert [type(error) for error in reports.after_close()] == [SlowConsumerError]
+
+
+def test_a_slow_callback_loses_messages(reports: Reports, subject: str) -> None:
+    """The limits hold for what waits for a callback, too."""
+    nc = reports.nc
+    go_on, began = threading.Event(), threading.Event()
+    got: list[bytes] = []
+
+    def slow(msg: Msg) -> None:
+        began.set()
+        go_on.wait(10)
+        got.append(msg.data)
+
+    sub = nc.subscribe(subject, cb=slow, pending_msgs_limit=3)
+    try:
+        nc.publish(subject, b"0")
+        assert began.wait(5)
+        for number in range(1, 10):
+            nc.publish(subject, b"%d" % number)
+        nc.flush(5)
+        assert (sub.pending_msgs, sub.dropped) == (3, 6)
+    finally:
+        go_on.set()
+    nc.drain()
+    assert got == [b"0", b"1", b"2", b"3"]
+    assert [type(error) for error in reports.after_close()] == [SlowConsumerError]
+
+
+def test_limits_of_0_are_none(nc: Connection, subject: str) -> None:
+    """With limits of 0 nothing is ever dropped, not even above the default number."""
+    count = 512 * 1024 + 1_000
+    sub = nc.subscribe(subject, pending_msgs_limit=0, pending_bytes_limit=0)
+    for _ in range(count):
+        nc.publish(subject)
+    nc.flush(30)
+    assert (sub.pending_msgs, sub.dropped) == (count, 0)
