@@ -1,0 +1,250 @@
+"""Requests: each gets its own answer, or an error that says why there is none."""
+
+from __future__ import annotations
+
+import builtins
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from fix_threads import wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    BadSubjectError,
+    Connection,
+    ConnectionClosedError,
+    Error,
+    InvalidHeaderError,
+    MaxPayloadError,
+    Msg,
+    NoRespondersError,
+    TimeoutError,
+)
+from jetstream_sync.server import NatsServer
+
+
+@pytest.fixture
+def subject() -> str:
+    """A subject that no other test uses."""
+    return f"requests.{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def other(nats_server: NatsServer) -> Iterator[Connection]:
+    """Another connection to the shared server."""
+    with jetstream_sync.connect(nats_server.url) as connection:
+        yield connection
+
+
+@pytest.mark.parametrize("where", ["same", "other"])
+def test_every_request_gets_its_own_answer(
+    nc: Connection, other: Connection, subject: str, where: str
+) -> None:
+    """Threads may ask at the same time through one connection, and each gets the right answer."""
+    responder = nc if where == "same" else other
+    responder.subscribe(subject, cb=lambda msg: msg.respond(b"re " + msg.data))
+    responder.flush(5)
+
+    def ask(thread: int) -> list[bytes]:
+        return [nc.request(subject, b"%d %d" % (thread, n), 10).data for n in range(200)]
+
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(ask, range(16)))
+    assert answers == [[b"re %d %d" % (thread, n) for n in range(200)] for thread in range(16)]
+
+
+def test_answers_may_come_in_any_order(nc: Connection, other: Connection, subject: str) -> None:
+    """Answers are told apart by their inbox, not by their order."""
+    questions = other.subscribe(subject)
+    other.flush(5)
+    with ThreadPoolExecutor(10) as pool:
+        waiting = [pool.submit(nc.request, subject, b"%d" % n, 10) for n in range(10)]
+        asked = [questions.next_msg(5) for _ in range(10)]
+        assert len({msg.reply for msg in asked}) == 10
+        for msg in reversed(asked):
+            msg.respond(msg.data)
+        assert [each.result(5).data for each in waiting] == [b"%d" % n for n in range(10)]
+
+
+def test_the_first_answer_counts(nc: Connection, subject: str) -> None:
+    """Of several answers the first is returned, and no other request gets the rest."""
+
+    def answer(msg: Msg) -> None:
+        for number in range(3):
+            msg.respond(msg.data + b"%d" % number)
+
+    nc.subscribe(subject, cb=answer)
+    for name in (b"a", b"b", b"c"):
+        assert nc.request(subject, name, 5).data == name + b"0"
+
+
+@pytest.mark.parametrize("timeout", [5, None])
+def test_nobody_listens(nc: Connection, subject: str, timeout: float | None) -> None:
+    """Where nobody listens, that is known at once, whatever the timeout."""
+    began = time.monotonic()
+    with pytest.raises(NoRespondersError) as caught:
+        nc.request(subject, b"?", timeout)
+    assert time.monotonic() - began < 2
+    assert caught.value.subject == subject
+
+
+@pytest.mark.parametrize("timeout", [0.05, timedelta(milliseconds=50)])
+def test_a_late_answer_is_nobody_elses(
+    nc: Connection, other: Connection, subject: str, timeout: float | timedelta
+) -> None:
+    """A request gives up in time, and its late answer is not taken for another one's."""
+    questions = other.subscribe(subject)
+    other.flush(5)
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match=subject) as caught:
+        nc.request(subject, b"1", timeout)
+    assert 0.05 <= time.monotonic() - began < 1
+    assert isinstance(caught.value, builtins.TimeoutError)
+    late = questions.next_msg(5)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(nc.request, subject, b"2", 10)
+        msg = questions.next_msg(5)
+        late.respond(b"late")
+        msg.respond(b"in time")
+        assert waiting.result(5).data == b"in time"
+
+
+def test_headers_go_both_ways(nc: Connection, subject: str) -> None:
+    """Requests and answers carry headers, and an answer without a payload is one, too."""
+    asked: list[Msg] = []
+
+    def answer(msg: Msg) -> None:
+        asked.append(msg)
+        msg.respond(b"", {"Out": ["ö", "2"]})
+
+    nc.subscribe(subject, cb=answer)
+    msg = nc.request(subject, b"", 5, {"In": ["ä", "1"]})
+    assert asked[0].headers is not None
+    assert asked[0].headers.get_all("In") == ["ä", "1"]
+    assert msg.headers is not None
+    assert (msg.data, msg.headers.get_all("Out")) == (b"", ["ö", "2"])
+    assert msg.subject == asked[0].reply
+
+
+def test_a_status_with_a_payload_is_an_answer(nc: Connection, subject: str) -> None:
+    """Only an empty message with status 503 says that nobody listens, not a header that looks so."""
+    nc.subscribe(subject, cb=lambda msg: msg.respond(b"", {"Status": "503"}))
+    msg = nc.request(subject, b"", 5)
+    assert msg.headers == {"Status": "503"}
+
+
+def test_the_inbox_has_the_prefix(nats_server: NatsServer, subject: str) -> None:
+    """Answers come in below the ``inbox_prefix``, and `new_inbox` never gives the same twice."""
+    with jetstream_sync.connect(nats_server.url, inbox_prefix="my.own") as nc:
+        nc.subscribe(subject, cb=lambda msg: msg.respond(msg.reply.encode()))
+        assert nc.request(subject, b"", 5).data.startswith(b"my.own.")
+        inboxes = {nc.new_inbox() for _ in range(1_000)}
+        assert len(inboxes) == 1_000
+        assert all(inbox.startswith("my.own.") for inbox in inboxes)
+
+
+def test_no_answer_is_wanted(nc: Connection, subject: str) -> None:
+    """`respond` raises where the message has no reply subject."""
+    with nc.subscribe(subject) as sub:
+        nc.publish(subject, b"x")
+        msg = sub.next_msg(5)
+        with pytest.raises(Error, match="no reply"):
+            msg.respond(b"y")
+
+
+def test_what_can_not_be_asked(nc: Connection, subject: str) -> None:
+    """A request that can not be sent is refused like a message, and the next one works."""
+    nc.subscribe(subject, cb=lambda msg: msg.respond(msg.data))
+    with pytest.raises(BadSubjectError):
+        nc.request("a.*", b"x", 5)
+    with pytest.raises(InvalidHeaderError):
+        nc.request(subject, b"x", 5, {"A": "\r\n"})
+    with pytest.raises(MaxPayloadError):
+        nc.request(subject, bytes(nc.max_payload + 1), 5)
+    assert nc.request(subject, b"good", 5).data == b"good"
+
+
+def test_a_callback_may_ask(nc: Connection, subject: str) -> None:
+    """A request from inside a callback works, on the same connection, one inside the other."""
+
+    def relay(msg: Msg) -> None:
+        msg.respond(nc.request(f"{subject}.inner", msg.data, 5).data + b" outer")
+
+    nc.subscribe(f"{subject}.inner", cb=lambda msg: msg.respond(msg.data + b" inner"))
+    nc.subscribe(f"{subject}.outer", cb=relay)
+    assert nc.request(f"{subject}.outer", b"x", 5).data == b"x inner outer"
+
+
+@pytest.mark.parametrize("timeout", [30, None])
+def test_closing_wakes_who_asks(
+    nats_server: NatsServer, other: Connection, subject: str, timeout: float | None
+) -> None:
+    """Who waits for an answer when the connection is closed gets `ConnectionClosedError`."""
+    questions = other.subscribe(subject)
+    other.flush(5)
+    nc = jetstream_sync.connect(nats_server.url)
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(nc.request, subject, b"", timeout) for _ in range(4)]
+        for _ in waiting:
+            questions.next_msg(5)
+        nc.close()
+        for each in waiting:
+            assert isinstance(each.exception(5), ConnectionClosedError)
+
+
+def test_asking_after_the_end(nats_server: NatsServer, subject: str) -> None:
+    """A request on a closed connection raises `ConnectionClosedError` at once, asked before or not."""
+    for asked_before in (True, False):
+        nc = jetstream_sync.connect(nats_server.url)
+        if asked_before:
+            with pytest.raises(NoRespondersError):
+                nc.request(subject, b"", 5)
+        nc.close()
+        with pytest.raises(ConnectionClosedError):
+            nc.request(subject, b"", None)
+
+
+def test_it_waits_without_a_timeout(nc: Connection, other: Connection, subject: str) -> None:
+    """With ``None`` a request waits until the answer is there."""
+    questions = other.subscribe(subject)
+    other.flush(5)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(nc.request, subject, b"", None)
+        msg = questions.next_msg(5)
+        assert not waiting.done()
+        msg.respond(b"at last")
+        assert waiting.result(5).data == b"at last"
+
+
+def test_closing_while_many_ask(nats_server: NatsServer, other: Connection, subject: str) -> None:
+    """A close among many requests leaves nobody waiting: each has its answer or its error."""
+    other.subscribe(subject, cb=lambda msg: msg.respond(msg.data))
+    other.flush(5)
+    nc = jetstream_sync.connect(nats_server.url)
+    done = threading.Event()
+    answered = [0] * 8
+
+    def ask(thread: int) -> Exception:
+        try:
+            while not done.is_set():
+                assert nc.request(subject, b"%d" % thread, None).data == b"%d" % thread
+                answered[thread] += 1
+        except ConnectionClosedError as error:
+            return error
+        raise AssertionError("it was not told")
+
+    with ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(ask, thread) for thread in range(8)]
+        try:
+            wait_until(lambda: all(count > 10 for count in answered))
+            nc.close()
+            for each in waiting:
+                assert isinstance(each.result(5), ConnectionClosedError)
+        finally:
+            done.set()
+            nc.close()
