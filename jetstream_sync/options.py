@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
+from inspect import iscoroutinefunction
 from typing import Any, Final, TypedDict
 
 from .errors import BadSubjectError, InvalidOptionError
@@ -249,8 +250,8 @@ class ConnectionOptions:
             if not isinstance(getattr(self, option), bool):
                 raise InvalidOptionError(option, getattr(self, option), "must be true or false")
         for option in _CALLBACKS:
-            if getattr(self, option) is not None and not callable(getattr(self, option)):
-                raise InvalidOptionError(option, getattr(self, option), "must be a function")
+            if getattr(self, option) is not None:
+                check_callback(option, getattr(self, option))
         for option in ("connect_timeout", "ping_interval", "drain_timeout"):
             if self._in_seconds(option) <= 0:
                 raise InvalidOptionError(option, getattr(self, option), "must be above 0")
@@ -279,6 +280,25 @@ class ConnectionOptions:
         value = float(min(value, _LONGEST))
         object.__setattr__(self, option, value)
         return value
+
+
+def check_callback(option: str, callback: object) -> None:
+    """
+    Check what is to be called back.
+
+    Args:
+        option: what to call it in the error.
+        callback: the function.
+
+    Raises:
+        InvalidOptionError: it can not be called, or it is an ``async`` function, which nobody would
+            await.
+
+    """
+    if not callable(callback):
+        raise InvalidOptionError(option, callback, "must be a function")
+    if iscoroutinefunction(callback):
+        raise InvalidOptionError(option, callback, "must be a plain function, not an async one")
 
 
 def _at_least(option: str, value: object, least: int) -> None:

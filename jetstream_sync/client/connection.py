@@ -10,7 +10,11 @@ from typing_extensions import Self
 from ..errors import DrainTimeoutError, TimeoutError
 from ..headers import HeadersLike
 from ..net.clock import Deadline, monotonic
-from ..options import DEFAULT_PENDING_BYTES_LIMIT, DEFAULT_PENDING_MSGS_LIMIT
+from ..options import (
+    DEFAULT_PENDING_BYTES_LIMIT,
+    DEFAULT_PENDING_MSGS_LIMIT,
+    check_callback,
+)
 from ..protocol.session import ServerInfo
 from ..protocol.state import ConnectionStatus
 from ..subjects import check_queue, check_subject
@@ -117,12 +121,15 @@ class Connection:
 
         Raises:
             BadSubjectError: the subject or queue group is not well formed.
+            InvalidOptionError: the callback can not be called, or is an ``async`` function.
             ConnectionDrainingError: the connection is draining.
             ConnectionClosedError: it is closed.
 
         """
         check_subject(subject)
         check_queue(queue)
+        if cb is not None:
+            check_callback("cb", cb)
         return Subscription(self._core, subject, queue, cb, pending_msgs_limit, pending_bytes_limit)
 
     def new_inbox(self) -> str:

@@ -81,13 +81,9 @@ class Dialer:
             NoServersError: every server failed as often as it may.
 
         """
-        failures: list[tuple[ServerAddress, Exception]] = []
         while True:
-            addresses = self._addresses()
-            if not addresses:
-                raise _no_server(failures)
-            failures = []
-            for address in addresses:
+            failures: list[tuple[ServerAddress, Exception]] = []
+            for address in self._addresses():
                 if self._stopped.is_set():
                     return None
                 try:
@@ -97,6 +93,10 @@ class Dialer:
                     failures.append((address, error))
                     with self._lock:
                         self._pool.failed(address)
+            if not self._addresses():
+                continue  # the last one was forgotten: there is nothing to wait for
+            if not self._addresses():
+                raise _no_server(failures)
             wait = self._options.reconnect_time_wait
             jitter = random.uniform(0, _JITTER) if wait else 0  # noqa: S311 - it keeps no secret
             if self._stopped.wait(wait + jitter):

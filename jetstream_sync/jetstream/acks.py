@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final
 
@@ -75,6 +75,8 @@ class PubAckFuture(Future[PubAck]):
 
     def acknowledged(self, answer: bytes) -> None:
         """Settle it with the server's answer, which says whether the message is stored."""
+        if self._state == _FINISHED:
+            raise InvalidStateError("the future is settled")
         self._answer = answer
         self.command = b""  # the payload is not needed any more
         with _first_look:
@@ -88,6 +90,9 @@ class PubAckFuture(Future[PubAck]):
         """Settle it with an error."""
         self.command = b""
         self.set_exception(error)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.subject!r} state={self._state.lower()}>"
 
     def done(self) -> bool:
         """Say whether it is settled."""

@@ -21,6 +21,7 @@ from ..api.pull import (
 )
 from ..errors import InvalidOptionError, TimeoutError
 from ..nanos import duration, duration_to_ns
+from ..options import check_callback
 from .consume import ConsumeHandle, JetStreamCallback
 from .fetching import Fetch
 from .message import JetStreamMsg
@@ -261,6 +262,7 @@ class PullConsumer:
             ConnectionClosedError: the connection is closed.
 
         """
+        check_callback("callback", callback)
         return ConsumeHandle(self._api.core, self.name, self.messages(**options), callback)
 
     def pull_messages(self, pull: ContinuousPull, *, strict: bool = False) -> MessageIterator:

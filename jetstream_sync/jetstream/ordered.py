@@ -37,6 +37,7 @@ from ..errors import (
     TimeoutError,
 )
 from ..net.clock import FOREVER, Deadline, seconds
+from ..options import check_callback
 from ..protocol.parser import Delivery
 from .consume import ConsumeHandle, JetStreamCallback
 from .consumer import ContinuousOptions, PullConsumer, continuous_pull
@@ -313,6 +314,7 @@ class OrderedConsumer:
             ConnectionClosedError: as `messages()`.
 
         """
+        check_callback("callback", callback)
         return ConsumeHandle(self._api.core, self._stream, self.messages(**options), callback)
 
     def fetch(

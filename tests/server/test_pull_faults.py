@@ -46,6 +46,7 @@ def break_link(nc: Connection) -> None:
     link = nc._core._link
     assert link is not None
     link.stream.shutdown()
+    wait_until(lambda: nc._core._link is not link)
 
 
 def subscriptions(nc: Connection) -> int:

@@ -304,3 +304,13 @@ def test_the_url_of_an_address():
     """It has the scheme and the port, brackets for IPv6, and no login."""
     assert ServerAddress("h", 1, tls=True).url == "tls://h:1"
     assert ServerAddress("::1", 4222, user="u", password="p").url == "nats://[::1]:4222"
+
+
+def test_an_async_callback_is_refused() -> None:
+    """An ``async`` function is refused as a callback: nobody would await it."""
+
+    async def callback(error: Exception) -> None:
+        del error
+
+    with pytest.raises(InvalidOptionError, match="async"):
+        ConnectionOptions(servers=parse_servers("localhost"), error_cb=callback)
