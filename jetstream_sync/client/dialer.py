@@ -94,8 +94,6 @@ class Dialer:
                     with self._lock:
                         self._pool.failed(address)
             if not self._addresses():
-                continue  # the last one was forgotten: there is nothing to wait for
-            if not self._addresses():
                 raise _no_server(failures)
             wait = self._options.reconnect_time_wait
             jitter = random.uniform(0, _JITTER) if wait else 0  # noqa: S311 - it keeps no secret
