@@ -241,7 +241,7 @@ class Core:
 
         """
         with self._lock:
-            self._must_be_open()
+            self._must_be_open_for(sink)
             interest, command = self._session.subscribe(subject, queue, sink)
             self.writer.append(command)
         return interest
@@ -249,7 +249,7 @@ class Core:
     def add_interest_quietly(self, subject: str, sink: Sink) -> Interest[Sink]:
         """Subscribe where the caller sends something right behind, which takes this along."""
         with self._lock:
-            self._must_be_open()
+            self._must_be_open_for(sink)
             interest, command = self._session.subscribe(subject, "", sink)
             self.writer.append_quietly(command)
         return interest
@@ -318,11 +318,12 @@ class Core:
         with self._lock:
             return list(self._session.interests.values())
 
-    def _must_be_open(self) -> None:
+    def _must_be_open_for(self, sink: Sink) -> None:
         """Raise unless something new may be started; ``_lock`` is held."""
         if self.status is ConnectionStatus.CLOSED:
             raise self._closed_error()
-        if self.status is ConnectionStatus.DRAINING:
+        # Callbacks that finish may still ask for something, and it may be their first request.
+        if self.status is ConnectionStatus.DRAINING and not sink.takes_answers:
             raise ConnectionDrainingError("the connection is draining")
 
     # --- asking ---------------------------------------------------------------------------------

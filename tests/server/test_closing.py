@@ -1,0 +1,553 @@
+"""The end of a connection: close, drain, flush, and who is told of it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from fix_threads import wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    BadSubscriptionError,
+    Connection,
+    ConnectionClosedError,
+    ConnectionDrainingError,
+    ConnectionStatus,
+    DrainTimeoutError,
+    Msg,
+    Subscription,
+    TimeoutError,
+)
+from jetstream_sync.server import NatsServer
+
+
+@pytest.fixture
+def subject() -> str:
+    """A subject that no other test uses."""
+    return f"closing.{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def own(nats_server: NatsServer) -> Iterator[Connection]:
+    """A connection that the test closes itself."""
+    connection = jetstream_sync.connect(nats_server.url)
+    yield connection
+    connection.close()
+
+
+@contextmanager
+def paused(server: NatsServer) -> Iterator[None]:
+    """In this block the server is frozen."""
+    server.pause()
+    try:
+        yield
+    finally:
+        server.resume()
+
+
+@contextmanager
+def within(most: float) -> Iterator[None]:
+    """What is in this block takes less than so many seconds."""
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert took < most, f"it took {took:.3f} s"
+
+
+def threads_in(function: str) -> int:
+    """Count the threads that are inside the package's function of that name."""
+    count = 0
+    for frame in sys._current_frames().values():
+        at = frame
+        while at is not None:
+            if at.f_code.co_name == function and "jetstream_sync" in at.f_code.co_filename:
+                count += 1
+                break
+            at = at.f_back
+    return count
+
+
+class Gate:
+    """A callback that stands still at its first message until it is let go."""
+
+    def __init__(self) -> None:
+        self.began = threading.Event()
+        self.go_on = threading.Event()
+        self.got: list[bytes] = []
+
+    def __call__(self, msg: Msg) -> None:
+        self.began.set()
+        assert self.go_on.wait(20)
+        self.got.append(msg.data)
+
+
+# --- close --------------------------------------------------------------------------------------
+
+
+def test_close_wakes_everybody(fresh_server: NatsServer, subject: str) -> None:
+    """Closing wakes who waits for a message, an answer or a flush; only iterations end quietly."""
+    nc = jetstream_sync.connect(fresh_server.url)
+    sub = nc.subscribe(subject)
+    nc.subscribe(f"{subject}.silent")
+    nc.flush(5)
+    with paused(fresh_server), ThreadPoolExecutor(5) as pool:
+        try:
+            iterating = pool.submit(list, sub)
+            waiting = [
+                pool.submit(sub.next_msg, None),
+                pool.submit(nc.request, f"{subject}.silent", b"", None),
+                pool.submit(nc.flush, None),
+                pool.submit(nc.rtt, None),
+            ]
+            for function in ("__iter__", "next_msg", "request", "flush", "rtt"):
+                wait_until(lambda function=function: threads_in(function))
+            assert not any(each.done() for each in [iterating, *waiting])
+        finally:
+            nc.close()
+        assert iterating.result(5) == []
+        for each in waiting:
+            assert isinstance(each.exception(5), ConnectionClosedError)
+
+
+def test_closing_again_is_fine(own: Connection) -> None:
+    """Closing is done once, and doing it again does nothing."""
+    own.close()
+    own.close()
+    assert own.is_closed
+    assert own.status is ConnectionStatus.CLOSED
+    assert not own.is_connected
+
+
+def test_two_threads_close(own: Connection, subject: str) -> None:
+    """Any number of threads may close a connection at the same time."""
+    sub = own.subscribe(subject)
+    start = threading.Barrier(4)
+
+    def close() -> None:
+        start.wait(5)
+        own.close()
+        assert own.is_closed
+
+    with ThreadPoolExecutor(5) as pool:
+        waiting = pool.submit(sub.next_msg, None)
+        closing = [pool.submit(close) for _ in range(4)]
+        for each in closing:
+            each.result(5)
+        assert isinstance(waiting.exception(5), ConnectionClosedError)
+
+
+@pytest.mark.parametrize("how", ["close", "drain"])
+def test_a_callback_ends_the_connection(nats_server: NatsServer, subject: str, how: str) -> None:
+    """A callback may close or drain its connection, and does not wait for itself."""
+    closed = threading.Event()
+    nc = jetstream_sync.connect(nats_server.url, closed_cb=closed.set)
+    outcome: list[BaseException | None] = []
+
+    def end(_: Msg) -> None:
+        try:
+            {"close": nc.close, "drain": nc.drain}[how]()
+            outcome.append(None)
+        except Exception as error:
+            outcome.append(error)
+
+    sub = nc.subscribe(subject, cb=end)
+    with within(3):
+        nc.publish(subject, b"")
+        assert closed.wait(5)
+        wait_until(lambda: outcome)
+    assert outcome == [None]
+    assert nc.is_closed
+    assert not sub.is_valid
+
+
+def test_a_closed_connection_calls_nobody(own: Connection, subject: str) -> None:
+    """After a close a callback gets no more messages, though some were waiting."""
+    gate = Gate()
+    sub = own.subscribe(subject, cb=gate)
+    for number in range(10):
+        own.publish(subject, b"%d" % number)
+    own.flush(5)
+    assert gate.began.wait(5)
+    assert sub.pending_msgs == 9
+    with within(1):
+        own.close()
+    gate.go_on.set()
+    wait_until(lambda: gate.got)
+    wait_until(lambda: not threads_in("_run"))
+    assert gate.got == [b"0"]
+
+
+def test_what_was_published_before_a_close_is_sent(
+    nc: Connection, own: Connection, subject: str
+) -> None:
+    """A close sends what was published before it."""
+    with nc.subscribe(subject) as sub:
+        nc.flush(5)
+        for number in range(10_000):
+            own.publish(subject, b"%d" % number)
+        own.close()
+        assert [sub.next_msg(5).data for _ in range(10_000)] == [b"%d" % n for n in range(10_000)]
+
+
+def uses(
+    nc: Connection, subject: str, sub: Subscription, msg: Msg
+) -> dict[str, Callable[[], object]]:
+    """Everything that needs an open connection."""
+    return {
+        "publish": lambda: nc.publish(subject, b"x"),
+        "publish with headers": lambda: nc.publish(subject, b"x", headers={"A": "b"}),
+        "request": lambda: nc.request(subject, b"x", 5),
+        "subscribe": lambda: nc.subscribe(subject),
+        "subscribe with a callback": lambda: nc.subscribe(subject, cb=print),
+        "flush": lambda: nc.flush(5),
+        "rtt": lambda: nc.rtt(5),
+        "drain": lambda: nc.drain(5),
+        "next_msg": lambda: sub.next_msg(5),
+        "unsubscribe": sub.unsubscribe,
+        "sub.drain": lambda: sub.drain(5),
+        "respond": lambda: msg.respond(b"x"),
+    }
+
+
+def test_nothing_works_after_a_close(own: Connection, subject: str) -> None:
+    """On a closed connection every call raises `ConnectionClosedError` at once, without a cause."""
+    sub = own.subscribe(subject)
+    own.publish(subject, b"x", "reply.to")
+    msg = sub.next_msg(5)
+    own.close()
+    for name, use in uses(own, subject, sub, msg).items():
+        with within(1), pytest.raises(ConnectionClosedError) as caught:
+            use()
+        assert type(caught.value) is ConnectionClosedError, name
+        assert caught.value.__cause__ is None, name
+    assert list(sub) == []
+    assert isinstance(own.last_error, ConnectionClosedError)
+
+
+def test_the_errors_say_why_it_is_closed(fresh_server: NatsServer, subject: str) -> None:
+    """Where the server ended it, every call raises the reason, iterations included."""
+    nc = jetstream_sync.connect(fresh_server.url, allow_reconnect=False)
+    try:
+        sub = nc.subscribe(subject)
+        nc.publish(subject, b"x", "reply.to")
+        msg = sub.next_msg(5)
+        with ThreadPoolExecutor(1) as pool:
+            iterating = pool.submit(list, sub)
+            wait_until(lambda: threads_in("__iter__"))
+            fresh_server.stop()
+            wait_until(lambda: nc.is_closed)
+            reason = nc.last_error
+            assert isinstance(reason, ConnectionClosedError)
+            assert type(reason) is not ConnectionClosedError or reason.__cause__ is not None
+            assert type(iterating.exception(5)) is type(reason)
+        for name, use in uses(nc, subject, sub, msg).items():
+            with within(1), pytest.raises(ConnectionClosedError) as caught:
+                use()
+            assert (type(caught.value), str(caught.value)) == (type(reason), str(reason)), name
+    finally:
+        nc.close()
+
+
+# --- drain --------------------------------------------------------------------------------------
+
+
+def test_a_drain_waits_for_callbacks(nc: Connection, own: Connection, subject: str) -> None:
+    """A drain returns when callbacks have had every message, and takes no subscriptions meanwhile."""
+    gate = Gate()
+    own.subscribe(subject, cb=gate)
+    own.flush(5)
+    for number in range(1_000):
+        nc.publish(subject, b"%d" % number)
+    nc.flush(5)
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            assert gate.began.wait(5)
+            draining = pool.submit(own.drain, 20)
+            wait_until(lambda: own.is_draining)
+            with pytest.raises(ConnectionDrainingError):
+                own.subscribe(f"{subject}.new")
+            second = pool.submit(own.drain, 20)
+            wait_until(lambda: threads_in("drain") == 2)
+            assert not draining.done()
+            assert not second.done()
+        finally:
+            gate.go_on.set()
+        draining.result(10)
+        assert gate.got == [b"%d" % number for number in range(1_000)]
+        second.result(10)
+    assert own.is_closed
+
+
+def test_callbacks_may_answer_and_ask_during_a_drain(
+    nc: Connection, own: Connection, subject: str
+) -> None:
+    """What a callback publishes or asks while the connection drains still goes out."""
+    nc.subscribe(f"{subject}.ask", cb=lambda msg: msg.respond(b"re " + msg.data))
+    answers = nc.subscribe(f"{subject}.answers")
+    nc.flush(5)
+    go_on, began = threading.Event(), threading.Event()
+
+    def relay(msg: Msg) -> None:
+        began.set()
+        assert go_on.wait(20)
+        own.publish(f"{subject}.answers", own.request(f"{subject}.ask", msg.data, 5).data)
+
+    own.subscribe(subject, cb=relay)
+    for number in range(100):
+        own.publish(subject, b"%d" % number)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            assert began.wait(5)
+            draining = pool.submit(own.drain, 20)
+            wait_until(lambda: own.is_draining)
+        finally:
+            go_on.set()
+        draining.result(20)
+    assert [answers.next_msg(5).data for _ in range(100)] == [b"re %d" % n for n in range(100)]
+
+
+def test_unread_messages_outlive_a_drain(own: Connection, subject: str) -> None:
+    """Without a callback, what has arrived can be read after a drain; then reading ends."""
+    sub, iterated = own.subscribe(subject), own.subscribe(subject)
+    for number in range(10):
+        own.publish(subject, b"%d" % number)
+    own.drain()
+    wanted = [b"%d" % number for number in range(10)]
+    assert [sub.next_msg(0).data for _ in range(10)] == wanted
+    assert [msg.data for msg in iterated] == wanted
+    with pytest.raises(BadSubscriptionError):
+        sub.next_msg(5)
+
+
+def test_a_subscription_drains_alone(nc: Connection, own: Connection, subject: str) -> None:
+    """`Subscription.drain` lets the callback have what is on its way, and touches nothing else."""
+    gate, other = Gate(), own.subscribe(subject)
+    sub = own.subscribe(subject, cb=gate)
+    own.flush(5)
+    for number in range(100):
+        nc.publish(subject, b"%d" % number)
+    nc.flush(5)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            assert gate.began.wait(5)
+            draining = pool.submit(sub.drain, 20)
+            wait_until(lambda: not sub.is_valid)
+            assert not draining.done()
+            nc.publish(subject, b"late")
+            nc.flush(5)
+        finally:
+            gate.go_on.set()
+        draining.result(10)
+    wanted = [b"%d" % number for number in range(100)]
+    assert gate.got == wanted
+    assert [other.next_msg(5).data for _ in range(101)] == [*wanted, b"late"]
+    assert own.is_connected
+    with pytest.raises(BadSubscriptionError):
+        sub.drain()
+
+
+def test_a_subscription_without_a_callback_drains(own: Connection, subject: str) -> None:
+    """Without a callback, a drained subscription is read to its end."""
+    sub = own.subscribe(subject)
+    own.publish(subject, b"1")
+    own.publish(subject, b"2")
+    sub.drain()
+    own.publish(subject, b"3")
+    own.flush(5)
+    assert [msg.data for msg in sub] == [b"1", b"2"]
+
+
+def test_a_callback_drains_its_own_subscription(own: Connection, subject: str) -> None:
+    """A callback that drains its subscription gets the rest of the messages, and does not hang."""
+    got: list[bytes] = []
+
+    def took(msg: Msg) -> None:
+        if not got:
+            sub.drain()
+        got.append(msg.data)
+
+    sub = own.subscribe(subject, cb=took)
+    for number in range(10):
+        own.publish(subject, b"%d" % number)
+    wait_until(lambda: not sub.is_valid and not threads_in("_run"))
+    assert got == [b"%d" % number for number in range(10)]
+
+
+@pytest.mark.parametrize("what", ["connection", "subscription"])
+def test_a_drain_gives_up_in_time(own: Connection, subject: str, what: str) -> None:
+    """Where a callback hangs, a drain raises `DrainTimeoutError` in time and drops the rest."""
+    gate = Gate()
+    sub = own.subscribe(subject, cb=gate)
+    own.publish(subject, b"1")
+    own.publish(subject, b"2")
+    own.flush(5)
+    try:
+        assert gate.began.wait(5)
+        with within(3), pytest.raises(DrainTimeoutError) as caught:
+            (own if what == "connection" else sub).drain(timedelta(milliseconds=100))
+        assert isinstance(caught.value, TimeoutError)
+        assert own.is_closed is (what == "connection")
+    finally:
+        gate.go_on.set()
+    wait_until(lambda: not threads_in("_run"))
+    assert gate.got == [b"1"]
+
+
+def test_a_drain_of_a_silent_server_gives_up(fresh_server: NatsServer, subject: str) -> None:
+    """Where the server is silent, a drain raises `DrainTimeoutError` in time, and closes."""
+    nc = jetstream_sync.connect(fresh_server.url, drain_timeout=0.2)
+    nc.subscribe(subject)
+    with paused(fresh_server):
+        with within(3), pytest.raises(DrainTimeoutError):
+            nc.drain()
+        assert nc.is_closed
+
+
+# --- the with block -----------------------------------------------------------------------------
+
+
+def test_a_with_block_drains(nats_server: NatsServer, subject: str) -> None:
+    """At the end of a with block callbacks have had every message, and the connection is closed."""
+    got: list[bytes] = []
+    with jetstream_sync.connect(nats_server.url) as nc:
+        nc.subscribe(subject, cb=lambda msg: got.append(msg.data))
+        for number in range(1_000):
+            nc.publish(subject, b"%d" % number)
+    assert got == [b"%d" % number for number in range(1_000)]
+    assert nc.is_closed
+
+
+def test_a_with_block_that_raises_closes(nats_server: NatsServer, subject: str) -> None:
+    """When a with block raises, that error comes out, and nobody waits for a callback."""
+    gate = Gate()
+    try:
+        with (
+            within(3),
+            pytest.raises(ZeroDivisionError),
+            jetstream_sync.connect(nats_server.url) as nc,
+        ):
+            nc.subscribe(subject, cb=gate)
+            nc.publish(subject, b"1")
+            nc.publish(subject, b"2")
+            assert gate.began.wait(5)
+            raise ZeroDivisionError
+        assert nc.is_closed
+    finally:
+        gate.go_on.set()
+    wait_until(lambda: not threads_in("_run"))
+    assert gate.got == [b"1"]
+
+
+@pytest.mark.parametrize("how", ["close", "drain"])
+def test_a_with_block_may_be_closed_inside(nats_server: NatsServer, how: str) -> None:
+    """A connection that was ended inside its with block leaves it quietly."""
+    with jetstream_sync.connect(nats_server.url) as nc:
+        {"close": nc.close, "drain": nc.drain}[how]()
+    assert nc.is_closed
+
+
+def test_a_subscription_ends_with_its_block(own: Connection, subject: str) -> None:
+    """A subscription is unsubscribed at the end of its with block, unless it has ended before."""
+    with own.subscribe(subject) as sub:
+        assert sub.is_valid
+    assert not sub.is_valid
+    with own.subscribe(subject) as sub:
+        sub.unsubscribe()
+
+
+# --- servers that are silent --------------------------------------------------------------------
+
+
+def test_a_close_does_not_wait_for_the_server(fresh_server: NatsServer, subject: str) -> None:
+    """A close ends in time, though the server is silent."""
+    nc = jetstream_sync.connect(fresh_server.url)
+    sub = nc.subscribe(subject)
+    nc.flush(5)
+    with paused(fresh_server):
+        nc.publish(subject, b"x")
+        with within(3):
+            nc.close()
+        with pytest.raises(ConnectionClosedError):
+            sub.next_msg(5)
+
+
+def test_a_close_with_megabytes_left(fresh_server: NatsServer, subject: str) -> None:
+    """A close ends in time, though megabytes wait to be sent; who waits to publish is told."""
+    nc = jetstream_sync.connect(fresh_server.url)
+    payload = bytes(nc.max_payload)
+    before = [0, 0.0]
+
+    def publish() -> None:
+        while True:
+            nc.publish(subject, payload)
+
+    def stands_still() -> bool:
+        now = nc.stats["out_bytes"]
+        if now != before[0]:
+            before[:] = now, time.monotonic()
+        return now > 0 and time.monotonic() - before[1] > 0.3
+
+    with paused(fresh_server), ThreadPoolExecutor(4) as pool:
+        publishing = [pool.submit(publish) for _ in range(4)]
+        try:
+            wait_until(stands_still, 20)
+            assert nc.stats["out_bytes"] > 2 * nc.max_payload
+            assert not any(each.done() for each in publishing)
+        finally:
+            with within(3):
+                nc.close()
+        for each in publishing:
+            assert isinstance(each.exception(5), ConnectionClosedError)
+
+
+def test_flush_and_rtt(own: Connection, nc: Connection, subject: str) -> None:
+    """After a flush the server has passed on what was published; a round trip takes some time."""
+    with nc.subscribe(subject) as sub:
+        nc.flush(None)
+        own.publish(subject, b"x")
+        own.flush(timedelta(seconds=5))
+        nc.flush(5)
+        assert sub.pending_msgs == 1
+    for rtt in (own.rtt(), own.rtt(None), own.rtt(timedelta(seconds=5))):
+        assert timedelta(0) < rtt < timedelta(seconds=2)
+
+
+def test_threads_flush_through_one_connection(own: Connection, subject: str) -> None:
+    """Many threads may flush at the same time, and each finds its own messages processed."""
+    subs = [own.subscribe(f"{subject}.{number}") for number in range(8)]
+
+    def publish_and_flush(number: int) -> list[int]:
+        seen = []
+        for _ in range(100):
+            own.publish(f"{subject}.{number}", b"x")
+            own.flush(10)
+            seen.append(subs[number].pending_msgs)
+        return seen
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(publish_and_flush, range(8))) == [list(range(1, 101))] * 8
+
+
+def test_a_flush_gives_up_in_time(fresh_server: NatsServer, subject: str) -> None:
+    """Without an answer a flush raises `TimeoutError` in time, and its late pong is nobody else's."""
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        sub = nc.subscribe(subject)
+        nc.flush(5)
+        with paused(fresh_server):
+            for use in (nc.flush, nc.rtt):
+                began = time.monotonic()
+                with pytest.raises(TimeoutError):
+                    use(0.1)
+                assert 0.1 <= time.monotonic() - began < 1
+        for number in range(1, 50):
+            nc.publish(subject, b"x")
+            nc.flush(5)
+            assert sub.pending_msgs == number
