@@ -17,11 +17,16 @@ _PACKAGE = "jetstream_sync"
 # CPython runs signal handlers after a call, when a function is entered, and at jumps backward; 3.10 does
 # at any jump that is taken. It never does between other instructions.
 _ALWAYS = ("CALL", "RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE")
+_NEVER = ("CALL_INTRINSIC", "JUMP_BACKWARD_NO_INTERRUPT")
 _WHERE_TAKEN = ("POP_JUMP_IF",) if sys.version_info < (3, 11) else ("POP_JUMP_BACKWARD",)
 
 
 def _codes(names: tuple[str, ...]) -> frozenset[int]:
-    return frozenset(code for code, name in enumerate(dis.opname) if name.startswith(names))
+    return frozenset(
+        code
+        for code, name in enumerate(dis.opname)
+        if name.startswith(names) and not name.startswith(_NEVER)
+    )
 
 
 _LOOKED_AT = _codes(_ALWAYS)
@@ -93,6 +98,9 @@ def interrupted(call: Callable[[], object], moment: int) -> bool:
     """
     bomb = _Bomb(moment)
     before = sys.gettrace()
+    # From 3.12 on there are opcode events only if some frame wants them before tracing begins; in
+    # 3.13 a function gives them from its second call on.
+    sys._getframe().f_trace_opcodes = True
     sys.settrace(bomb.trace)
     try:
         call()

@@ -216,6 +216,7 @@ class Core:
         if self._link is not None:
             # Closes the child's copy of the socket. A shutdown would end the parent's connection.
             self._link.stream.close()
+            self._link = None
         self._mux.forked(reason)
         for interest in self._session.interests.values():
             interest.sink.ended(reason)

@@ -33,8 +33,9 @@ def listener() -> Iterator[Listener]:
 def nc(listener: Listener) -> Iterator[Connection]:
     """A connection to a server that is deaf after the handshake."""
     connection = jetstream_sync.connect(listener.url, allow_reconnect=False)
-    listener.take()
+    puppet = listener.take()
     yield connection
+    puppet.hang_up()
     connection.close()
 
 
