@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +54,11 @@ def open_link(
     """
     if address.tls:
         raise SecureConnectionError("TLS is not supported yet")
-    stream = tcp.dial(address.host, address.port, deadline)
+    try:
+        stream = tcp.dial(address.host, address.port, deadline)
+    except UnicodeError as error:
+        # An empty label or a long one; it is no OSError, unlike a name that does not exist.
+        raise OSError(errno.EADDRNOTAVAIL, f"{address.host!r} is no host name") from error
     try:
         return _shake_hands(stream, address, connect_fields, deadline)
     except BaseException:

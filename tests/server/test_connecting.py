@@ -1,0 +1,582 @@
+"""Connecting: which servers are tried, what refuses a connection, and what is known of one."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import socket
+import threading
+import time
+import traceback
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+from fix_proxy import Listener, Puppet, black_hole
+from fix_threads import SCALE, wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    AuthorizationError,
+    Connection,
+    ConnectionClosedError,
+    ConnectionLostError,
+    ConnectionStatus,
+    InvalidOptionError,
+    NoServersError,
+    PermissionsError,
+    ProtocolError,
+    SecureConnectionError,
+    ServerRefusedError,
+)
+from jetstream_sync.server import NatsServer
+
+PASSWORD = "open-sesame-4711"
+TOKEN = "tok-0815-hush"
+USER_CONFIG = f'authorization {{ user: worker, password: "{PASSWORD}" }}'
+TOKEN_CONFIG = f'authorization {{ token: "{TOKEN}" }}'
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """What is in this block takes less than so many seconds."""
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert took < seconds * SCALE, f"it took {took:.3f} s"
+
+
+def our_threads() -> list[str]:
+    return [each.name for each in threading.enumerate() if each.name.startswith("nats-")]
+
+
+def shown(error: BaseException) -> str:
+    """Everything that a log would show of an error, its causes included."""
+    return "".join(traceback.format_exception(error)) + repr(error) + str(error)
+
+
+def echoes(nc: Connection) -> bool:
+    """Whether a message makes its way to the server and back."""
+    with nc.subscribe("echo.test") as sub:
+        nc.publish("echo.test", b"hello")
+        return sub.next_msg(timeout=5).data == b"hello"
+
+
+@pytest.fixture
+def dead_url() -> Iterator[str]:
+    """A URL whose port belongs to nobody, and stays so during the test."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))  # and no listen()
+        yield f"nats://127.0.0.1:{holder.getsockname()[1]}"
+
+
+@pytest.fixture(scope="module")
+def user_server() -> Iterator[NatsServer]:
+    """A server that wants a user and a password."""
+    with NatsServer(name="users", config=USER_CONFIG, jetstream=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def token_server() -> Iterator[NatsServer]:
+    """A server that wants a token."""
+    with NatsServer(name="tokens", config=TOKEN_CONFIG, jetstream=False) as server:
+        yield server
+
+
+# --- where to ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["nats://127.0.0.1:{}", "127.0.0.1:{}", "localhost:{}", "nats://127.0.0.1:{}/"],
+)
+def test_a_server_is_named_by_url_or_by_host_and_port(nats_server: NatsServer, form: str) -> None:
+    """A server may be given as a URL or as host:port."""
+    with jetstream_sync.connect(form.format(nats_server.port)) as nc:
+        assert echoes(nc)
+
+
+@pytest.mark.parametrize("joined", [False, True], ids=["list", "commas"])
+def test_dead_servers_in_front_are_passed_over(
+    nats_server: NatsServer, dead_url: str, joined: bool
+) -> None:
+    """The first server that accepts is taken, however many before it do not."""
+    urls = [dead_url, "nats://no-such-host.invalid:4222", nats_server.url]
+    servers: Any = ",".join(urls) if joined else urls
+    with jetstream_sync.connect(servers, dont_randomize=True) as nc:
+        assert nc.connected_url == nats_server.url
+        assert echoes(nc)
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70 + ".org"])
+def test_a_host_name_that_can_not_exist_is_a_server_that_can_not_be_reached(
+    nats_server: NatsServer, host: str
+) -> None:
+    """A host name that DNS can not express fails like one that does not exist."""
+    bad = f"nats://{host}:4222"
+    with pytest.raises(NoServersError) as caught:
+        jetstream_sync.connect(bad)
+    assert caught.value.attempts[0][0] == bad
+    with jetstream_sync.connect([bad, nats_server.url], dont_randomize=True) as nc:
+        assert nc.is_connected
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("passwd", PASSWORD),
+        ("connect_timeout", 0),
+        ("connect_timeout", "2"),
+        ("max_reconnect_attempts", -2),
+        ("reconnect_time_wait", -1),
+        ("ping_interval", 0),
+        ("pending_size", -1),
+        ("allow_reconnect", "no"),
+        ("error_cb", "print"),
+        ("inbox_prefix", "two words"),
+        ("name", 7),
+    ],
+)
+def test_an_option_that_can_not_work_is_refused_by_name(option: str, value: object) -> None:
+    """An option that is unknown or out of range is refused by name before anything is dialled."""
+    options: Any = {option: value}
+    with black_hole() as listening:
+        url = f"nats://127.0.0.1:{listening.getsockname()[1]}"
+        with within(1.0), pytest.raises(InvalidOptionError) as caught:
+            jetstream_sync.connect(url, **options)
+        assert caught.value.option == option
+        assert str(caught.value).startswith(option)
+        assert PASSWORD not in shown(caught.value)
+        listening.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            listening.accept()
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:4222", "nats://", "nats://127.0.0.1:99999"])
+def test_a_url_that_is_none_is_refused(url: str) -> None:
+    """What is no URL of a server is refused as the option servers."""
+    with pytest.raises(InvalidOptionError) as caught:
+        jetstream_sync.connect(url)
+    assert caught.value.option == "servers"
+
+
+# --- nobody there -----------------------------------------------------------------------------
+
+
+def test_no_server_is_an_error_that_names_address_and_reason(dead_url: str) -> None:
+    """Where no server listens, the error names the address and the reason, at once."""
+    with within(1.0), pytest.raises(NoServersError) as caught:
+        jetstream_sync.connect(dead_url)
+    [(address, reason)] = caught.value.attempts
+    assert address == dead_url
+    assert "refused" in reason.lower()
+    assert dead_url in str(caught.value)
+    assert isinstance(caught.value.__cause__, ConnectionRefusedError)
+
+
+def test_every_server_that_was_tried_is_named(dead_url: str) -> None:
+    """Where several servers can not be reached, each is named with its own reason."""
+    other = "nats://no-such-host.invalid:4222"
+    with pytest.raises(NoServersError) as caught:
+        jetstream_sync.connect([dead_url, other], dont_randomize=True)
+    assert [address for address, _ in caught.value.attempts] == [dead_url, other]
+    assert len({reason for _, reason in caught.value.attempts}) == 2
+
+
+def test_a_server_that_never_answers_takes_the_connect_timeout() -> None:
+    """A server that accepts and says nothing is given up after connect_timeout."""
+    with black_hole() as listening:
+        url = f"nats://127.0.0.1:{listening.getsockname()[1]}"
+        began = time.monotonic()
+        with within(1.3), pytest.raises(NoServersError) as caught:
+            jetstream_sync.connect(url, connect_timeout=0.3)
+        assert time.monotonic() - began >= 0.3
+    assert caught.value.attempts == ((url, "timed out"),)
+
+
+def test_a_server_that_trickles_takes_no_longer_than_one_that_is_silent() -> None:
+    """The connect_timeout is for the whole handshake, not for each byte of it."""
+
+    def trickle(puppet: Puppet) -> None:
+        puppet.say(b"INFO {")
+        ended = threading.Event()
+        while not ended.wait(0.05):
+            puppet.say(b" ")
+
+    with (
+        Listener(trickle) as listener,
+        within(1.3),
+        pytest.raises(NoServersError, match="too long|timed out"),
+    ):
+        jetstream_sync.connect(listener.url, connect_timeout=0.3)
+
+
+def test_a_silent_server_does_not_keep_from_the_next(nats_server: NatsServer) -> None:
+    """Each server has connect_timeout for itself, and then the next one is tried."""
+    with black_hole() as listening:
+        silent = f"nats://127.0.0.1:{listening.getsockname()[1]}"
+        servers = [silent, nats_server.url]
+        with jetstream_sync.connect(servers, dont_randomize=True, connect_timeout=0.3) as nc:
+            assert nc.connected_url == nats_server.url
+
+
+# --- logging in -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"user": "worker", "password": "wrong-" + PASSWORD},
+        {"user": "nobody", "password": PASSWORD + "-wrong"},
+        {"token": "wrong-" + PASSWORD},
+        {},
+    ],
+    ids=["password", "user", "token", "nothing"],
+)
+def test_a_wrong_login_is_refused_without_repeating_it(
+    user_server: NatsServer, options: dict[str, Any]
+) -> None:
+    """A login that the server refuses is an error within a second, without the secret in it."""
+    with within(1.0), pytest.raises(AuthorizationError) as caught:
+        jetstream_sync.connect(user_server.url, **options)
+    assert user_server.url in str(caught.value)
+    assert "Authorization Violation" in str(caught.value)
+    assert PASSWORD not in shown(caught.value)
+
+
+def test_a_wrong_login_in_the_url_is_not_repeated(
+    user_server: NatsServer, token_server: NatsServer
+) -> None:
+    """A login that was refused is in no error, also where it came by URL."""
+    for login, server in (("worker:not-it-1", user_server), ("not-it-1", token_server)):
+        with pytest.raises(AuthorizationError) as caught:
+            jetstream_sync.connect(server.url.replace("//", f"//{login}@"))
+        assert "not-it-1" not in shown(caught.value)
+
+
+def test_a_wrong_token_is_refused_without_repeating_it(token_server: NatsServer) -> None:
+    """A token that the server refuses is an error without the token in it."""
+    with within(1.0), pytest.raises(AuthorizationError) as caught:
+        jetstream_sync.connect(token_server.url, token="not-" + TOKEN)
+    assert TOKEN not in shown(caught.value)
+
+
+def test_the_right_password_by_option_and_by_url(user_server: NatsServer) -> None:
+    """A user and password log in by option and by URL, and show up nowhere."""
+    by_url = user_server.url.replace("//", f"//worker:{PASSWORD}@")
+    ways: list[tuple[str, dict[str, Any]]] = [
+        (user_server.url, {"user": "worker", "password": PASSWORD}),
+        (by_url, {}),
+        (by_url, {"user": "worker", "password": "wrong"}),  # the URL comes first
+    ]
+    for url, options in ways:
+        with jetstream_sync.connect(url, **options) as nc:
+            assert echoes(nc)
+            assert nc.connected_url == user_server.url
+            assert PASSWORD not in repr(nc) + repr(nc.server_info) + repr(nc._core.options)
+
+
+def test_the_right_token_by_option_and_by_url(token_server: NatsServer) -> None:
+    """A token logs in by option and by URL, and shows up nowhere."""
+    ways: list[tuple[str, dict[str, Any]]] = [
+        (token_server.url, {"token": TOKEN}),
+        (token_server.url.replace("//", f"//{TOKEN}@"), {}),
+    ]
+    for url, options in ways:
+        with jetstream_sync.connect(url, **options) as nc:
+            assert echoes(nc)
+            assert TOKEN not in repr(nc) + repr(nc.server_info) + repr(nc._core.options)
+
+
+def test_a_password_with_delimiters_goes_by_url_when_it_is_quoted() -> None:
+    """A password with characters that mean something in a URL is written with %-escapes."""
+    config = 'authorization { user: worker, password: "a@b:c/d,e" }'
+    with NatsServer(config=config, jetstream=False) as server:
+        url = server.url.replace("//", "//worker:a%40b%3Ac%2Fd%2Ce@")
+        with jetstream_sync.connect(url) as nc:
+            assert echoes(nc)
+
+
+# --- servers that refuse ----------------------------------------------------------------------
+
+
+def test_a_server_that_requires_tls_gets_no_login() -> None:
+    """Where the server requires TLS, connecting fails and no password goes out in the clear."""
+    heard: SimpleQueue[bytes] = SimpleQueue()
+
+    def require_tls(puppet: Puppet) -> None:
+        puppet.say(b'INFO {"server_id":"S","tls_required":true,"max_payload":1048576}\r\n')
+        heard.put(puppet.rest())
+
+    with Listener(require_tls) as listener:
+        with within(1.0), pytest.raises(SecureConnectionError) as caught:
+            jetstream_sync.connect(listener.url, user="worker", password=PASSWORD)
+        assert heard.get(timeout=5 * SCALE) == b""
+    assert listener.url in str(caught.value)
+    assert PASSWORD not in shown(caught.value)
+
+
+def test_a_tls_url_never_connects_in_the_clear(nats_server: NatsServer) -> None:
+    """A tls:// URL is not tried without TLS."""
+    with pytest.raises(SecureConnectionError):
+        jetstream_sync.connect(nats_server.url.replace("nats://", "tls://"))
+
+
+def test_a_full_server_is_quoted() -> None:
+    """A server that has too many connections refuses in its own words."""
+    with (
+        NatsServer(config="max_connections: 1", jetstream=False) as server,
+        jetstream_sync.connect(server.url) as nc,
+    ):
+        with pytest.raises(ServerRefusedError, match="maximum connections exceeded"):
+            jetstream_sync.connect(server.url)
+        assert echoes(nc)
+
+
+# --- not NATS ---------------------------------------------------------------------------------
+
+HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/html\r\n\r\n<h1>Bad Request</h1>"
+SSH = b"SSH-2.0-OpenSSH_9.6\r\n"
+NOISE = bytes(range(128, 256)) * 8
+
+
+@pytest.mark.parametrize(
+    ("banner", "start"),
+    [
+        (HTTP, b"HTTP/1.1 400 Bad Request"),
+        (SSH, b"SSH-2.0-OpenSSH_9.6"),
+        (NOISE, bytes(range(128, 192))),
+        (b"INFO {not json}\r\n", b"INFO {not json}"),
+        (b"INFO []\r\n", b"INFO []"),
+    ],
+    ids=["http", "ssh", "noise", "no json", "no object"],
+)
+def test_what_is_not_nats_is_quoted(banner: bytes, start: bytes) -> None:
+    """A peer that does not speak NATS is an error that quotes how it began, at once."""
+    with (
+        Listener(lambda puppet: puppet.say(banner)) as listener,
+        within(1.0),
+        pytest.raises(ProtocolError) as caught,
+    ):
+        jetstream_sync.connect(listener.url)
+    assert caught.value.excerpt.startswith(start)
+    assert len(caught.value.excerpt) <= 64
+    assert repr(start)[2:-1] in str(caught.value)
+    assert listener.url in str(caught.value)
+
+
+def test_nats_out_of_order_is_not_nats() -> None:
+    """A peer that answers before it has introduced itself does not speak NATS."""
+    with (
+        Listener(lambda puppet: puppet.say(b"PONG\r\n")) as listener,
+        pytest.raises(ProtocolError, match="INFO"),
+    ):
+        jetstream_sync.connect(listener.url)
+
+
+@pytest.mark.parametrize("before", [b"", b"INFO {}\r\n", b"INF"], ids=["nothing", "INFO", "half"])
+def test_a_server_that_hangs_up_at_once(before: bytes) -> None:
+    """A peer that closes during the handshake is a lost connection, or one that was reset."""
+
+    def hang_up(puppet: Puppet) -> None:
+        puppet.say(before)
+        puppet.hang_up()
+
+    with (
+        Listener(hang_up) as listener,
+        within(1.0),
+        pytest.raises((ConnectionLostError, NoServersError)) as caught,
+    ):
+        jetstream_sync.connect(listener.url)
+    assert listener.url in str(caught.value)
+    assert isinstance(caught.value, ConnectionLostError) or before  # our CONNECT may be reset
+
+
+def test_no_thread_is_left_after_failures_and_after_close(
+    nats_server: NatsServer, dead_url: str
+) -> None:
+    """After connecting has failed, and after close(), no thread of the connection is left."""
+    before = our_threads()
+    with pytest.raises(NoServersError):
+        jetstream_sync.connect(dead_url)
+    with Listener(lambda puppet: puppet.say(SSH)) as listener, pytest.raises(ProtocolError):
+        jetstream_sync.connect(listener.url)
+    assert our_threads() == before
+    nc = jetstream_sync.connect(nats_server.url)
+    nc.subscribe("idle", cb=lambda _: None)
+    assert len(our_threads()) > len(before)
+    nc.close()
+    wait_until(lambda: our_threads() == before)
+
+
+# --- what is known of a connection ------------------------------------------------------------
+
+
+def test_a_connection_knows_its_server(nats_server: NatsServer) -> None:
+    """A connection knows where it leads, what the server said of itself, and its own status."""
+    nc = jetstream_sync.connect(nats_server.url)
+    assert nc.status is ConnectionStatus.CONNECTED
+    assert nc.is_connected
+    assert not nc.is_closed
+    assert not nc.is_reconnecting
+    assert not nc.is_draining
+    assert nc.connected_url == nats_server.url
+    assert nc.server_info.version == nats_server.version
+    assert nc.server_info.server_name == "shared"
+    assert nc.server_info.port == nats_server.port
+    assert nc.server_info.jetstream
+    assert nc.server_info.headers
+    assert nc.max_payload == 1024 * 1024
+    assert nc.last_error is None
+    assert nats_server.url in repr(nc)
+    assert "connected" in repr(nc)
+    nc.close()
+    assert nc.status is ConnectionStatus.CLOSED
+    assert nc.is_closed
+    assert not nc.is_connected
+    assert isinstance(nc.last_error, ConnectionClosedError)
+    assert "closed" in repr(nc)
+
+
+def test_max_payload_is_the_servers() -> None:
+    """The limit for a message is the one that the server is configured with."""
+    with (
+        NatsServer(config="max_payload: 4096", jetstream=False) as server,
+        jetstream_sync.connect(server.url) as nc,
+    ):
+        assert nc.max_payload == 4096
+
+
+def test_the_server_knows_the_connections_name() -> None:
+    """The name of a connection is in the server's list of connections."""
+    with NatsServer(config='http: "127.0.0.1:-1"', jetstream=False) as server:
+        found = re.search(r"http monitor on ([\d.:]+)", server.log())
+        assert found
+        with (
+            jetstream_sync.connect(server.url, name="billing-7"),
+            urllib.request.urlopen(f"http://{found[1]}/connz", timeout=5) as answer,
+        ):
+            [listed] = json.load(answer)["connections"]
+    assert listed["name"] == "billing-7"
+    assert listed["lang"] == "python-sync"
+    assert listed["version"] == jetstream_sync.__version__
+
+
+def test_a_connection_can_not_be_pickled(nats_server: NatsServer) -> None:
+    """Pickling a connection is an error that says what to do instead."""
+    with jetstream_sync.connect(nats_server.url) as nc:
+        with pytest.raises(TypeError, match="open one in the process that uses it"):
+            pickle.dumps(nc)
+        assert echoes(nc)
+
+
+# --- the server goes mad ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"WHAT is this\r\n", b"MSG a 1 -5\r\n\r\n", b"MSG a 1 2\r\nlonger\r\n", b"\x00\x01\x02"],
+    ids=["unknown", "negative size", "other size", "binary"],
+)
+def test_garbage_in_mid_stream_closes_the_connection(garbage: bytes) -> None:
+    """Bytes that are not NATS close the connection, are quoted, and wake whoever waits."""
+    closed = threading.Event()
+    with Listener() as listener, ThreadPoolExecutor() as pool:
+        nc = jetstream_sync.connect(listener.url, closed_cb=closed.set)
+        sub = nc.subscribe("orders")
+        waiter = pool.submit(sub.next_msg, timeout=None)
+        puppet = listener.take()
+        assert puppet.line().startswith(b"SUB orders")
+        puppet.say(b"MSG orders %d 5\r\nfirst\r\n" % sub.sid)
+        assert waiter.result(5 * SCALE).data == b"first"
+        waiters = [pool.submit(sub.next_msg, timeout=None) for _ in range(2)]
+        waiters.append(pool.submit(nc.request, "service", timeout=None))  # type: ignore[arg-type]
+        puppet.say(garbage)
+        for each in waiters:
+            error = each.exception(5 * SCALE)
+            assert isinstance(error, ProtocolError), error
+            assert error.excerpt
+            assert garbage.startswith(error.excerpt)
+        assert closed.wait(5 * SCALE)
+        assert nc.is_closed
+        assert isinstance(nc.last_error, ProtocolError)
+        assert repr(nc.last_error.excerpt) in str(nc.last_error)
+        assert listener.clients == 1, "a server that is mad is not asked again"
+        with pytest.raises(ProtocolError):
+            nc.publish("orders", b"late")
+        nc.close()
+
+
+PERMISSIONS = """
+authorization {
+  users = [
+    { user: clerk, password: pw, permissions: {
+        publish: { deny: ["secret.>"] }, subscribe: { deny: ["secret.>"] } } }
+  ]
+}
+"""
+
+
+@pytest.mark.parametrize("kind", ["publish", "subscribe"])
+def test_what_is_not_permitted_is_told_and_ends_nothing(kind: str) -> None:
+    """A subject that is not permitted is reported to error_cb, and the connection stays."""
+    errors: SimpleQueue[Exception] = SimpleQueue()
+    with NatsServer(config=PERMISSIONS, jetstream=False) as server:
+        options: dict[str, Any] = {"user": "clerk", "password": "pw", "error_cb": errors.put}
+        with jetstream_sync.connect(server.url, **options) as nc:
+            act: Callable[[str], object] = getattr(nc, kind)
+            act("secret.plans")
+            error = errors.get(timeout=5 * SCALE)
+            assert isinstance(error, PermissionsError)
+            assert "secret.plans" in str(error)
+            assert echoes(nc)
+            assert nc.is_connected
+            assert nc.stats["reconnects"] == 0
+            assert nc.stats["errors_received"] == 1
+    assert errors.empty()
+
+
+def refuse(puppet: Puppet) -> None:
+    puppet.say(b"-ERR 'The moon is full'\r\n")
+    puppet.hang_up()
+
+
+def test_an_unknown_error_before_the_end_says_why_the_connection_closed() -> None:
+    """Without reconnecting, an error after which the server hangs up is why it is closed."""
+    errors: SimpleQueue[Exception] = SimpleQueue()
+    with Listener() as listener:
+        nc = jetstream_sync.connect(listener.url, allow_reconnect=False, error_cb=errors.put)
+        with ThreadPoolExecutor() as pool:
+            waiter = pool.submit(nc.subscribe("orders").next_msg, timeout=None)
+            puppet = listener.take()
+            assert puppet.line().startswith(b"SUB orders")
+            refuse(puppet)
+            error = waiter.exception(5 * SCALE)
+        assert isinstance(error, ServerRefusedError)
+        assert str(error) == "The moon is full"
+        assert isinstance(errors.get(timeout=5 * SCALE), ServerRefusedError)
+        assert isinstance(nc.last_error, ServerRefusedError)
+        assert nc.is_closed
+        nc.close()
+
+
+def test_an_unknown_error_before_the_end_leads_to_another_link() -> None:
+    """With reconnecting, a server that hangs up after an error is connected to again."""
+    reconnected = threading.Event()
+    with Listener() as listener:
+        nc = jetstream_sync.connect(
+            listener.url, reconnect_time_wait=0.01, reconnected_cb=reconnected.set
+        )
+        refuse(listener.take())
+        assert reconnected.wait(5 * SCALE)
+        assert nc.is_connected
+        assert listener.clients == 2
+        assert nc.stats["errors_received"] == 1
+        listener.take(1).hang_up()
+        nc.close()
