@@ -402,6 +402,9 @@ class Core:
         """Drop an interest that is complete."""
         with self._lock:
             self._session.forget(interest)
+            if self.reconnects:
+                # A limit that was buffered over a break has the new server count from its start.
+                self.writer.append(self._session.unsubscribe(interest))
 
     def _informed(self, info: ServerInfo) -> None:
         """Take note of an INFO that came while connected."""

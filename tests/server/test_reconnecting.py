@@ -1,0 +1,515 @@
+"""Reconnecting: what comes back with a new link, what is kept for it, and when it is over."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+from fix_proxy import Listener
+from fix_threads import SCALE, wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    AuthorizationError,
+    BadSubscriptionError,
+    Connection,
+    ConnectionClosedError,
+    ConnectionLostError,
+    ConnectionStatus,
+    NoServersError,
+    OutboundBufferLimitError,
+    Subscription,
+    TimeoutError,
+)
+from jetstream_sync.net.clock import Deadline
+from jetstream_sync.server import NatsServer
+
+#: More attempts than a test lasts, with little time between them.
+QUICK: dict[str, Any] = {"reconnect_time_wait": 0.01, "max_reconnect_attempts": -1}
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """What is in this block takes less than so many seconds."""
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert took < seconds * SCALE, f"it took {took:.3f} s"
+
+
+@pytest.fixture
+def server() -> Iterator[NatsServer]:
+    """A server for this test alone, which may be stopped."""
+    with NatsServer(jetstream=False) as starting:
+        yield starting
+
+
+@pytest.fixture
+def alone(server: NatsServer) -> Iterator[Connection]:
+    """A connection to that server, which is quick to come back."""
+    connection = jetstream_sync.connect(server.url, **QUICK)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def witness(server: NatsServer) -> Iterator[Connection]:
+    """Another one, that sees what comes out of the first."""
+    connection = jetstream_sync.connect(server.url, **QUICK)
+    yield connection
+    connection.close()
+
+
+def stop(server: NatsServer, *connections: Connection) -> None:
+    """Stop the server, and wait until the connections know."""
+    server.stop()
+    for nc in connections:
+        wait_until(lambda nc=nc: nc.is_reconnecting)
+
+
+def start(server: NatsServer, *connections: Connection) -> None:
+    """Start the server, and wait until the connections are back, and what they had to say is said."""
+    server.start()
+    for nc in connections:
+        wait_until(lambda nc=nc: nc.is_connected)
+        nc.flush(5 * SCALE)
+
+
+def restart(server: NatsServer, *connections: Connection) -> None:
+    stop(server, *connections)
+    start(server, *connections)
+
+
+def read(sub: Subscription, count: int) -> list[bytes]:
+    return [sub.next_msg(timeout=5 * SCALE).data for _ in range(count)]
+
+
+def nothing_more(sub: Subscription, sender: Connection) -> bool:
+    """Whether the server has nothing more for a subscription of what was sent so far."""
+    sender.flush(5 * SCALE)
+    sub._core.flush(Deadline(5 * SCALE))
+    return sub.pending_msgs == 0
+
+
+# --- what comes back --------------------------------------------------------------------------
+
+
+def test_subscriptions_come_back(
+    server: NatsServer, alone: Connection, witness: Connection
+) -> None:
+    """After a restart of the server every subscription, with or without a callback, goes on."""
+    called: SimpleQueue[bytes] = SimpleQueue()
+    read_by_hand = alone.subscribe("orders.*")
+    alone.subscribe("orders.>", cb=lambda msg: called.put(msg.data))
+    restart(server, alone, witness)
+    witness.publish("orders.new", b"after")
+    assert read(read_by_hand, 1) == [b"after"]
+    assert called.get(timeout=5 * SCALE) == b"after"
+    assert nothing_more(read_by_hand, witness)
+    assert called.empty()
+
+
+def test_a_waiting_next_msg_waits_on(
+    server: NatsServer, alone: Connection, witness: Connection
+) -> None:
+    """A next_msg that waits while the server restarts gets what is published afterwards."""
+    with ThreadPoolExecutor() as pool:
+        waiter = pool.submit(alone.subscribe("orders").next_msg, timeout=20 * SCALE)
+        restart(server, alone, witness)
+        witness.publish("orders", b"after")
+        assert waiter.result(5 * SCALE).data == b"after"
+
+
+def test_requests_work_again(server: NatsServer, alone: Connection, witness: Connection) -> None:
+    """After a restart requests find their answers, on both sides."""
+    alone.subscribe("double", cb=lambda msg: msg.respond(msg.data * 2))
+    alone.flush(5 * SCALE)
+    assert witness.request("double", b"ab", timeout=5 * SCALE).data == b"abab"
+    restart(server, alone, witness)
+    assert witness.request("double", b"cd", timeout=5 * SCALE).data == b"cdcd"
+
+
+def test_queue_groups_come_back_as_queue_groups(
+    server: NatsServer, alone: Connection, witness: Connection
+) -> None:
+    """Members of a queue group share the messages after a restart as before."""
+    members = [alone.subscribe("jobs", queue="workers") for _ in range(3)]
+    restart(server, alone, witness)
+    for number in range(30):
+        witness.publish("jobs", b"%d" % number)
+    witness.flush(5 * SCALE)
+    alone.flush(5 * SCALE)
+    assert sum(member.pending_msgs for member in members) == 30
+    got = [data for member in members for data in read(member, member.pending_msgs)]
+    assert sorted(got) == sorted(b"%d" % number for number in range(30))
+
+
+def test_what_is_left_of_a_limit_comes_back(
+    server: NatsServer, alone: Connection, witness: Connection
+) -> None:
+    """A subscription that ends after a number of messages counts on over a restart."""
+    sub = alone.subscribe("orders")
+    sub.unsubscribe(limit=5)
+    alone.flush(5 * SCALE)
+    for _ in range(2):
+        witness.publish("orders", b"before")
+    assert read(sub, 2) == [b"before"] * 2
+    restart(server, alone, witness)
+    for _ in range(9):
+        witness.publish("orders", b"after")
+    assert read(sub, 3) == [b"after"] * 3
+    with pytest.raises(BadSubscriptionError):
+        sub.next_msg(timeout=5 * SCALE)
+    assert not alone._core.interests()
+
+
+def test_a_limit_set_without_a_link_takes_no_message_from_others(
+    server: NatsServer, alone: Connection, witness: Connection
+) -> None:
+    """A queue member that has all it asked for takes no more messages from the other members."""
+    short = alone.subscribe("jobs", queue="workers")
+    alone.flush(5 * SCALE)
+    for _ in range(3):
+        witness.publish("jobs", b"before")
+    assert read(short, 3) == [b"before"] * 3
+    stop(server, alone, witness)
+    short.unsubscribe(limit=4)
+    start(server, alone, witness)
+    witness.publish("jobs", b"the fourth")
+    assert read(short, 1) == [b"the fourth"]
+    with pytest.raises(BadSubscriptionError):
+        short.next_msg(timeout=5 * SCALE)
+    other = alone.subscribe("jobs", queue="workers")
+    alone.flush(5 * SCALE)
+    for _ in range(20):
+        witness.publish("jobs", b"after")
+    assert read(other, 20) == [b"after"] * 20
+
+
+def test_what_is_subscribed_and_ended_without_a_link(
+    server: NatsServer, alone: Connection, witness: Connection
+) -> None:
+    """Subscriptions that are made while there is no link start with it, once; ended ones do not."""
+    ended = alone.subscribe("orders")
+    stop(server, alone, witness)
+    ended.unsubscribe()
+    made = alone.subscribe("orders")
+    made_and_ended = alone.subscribe("orders")
+    made_and_ended.unsubscribe()
+    start(server, alone, witness)
+    before = alone.stats["in_msgs"]
+    witness.publish("orders", b"once")
+    assert read(made, 1) == [b"once"]
+    assert nothing_more(made, witness)
+    assert alone.stats["in_msgs"] == before + 1
+    with pytest.raises(BadSubscriptionError):
+        ended.next_msg(timeout=0)
+
+
+# --- what is kept meanwhile -------------------------------------------------------------------
+
+
+def test_what_is_published_without_a_link_arrives_after(server: NatsServer) -> None:
+    """What is published while there is no link arrives after it is back, in order, once."""
+    nc = jetstream_sync.connect(server.url, **QUICK)
+    sub = nc.subscribe("orders")
+    stop(server, nc)
+    for number in range(100):
+        nc.publish("orders", b"%d" % number, headers={"N": str(number)})
+    start(server, nc)
+    msgs = [sub.next_msg(timeout=5 * SCALE) for _ in range(100)]
+    assert [msg.data for msg in msgs] == [b"%d" % number for number in range(100)]
+    assert nothing_more(sub, nc)
+    nc.close()
+
+
+def test_what_is_kept_has_a_limit(server: NatsServer) -> None:
+    """Above pending_size a publish without a link is an error, and what was kept before stays."""
+    nc = jetstream_sync.connect(server.url, pending_size=1000, **QUICK)
+    sub = nc.subscribe("orders")
+    stop(server, nc)
+    kept = 0
+    with pytest.raises(OutboundBufferLimitError) as caught:
+        for _ in range(100):
+            nc.publish("orders", b"x" * 100)
+            kept += 1
+    assert caught.value.pending_size == 1000
+    assert 5 <= kept <= 9  # 100 bytes each, and what says where they go
+    assert nc.stats["out_msgs"] == kept
+    start(server, nc)
+    assert read(sub, kept) == [b"x" * 100] * kept
+    nc.publish("orders", b"room again")
+    assert read(sub, 1) == [b"room again"]
+    nc.close()
+
+
+def test_nothing_is_kept_where_the_limit_is_zero(server: NatsServer) -> None:
+    """With a pending_size of 0 nothing can be published without a link."""
+    nc = jetstream_sync.connect(server.url, pending_size=0, **QUICK)
+    nc.publish("orders", b"fine")
+    stop(server, nc)
+    with pytest.raises(OutboundBufferLimitError):
+        nc.publish("orders", b"too much")
+    nc.close()
+
+
+def test_a_request_without_a_link_keeps_its_timeout(server: NatsServer, alone: Connection) -> None:
+    """A request while there is no link ends with its timeout."""
+    stop(server, alone)
+    with within(2.0), pytest.raises(TimeoutError):
+        alone.request("service", timeout=0.2)
+
+
+# --- who is told ------------------------------------------------------------------------------
+
+
+def test_callbacks_come_in_the_order_of_what_happened(server: NatsServer) -> None:
+    """Each lost link and each new one is told, then the end, in this order, and once."""
+    told: SimpleQueue[str] = SimpleQueue()
+    nc = jetstream_sync.connect(
+        server.url,
+        disconnected_cb=lambda: told.put("disconnected"),
+        reconnected_cb=lambda: told.put("reconnected"),
+        closed_cb=lambda: told.put("closed"),
+        **QUICK,
+    )
+    restart(server, nc)
+    restart(server, nc)
+    nc.close()
+    order = [told.get(timeout=5 * SCALE) for _ in range(5)]
+    assert order == ["disconnected", "reconnected"] * 2 + ["closed"]
+    nc.close()
+    assert told.empty()
+
+
+def test_callbacks_may_use_the_connection(server: NatsServer) -> None:
+    """A reconnected_cb may subscribe, publish and wait for the server."""
+    told: SimpleQueue[bytes] = SimpleQueue()
+
+    def reconnected() -> None:
+        sub = nc.subscribe("echo")
+        nc.publish("echo", b"back")
+        nc.flush(5 * SCALE)
+        told.put(sub.next_msg(timeout=5 * SCALE).data)
+
+    nc = jetstream_sync.connect(server.url, reconnected_cb=reconnected, **QUICK)
+    restart(server, nc)
+    assert told.get(timeout=5 * SCALE) == b"back"
+    nc.close()
+
+
+def test_reconnects_are_counted(server: NatsServer, alone: Connection) -> None:
+    """The statistics go on over a reconnect and count it."""
+    sub = alone.subscribe("orders")
+    alone.publish("orders", b"12345")
+    assert read(sub, 1) == [b"12345"]
+    for reconnects in (1, 2):
+        restart(server, alone)
+        assert alone.stats["reconnects"] == reconnects
+    alone.publish("orders", b"678")
+    assert read(sub, 1) == [b"678"]
+    stats = alone.stats
+    assert (stats["in_msgs"], stats["in_bytes"]) == (2, 8)
+    assert (stats["out_msgs"], stats["out_bytes"]) == (2, 8)
+
+
+def test_without_a_link_there_is_no_url(server: NatsServer, alone: Connection) -> None:
+    """While there is no link the status says so, and there is no URL."""
+    stop(server, alone)
+    assert alone.status is ConnectionStatus.RECONNECTING
+    assert not alone.is_connected
+    assert not alone.is_closed
+    assert alone.connected_url is None
+    assert "reconnecting" in repr(alone)
+    assert alone.last_error is None
+    start(server, alone)
+    assert alone.connected_url == server.url
+
+
+def test_another_server_is_taken(server: NatsServer) -> None:
+    """Where another server was named, a connection moves there, with its subscriptions."""
+    with NatsServer(jetstream=False) as second:
+        servers = [server.url, second.url]
+        nc = jetstream_sync.connect(servers, dont_randomize=True, **QUICK)
+        sub = nc.subscribe("orders")
+        server.stop()
+        wait_until(lambda: nc.connected_url == second.url)
+        nc.publish("orders", b"moved")
+        assert read(sub, 1) == [b"moved"]
+        nc.close()
+
+
+# --- when it is over --------------------------------------------------------------------------
+
+
+def waiters(nc: Connection, sub: Subscription) -> list[Callable[[], object]]:
+    """Every way to wait on a connection, without an end of its own."""
+    return [
+        lambda: sub.next_msg(timeout=None),
+        lambda: list(sub),
+        lambda: nc.request("deaf", timeout=None),
+        lambda: nc.flush(timeout=None),
+        lambda: nc.rtt(timeout=None),
+    ]
+
+
+def test_without_reconnecting_a_lost_link_is_the_end() -> None:
+    """Without allow_reconnect a lost link closes the connection and wakes whoever waits."""
+    told: SimpleQueue[str] = SimpleQueue()
+    with Listener() as listener, ThreadPoolExecutor() as pool:
+        nc = jetstream_sync.connect(
+            listener.url,
+            allow_reconnect=False,
+            error_cb=lambda error: told.put(type(error).__name__),
+            closed_cb=lambda: told.put("closed"),
+        )
+        puppet = listener.take()
+        sub = nc.subscribe("orders")
+        waiting = [pool.submit(wait) for wait in waiters(nc, sub)]
+        heard: set[bytes] = set()
+        while not heard >= {b"SUB", b"PUB", b"PING"}:
+            heard.update(puppet.line().split()[:1])
+        puppet.hang_up()
+        for each in waiting:
+            error = each.exception(5 * SCALE)
+            assert isinstance(error, ConnectionLostError), error
+        assert isinstance(nc.last_error, ConnectionLostError)
+        assert nc.is_closed
+        assert told.get(timeout=5 * SCALE) == "ConnectionLostError"
+        assert told.get(timeout=5 * SCALE) == "closed"
+        for call in (lambda: nc.publish("orders"), lambda: nc.subscribe("x"), nc.flush, nc.drain):
+            with pytest.raises(ConnectionLostError):
+                call()
+        assert listener.clients == 1
+        nc.close()
+
+
+def test_too_many_failures_are_the_end(server: NatsServer) -> None:
+    """When every server has failed max_reconnect_attempts times, the connection is closed."""
+    told: SimpleQueue[object] = SimpleQueue()
+    nc = jetstream_sync.connect(
+        server.url,
+        max_reconnect_attempts=3,
+        reconnect_time_wait=0.01,
+        error_cb=told.put,
+        closed_cb=lambda: told.put("closed"),
+    )
+    with ThreadPoolExecutor() as pool:
+        waiter = pool.submit(nc.subscribe("orders").next_msg, timeout=None)
+        server.stop()
+        error = waiter.exception(5 * SCALE)
+    assert isinstance(error, ConnectionClosedError)
+    assert isinstance(error.__cause__, NoServersError)
+    assert nc.is_closed
+    assert nc.last_error is not None
+    cause = nc.last_error.__cause__
+    assert isinstance(cause, NoServersError)
+    [(address, reason)] = cause.attempts
+    assert address == server.url
+    assert "refused" in reason.lower()
+    assert isinstance(cause.__cause__, ConnectionLostError)
+    assert isinstance(told.get(timeout=5 * SCALE), NoServersError)
+    assert told.get(timeout=5 * SCALE) == "closed"
+    nc.close()
+
+
+def test_the_last_failure_is_not_waited_after(server: NatsServer) -> None:
+    """After its last attempt a connection is closed at once, without another wait."""
+    closed = threading.Event()
+    nc = jetstream_sync.connect(
+        server.url, max_reconnect_attempts=1, reconnect_time_wait=60, closed_cb=closed.set
+    )
+    server.stop()
+    assert closed.wait(5 * SCALE)
+    assert nc.is_closed
+    nc.close()
+
+
+def test_attempts_are_made_as_often_as_allowed() -> None:
+    """A server is asked max_reconnect_attempts times in a row, and not once more."""
+    closed = threading.Event()
+    with Listener() as listener:
+        nc = jetstream_sync.connect(
+            listener.url,
+            max_reconnect_attempts=4,
+            reconnect_time_wait=0,
+            closed_cb=closed.set,
+            error_cb=lambda _: None,
+        )
+        listener._play = lambda puppet: puppet.say(b"-ERR 'Authorization Violation'\r\n")
+        listener.take().hang_up()
+        assert closed.wait(5 * SCALE)
+        assert listener.clients == 1 + 4
+        assert isinstance(nc.last_error, AuthorizationError)
+        nc.close()
+
+
+# --- ending it while there is no link ---------------------------------------------------------
+
+
+def test_close_while_reconnecting_returns_promptly(server: NatsServer) -> None:
+    """A close() during the wait between attempts returns at once and wakes whoever waits."""
+    closed = threading.Event()
+    nc = jetstream_sync.connect(server.url, reconnect_time_wait=60, closed_cb=closed.set)
+    with ThreadPoolExecutor() as pool:
+        waiter = pool.submit(nc.subscribe("orders").next_msg, timeout=None)
+        stop(server, nc)
+        nc.publish("orders", b"never sent")
+        with within(0.5):
+            nc.close()
+        assert isinstance(waiter.exception(5 * SCALE), ConnectionClosedError)
+    assert nc.is_closed
+    assert closed.wait(5 * SCALE)
+    wait_until(lambda: not any(t.is_alive() for t in nc._core._threads))
+
+
+def test_close_during_an_attempt_makes_no_new_link() -> None:
+    """A close() while an attempt hangs leaves the connection closed, whatever comes of that."""
+    asked, answer = threading.Event(), threading.Event()
+    with Listener() as listener:
+        nc = jetstream_sync.connect(listener.url, connect_timeout=5, **QUICK)
+
+        def late(puppet: Any) -> None:
+            asked.set()
+            answer.wait(10)
+            puppet.shake_hands()
+
+        listener._play = late
+        listener.take().hang_up()
+        assert asked.wait(5 * SCALE)
+        with within(2.0):
+            nc.close()
+        assert nc.is_closed
+        answer.set()
+        wait_until(lambda: not any(t.is_alive() for t in nc._core._threads))
+        assert nc.is_closed
+        assert nc.connected_url is None
+        assert listener.take(1).rest() == b""
+
+
+@pytest.mark.parametrize("wait", [0.01, 60])
+def test_drain_while_reconnecting_closes(server: NatsServer, wait: float) -> None:
+    """A drain() while there is no link closes at once and says so: nothing can be finished."""
+    nc = jetstream_sync.connect(server.url, reconnect_time_wait=wait)
+    sub = nc.subscribe("orders")
+    stop(server, nc)
+    with within(0.5), pytest.raises(ConnectionClosedError):
+        nc.drain()
+    assert nc.is_closed
+    with pytest.raises(ConnectionClosedError):
+        sub.next_msg(timeout=5 * SCALE)
+    server.start()
+    assert nc.is_closed
+
+
+def test_leaving_the_block_while_reconnecting_closes(server: NatsServer) -> None:
+    """The end of a with block closes a connection that has no link, without an error."""
+    with jetstream_sync.connect(server.url, reconnect_time_wait=60) as nc:
+        stop(server, nc)
+    assert nc.is_closed
