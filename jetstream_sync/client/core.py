@@ -436,6 +436,7 @@ class Core:
         self._pings.link_down(cause)
         broken.stream.close()
         if ends_now:
+            self.events.disconnected()
             self.events.error(reason)
             self._finish(reason)
         if over or ends_now:
@@ -499,7 +500,12 @@ class Core:
         closed = ConnectionClosedError("an internal error ended the connection")
         closed.__cause__ = error
         self.events.error(error)
+        link = self._link
         self._end(closed)
+        if link is not None and threading.current_thread() in self._threads[:1]:
+            # The reader, which would have done this at the end of the link.
+            self._pings.link_down(closed)
+            link.stream.close()
 
     def _flush_loop(self) -> None:
         self.writer.flusher(self._pings.due)
