@@ -82,12 +82,13 @@ class Listener:
     Args:
         play: called with a `Puppet` for each client, on a thread of its own; ``None``: it shakes
             hands and waits for the test to `take()` it.
+        port: the port; 0: any.
 
     """
 
-    def __init__(self, play: Callable[[Puppet], object] | None = None) -> None:
+    def __init__(self, play: Callable[[Puppet], object] | None = None, port: int = 0) -> None:
         self._play = play
-        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._listening = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listening.getsockname()[1]
         self.url = f"nats://127.0.0.1:{self.port}"
         self._puppets: list[Puppet] = []
@@ -122,6 +123,13 @@ class Listener:
             assert self._came.wait_for(lambda: len(self._puppets) > number, 5 * SCALE)
             return self._puppets[number]
 
+    def refuse(self) -> None:
+        """Take no more clients."""
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._acceptor.join(5 * SCALE)
+
     @property
     def clients(self) -> int:
         """How many came so far."""
@@ -136,9 +144,7 @@ class Listener:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        self._acceptor.join(5 * SCALE)
+        self.refuse()
         for puppet in self._puppets:
             puppet.hang_up()
         for thread in self._threads:

@@ -1,0 +1,389 @@
+"""Threads that meet at the wrong moment: nothing is lost, doubled, or waits for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from fix_proxy import Listener, Puppet
+from fix_threads import SCALE, wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    Connection,
+    ConnectionClosedError,
+    ConnectionLostError,
+    ConnectionStatus,
+    NoServersError,
+    StaleConnectionError,
+    TimeoutError,
+)
+from jetstream_sync.client import core as core_module
+from jetstream_sync.client.handoff import Handoff
+from jetstream_sync.client.mailbox import Mailbox
+from jetstream_sync.errors import Error
+from jetstream_sync.net.clock import FOREVER, Deadline
+
+
+def run_all(*targets: Callable[[], object]) -> None:
+    """Run each on a thread of its own, all started at one moment; raise what one of them raised."""
+    barrier = threading.Barrier(len(targets))
+    raised: list[BaseException] = []
+
+    def run(target: Callable[[], object]) -> None:
+        barrier.wait()
+        try:
+            target()
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=run, args=(target,), daemon=True) for target in targets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(40 * SCALE)
+        assert not thread.is_alive(), "it hangs"
+    if raised:
+        raise raised[0]
+
+
+# --- mailboxes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("readers", [1, 2, 8])
+@pytest.mark.parametrize("batch", [1, 3, 100])
+def test_each_item_goes_to_one_reader(readers: int, batch: int) -> None:
+    """Whatever the timing of waits, time-outs and deliveries, each item is read once."""
+    mailbox: Mailbox[int] = Mailbox()
+    total = 3000
+    dice = random.Random(readers * 1000 + batch)
+    got: list[list[int]] = [[] for _ in range(readers)]
+
+    def read(mine: list[int], seed: int) -> None:
+        own = random.Random(seed)
+        while True:
+            # So short that time-outs and deliveries meet all the time.
+            timeout = own.choice([0, 0.00005, 0.0002, 0.001])
+            try:
+                mine.append(mailbox.get(Deadline(timeout)))
+            except TimeoutError:
+                continue
+            except ConnectionClosedError:
+                return
+
+    def write() -> None:
+        for first in range(0, total, batch):
+            items = range(first, min(first + batch, total))
+            mailbox.put(items, len(items))
+            if dice.random() < 0.3:
+                # Longer than the waits: the next items meet readers that give up.
+                threading.Event().wait(dice.uniform(0, 0.0005))
+        mailbox.close(ConnectionClosedError("over"))
+
+    run_all(write, *[lambda mine=mine: read(mine, len(mine)) for mine in got])
+    assert sorted(itertools.chain(*got)) == list(range(total))
+    for mine in got:
+        assert mine == sorted(mine)
+    assert not mailbox._gates
+
+
+def test_who_waits_for_ever_is_never_forgotten() -> None:
+    """A reader without a timeout gets its item, although others beside it give up all the time."""
+    mailbox: Mailbox[int] = Mailbox()
+    patient: list[int] = []
+    impatient: list[int] = []
+    rounds = 500
+
+    def wait_for_ever() -> None:
+        while True:
+            item = mailbox.get(FOREVER)
+            if item < 0:
+                return
+            patient.append(item)
+
+    def give_up() -> None:
+        while len(patient) + len(impatient) < rounds:
+            with contextlib.suppress(TimeoutError):
+                impatient.append(mailbox.get(Deadline(0.0001)))
+
+    def write() -> None:
+        for number in range(rounds):
+            mailbox.put([number], 1)
+            # The next one comes only when this one is read: a lost wake would stop everything.
+            wait_until(lambda: len(patient) + len(impatient) > number)  # noqa: B023
+        mailbox.put([-1], 1)
+
+    run_all(write, wait_for_ever, give_up)
+    assert sorted(patient + impatient) == list(range(rounds))
+
+
+def test_closing_wakes_every_reader() -> None:
+    """All who wait when a mailbox is closed get the reason, as an error of their own."""
+    mailbox: Mailbox[int] = Mailbox()
+    reason = ConnectionLostError("gone")
+    errors: list[Error] = []
+
+    def read() -> None:
+        with pytest.raises(ConnectionLostError, match="gone") as caught:
+            mailbox.get(FOREVER)
+        errors.append(caught.value)
+
+    def close() -> None:
+        wait_until(lambda: len(mailbox._gates) == 8)
+        mailbox.close(reason)
+
+    run_all(close, *[read] * 8)
+    assert len({id(error) for error in errors}) == 8
+    assert reason not in errors
+
+
+def test_a_handoff_and_the_end_of_its_time() -> None:
+    """A result that comes when the time is up is seen, or it is not; it is never half there."""
+    for _ in range(300):
+        handoff: Handoff[str] = Handoff()
+        arrived: list[bool] = []
+        run_all(
+            lambda: handoff.set("here"),  # noqa: B023
+            lambda: arrived.append(handoff.arrived(Deadline(0.00002))),  # noqa: B023
+        )
+        if arrived[0]:
+            assert handoff.result() == "here"
+        else:
+            assert handoff.arrived(Deadline(0))
+
+
+# --- a server that the test plays ---------------------------------------------------------------
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    with Listener() as listening:
+        yield listening
+
+
+def test_requests_and_answers_that_meet_their_timeouts() -> None:
+    """However late an answer is, it goes to the request that it is for, or to nobody."""
+
+    def play(puppet: Puppet) -> None:
+        puppet.shake_hands()
+        dice = random.Random(1)
+        while line := puppet.line():
+            if line.startswith(b"PUB "):
+                _, _, reply, size = line.split()
+                payload = puppet.read(int(size) + 2)[:-2]
+                threading.Event().wait(dice.choice([0, 0.0002, 0.0006]))
+                puppet.say(b"MSG %b 1 %d\r\n%b\r\n" % (reply, len(payload), payload))
+
+    with Listener(play) as listener, jetstream_sync.connect(listener.url) as nc:
+        late = answered = 0
+        dice = random.Random(2)
+        for number in range(400):
+            timeout = dice.choice([0.0005, 0.001, 0.05])
+            try:
+                assert nc.request("a", b"%d" % number, timeout).data == b"%d" % number
+                answered += 1
+            except TimeoutError:
+                late += 1
+        assert not nc._core._mux._waiting
+        nc.close()  # the puppet answers no pings, so a drain would wait
+    assert late > 10
+    assert answered > 10
+
+
+def test_pongs_find_their_flushes(listener: Listener) -> None:
+    """A pong that comes after its flush gave up is not taken for the next one's."""
+    nc = jetstream_sync.connect(listener.url)
+    puppet = listener.take()
+    with pytest.raises(TimeoutError):
+        nc.flush(timeout=0.02)
+    second = threading.Thread(target=nc.flush, args=(5,))
+    second.start()
+    assert puppet.line() == b"PING\r\n"
+    assert puppet.line() == b"PING\r\n"
+    puppet.say(b"PONG\r\n")
+    second.join(0.1)
+    assert second.is_alive(), "it took the pong of the first one"
+    puppet.say(b"PONG\r\n")
+    second.join(5 * SCALE)
+    assert not second.is_alive()
+    nc.close()
+
+
+def test_pongs_that_nobody_asked_for_are_ignored(listener: Listener) -> None:
+    """A server that sends too many pongs does no harm."""
+    nc = jetstream_sync.connect(listener.url)
+    sub = nc.subscribe("a")
+    listener.take().say(b"PONG\r\n" * 5 + b"MSG a 1 1\r\nx\r\n")
+    assert sub.next_msg(timeout=5).data == b"x"
+    nc.close()
+
+
+@pytest.mark.parametrize("refused", ["reader", "flusher"])
+def test_a_thread_that_can_not_be_started(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """Where the system has no more threads, connecting fails and leaves neither thread nor socket."""
+    real = core_module.spawn
+
+    def spawn(name: str, *args: object) -> threading.Thread:
+        if name.startswith(refused):
+            raise RuntimeError("can't start new thread")
+        return real(name, *args)
+
+    monkeypatch.setattr(core_module, "spawn", spawn)
+    with pytest.raises(RuntimeError):
+        jetstream_sync.connect(listener.url)
+    assert listener.take().rest() == b"", "the socket is still open"
+
+
+def test_an_error_inside_closes_the_connection(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault of this package on the reader's thread closes the connection, with it as the cause."""
+    told: list[Exception] = []
+    closed = threading.Event()
+    nc = jetstream_sync.connect(listener.url, error_cb=told.append, closed_cb=closed.set)
+    sub = nc.subscribe("a")
+    fault = ZeroDivisionError("a fault")
+
+    def deliver(_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(sub, "deliver", deliver)
+    listener.take().say(b"MSG a 1 1\r\nx\r\n")
+    with pytest.raises(ConnectionClosedError, match="internal error"):
+        sub.next_msg(timeout=None)
+    assert closed.wait(5 * SCALE)
+    assert fault in told
+    assert isinstance(nc.last_error, ConnectionClosedError)
+    assert nc.last_error.__cause__ is fault
+    nc.close()
+
+
+def test_who_sees_that_it_is_closed_can_ask_why() -> None:
+    """There is no moment at which a connection is closed and does not know why."""
+    wrong: list[object] = []
+    for _ in range(40):
+        with Listener() as listener:
+            nc = jetstream_sync.connect(listener.url, allow_reconnect=False)
+            puppet = listener.take()
+
+            def watch() -> None:
+                give_up = time.monotonic() + 5 * SCALE
+                while not nc.is_closed and time.monotonic() < give_up:  # noqa: B023
+                    pass
+                wrong.append(nc.last_error)  # noqa: B023
+
+            run_all(watch, puppet.hang_up)
+            nc.close()
+    assert all(isinstance(error, ConnectionClosedError) for error in wrong), wrong
+
+
+def test_closing_meets_reconnecting() -> None:
+    """A close that meets the moment of a new link closes that link, too, and nothing is left."""
+    dice = random.Random(7)
+    for _ in range(40):
+        with Listener() as listener:
+            nc = jetstream_sync.connect(listener.url, reconnect_time_wait=0)
+            listener.take().hang_up()
+            moment = dice.uniform(0, 0.003)
+            give_up = time.monotonic() + moment
+            while time.monotonic() < give_up and listener.clients < 2:
+                pass
+            nc.close()
+            assert nc.status is ConnectionStatus.CLOSED
+            for number in range(1, listener.clients):
+                listener.take(number).rest()  # ends where the socket is closed
+            wait_until(lambda: not [t for t in threading.enumerate() if t.name.startswith("nats-")])
+
+
+def test_pings_while_there_is_no_link_say_nothing_of_the_next(listener: Listener) -> None:
+    """Time without a link is not held against the next server."""
+    told: list[Exception] = []
+    back = threading.Event()
+    nc = jetstream_sync.connect(
+        listener.url,
+        ping_interval=0.02,
+        max_outstanding_pings=1,
+        reconnect_time_wait=0.05,
+        max_reconnect_attempts=20,
+        error_cb=told.append,
+        reconnected_cb=back.set,
+    )
+    # The flusher may think that pings go unanswered while the reader looks for a server.
+    port = listener.port
+    listener.refuse()
+    listener.take().hang_up()
+    wait_until(lambda: nc.is_reconnecting)
+    assert not back.wait(0.2)
+    returned = Listener(port=port)
+    assert back.wait(5 * SCALE)
+    # The new server answers the pings; then it hangs up, which is what the error has to say.
+    with returned:
+        puppet = returned.take()
+        for _ in range(3):
+            while puppet.line() != b"PING\r\n":
+                pass
+            puppet.say(b"PONG\r\n")
+    wait_until(lambda: nc.is_closed and told, 10)
+    (error,) = told
+    assert isinstance(error, NoServersError)
+    assert isinstance(error.__cause__, ConnectionClosedError)
+    assert not isinstance(error.__cause__, StaleConnectionError)
+    nc.close()
+
+
+@pytest.mark.parametrize("limit", [1, 5, 50])
+def test_a_limit_that_meets_its_messages(listener: Listener, limit: int) -> None:
+    """A limit that is set while messages pour in ends the subscription, whoever is faster."""
+    nc = jetstream_sync.connect(listener.url)
+    puppet = listener.take()
+    for sid in range(1, 60):
+        sub = nc.subscribe("a")
+        assert sub.sid == sid
+        run_all(
+            lambda: sub.unsubscribe(limit),  # noqa: B023
+            lambda: puppet.say(b"MSG a %d 1\r\nx\r\n" % sid * 60),  # noqa: B023
+        )
+        got = len(list(sub))
+        assert got == limit, sid
+        assert sid not in nc._core._session.interests
+    nc.close()
+
+
+# --- everything at once -------------------------------------------------------------------------
+
+
+def test_eight_threads_do_everything(nc: Connection) -> None:
+    """Threads that publish, subscribe, ask and flush on one connection do not disturb each other."""
+    nc.subscribe("hammer.echo", cb=lambda msg: msg.respond(msg.data))
+    everything = nc.subscribe("hammer.all.>", pending_msgs_limit=0)
+    nc.flush()
+    rounds = 60
+
+    def hammer(number: int) -> None:
+        dice = random.Random(number)
+        for turn in range(rounds):
+            mine = b"%d.%d" % (number, turn)
+            nc.publish(f"hammer.all.{number}", mine + b" " * dice.choice([0, 10, 20_000]))
+            assert nc.request("hammer.echo", mine, timeout=10).data == mine
+            with nc.subscribe(f"hammer.own.{number}") as sub:
+                nc.publish(f"hammer.own.{number}", mine)
+                assert sub.next_msg(timeout=10).data == mine
+            if dice.random() < 0.3:
+                nc.flush(timeout=10)
+
+    run_all(*[lambda number=number: hammer(number) for number in range(8)])
+    nc.flush()
+    seen: dict[bytes, list[int]] = {}
+    while everything.pending_msgs:
+        thread, _, turn = everything.next_msg(timeout=0).data.strip().partition(b".")
+        seen.setdefault(thread, []).append(int(turn))
+    assert len(seen) == 8
+    assert all(turns == list(range(rounds)) for turns in seen.values())
+    assert nc.stats["errors_received"] == 0
