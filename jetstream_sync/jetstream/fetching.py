@@ -12,7 +12,7 @@ from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
 from .inbox import LINK_DOWN, LINK_UP, PullInbox
 from .message import JetStreamMsg
-from .puller import Puller
+from .puller import DOUBT, Puller
 
 __all__ = ["Fetch"]
 
@@ -47,6 +47,8 @@ class Fetch:
         self._bytes = 0
         # Whether the server may go on sending.
         self._asked = True
+        # Whether nothing has come yet, and that may mean that nobody is there.
+        self._in_doubt = puller.silence_may_mean_gone()
 
     def run(self) -> list[JetStreamMsg]:
         """
@@ -104,6 +106,15 @@ class Fetch:
         if not inbox.linked:
             # Nobody will say that the time is up, or that he is there.
             return inbox.mailbox.get(self._end)
+        if self._in_doubt:
+            try:
+                return inbox.mailbox.get(self._patience.sooner(DOUBT))
+            except TimeoutError:
+                gone = self._puller.why_silent(self._patience)
+                if gone is not None:
+                    raise gone from None
+            finally:
+                self._in_doubt = False
         if not self._silence:
             return inbox.mailbox.get(self._patience)
         while True:
@@ -156,5 +167,6 @@ class Fetch:
             heartbeat_ns=min(self._request.heartbeat_ns, expires_ns // 2),
         )
         inbox.last_seen = monotonic()
+        self._in_doubt = self._puller.silence_may_mean_gone()
         self._puller.send(request, inbox)
         return True

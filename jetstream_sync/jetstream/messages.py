@@ -38,7 +38,7 @@ from ..net.clock import FOREVER, Deadline, monotonic
 from ..protocol.parser import Delivery
 from .inbox import LINK_DOWN, LINK_UP, PullInbox
 from .message import JetStreamMsg
-from .puller import Puller
+from .puller import DOUBT, Puller
 
 __all__ = ["MessageIterator"]
 
@@ -75,8 +75,10 @@ class MessageIterator:
         self._ledger = PullLedger(pull)
         self._draining = False
         self._ask_at: float | None = None  # when to ask again for a consumer without a leader
+        # When silence makes us ask whether the consumer is there; see Puller.
+        self._doubt_at: float | None = None
         with self._lock:
-            self._pull()
+            self._start_over()
 
     # --- taking messages ------------------------------------------------------------------------
 
@@ -137,6 +139,7 @@ class MessageIterator:
                 mailbox.wait(deadline if left is None else deadline.sooner(left))
             except TimeoutError:
                 # Also for who only looks once each time.
+                self._inquire()
                 with self._lock:
                     late = self._do_what_is_due()
                 if late is not None:
@@ -145,6 +148,19 @@ class MessageIterator:
                     raise
             else:
                 return
+
+    def _inquire(self) -> None:
+        """Where it is time to, find out whether the consumer is there, and end where it is not."""
+        with self._lock:
+            doubt_at = self._doubt_at
+            if doubt_at is None or monotonic() < doubt_at:
+                return
+            self._doubt_at = None
+            if self._inbox.last_seen > doubt_at - DOUBT:
+                return  # something came
+        gone = self._puller.why_silent(FOREVER)
+        if gone is not None:
+            self._close(gone)
 
     def _accept(self, delivery: Delivery) -> JetStreamMsg:
         """Make the user's message and enter it; ``_lock`` is held."""
@@ -159,9 +175,12 @@ class MessageIterator:
         """Return the seconds until something has to be done; ``None``: nothing will have to be."""
         if not self._inbox.linked or self._draining:
             return None
-        if self._ask_at is not None:
-            return self._ask_at - monotonic()
-        return self._inbox.last_seen + self._silence - monotonic()
+        due = self._ask_at
+        if due is None:
+            due = self._inbox.last_seen + self._silence
+        if self._doubt_at is not None:
+            due = min(due, self._doubt_at)
+        return due - monotonic()
 
     def _do_what_is_due(self) -> Error | None:
         """Ask again where it is time to; return what the user should hear of."""
@@ -182,6 +201,8 @@ class MessageIterator:
         self._ask_at = None
         self._ledger.reset()
         self._pull()
+        if self._puller.silence_may_mean_gone():
+            self._doubt_at = monotonic() + DOUBT
 
     def _pull(self) -> None:
         """Send the request that is due, if one is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 from ..api.consumer import ConsumerConfig
@@ -21,8 +22,10 @@ from .inbox import PullInbox
 from .message import JetStreamMsg
 from .requests import APIRequests
 
-__all__ = ["Puller"]
+__all__ = ["DOUBT", "Puller"]
 
+#: Seconds of silence after which it makes sense to ask whether the consumer is there.
+DOUBT: Final = 0.5
 #: Seconds to wait for the word whether a consumer that does not answer is still there.
 _INQUIRY: Final = 1.0
 
@@ -104,6 +107,14 @@ class Puller:
         """Forget the pin: another client holds it now."""
         self._pin_id = None
 
+    def silence_may_mean_gone(self) -> bool:
+        """
+        Say whether a request for a consumer that is not there gets no answer at all.
+
+        So it is with servers before 2.11. Later ones say at once that nobody listens.
+        """
+        return _before_2_11(self.core.info.version)
+
     def why_silent(self, deadline: Deadline) -> Error | None:
         """
         Find out why nobody answers for the consumer.
@@ -124,3 +135,10 @@ class Puller:
             # JetStream is starting, has no leader, or does not let us ask.
             return None
         return None
+
+
+@lru_cache(maxsize=16)
+def _before_2_11(version: str) -> bool:
+    major, _, rest = version.partition(".")
+    minor = rest.partition(".")[0]
+    return major.isdigit() and minor.isdigit() and (int(major), int(minor)) < (2, 11)

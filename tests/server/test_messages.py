@@ -563,7 +563,7 @@ def test_a_consumer_that_is_gone_ends_it(
     with consumer.messages() as messages, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(messages.next, 20)
         if when == "meanwhile":
-            wait_until(lambda: messages._inbox.mailbox._gates)
+            wait_until(lambda: consumer.info().num_waiting == 1)
             delete()
         gone = (
             ConsumerDeletedError
