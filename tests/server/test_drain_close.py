@@ -1,0 +1,166 @@
+"""Several who end one connection: drains, closes and blocks that meet."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from fix_threads import SCALE, wait_until
+
+import jetstream_sync
+from jetstream_sync import Connection, ConnectionClosedError, DrainTimeoutError, Msg
+from jetstream_sync.server import NatsServer
+
+
+@pytest.fixture
+def own(nats_server: NatsServer) -> Iterator[Connection]:
+    """A connection that the test ends."""
+    connection = jetstream_sync.connect(nats_server.url)
+    yield connection
+    connection.close()
+
+
+def test_two_callbacks_drain(own: Connection) -> None:
+    """Callbacks that both drain the connection, as on a message to stop, do not wait for each other."""
+    both = threading.Barrier(2)
+    done: list[str] = []
+
+    def stop(msg: Msg) -> None:
+        both.wait(5 * SCALE)
+        own.drain()
+        done.append(msg.subject)
+
+    own.subscribe("drain.a", cb=stop)
+    own.subscribe("drain.b", cb=stop)
+    own.publish("drain.a")
+    own.publish("drain.b")
+    wait_until(lambda: len(done) == 2)
+    assert own.is_closed
+
+
+def test_a_second_drain_waits_for_the_first(own: Connection) -> None:
+    """When any drain of a connection returns, the connection is drained and closed."""
+    may_end = threading.Event()
+    handled: list[bytes] = []
+
+    def slowly(msg: Msg) -> None:
+        may_end.wait(5 * SCALE)
+        handled.append(msg.data)
+
+    own.subscribe("drain.slow", cb=slowly)
+    for number in range(10):
+        own.publish("drain.slow", b"%d" % number)
+    own.flush()
+    closed: list[bool] = []
+
+    def drain() -> None:
+        own.drain()
+        closed.append(own.is_closed and len(handled) == 10)
+
+    threads = [threading.Thread(target=drain) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: own.is_draining)
+    with pytest.raises(DrainTimeoutError):
+        own.drain(timeout=0.05)
+    assert not closed
+    may_end.set()
+    for thread in threads:
+        thread.join(5 * SCALE)
+    assert closed == [True] * 4
+
+
+def test_a_block_that_ends_during_a_drain_waits_for_it(nats_server: NatsServer) -> None:
+    """Leaving a with block does not cut short a drain that is under way."""
+    may_end = threading.Event()
+    answered: list[bytes] = []
+    with jetstream_sync.connect(nats_server.url) as other:
+        answers = other.subscribe("drain.answers")
+        other.flush()
+        with jetstream_sync.connect(nats_server.url) as nc:
+
+            def slowly(msg: Msg) -> None:
+                may_end.wait(5 * SCALE)
+                nc.publish("drain.answers", msg.data)
+
+            nc.subscribe("drain.work", cb=slowly)
+            for number in range(5):
+                nc.publish("drain.work", b"%d" % number)
+            nc.flush()
+            drainer = threading.Thread(target=nc.drain)
+            drainer.start()
+            wait_until(lambda: nc.is_draining)
+            threading.Timer(0.1, may_end.set).start()
+        drainer.join(5 * SCALE)
+        answered += [answers.next_msg(timeout=5).data for _ in range(5)]
+    assert answered == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_what_is_left_after_the_time_is_dropped(own: Connection) -> None:
+    """A drain that takes too long drops what callbacks have not got, and their threads end."""
+    first = threading.Event()
+    handled: list[bytes] = []
+
+    def slowly(msg: Msg) -> None:
+        handled.append(msg.data)
+        first.wait(5 * SCALE)
+
+    for subject in ("drain.x", "drain.y"):
+        own.subscribe(subject, cb=slowly)
+        for number in range(100):
+            own.publish(subject, b"%d" % number)
+    own.flush()
+    with pytest.raises(DrainTimeoutError):
+        own.drain(timeout=0.1)
+    assert own.is_closed
+    first.set()
+    wait_until(lambda: not [t for t in threading.enumerate() if "drain." in t.name])
+    assert handled == [b"0", b"0"]
+
+
+def test_a_close_cuts_a_drain_short(own: Connection) -> None:
+    """A close during a drain ends it with the reason."""
+    never = threading.Event()
+    own.subscribe("drain.stuck", cb=lambda _: never.wait(2 * SCALE))
+    own.publish("drain.stuck")
+    own.flush()
+    ended: list[BaseException | None] = []
+
+    def drain() -> None:
+        try:
+            own.drain(timeout=0.5)
+            ended.append(None)
+        except (ConnectionClosedError, DrainTimeoutError) as error:
+            ended.append(error)
+
+    drainer = threading.Thread(target=drain)
+    drainer.start()
+    wait_until(lambda: own.is_draining)
+    own.close()
+    assert own.is_closed
+    drainer.join(5 * SCALE)
+    assert isinstance(ended[0], (ConnectionClosedError, DrainTimeoutError))
+    never.set()
+
+
+def test_a_program_that_ends_without_closing(nats_server: NatsServer) -> None:
+    """What a program published before it ended without a close arrives; it ends at once."""
+    program = (
+        "import jetstream_sync\n"
+        f"nc = jetstream_sync.connect({nats_server.url!r})\n"
+        "nc.subscribe('drain.cb', cb=print)\n"
+        "for number in range(1000): nc.publish('drain.last', b'%d' % number)\n"
+    )
+    with jetstream_sync.connect(nats_server.url) as nc:
+        sub = nc.subscribe("drain.last")
+        nc.flush()
+        began = time.monotonic()
+        path = {"PYTHONPATH": ":".join(filter(None, sys.path))}
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=20 * SCALE, env=path)
+        assert time.monotonic() - began < 5 * SCALE
+        got = [int(sub.next_msg(timeout=5).data) for _ in range(1000)]
+    assert got == list(range(1000))
