@@ -27,6 +27,7 @@ from jetstream_sync import (
     TooManyStalledMsgsError,
     WrongLastSequenceError,
 )
+from jetstream_sync.net.clock import Deadline
 from jetstream_sync.server import NatsServer
 
 
@@ -55,10 +56,24 @@ def alone(fresh_server: NatsServer) -> Iterator[JetStream]:
     nc.close()
 
 
+def pause(server: NatsServer, js: JetStream) -> None:
+    """Pause a server, and wait until it does not answer any more."""
+    server.pause()
+
+    def silent() -> bool:
+        try:
+            js._api.core.flush(Deadline(0.05))
+        except jetstream_sync.TimeoutError:
+            return True
+        return False
+
+    wait_until(silent)
+
+
 @pytest.fixture
 def paused(alone: JetStream, fresh_server: NatsServer) -> Iterator[JetStream]:
     """The same with a server that does not answer."""
-    fresh_server.pause()
+    pause(fresh_server, alone)
     yield alone
     fresh_server.resume()
 
@@ -130,9 +145,9 @@ def test_a_future_works_with_the_tools_for_futures(js: JetStream, stream: Stream
 def test_a_wait_for_a_future_may_time_out(paused: JetStream) -> None:
     """``result(timeout)`` raises when the message is not acknowledged in that time."""
     future = paused.publish_async("s")
-    with within(0.1, 0.4), pytest.raises(concurrent.futures.TimeoutError):
+    with within(0.1, 0.4), pytest.raises(TimeoutError):
         future.result(0.1)
-    with pytest.raises(concurrent.futures.TimeoutError):
+    with pytest.raises(TimeoutError):
         future.exception(0)
     assert not future.done()
 
@@ -223,7 +238,7 @@ def test_a_callback_can_not_wait_for_all_messages(js: JetStream, stream: Stream)
 def test_a_full_window_blocks_and_room_frees(alone: JetStream, fresh_server: NatsServer) -> None:
     """A publisher waits while the window is full, and goes on when acknowledgements come."""
     alone._publisher._window = 10
-    fresh_server.pause()
+    pause(fresh_server, alone)
     futures = [alone.publish_async("s", timeout=None) for _ in range(10)]
     assert alone.publish_async_pending == 10
     started = threading.Event()
@@ -359,7 +374,7 @@ def test_a_future_fails_when_its_time_is_up(
     alone.publish_async("s").result(5)
     if idle:
         wait_until(lambda: alone._publisher._asleep, 10)
-    fresh_server.pause()
+    pause(fresh_server, alone)
     try:
         future = alone.publish_async("s", timeout=0.2)
         patient = alone.publish_async("s", timeout=60)
@@ -373,7 +388,7 @@ def test_a_future_fails_when_its_time_is_up(
 
 def test_futures_fail_when_the_server_is_killed(alone: JetStream, fresh_server: NatsServer) -> None:
     """A lost link fails what waits, for nobody knows whether it is stored; then all goes on."""
-    fresh_server.pause()
+    pause(fresh_server, alone)
     futures = [alone.publish_async("s", b"%d" % n) for n in range(100)]
     fresh_server.kill()
     with within(0, 3):
@@ -404,7 +419,7 @@ def test_futures_fail_when_the_connection_ends(fresh_server: NatsServer, how: st
     js = nc.jetstream()
     js.create_stream(name="S", subjects=["s"], storage="memory")
     js.publish_async("s").result(5)
-    fresh_server.pause()
+    pause(fresh_server, js)
     futures = [js.publish_async("s", timeout=None) for _ in range(50)]
     with ThreadPoolExecutor(1) as pool:
         completed = pool.submit(js.publish_async_completed, 10)
