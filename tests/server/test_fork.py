@@ -250,7 +250,7 @@ def busy(nc: Connection, js: JetStream, stream_name: str) -> Iterator[list[str]]
         thread.join()
 
 
-@pytest.mark.timeout(180)  # six threads that never rest slow each child down
+@pytest.mark.timeout(110)  # six threads that never rest slow each child down
 def test_a_fork_amid_everything(nc: Connection, busy: list[str]) -> None:
     """Whatever threads of the parent are at when it forks, no call of the child hangs."""
     quiet = nc.subscribe("fork.quiet")
