@@ -13,7 +13,7 @@ import itertools
 import threading
 from typing import TYPE_CHECKING
 
-from ..errors import NoRespondersError, TimeoutError
+from ..errors import ConnectionLostError, NoRespondersError, TimeoutError
 from ..headers import HeadersLike, parse_status
 from ..net.clock import FOREVER, Deadline
 from ..protocol.parser import Delivery
@@ -43,6 +43,8 @@ class RequestMux:
         self._reply_prefix = self._inbox.encode() + b"."
         self._tokens = itertools.count(1)
         self._waiting: dict[bytes, Handoff[Delivery]] = {}
+        # Those among them that have no deadline: a link that breaks has to end them.
+        self._endless: set[bytes] = set()
         # Guards the one-time subscription.
         self._lock = threading.Lock()
         self._subscribed = False
@@ -57,6 +59,7 @@ class RequestMux:
         Raises:
             NoRespondersError: nobody listens on the subject.
             TimeoutError: no answer came in time.
+            ConnectionLostError: the link broke, and there is no deadline to wait for.
             ConnectionClosedError: the connection is closed, or was while waiting.
             InvalidArgumentError, InvalidHeaderError, MaxPayloadError: it can not be sent.
 
@@ -66,6 +69,8 @@ class RequestMux:
         token = b"%x" % next(self._tokens)
         handoff: Handoff[Delivery] = Handoff()
         self._waiting[token] = handoff
+        if deadline.left() is None:
+            self._endless.add(token)
         try:
             if self._reason is not None:
                 # Registered too late for close() to see it.
@@ -81,6 +86,7 @@ class RequestMux:
                 handoff.arrived(FOREVER)
         finally:
             self._waiting.pop(token, None)
+            self._endless.discard(token)
         delivery = handoff.result()
         if delivery[2] and not delivery[3]:
             status = parse_status(delivery[2])
@@ -97,7 +103,13 @@ class RequestMux:
                 handoff.set(delivery)
 
     def link_changed(self, *, connected: bool) -> None:
-        """Do nothing: who waits for an answer has a deadline."""
+        """Fail those who wait without a deadline: the answer may have been lost with the link."""
+        if connected:
+            return
+        for token in list(self._endless):
+            handoff = self._waiting.pop(token, None)
+            if handoff is not None:
+                handoff.fail(ConnectionLostError("the link broke before the answer came"))
 
     def ended(self, reason: BaseException) -> None:
         """Fail every request; the connection is closed."""

@@ -513,3 +513,15 @@ def test_leaving_the_block_while_reconnecting_closes(server: NatsServer) -> None
     with jetstream_sync.connect(server.url, reconnect_time_wait=60) as nc:
         stop(server, nc)
     assert nc.is_closed
+
+
+def test_a_request_without_a_deadline_ends_with_its_link(fresh_server: NatsServer) -> None:
+    """A request that may wait for ever fails when the link breaks: its answer may be lost."""
+    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
+        nc.subscribe("silent")
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(nc.request, "silent", timeout=None)
+            wait_until(lambda: nc._core._mux._waiting)
+            fresh_server.restart()
+            with pytest.raises(ConnectionLostError, match="before the answer"):
+                waiting.result(5)
