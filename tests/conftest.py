@@ -1,3 +1,10 @@
 """Fixtures come from one file per concern."""
 
+import signal
+
 pytest_plugins = ["fix_server", "fix_threads"]
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and their children inherit that.
+# Tests of Ctrl-C want the usual behaviour.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
