@@ -40,11 +40,25 @@ from .inbox import LINK_DOWN, LINK_UP, PullInbox
 from .message import JetStreamMsg
 from .puller import DOUBT, Puller
 
-__all__ = ["MessageIterator"]
+__all__ = ["MessageIterator", "until_stopped"]
 
 _SECOND: Final = 1_000_000_000
 #: Seconds until a consumer without a leader is asked again.
 _AGAIN: Final = 0.25
+
+
+def until_stopped(take: Callable[[Deadline], JetStreamMsg]) -> Iterator[JetStreamMsg]:
+    """Yield what ``take`` returns until the user ends it; any other end is raised."""
+    while True:
+        try:
+            msg = take(FOREVER)
+        except IteratorClosedError:
+            return
+        except ConnectionClosedError as error:
+            if closed_on_purpose(error):
+                return
+            raise
+        yield msg
 
 
 class MessageIterator:
@@ -100,17 +114,7 @@ class MessageIterator:
 
     def __iter__(self) -> Iterator[JetStreamMsg]:
         """Yield messages until the iterator is stopped; raises where it ends for another reason."""
-        take = self.take
-        while True:
-            try:
-                msg = take(FOREVER)
-            except IteratorClosedError:
-                return
-            except ConnectionClosedError as error:
-                if closed_on_purpose(error):
-                    return
-                raise
-            yield msg
+        return until_stopped(self.take)
 
     def take(self, deadline: Deadline) -> JetStreamMsg:
         """Return the next message, as `next()` does, before the deadline."""

@@ -20,11 +20,9 @@ from typing_extensions import Self, Unpack
 
 from ..api.consumer import ConsumerInfo
 from ..api.pull import ContinuousPull
-from ..client.core import closed_on_purpose
 from ..client.handoff import fresh
 from ..errors import (
     BadRequestStatusError,
-    ConnectionClosedError,
     ConnectionLostError,
     ConsumerDeletedError,
     ConsumerNotFoundError,
@@ -42,7 +40,7 @@ from ..protocol.parser import Delivery
 from .consume import ConsumeHandle, JetStreamCallback
 from .consumer import ContinuousOptions, PullConsumer, continuous_pull
 from .message import JetStreamMsg
-from .messages import MessageIterator
+from .messages import MessageIterator, until_stopped
 from .position import OrderedOptions, Position
 from .puller import Puller
 from .requests import APIRequests
@@ -127,17 +125,7 @@ class OrderedMessages:
 
     def __iter__(self) -> Iterator[JetStreamMsg]:
         """Yield messages until the iterator is stopped; raises where it ends for another reason."""
-        take = self.take
-        while True:
-            try:
-                msg = take(FOREVER)
-            except IteratorClosedError:
-                return
-            except ConnectionClosedError as error:
-                if closed_on_purpose(error):
-                    return
-                raise
-            yield msg
+        return until_stopped(self.take)
 
     def take(self, deadline: Deadline) -> JetStreamMsg:
         """Return the next message, as `next()` does, before the deadline."""
