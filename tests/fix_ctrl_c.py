@@ -98,9 +98,6 @@ def interrupted(call: Callable[[], object], moment: int) -> bool:
     """
     bomb = _Bomb(moment)
     before = sys.gettrace()
-    # From 3.12 on there are opcode events only if some frame wants them before tracing begins; in
-    # 3.13 a function gives them from its second call on.
-    sys._getframe().f_trace_opcodes = True
     sys.settrace(bomb.trace)
     try:
         call()

@@ -72,9 +72,9 @@ def check_it_works(nc: Connection, sub: Subscription) -> None:
     assert time.monotonic() - began < 2 * SCALE, "somebody was not woken"
 
 
-# CPython 3.13 gives opcode events for some functions and not for others. What is tested is the same
-# code on all of them.
-by_opcodes = pytest.mark.skipif(sys.version_info >= (3, 13), reason="not every opcode is traced")
+# CPython 3.13 gives opcode events for some functions and not for others, and 3.12 may crash when they
+# are asked for while other threads run. What is tested is the same code on all of them.
+by_opcodes = pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every opcode is traced")
 
 
 @by_opcodes
