@@ -7,47 +7,76 @@ The names and defaults are those that users of nats-py know.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
 from inspect import iscoroutinefunction
-from typing import Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
+from .address import ServerAddress
 from .errors import BadSubjectError, InvalidOptionError
+from .events import ConnectionEvent
 from .subjects import check_publish_subject
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 __all__ = [
     "ConnectOptions",
     "ConnectionOptions",
     "ErrorCallback",
     "EventCallback",
-    "ServerAddress",
-    "parse_servers",
+    "FilePath",
+    "Secret",
+    "TLSOptions",
 ]
 
 #: Called with what went wrong.
 ErrorCallback = Callable[[Exception], object]
-#: Called when something happened to the connection.
-EventCallback = Callable[[], object]
+#: Called when something happened to the connection. One that needs an argument gets the event.
+EventCallback = Callable[[], object] | Callable[[ConnectionEvent], object]
+#: The text itself, or a function that is asked for it at every connect and reconnect.
+Secret = str | Callable[[], str]
+FilePath = str | os.PathLike[str]
 
-DEFAULT_PORT: Final = 4222
-DEFAULT_SERVER: Final = f"nats://127.0.0.1:{DEFAULT_PORT}"
 DEFAULT_PENDING_MSGS_LIMIT: Final = 512 * 1024
 DEFAULT_PENDING_BYTES_LIMIT: Final = 128 * 1024 * 1024
 
-_SCHEMES: Final = ("nats", "tls")
-_HAS_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-# What an error may repeat of a URL: the scheme and the host. The rest of one that was not
-# understood may be part of a login, as where a password has a comma or a slash.
-_SHOWN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)?(\[[^]/]*\]?|[^:/?#\s]*)")
 # Locks take no more than this many seconds, about 292 years.
 _LONGEST: Final = 9e9
 
-_TEXTS: Final = ("name", "user", "password", "token")
-_SWITCHES: Final = ("allow_reconnect", "dont_randomize", "no_echo", "verbose", "pedantic")
+_TEXTS: Final = ("name", "nkey", "tls_hostname")
+_SECRETS: Final = ("user", "password", "token", "nkeys_seed_str")
+#: Ways to log in, of which there is one.
+_LOGINS: Final = (
+    "user",
+    "token",
+    "user_credentials",
+    "nkeys_seed",
+    "nkeys_seed_str",
+    "nkey",
+    "user_jwt_cb",
+)
+_BREAK: Final = frozenset("\r\n\0")
+_SWITCHES: Final = (
+    "allow_reconnect",
+    "dont_randomize",
+    "fail_requests_on_disconnect",
+    "ignore_auth_error_abort",
+    "ignore_discovered_servers",
+    "no_echo",
+    "pedantic",
+    "retry_on_failed_connect",
+    "tls_handshake_first",
+    "verbose",
+)
 _CALLBACKS: Final = (
+    "user_jwt_cb",
+    "signature_cb",
+    "reconnect_delay_cb",
+    "trace_cb",
     "error_cb",
     "disconnected_cb",
     "reconnected_cb",
@@ -57,88 +86,28 @@ _CALLBACKS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ServerAddress:
-    """One server to connect to; a login that its URL carried does not show up in ``repr``."""
-
-    host: str
-    port: int
-    tls: bool = False
-    user: str | None = field(default=None, repr=False)
-    password: str | None = field(default=None, repr=False)
-    token: str | None = field(default=None, repr=False)
-
-    @property
-    def url(self) -> str:
-        """The URL without its login."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'tls' if self.tls else 'nats'}://{host}:{self.port}"
-
-    @classmethod
-    def parse(cls, text: str) -> ServerAddress:
-        """
-        Read a server's URL.
-
-        Args:
-            text: ``nats://host:port``, ``tls://host:port``, ``host:port`` or ``host``; a login may
-                stand in front of the host, as ``user:password@`` or ``token@``, where
-                ``/ ? # @ , :`` and white space are written as ``%2F`` and so on.
-
-        Raises:
-            InvalidOptionError: it is not such a URL; the error does not repeat a login.
-
-        """
-        # Imported late: it takes a good part of the time that importing the package may take.
-        from urllib.parse import unquote, urlsplit  # noqa: PLC0415
-
-        if not isinstance(text, str):
-            raise InvalidOptionError("servers", "...", "a server is a URL, nats://host:port")
-        found = _SHOWN.match(text.rpartition("@")[2])
-        shown = found[0] if found else ""
-        if any(character.isspace() for character in text):
-            raise InvalidOptionError("servers", shown, "a URL has no white space")
-        try:
-            parts = urlsplit(text if _HAS_SCHEME.match(text) else f"nats://{text}")
-            port = DEFAULT_PORT if parts.port is None else parts.port
-        except ValueError:
-            raise InvalidOptionError(
-                "servers", shown, "it is not a URL with a port from 1 to 65535"
-            ) from None
-        if parts.scheme not in _SCHEMES:
-            raise InvalidOptionError("servers", shown, "the scheme is nats:// or tls://")
-        if not parts.hostname or not {"[", "]"}.isdisjoint(parts.hostname):
-            raise InvalidOptionError("servers", shown, "there is no host name")
-        if port == 0:
-            raise InvalidOptionError("servers", shown, "the port is from 1 to 65535")
-        if parts.path not in ("", "/") or parts.query or parts.fragment:
-            raise InvalidOptionError("servers", shown, "nothing follows the port")
-        user = unquote(parts.username) if parts.username else None
-        password = unquote(parts.password) if parts.password is not None else None
-        token = None
-        if user is None and password:
-            raise InvalidOptionError("servers", shown, "a password needs a user")
-        if user is not None and password is None:
-            user, token = None, user
-        return cls(parts.hostname, port, parts.scheme == "tls", user, password, token)
-
-
-def parse_servers(servers: str | Iterable[str]) -> tuple[ServerAddress, ...]:
+@dataclass(frozen=True, kw_only=True)
+class TLSOptions:
     """
-    Read one server or several.
+    How to speak TLS; unlike an `ssl.SSLContext` it can be pickled and sent to other processes.
 
-    Args:
-        servers: a URL, several with commas between them, or an iterable of URLs.
-
-    Raises:
-        InvalidOptionError: there is none, or one is not a URL.
-
+    The files are read when a connection is opened.
     """
-    if not isinstance(servers, Iterable):
-        raise InvalidOptionError("servers", servers, "a server is a URL, nats://host:port")
-    urls = servers.split(",") if isinstance(servers, str) else list(servers)
-    if not urls:
-        raise InvalidOptionError("servers", servers, "at least one server is needed")
-    return tuple(ServerAddress.parse(url.strip() if isinstance(url, str) else url) for url in urls)
+
+    ca_file: FilePath | None = None
+    """Certificates to trust, in PEM format; ``None``: those that the system trusts."""
+    cert_file: FilePath | None = None
+    """This client's own certificate, in PEM format, for servers that verify clients; ``None``: none."""
+    key_file: FilePath | None = None
+    """The key of ``cert_file``; ``None``: it is in the same file."""
+    key_password: Secret | None = field(default=None, repr=False)
+    """What the key is encrypted with; ``None``: it is not encrypted."""
+
+    def __post_init__(self) -> None:
+        if self.cert_file is None and self.key_file is not None:
+            raise InvalidOptionError("key_file", self.key_file, "a key needs a cert_file")
+        if self.key_file is None and self.cert_file is None and self.key_password is not None:
+            raise InvalidOptionError("key_password", "...", "a key_password needs a cert_file")
 
 
 class ConnectOptions(TypedDict, total=False):
@@ -146,20 +115,59 @@ class ConnectOptions(TypedDict, total=False):
 
     name: str
     """What the server calls this connection in its lists and logs."""
-    user: str
-    """The user to log in as; a login in a server's URL comes first."""
-    password: str
+    user: Secret
+    """The user to log in as; a login in a server's URL comes first. This and the other secrets may be
+    a function, which is called at every connect and reconnect."""
+    password: Secret
     """The user's password."""
-    token: str
+    token: Secret
     """A token to log in with, instead of a user."""
+    user_credentials: FilePath | tuple[FilePath, FilePath] | Callable[[], str]
+    """A ``.creds`` file, or a file with a JWT and one with the seed of its nkey, or a function that
+    returns what is in a ``.creds`` file; read again at every connect and reconnect."""
+    nkeys_seed: FilePath
+    """A file with the seed of an nkey; read again at every connect and reconnect."""
+    nkeys_seed_str: Secret
+    """The seed of an nkey."""
+    nkey: str
+    """The public part of an nkey whose seed only the ``signature_cb`` knows."""
+    user_jwt_cb: Callable[[], str | bytes]
+    """Returns the user's JWT; it needs a ``signature_cb``, unless the JWT is a bearer token."""
+    signature_cb: Callable[[str], bytes]
+    """Signs what the server sent: it gets the nonce, and returns the signature in base64."""
+    tls: bool | SSLContext | TLSOptions
+    """Whether to insist on TLS, and how; default: as the server wants it, checked against the
+    certificates that the system trusts."""
+    tls_hostname: str
+    """Whom the server's certificate has to name; default: the host of its URL."""
+    tls_handshake_first: bool
+    """Begin with TLS instead of waiting for the server to ask for it; default false."""
+    ws_connection_headers: Mapping[str, str | Sequence[str]]
+    """HTTP headers for the request that opens a WebSocket, such as a proxy's login."""
     connect_timeout: float | timedelta
     """How long one server may take for TCP, handshake and login; default 2."""
     allow_reconnect: bool
     """Whether another link is sought when one breaks; default true."""
+    retry_on_failed_connect: bool
+    """Have `connect()` return at once when no server can be reached, and go on trying in the background
+    as a reconnect would; default false."""
     max_reconnect_attempts: int
     """Failures in a row after which a server is given up; -1: never; default 60."""
     reconnect_time_wait: float | timedelta
     """The wait between two walks through the servers; default 2."""
+    reconnect_jitter: float | timedelta
+    """What is added to this wait at most, by chance, so that the clients of a restarted server do not
+    all come at once; default 0.1, with TLS 1. With ``reconnect_time_wait=0`` nothing is added."""
+    reconnect_delay_cb: Callable[[int], float | timedelta]
+    """Called with the number of walks through the servers since the link broke, returns the time
+    to wait before the next one, instead of ``reconnect_time_wait`` and its jitter."""
+    ignore_auth_error_abort: bool
+    """Go on trying a server that refused the login twice with the same error; default false."""
+    ignore_discovered_servers: bool
+    """Use only the servers that were named, not those that a cluster tells of; default false."""
+    fail_requests_on_disconnect: bool
+    """Fail requests with `ConnectionLostError` as soon as the link breaks, rather than have them wait
+    for an answer on the next one until their time is up; default false."""
     ping_interval: float | timedelta
     """The time between two pings; default 120."""
     max_outstanding_pings: int
@@ -180,17 +188,20 @@ class ConnectOptions(TypedDict, total=False):
     """Bytes that are kept while there is no link; default 2 MiB."""
     error_cb: ErrorCallback
     """Called with each error that no call can raise; default: it is logged. Callbacks run one after
-    the other on a thread of their own."""
+    the other on a thread of their own. Those below that need an argument get a `ConnectionEvent`."""
     disconnected_cb: EventCallback
     """Called when the link broke."""
     reconnected_cb: EventCallback
-    """Called when there is a new link."""
+    """Called when there is a new link; also the first one with ``retry_on_failed_connect``."""
     closed_cb: EventCallback
     """Called when the connection is closed."""
     discovered_server_cb: EventCallback
     """Called when the cluster told of a server that was not known."""
     lame_duck_mode_cb: EventCallback
     """Called when the server says that it will stop soon."""
+    trace_cb: Callable[[str], object]
+    """Called with each line of the protocol, on a thread of its own: ``> `` what is sent, ``< `` what
+    is received, secrets masked; default: nothing is traced, which costs nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,13 +210,31 @@ class ConnectionOptions:
 
     servers: tuple[ServerAddress, ...]
     name: str | None = None
-    user: str | None = field(default=None, repr=False)
-    password: str | None = field(default=None, repr=False)
-    token: str | None = field(default=None, repr=False)
+    user: Secret | None = field(default=None, repr=False)
+    password: Secret | None = field(default=None, repr=False)
+    token: Secret | None = field(default=None, repr=False)
+    user_credentials: FilePath | tuple[FilePath, FilePath] | Callable[[], str] | None = None
+    nkeys_seed: FilePath | None = None
+    nkeys_seed_str: Secret | None = field(default=None, repr=False)
+    nkey: str | None = None
+    user_jwt_cb: Callable[[], str | bytes] | None = field(default=None, repr=False)
+    signature_cb: Callable[[str], bytes] | None = field(default=None, repr=False)
+    tls: bool | SSLContext | TLSOptions | None = None
+    tls_hostname: str | None = None
+    tls_handshake_first: bool = False
+    ws_connection_headers: Mapping[str, str | Sequence[str]] | None = field(
+        default=None, repr=False
+    )
     connect_timeout: float = 2.0
     allow_reconnect: bool = True
+    retry_on_failed_connect: bool = False
     max_reconnect_attempts: int = 60
     reconnect_time_wait: float = 2.0
+    reconnect_jitter: float | None = None
+    reconnect_delay_cb: Callable[[int], float | timedelta] | None = field(default=None, repr=False)
+    ignore_auth_error_abort: bool = False
+    ignore_discovered_servers: bool = False
+    fail_requests_on_disconnect: bool = False
     ping_interval: float = 120.0
     max_outstanding_pings: int = 2
     dont_randomize: bool = False
@@ -221,6 +250,7 @@ class ConnectionOptions:
     closed_cb: EventCallback | None = field(default=None, repr=False)
     discovered_server_cb: EventCallback | None = field(default=None, repr=False)
     lame_duck_mode_cb: EventCallback | None = field(default=None, repr=False)
+    trace_cb: Callable[[str], object] | None = field(default=None, repr=False)
 
     @classmethod
     def of(
@@ -246,6 +276,12 @@ class ConnectionOptions:
         for option in _TEXTS:
             if not isinstance(getattr(self, option), (str, type(None))):
                 raise InvalidOptionError(option, "...", "must be a str")
+        for option in _SECRETS:
+            value = getattr(self, option)
+            if callable(value):
+                check_callback(option, value)
+            elif not isinstance(value, (str, type(None))):
+                raise InvalidOptionError(option, "...", "must be a str or a function")
         for option in _SWITCHES:
             if not isinstance(getattr(self, option), bool):
                 raise InvalidOptionError(option, getattr(self, option), "must be true or false")
@@ -255,10 +291,11 @@ class ConnectionOptions:
         for option in ("connect_timeout", "ping_interval", "drain_timeout"):
             if self._in_seconds(option) <= 0:
                 raise InvalidOptionError(option, getattr(self, option), "must be above 0")
-        if self._in_seconds("reconnect_time_wait") < 0:
-            raise InvalidOptionError(
-                "reconnect_time_wait", self.reconnect_time_wait, "must be 0 or above"
-            )
+        for option in ("reconnect_time_wait", "reconnect_jitter"):
+            if option == "reconnect_jitter" and self.reconnect_jitter is None:
+                continue
+            if self._in_seconds(option) < 0:
+                raise InvalidOptionError(option, getattr(self, option), "must be 0 or above")
         _at_least("max_outstanding_pings", self.max_outstanding_pings, 1)
         _at_least("pending_size", self.pending_size, 0)
         _at_least("max_reconnect_attempts", self.max_reconnect_attempts, -1)
@@ -266,10 +303,52 @@ class ConnectionOptions:
             check_publish_subject(self.inbox_prefix)
         except BadSubjectError as error:
             raise InvalidOptionError("inbox_prefix", self.inbox_prefix, error.reason) from None
-        if self.token is not None and self.user is not None:
-            raise InvalidOptionError("token", "...", "a token excludes a user")
+        self._check_login()
+        self._check_secure()
+
+    def _check_login(self) -> None:
+        given = [option for option in _LOGINS if getattr(self, option) is not None]
+        if len(given) > 1:
+            raise InvalidOptionError(given[1], "...", f"excludes {given[0]}: log in in one way")
         if self.password is not None and self.user is None:
             raise InvalidOptionError("password", "...", "a password needs a user")
+        if self.nkey is not None and self.signature_cb is None:
+            raise InvalidOptionError("nkey", self.nkey, "needs a signature_cb, which signs for it")
+        if self.signature_cb is not None and self.nkey is None and self.user_jwt_cb is None:
+            raise InvalidOptionError("signature_cb", "...", "needs an nkey or a user_jwt_cb")
+        credentials = self.user_credentials
+        if callable(credentials):
+            check_callback("user_credentials", credentials)
+        elif isinstance(credentials, tuple):
+            if len(credentials) != 2 or not all(map(_is_path, credentials)):
+                raise InvalidOptionError("user_credentials", "...", "a pair is two paths")
+        elif credentials is not None and not _is_path(credentials):
+            raise InvalidOptionError("user_credentials", "...", "must be a path or a function")
+        if self.nkeys_seed is not None and not _is_path(self.nkeys_seed):
+            raise InvalidOptionError("nkeys_seed", "...", "must be a path")
+
+    def _check_secure(self) -> None:
+        tls = self.tls
+        # An SSLContext is known by what is done with it: nothing here opens or imports anything.
+        if not isinstance(tls, (bool, TLSOptions, type(None))) and not hasattr(tls, "wrap_bio"):
+            raise InvalidOptionError("tls", "...", "must be a bool, an SSLContext or TLSOptions")
+        if tls is False and self.tls_handshake_first:
+            raise InvalidOptionError("tls_handshake_first", True, "excludes tls=False")
+        headers = self.ws_connection_headers
+        if headers is None:
+            return
+        if not isinstance(headers, Mapping):
+            raise InvalidOptionError("ws_connection_headers", "...", "must be a mapping")
+        for name, value in headers.items():
+            values = [value] if isinstance(value, str) else value
+            if not isinstance(values, (list, tuple)):
+                values = [None]
+            if not all(
+                isinstance(each, str) and not _BREAK & set(each) for each in [name, *values]
+            ):
+                raise InvalidOptionError(
+                    "ws_connection_headers", "...", "names and values are text of one line"
+                )
 
     def _in_seconds(self, option: str) -> float:
         value = getattr(self, option)
@@ -280,6 +359,10 @@ class ConnectionOptions:
         value = float(min(value, _LONGEST))
         object.__setattr__(self, option, value)
         return value
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, (str, os.PathLike)) and bool(os.fspath(value))
 
 
 def check_callback(option: str, callback: object) -> None:

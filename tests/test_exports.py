@@ -9,7 +9,6 @@ import pkgutil
 import re
 import subprocess
 import sys
-import typing
 from pathlib import Path
 from types import FunctionType, ModuleType
 
@@ -137,7 +136,7 @@ def parameters(function: FunctionType) -> set[str]:
     found = set()
     for name, parameter in inspect.signature(function).parameters.items():
         if unpacked := re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation)):
-            found |= typing.get_type_hints(function.__globals__[unpacked[1]]).keys()
+            found |= function.__globals__[unpacked[1]].__annotations__.keys()
         else:
             found.add(name)
     return found

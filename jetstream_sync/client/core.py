@@ -16,6 +16,7 @@ import logging
 import os
 import threading
 
+from ..address import ServerAddress
 from ..errors import (
     AuthorizationError,
     BadSubscriptionError,
@@ -31,7 +32,7 @@ from ..errors import (
 from ..headers import HeadersLike
 from ..net.clock import Deadline
 from ..net.stream import ByteStream
-from ..options import ConnectionOptions, ServerAddress
+from ..options import ConnectionOptions
 from ..protocol.parser import Delivery
 from ..protocol.session import (
     Interest,

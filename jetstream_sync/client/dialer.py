@@ -7,6 +7,7 @@ import random
 import threading
 from typing import Any
 
+from ..address import ServerAddress
 from ..errors import (
     ConnectionClosedError,
     Error,
@@ -14,7 +15,7 @@ from ..errors import (
     ProtocolError,
 )
 from ..net.clock import Deadline
-from ..options import ConnectionOptions, ServerAddress
+from ..options import ConnectionOptions
 from ..protocol.auth import Credentials
 from ..protocol.session import ServerInfo, connect_fields
 from .link import Link, describe, open_link

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..address import ServerAddress
 from ..errors import ConnectionLostError, Error, SecureConnectionError
 from ..net import tcp
 from ..net.clock import Deadline
 from ..net.stream import ByteStream
-from ..options import ServerAddress
 from ..protocol.parser import Operation, Parser
 from ..protocol.session import Handshake, ServerInfo
 

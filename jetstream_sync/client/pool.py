@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ..address import ServerAddress
 from ..errors import InvalidOptionError
-from ..options import ServerAddress
 
 __all__ = ["ServerPool"]
 
@@ -91,14 +91,7 @@ class ServerPool:
         ]
         known = {(entry.address.host, entry.address.port) for entry in self._entries}
         new = [
-            ServerAddress(
-                address.host,
-                address.port,
-                current.tls,
-                current.user,
-                current.password,
-                current.token,
-            )
+            replace(current, host=address.host, port=address.port)
             for place, address in told.items()
             if place not in known
         ]

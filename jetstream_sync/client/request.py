@@ -13,7 +13,7 @@ import itertools
 import threading
 from typing import TYPE_CHECKING
 
-from ..errors import ConnectionLostError, NoRespondersError, TimeoutError
+from ..errors import ConnectionLostError, NoRespondersError, PermissionsError, TimeoutError
 from ..headers import HeadersLike, parse_status
 from ..net.clock import FOREVER, Deadline
 from ..protocol.parser import Delivery
@@ -110,6 +110,11 @@ class RequestMux:
             handoff = self._waiting.pop(token, None)
             if handoff is not None:
                 handoff.fail(ConnectionLostError("the link broke before the answer came"))
+
+    def denied(self, subject: bytes, error: PermissionsError) -> bool:
+        """Do nothing."""
+        del subject, error
+        return False
 
     def ended(self, reason: BaseException) -> None:
         """Fail every request; the connection is closed."""

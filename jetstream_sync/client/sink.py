@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from ..errors import PermissionsError
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
 
@@ -23,6 +24,17 @@ class Sink(Protocol):
 
     def link_changed(self, *, connected: bool) -> None:
         """Learn that the link broke, or that there is a new one; by the reader, must not wait."""
+        ...
+
+    def denied(self, subject: bytes, error: PermissionsError) -> bool:
+        """
+        Learn that the server does not let this connection publish to a subject.
+
+        Returns:
+            Whether somebody was told who waits for an answer from there; by the reader, must not
+            wait.
+
+        """
         ...
 
     def ended(self, reason: BaseException) -> None:

@@ -14,6 +14,7 @@ from ..errors import (
     ConnectionClosedError,
     DrainTimeoutError,
     InvalidOptionError,
+    PermissionsError,
     SlowConsumerError,
     SubscriptionError,
     TimeoutError,
@@ -265,6 +266,11 @@ class Subscription:
 
     def link_changed(self, *, connected: bool) -> None:
         """Do nothing: the connection subscribes again by itself."""
+
+    def denied(self, subject: bytes, error: PermissionsError) -> bool:
+        """Do nothing."""
+        del subject, error
+        return False
 
     def ended(self, reason: BaseException) -> None:
         """Learn that nothing more will come; a callback stops at once where the user closed."""

@@ -7,9 +7,10 @@ from datetime import timedelta
 
 from typing_extensions import Unpack
 
+from ..address import DEFAULT_SERVER, parse_servers
 from ..client.connection import Connection as CoreConnection
 from ..client.core import Core
-from ..options import DEFAULT_SERVER, ConnectionOptions, ConnectOptions, parse_servers
+from ..options import ConnectionOptions, ConnectOptions
 from ..version import __version__
 from .context import JetStream
 

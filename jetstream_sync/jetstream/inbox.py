@@ -7,7 +7,12 @@ from typing import Final
 
 from ..client.core import Core
 from ..client.mailbox import Mailbox
-from ..errors import BadSubscriptionError, ConnectionClosedError, ConnectionDrainingError
+from ..errors import (
+    BadSubscriptionError,
+    ConnectionClosedError,
+    ConnectionDrainingError,
+    PermissionsError,
+)
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
 
@@ -129,6 +134,11 @@ class PullInbox:
             self._downs += 1
             self._renew()
         self.mailbox.put((LINK_UP if connected else LINK_DOWN,), 1)
+
+    def denied(self, subject: bytes, error: PermissionsError) -> bool:
+        """Do nothing."""
+        del subject, error
+        return False
 
     def _renew(self) -> None:
         subject = self._core.new_inbox()

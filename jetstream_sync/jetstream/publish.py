@@ -35,6 +35,7 @@ from ..errors import (
     Error,
     NoRespondersError,
     NoStreamResponseError,
+    PermissionsError,
     TimeoutError,
     TooManyStalledMsgsError,
 )
@@ -215,6 +216,11 @@ class Publisher:
         """Put the news that the link broke among the acks."""
         if not connected:
             self._acks.put((_LINK_DOWN,), 1)
+
+    def denied(self, subject: bytes, error: PermissionsError) -> bool:
+        """Do nothing."""
+        del subject, error
+        return False
 
     def ended(self, reason: BaseException) -> None:
         """Wake the thread, which fails what is left."""

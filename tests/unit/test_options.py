@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
-import typing
 from datetime import timedelta
 from urllib.parse import quote
 
@@ -13,14 +12,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jetstream_sync.address import ServerAddress, parse_servers
 from jetstream_sync.errors import InvalidOptionError
-from jetstream_sync.options import ConnectionOptions, ConnectOptions, ServerAddress, parse_servers
+from jetstream_sync.options import ConnectionOptions, ConnectOptions
 
 SERVERS = (ServerAddress("h", 4222),)
 NAN, INF = float("nan"), float("inf")
 TIMES = ["connect_timeout", "reconnect_time_wait", "ping_interval", "drain_timeout"]
-SWITCHES = ["allow_reconnect", "dont_randomize", "no_echo", "verbose", "pedantic"]
-TEXTS = ["name", "user", "password", "token"]
+SWITCHES = [
+    "allow_reconnect",
+    "dont_randomize",
+    "fail_requests_on_disconnect",
+    "ignore_auth_error_abort",
+    "ignore_discovered_servers",
+    "no_echo",
+    "pedantic",
+    "retry_on_failed_connect",
+    "tls_handshake_first",
+    "verbose",
+]
+TEXTS = ["name", "nkey", "tls_hostname"]
+SECRETS = ["user", "password", "token", "nkeys_seed_str"]
 CALLBACKS = [
     each.name for each in dataclasses.fields(ConnectionOptions) if each.name.endswith("_cb")
 ]
@@ -31,7 +43,21 @@ BAD = {
     **{key: [*NOT_TIMES, -1, -0.001, -INF, timedelta(seconds=-1)] for key in TIMES},
     **{key: [None, 0, 1, "false", "no", ""] for key in SWITCHES},
     **{key: [5, b"x", True, ["x"]] for key in TEXTS},
+    **{key: [5, b"x", True, ["x"]] for key in SECRETS},
     **{key: [5, "print", True] for key in CALLBACKS},
+    "user_credentials": [5, b"x", "", ["a", "b"], ("a",), ("a", "b", "c"), ("a", 5), True],
+    "nkeys_seed": [5, b"x", "", ("a", "b"), True],
+    "tls": ["yes", 1, object(), {}],
+    "ws_connection_headers": [
+        "X: y",
+        5,
+        {"X": 5},
+        {5: "x"},
+        {"X": "a\r\nb"},
+        {"X\n": "a"},
+        {"X": [5]},
+    ],
+    "reconnect_jitter": [True, "2", NAN, b"2", 1j, [], -1, timedelta(seconds=-1)],
     "max_reconnect_attempts": [*NOT_COUNTS, -2],
     "max_outstanding_pings": [*NOT_COUNTS, 0, -1],
     "pending_size": [*NOT_COUNTS, -1],
@@ -52,7 +78,7 @@ def test_every_option_has_bad_values():
     """No option is left out of the tests below, and `connect()` names each one."""
     options = {each.name for each in dataclasses.fields(ConnectionOptions)} - {"servers"}
     assert options == set(BAD)
-    assert options == typing.get_type_hints(ConnectOptions).keys()
+    assert options == ConnectOptions.__annotations__.keys()
 
 
 @pytest.mark.parametrize(("option", "value"), [(o, v) for o, values in BAD.items() for v in values])
@@ -110,6 +136,11 @@ def test_values_at_the_edge_are_taken(options):
         ({"token": "s3cret", "user": "u", "password": "s3cret"}, "token"),
         ({"password": "s3cret"}, "password"),
         ({"password": "s3cret", "token": "s3cret"}, "password"),
+        ({"token": "t", "nkeys_seed_str": "s3cret"}, "nkeys_seed_str"),
+        ({"user_credentials": "file", "user": "u"}, "user_credentials"),
+        ({"nkey": "UABC"}, "nkey"),
+        ({"signature_cb": print}, "signature_cb"),
+        ({"tls": False, "tls_handshake_first": True}, "tls_handshake_first"),
     ],
 )
 def test_logins_that_exclude_each_other(options, blamed):
@@ -165,7 +196,13 @@ def test_options_do_not_change():
         ("nats://h", ServerAddress("h", 4222)),
         ("nats://h:65535", ServerAddress("h", 65535)),
         ("NATS://Host.Example:1/", ServerAddress("host.example", 1)),
-        ("tls://h:1", ServerAddress("h", 1, tls=True)),
+        ("tls://h:1", ServerAddress("h", 1, scheme="tls")),
+        ("ws://h", ServerAddress("h", 80, scheme="ws")),
+        ("wss://h/", ServerAddress("h", 443, scheme="wss")),
+        (
+            "wss://u:p@h:1/nats",
+            ServerAddress("h", 1, scheme="wss", path="/nats", user="u", password="p"),
+        ),
         ("nats://127.0.0.1:1", ServerAddress("127.0.0.1", 1)),
         ("nats://[::1]:1", ServerAddress("::1", 1)),
         ("[fe80::1]", ServerAddress("fe80::1", 4222)),
@@ -200,7 +237,6 @@ def test_urls(text, address):
         "h:x",
         "h:1:2",
         "http://h",
-        "ws://h:80",
         "nats:///h",
         "nats:h",
         "nats://[::1",
@@ -302,7 +338,7 @@ def test_bad_lists_of_servers(servers):
 
 def test_the_url_of_an_address():
     """It has the scheme and the port, brackets for IPv6, and no login."""
-    assert ServerAddress("h", 1, tls=True).url == "tls://h:1"
+    assert ServerAddress("h", 1, scheme="tls").url == "tls://h:1"
     assert ServerAddress("::1", 4222, user="u", password="p").url == "nats://[::1]:4222"
 
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from jetstream_sync.address import ServerAddress, parse_servers
 from jetstream_sync.client.pool import ServerPool
-from jetstream_sync.options import ServerAddress, parse_servers
 
 A, B, C = parse_servers("a,b,c")
 
@@ -77,12 +77,12 @@ def test_success_ends_a_row_of_failures():
 
 def test_discovered_servers_are_added():
     """What a cluster tells of comes after what is known, with the login and TLS of the current."""
-    current = ServerAddress("a", 4222, tls=True, user="u", password="p")
+    current = ServerAddress("a", 4222, scheme="tls", user="u", password="p")
     servers = pool((current,))
     new = servers.discovered(("d:1", "[::1]:2", "a:4222"), current)
     assert new == [
-        ServerAddress("d", 1, tls=True, user="u", password="p"),
-        ServerAddress("::1", 2, tls=True, user="u", password="p"),
+        ServerAddress("d", 1, scheme="tls", user="u", password="p"),
+        ServerAddress("::1", 2, scheme="tls", user="u", password="p"),
     ]
     assert servers.addresses() == [current, *new]
 
