@@ -18,7 +18,9 @@ Everything that the package raises on purpose is one of these::
     │   ├── StaleConnectionError                      the server no longer answers pings
     │   ├── ProtocolError                             the server sent something that is not NATS
     │   ├── AuthorizationError                        the server refused the login
+    │   │   └── AuthenticationExpiredError            a login that was good has run out, or was revoked
     │   ├── SecureConnectionError                     TLS is needed, or failed
+    │   │   └── CertificateError                      the server's certificate is not to be trusted
     │   ├── ServerRefusedError                        the server closed the connection with an error
     │   └── ForkedConnectionError                     the connection belongs to the parent process
     ├── NoServersError (also ConnectionError)         no server could be reached
@@ -74,11 +76,13 @@ from typing import Any, ClassVar
 
 __all__ = [
     "APIError",
+    "AuthenticationExpiredError",
     "AuthorizationError",
     "BadRequestError",
     "BadRequestStatusError",
     "BadSubjectError",
     "BadSubscriptionError",
+    "CertificateError",
     "ConnectionClosedError",
     "ConnectionDrainingError",
     "ConnectionLostError",
@@ -264,8 +268,16 @@ class AuthorizationError(ConnectionClosedError):
     """The server refused the login."""
 
 
+class AuthenticationExpiredError(AuthorizationError):
+    """A login that the server had accepted has run out, or was revoked."""
+
+
 class SecureConnectionError(ConnectionClosedError):
     """TLS was asked for and not offered, is required and not possible, or its handshake failed."""
+
+
+class CertificateError(SecureConnectionError):
+    """The server's certificate is not to be trusted: whose it is, who signed it, or when it ran out."""
 
 
 class ServerRefusedError(ConnectionClosedError):

@@ -68,6 +68,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     | {"spark", "cli"},
     "orjson": {"codec.py"},
     "nkeys": {"protocol"},
+    "websockets": {"net"},
     "click": {"cli"},
     "questionary": {"cli"},
     "rich": {"cli"},

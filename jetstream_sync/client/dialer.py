@@ -16,9 +16,9 @@ from ..errors import (
 )
 from ..net.clock import Deadline
 from ..options import ConnectionOptions
-from ..protocol.auth import Credentials
 from ..protocol.session import ServerInfo, connect_fields
 from .link import Link, describe, open_link
+from .login import Login
 from .pool import ServerPool
 
 __all__ = ["Dialer"]
@@ -44,6 +44,7 @@ class Dialer:
     def __init__(self, options: ConnectionOptions, client_version: str) -> None:
         self._options = options
         self._client_version = client_version
+        self._login = Login(options)
         # Guards the pool: the reader walks it, and an INFO may change it.
         self._lock = threading.Lock()
         self._pool = ServerPool(
@@ -142,12 +143,7 @@ class Dialer:
             pedantic=options.pedantic,
             echo=not options.no_echo,
         )
-        if address.user is not None or address.token is not None:
-            login = Credentials(address.user, address.password, address.token)
-        else:
-            login = Credentials(options.user, options.password, options.token)
-        del info  # a nonce to sign is for keys
-        return {**fields, **login.connect_fields()}
+        return {**fields, **self._login.connect_fields(address, info)}
 
 
 def _no_server(failures: list[tuple[ServerAddress, Exception]]) -> Error:
