@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+from collections.abc import Callable
+from types import BuiltinMethodType
 
 from .clock import Deadline
 
-__all__ = ["RECEIVE_SIZE", "TCPStream", "dial"]
+__all__ = ["RECEIVE_SIZE", "TCPStream", "dial", "send_now"]
 
 #: Bytes asked for with one read: a thousand small messages at a time.
 RECEIVE_SIZE = 256 * 1024
@@ -63,6 +65,18 @@ def _connected(host: str, port: int, deadline: Deadline) -> socket.socket:
     raise failure or OSError(f"{host!r} has no address")
 
 
+def send_now(connected: socket.socket) -> Callable[[memoryview, int], int]:
+    """
+    Return the ``send()`` of a socket that heeds the flag not to wait.
+
+    That is its own, but for gevent's sockets: they wait all the same, except in ``sendmsg()``, which
+    costs a fifth more.
+    """
+    if isinstance(connected.send, BuiltinMethodType):
+        return connected.send
+    return lambda data, flags: connected.sendmsg((data,), (), flags)
+
+
 class TCPStream:
     """
     A connected socket.
@@ -76,6 +90,7 @@ class TCPStream:
     def __init__(self, connected: socket.socket, peer: str) -> None:
         self.peer = peer
         self._socket = connected
+        self._send_now = send_now(connected)
         # Read into one buffer that stays: a fresh one of this size for each read would be mapped
         # and unmapped by the system every time.
         self._buffer = bytearray(RECEIVE_SIZE)
@@ -88,7 +103,7 @@ class TCPStream:
     def send(self, data: memoryview, sent: list[int]) -> None:
         """Send what can be sent without waiting, and append the count to ``sent``."""
         # `extend` and `map` run without a byte code in between, where a Ctrl-C could strike.
-        sent.extend(map(self._socket.send, (data,), (_DONT_WAIT,)))
+        sent.extend(map(self._send_now, (data,), (_DONT_WAIT,)))
 
     def wait_writable(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds until something can be sent; say whether it can."""
