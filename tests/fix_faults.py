@@ -1,0 +1,502 @@
+"""
+A network that goes wrong on demand: a proxy between clients and a real server.
+
+One thread moves all bytes, so every fault takes effect at a definite place in the stream: what was
+forwarded before a call has been forwarded, and nothing after it is. Faults can be changed while
+connections are open. Nothing is left behind when the proxy is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+
+from fix_threads import SCALE
+from typing_extensions import Self
+
+from jetstream_sync.server.runtime import reserve_port
+
+__all__ = ["BOTH", "FaultProxy", "Toward", "open_files"]
+
+#: Bytes taken from a socket at a time, and kept while the other end takes nothing.
+_PIECE = 256 * 1024
+
+
+class Toward(Enum):
+    """A direction, named after whom the bytes are for."""
+
+    SERVER = "server"
+    CLIENT = "client"
+
+
+BOTH = (Toward.SERVER, Toward.CLIENT)
+
+
+class _Weather:
+    """What happens to bytes of one direction."""
+
+    def __init__(self) -> None:
+        self.held = False
+        self.delay = 0.0  # seconds that every byte is late
+        self.piece = _PIECE  # bytes sent at a time
+        self.pause = 0.0  # seconds between two pieces
+        # The next link over which `needle` went is cut so many bytes behind it.
+        self.cut_after: tuple[bytes, int, Callable[[_Link], None]] | None = None
+
+
+class _Pipe:
+    """One direction of one link."""
+
+    def __init__(self, source: socket.socket, sink: socket.socket, weather: _Weather) -> None:
+        self.source = source
+        self.sink = sink
+        self.weather = weather
+        self.waiting: deque[tuple[float, bytes]] = deque()  # when it may go, and what
+        self.size = 0
+        self.not_before = 0.0
+        self.tail = b""  # the end of what went, to find the needle in
+        self.budget: int | None = None  # bytes until the link is cut; None: not counted
+        self.ended = False  # the source has nothing more
+        self.done = False  # the sink was told so
+        self.silent = False  # nothing goes this way any more
+
+    def readable(self) -> bool:
+        return not (self.ended or self.weather.held or self.silent) and self.size < _PIECE
+
+    def left(self) -> int | None:
+        """Return the bytes until the cut; ``None``: none is near."""
+        return self.budget if self.weather.cut_after is not None else None
+
+    def due(self) -> float | None:
+        """Say when something can be sent; ``None``: nothing is there, or it is held."""
+        if self.weather.held or self.silent or not self.waiting:
+            return None
+        return max(self.waiting[0][0], self.not_before)
+
+
+class _Link:
+    """A client's connection and the one to the server behind it."""
+
+    def __init__(self, client: socket.socket, server: socket.socket, proxy: FaultProxy) -> None:
+        self.client = client
+        self.server = server
+        weather = proxy._weather
+        self.pipes = (
+            _Pipe(client, server, weather[Toward.SERVER]),
+            _Pipe(server, client, weather[Toward.CLIENT]),
+        )
+        self.dropped: set[socket.socket] = set()  # closed already
+        self.draining = False  # said goodbye on both sides; waits for theirs
+
+    def sockets(self) -> list[socket.socket]:
+        return [each for each in (self.client, self.server) if each not in self.dropped]
+
+    def reads(self, pipe: _Pipe) -> bool:
+        return not pipe.ended if self.draining else pipe.readable()
+
+    def through(self) -> bool:
+        """Say whether both sides have had their end."""
+        return all(pipe.ended if self.draining else pipe.done for pipe in self.pipes)
+
+    def towards(self, toward: Toward) -> socket.socket:
+        return self.server if toward is Toward.SERVER else self.client
+
+
+class FaultProxy:
+    """
+    A port on 127.0.0.1 behind which a server is, with a network in between that a test rules.
+
+    Args:
+        target: the server's port.
+
+    Any thread may call its methods; a fault has taken effect when the call returns.
+    """
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._weather = {toward: _Weather() for toward in Toward}
+        self._links: list[_Link] = []
+        self.port, self._holder = reserve_port()
+        self.url = f"nats://127.0.0.1:{self.port}"
+        #: Connections that clients made so far, and those of them that were cut.
+        self.accepted = 0
+        self.cuts = 0
+        #: Bytes that went each way.
+        self.passed = dict.fromkeys(Toward, 0)
+        self._orders: deque[Callable[[], object]] = deque()
+        self._closing = False
+        self._rouse, self._roused = socket.socketpair()
+        self._roused.setblocking(False)
+        self._listening: socket.socket | None = None
+        self._listen()
+        self._thread = threading.Thread(target=self._run, name="fault-proxy", daemon=True)
+        self._thread.start()
+
+    # --- faults -----------------------------------------------------------------------------
+
+    def cut(self, toward: tuple[Toward, ...] = BOTH, *, reset: bool = False) -> int:
+        """
+        Cut all links; return how many there were.
+
+        Args:
+            toward: who learns of it. For the other one the link stays open until `heal()`, and
+                nothing comes: as when one end of a connection crashed.
+            reset: end it with RST, as a crash does, and not with FIN.
+
+        """
+        return self._do(lambda: self._cut_all(toward, reset=reset))
+
+    def cut_after(
+        self,
+        count: int,
+        toward: Toward,
+        *,
+        after: bytes = b"",
+        tell: tuple[Toward, ...] = BOTH,
+        reset: bool = False,
+    ) -> None:
+        """
+        Cut the first link over which so many more bytes went in one direction, exactly there.
+
+        Args:
+            count: the bytes that still go through.
+            toward: the direction in which they are counted.
+            after: start to count behind these bytes.
+            tell: who learns of it, as ``toward`` of `cut()`.
+            reset: as for `cut()`.
+
+        """
+
+        def order() -> None:
+            for link in self._links:
+                for pipe in link.pipes:
+                    pipe.budget, pipe.tail = None, b""
+            self._weather[toward].cut_after = (
+                after,
+                count,
+                lambda link: self._cut(link, tell, reset=reset),
+            )
+
+        self._do(order)
+
+    def half_close(self, toward: Toward) -> None:
+        """Say to one side that nothing more will come from the other; it may go on talking."""
+
+        def order() -> None:
+            for link in self._links:
+                pipe = link.pipes[0 if toward is Toward.SERVER else 1]
+                if not pipe.done:
+                    pipe.done = pipe.silent = True
+                    with contextlib.suppress(OSError):
+                        pipe.sink.shutdown(socket.SHUT_WR)
+
+        self._do(order)
+
+    def hold(self, *toward: Toward) -> None:
+        """Become a black hole: take connections, and forward nothing until `heal()`."""
+
+        def order() -> None:
+            for each in toward or BOTH:
+                self._weather[each].held = True
+
+        self._do(order)
+
+    def slow(
+        self, *toward: Toward, delay: float = 0.0, piece: int = _PIECE, pause: float = 0.0
+    ) -> None:
+        """
+        Make a bad line of it.
+
+        Args:
+            *toward: which way; both where nothing is said.
+            delay: seconds that every byte is late.
+            piece: bytes that are sent at a time; 1 is a trickle.
+            pause: seconds between two pieces.
+
+        """
+
+        def order() -> None:
+            for each in toward or BOTH:
+                weather = self._weather[each]
+                weather.delay, weather.piece, weather.pause = delay, piece, pause
+
+        self._do(order)
+
+    def heal(self) -> None:
+        """Be a good network again; what was held goes on, and what one side alone knew ends."""
+
+        def order() -> None:
+            for weather in self._weather.values():
+                weather.held = False
+                weather.delay, weather.piece, weather.pause = 0.0, _PIECE, 0.0
+                weather.cut_after = None
+            for link in list(self._links):
+                for pipe in link.pipes:
+                    pipe.budget = None
+                if link.dropped or link.draining:
+                    self._drop(link)
+
+        self._do(order)
+
+    def refuse(self) -> None:
+        """Refuse new connections, as a port does where nobody listens."""
+
+        def order() -> None:
+            if self._listening is not None:
+                self._listening.close()
+                self._listening = None
+
+        self._do(order)
+
+    def accept(self) -> None:
+        """Take connections again."""
+        self._do(lambda: self._listen() if self._listening is None else None)
+
+    # --- what there is ----------------------------------------------------------------------
+
+    @property
+    def links(self) -> int:
+        """How many links are whole."""
+        return self._do(lambda: sum(not (link.dropped or link.draining) for link in self._links))
+
+    def close(self) -> None:
+        """End everything; safe to call again."""
+        if self._closing:
+            return
+        self._closing = True
+        self._rouse.send(b".")
+        self._thread.join(5 * SCALE)
+        assert not self._thread.is_alive(), "the proxy hangs"
+        self._rouse.close()
+        self._roused.close()
+        if self._holder is not None:
+            self._holder.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- the thread -------------------------------------------------------------------------
+
+    def _do(self, order: Callable[[], int | None]) -> int:
+        """Have the thread do something, and return when it has."""
+        done = threading.Event()
+        result: list[int | None] = []
+
+        def carry_out() -> None:
+            try:
+                result.append(order())
+            finally:
+                done.set()
+
+        self._orders.append(carry_out)
+        self._rouse.send(b".")
+        assert done.wait(5 * SCALE), "the proxy hangs"
+        return result[0] or 0
+
+    def _listen(self) -> None:
+        listening = socket.socket()
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", self.port))
+        listening.listen(64)
+        listening.setblocking(False)
+        self._listening = listening
+
+    def _run(self) -> None:
+        while not self._closing:
+            ready = self._wait()
+            with contextlib.suppress(BlockingIOError):
+                while self._roused.recv(4096):
+                    pass
+            while self._orders:
+                self._orders.popleft()()
+            if self._listening is not None and self._listening.fileno() in ready:
+                self._take_client()
+            for link in list(self._links):
+                self._move(link, ready)
+        for link in list(self._links):
+            self._drop(link)
+        if self._listening is not None:
+            self._listening.close()
+
+    def _wait(self) -> set[int]:
+        """Wait until there is something to do; return the sockets that can be read or written."""
+        now = time.monotonic()
+        soonest = now + 60
+        with selectors.PollSelector() as selector:
+            selector.register(self._roused, selectors.EVENT_READ)
+            if self._listening is not None:
+                selector.register(self._listening, selectors.EVENT_READ)
+            for link in self._links:
+                wanted = dict.fromkeys(link.sockets(), 0)
+                for pipe in link.pipes:
+                    if pipe.source in wanted and link.reads(pipe):
+                        wanted[pipe.source] |= selectors.EVENT_READ
+                    due = pipe.due()
+                    if due is None or pipe.sink not in wanted:
+                        continue
+                    if due > now:
+                        soonest = min(soonest, due)
+                    else:
+                        wanted[pipe.sink] |= selectors.EVENT_WRITE
+                for each, events in wanted.items():
+                    if events:
+                        selector.register(each, events)
+            return {key.fd for key, _ in selector.select(soonest - now)}
+
+    def _take_client(self) -> None:
+        assert self._listening is not None
+        with contextlib.suppress(BlockingIOError):
+            client, _ = self._listening.accept()
+            self.accepted += 1
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target), 1)
+            except OSError:
+                _reset(client)
+                return
+            for each in (client, server):
+                each.setblocking(False)
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._links.append(_Link(client, server, self))
+
+    def _move(self, link: _Link, ready: set[int]) -> None:
+        """Read and send what is there."""
+        try:
+            for pipe in link.pipes:
+                if pipe.source not in link.dropped and pipe.source.fileno() in ready:
+                    self._read(link, pipe)
+            for toward, pipe in zip(BOTH, link.pipes, strict=True):
+                if link in self._links and pipe.sink not in link.dropped:
+                    self._send(link, toward, pipe)
+        except OSError:
+            self._drop(link, reset=True)
+            return
+        if link in self._links and link.through():
+            self._drop(link)
+
+    def _read(self, link: _Link, pipe: _Pipe) -> None:
+        if not link.reads(pipe):
+            return
+        try:
+            data = pipe.source.recv(_PIECE)
+        except BlockingIOError:
+            return
+        if not data:
+            pipe.ended = True
+        elif not (link.draining or pipe.silent):
+            pipe.waiting.append((time.monotonic() + pipe.weather.delay, data))
+            pipe.size += len(data)
+
+    def _send(self, link: _Link, toward: Toward, pipe: _Pipe) -> None:
+        while (due := pipe.due()) is not None and due <= time.monotonic():
+            ready_at, data = pipe.waiting.popleft()
+            piece = data[: pipe.weather.piece]
+            if pipe.budget is None and pipe.weather.cut_after is not None:
+                self._look_for_needle(pipe, piece)
+            left = pipe.left()
+            if left is not None:
+                piece = piece[:left]
+            try:
+                sent = pipe.sink.send(piece) if piece else 0
+            except BlockingIOError:
+                sent = -1
+            if sent < len(data):
+                pipe.waiting.appendleft((ready_at, data[max(sent, 0) :]))
+            if sent < 0:
+                return
+            pipe.size -= sent
+            self.passed[toward] += sent
+            pipe.not_before = time.monotonic() + pipe.weather.pause
+            if left is not None:
+                pipe.budget = left - sent
+                if left <= sent:
+                    self._cut_here(link, pipe)
+                    return
+        if pipe.ended and not pipe.waiting and not pipe.done:
+            pipe.done = True
+            pipe.sink.shutdown(socket.SHUT_WR)
+
+    def _look_for_needle(self, pipe: _Pipe, piece: bytes) -> None:
+        """Start the count where the needle ends within this piece, which is about to go."""
+        assert pipe.weather.cut_after is not None
+        needle, count, _ = pipe.weather.cut_after
+        seen = pipe.tail + piece
+        at = seen.find(needle)
+        if at >= 0:
+            pipe.budget = max(0, at + len(needle) - len(pipe.tail)) + count
+        pipe.tail = seen[len(seen) - len(needle) + 1 :] if len(needle) > 1 else b""
+
+    def _cut_here(self, link: _Link, pipe: _Pipe) -> None:
+        assert pipe.weather.cut_after is not None
+        cut = pipe.weather.cut_after[2]
+        pipe.weather.cut_after = None
+        cut(link)
+
+    # --- ends -------------------------------------------------------------------------------
+
+    def _cut_all(self, toward: tuple[Toward, ...], *, reset: bool) -> int:
+        whole = [link for link in self._links if not (link.dropped or link.draining)]
+        for link in whole:
+            self._cut(link, toward, reset=reset)
+        return len(whole)
+
+    def _cut(self, link: _Link, toward: tuple[Toward, ...], *, reset: bool) -> None:
+        self.cuts += 1
+        for pipe in link.pipes:
+            pipe.silent = True
+            pipe.waiting.clear()
+        if reset:
+            for each in toward:
+                link.dropped.add(link.towards(each))
+                _reset(link.towards(each))
+            if len(link.dropped) == 2:
+                self._links.remove(link)
+            return
+        if len(toward) == 2:
+            # Not closed yet: with something unread that would be a reset.
+            link.draining = True
+        for each in toward:
+            with contextlib.suppress(OSError):
+                link.towards(each).shutdown(socket.SHUT_WR)
+        if len(toward) == 1:
+            link.dropped.add(link.towards(toward[0]))
+            link.towards(toward[0]).close()
+
+    def _drop(self, link: _Link, *, reset: bool = False) -> None:
+        if link in self._links:
+            self._links.remove(link)
+        for each in link.sockets():
+            if reset:
+                _reset(each)
+            else:
+                each.close()
+
+
+def _reset(victim: socket.socket) -> None:
+    """Close a socket with RST."""
+    with contextlib.suppress(OSError):
+        victim.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    victim.close()
+
+
+def open_files() -> int:
+    """Return how many files and sockets this process has open."""
+    directory = Path("/proc/self/fd")
+    # Elsewhere than on Linux there is nothing to compare.
+    return len(list(directory.iterdir())) if directory.exists() else 0

@@ -1,0 +1,181 @@
+"""The fault proxy itself: tests of faults are worth what it does."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from fix_faults import BOTH, FaultProxy, Toward, open_files
+from fix_threads import SCALE, wait_until
+
+
+class Peer:
+    """One end of a connection, which notes what it gets and how it ended."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self.link = link
+        self.got = b""
+        self.times: list[float] = []
+        self.end = ""
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self) -> None:
+        try:
+            while data := self.link.recv(65536):
+                self.got += data
+                self.times.append(time.monotonic())
+            self.end = "FIN"
+        except ConnectionResetError:
+            self.end = "RST"
+        except OSError:
+            self.end = "closed"
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # it may not be connected any more
+            self.link.shutdown(socket.SHUT_RDWR)
+        self.thread.join(5 * SCALE)
+        self.link.close()
+
+
+class Wire:
+    """A client and a server with the proxy in between."""
+
+    def __init__(self) -> None:
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.proxy = FaultProxy(self.listening.getsockname()[1])
+        self.peers: list[Peer] = []
+        self.client, self.server = self.connect()
+
+    def connect(self) -> tuple[Peer, Peer]:
+        client = Peer(socket.create_connection(("127.0.0.1", self.proxy.port)))
+        server = Peer(self.listening.accept()[0])
+        self.peers += [client, server]
+        return client, server
+
+    def close(self) -> None:
+        self.proxy.close()
+        for peer in self.peers:
+            peer.close()
+        self.listening.close()
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    wire = Wire()
+    yield wire
+    wire.close()
+
+
+def test_it_forwards_both_ways_and_the_end(wire: Wire) -> None:
+    """Without faults it is not there: bytes pass unchanged, and so does the end of each side."""
+    sent = bytes(range(256)) * 8000
+    wire.client.link.sendall(sent)
+    wire.server.link.sendall(b"answer")
+    wait_until(lambda: wire.server.got == sent and wire.client.got == b"answer")
+    wire.client.link.shutdown(socket.SHUT_WR)
+    wait_until(lambda: wire.server.end == "FIN")
+    wire.server.link.sendall(b" more")
+    wait_until(lambda: wire.client.got == b"answer more")
+    wire.server.link.shutdown(socket.SHUT_WR)
+    wait_until(lambda: wire.client.end == "FIN" and wire.proxy.links == 0)
+
+
+@pytest.mark.parametrize(("reset", "end"), [(False, "FIN"), (True, "RST")])
+@pytest.mark.parametrize("toward", [BOTH, (Toward.CLIENT,), (Toward.SERVER,)])
+def test_a_cut_ends_the_sides_that_it_names(
+    wire: Wire, toward: tuple[Toward, ...], reset: bool, end: str
+) -> None:
+    """A cut tells both ends, or one: the other one then hears nothing until all is well again."""
+    sides = {Toward.CLIENT: wire.client, Toward.SERVER: wire.server}
+    assert wire.proxy.cut(toward, reset=reset) == 1
+    for each, peer in sides.items():
+        if each in toward:
+            wait_until(lambda peer=peer: peer.end == end)
+    for each, peer in sides.items():
+        if each not in toward:
+            peer.link.sendall(b"anybody there?")
+            assert peer.end == ""
+    wire.proxy.heal()
+    wait_until(lambda: all(peer.end for peer in sides.values()))
+
+
+def test_a_cut_after_some_bytes_is_exact(wire: Wire) -> None:
+    """A cut after n bytes lets exactly n through, counted from the words that it names."""
+    wire.proxy.cut_after(5, Toward.CLIENT, after=b"MSG ")
+    wire.server.link.sendall(b"PING INFO M")
+    wait_until(lambda: wire.client.got == b"PING INFO M")
+    wire.server.link.sendall(b"SG 123456789")
+    wait_until(lambda: wire.client.end == "FIN")
+    assert wire.client.got == b"PING INFO MSG 12345"
+    client, server = wire.connect()
+    server.link.sendall(b"MSG 123456789")
+    wait_until(lambda: client.got == b"MSG 123456789")
+
+
+def test_it_holds_bytes_back_and_lets_them_go_on(wire: Wire) -> None:
+    """A black hole loses nothing: what it swallowed comes when the network is well again."""
+    wire.proxy.hold(Toward.SERVER)
+    wire.client.link.sendall(b"up")
+    wire.server.link.sendall(b"down")
+    wait_until(lambda: wire.client.got == b"down")
+    assert wire.server.got == b""
+    client, server = wire.connect()
+    client.link.sendall(b"new")
+    assert server.got == b""
+    wire.proxy.heal()
+    wait_until(lambda: (wire.server.got, server.got) == (b"up", b"new"))
+
+
+def test_it_trickles_and_delays(wire: Wire) -> None:
+    """A slow line gives the bytes in the pieces and with the delays that were asked for."""
+    wire.proxy.slow(Toward.CLIENT, piece=1, pause=0.005)
+    wire.server.link.sendall(b"0123456789")
+    wait_until(lambda: wire.client.got == b"0123456789")
+    times = wire.client.times
+    assert len(times) >= 8
+    assert times[-1] - times[0] >= 0.04
+    wire.proxy.slow(delay=0.1)
+    began = time.monotonic()
+    wire.client.link.sendall(b"late")
+    wait_until(lambda: wire.server.got == b"late")
+    assert time.monotonic() - began >= 0.1
+
+
+def test_a_half_closed_link_lives_on_the_other_way(wire: Wire) -> None:
+    """A half-closed link has ended for one side only."""
+    wire.proxy.half_close(Toward.CLIENT)
+    wait_until(lambda: wire.client.end == "FIN")
+    wire.client.link.sendall(b"still here")
+    wait_until(lambda: wire.server.got == b"still here")
+
+
+def test_it_refuses_and_accepts_on_the_same_port(wire: Wire) -> None:
+    """A refused connection is refused by the system; later the same port takes some again."""
+    wire.proxy.refuse()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", wire.proxy.port))
+    wire.client.link.sendall(b"open links stay")
+    wait_until(lambda: wire.server.got == b"open links stay")
+    wire.proxy.accept()
+    client, server = wire.connect()
+    client.link.sendall(b"again")
+    wait_until(lambda: server.got == b"again")
+
+
+def test_it_leaves_nothing_behind() -> None:
+    """A closed proxy has no thread and no file, whatever state its links were in."""
+    files, threads = open_files(), threading.active_count()
+    for fault in ("nothing", "hold", "cut"):
+        wire = Wire()
+        wire.client.link.sendall(b"0" * 1000)
+        if fault == "hold":
+            wire.proxy.hold()
+        elif fault == "cut":
+            wire.proxy.cut((Toward.CLIENT,), reset=True)
+        wire.close()
+    assert (open_files(), threading.active_count()) == (files, threads)
