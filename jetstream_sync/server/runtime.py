@@ -134,11 +134,14 @@ class Runtime:
         return process
 
     def signal(self, number: int) -> bool:
-        """Send a signal; False when there is no running server of ours."""
+        """Send a signal, wait for SIGSTOP to take effect; False: there is no running server of ours."""
         pid = self.pid
         if pid is None:
             return False
         os.kill(pid, number)
+        if number == signal.SIGSTOP and hasattr(os, "waitid"):
+            # Its threads stop one after the other, some while after the call.
+            os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         return True
 
     def end(self, number: int, limit: float) -> None:

@@ -332,6 +332,18 @@ def test_a_paused_server_answers_when_it_goes_on(fresh_server: NatsServer) -> No
         assert "error" not in raw.api("INFO")
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists threads")
+def test_pause_returns_when_the_server_stands_still(fresh_server: NatsServer) -> None:
+    """When pause() returns every thread of the server has stopped; also when it is paused twice."""
+    threads = Path(f"/proc/{fresh_server.pid}/task")
+    for _ in range(30):
+        fresh_server.pause()
+        stats = [(each / "stat").read_text() for each in threads.iterdir()]
+        assert {stat.rpartition(") ")[2][0] for stat in stats} == {"T"}
+        fresh_server.pause()
+        fresh_server.resume()
+
+
 def test_a_paused_server_can_be_stopped(fresh_server: NatsServer) -> None:
     """stop() ends a paused server gracefully, and at once."""
     fresh_server.pause()
