@@ -126,6 +126,7 @@ class Dialer:
     def _open(self, address: ServerAddress) -> Link:
         link = open_link(
             address,
+            self._options,
             lambda info: self._connect_fields(info, address),
             Deadline(self._options.connect_timeout),
         )

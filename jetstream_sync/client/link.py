@@ -12,6 +12,7 @@ from ..errors import ConnectionLostError, Error, SecureConnectionError
 from ..net import tcp
 from ..net.clock import Deadline
 from ..net.stream import ByteStream
+from ..options import ConnectionOptions
 from ..protocol.parser import Operation, Parser
 from ..protocol.session import Handshake, ServerInfo
 
@@ -32,16 +33,20 @@ class Link:
 
 def open_link(
     address: ServerAddress,
+    options: ConnectionOptions,
     connect_fields: Callable[[ServerInfo], dict[str, Any]],
     deadline: Deadline,
+    wrap: Callable[[ByteStream], ByteStream] | None = None,
 ) -> Link:
     """
     Connect to a server and log in.
 
     Args:
         address: the server.
+        options: how to get there.
         connect_fields: returns the fields of CONNECT for a server's INFO.
         deadline: by when all of it has to be done: TCP, INFO, CONNECT, PONG.
+        wrap: put around every stream on which the protocol is spoken in the clear; ``None``: nothing.
 
     Raises:
         AuthorizationError: the server refused the login.
@@ -52,13 +57,16 @@ def open_link(
         TimeoutError: the built-in one; the deadline came.
 
     """
+    del options
     if address.tls:
         raise SecureConnectionError("TLS is not supported yet")
     try:
-        stream = tcp.dial(address.host, address.port, deadline)
+        stream: ByteStream = tcp.dial(address.host, address.port, deadline)
     except UnicodeError as error:
         # An empty label or a long one; it is no OSError, unlike a name that does not exist.
         raise OSError(errno.EADDRNOTAVAIL, f"{address.host!r} is no host name") from error
+    if wrap is not None:
+        stream = wrap(stream)
     try:
         return _shake_hands(stream, address, connect_fields, deadline)
     except BaseException:
