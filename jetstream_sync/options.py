@@ -340,7 +340,7 @@ class ConnectionOptions:
         if not isinstance(headers, Mapping):
             raise InvalidOptionError("ws_connection_headers", "...", "must be a mapping")
         for name, value in headers.items():
-            values = [value] if isinstance(value, str) else value
+            values: Sequence[object] = [value] if isinstance(value, str) else value
             if not isinstance(values, (list, tuple)):
                 values = [None]
             if not all(
