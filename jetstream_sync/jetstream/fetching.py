@@ -45,8 +45,8 @@ class Fetch:
         self._silence = 2 * request.heartbeat_ns / _SECOND
         self._messages: list[JetStreamMsg] = []
         self._bytes = 0
-        # Whether the server may go on sending.
-        self._asked = True
+        #: Whether the server is through with what was asked: it will send nothing more.
+        self.answered = False
         # Whether nothing has come yet, and that may mean that nobody is there.
         self._in_doubt = puller.silence_may_mean_gone()
 
@@ -61,16 +61,21 @@ class Fetch:
         """
         inbox = PullInbox(self._puller.core)
         try:
+            return self.run_in(inbox)
+        finally:
+            inbox.close(quietly=self.answered)
+
+    def run_in(self, inbox: PullInbox) -> list[JetStreamMsg]:
+        """Pull as `run()` does, into an inbox that the caller closes."""
+        try:
             self._puller.send(self._request, inbox)
             self._collect(inbox)
-            self._asked = False
+            self.answered = True
         except TimeoutError:
             pass
         except Error:
             if not self._messages:
                 raise
-        finally:
-            inbox.close(quietly=not self._asked)
         return self._messages
 
     def _collect(self, inbox: PullInbox) -> None:
@@ -159,14 +164,18 @@ class Fetch:
             return False
         if self._messages and self._request.max_bytes:
             return False  # the server counts bytes per request; this one has had its share
+        inbox.last_seen = monotonic()
+        self.answered = False
+        self._in_doubt = self._puller.silence_may_mean_gone()
+        self._puller.send(self._missing(left), inbox)
+        return True
+
+    def _missing(self, left: float | None) -> PullRequest:
+        """Return the request for what is still missing in so many seconds."""
         expires_ns = _LONGEST_NS if left is None else int(left * _SECOND)
-        request = replace(
+        return replace(
             self._request,
             batch=self._request.batch - len(self._messages),
             expires_ns=0 if self._request.no_wait else max(1, expires_ns),
             heartbeat_ns=min(self._request.heartbeat_ns, expires_ns // 2),
         )
-        inbox.last_seen = monotonic()
-        self._in_doubt = self._puller.silence_may_mean_gone()
-        self._puller.send(request, inbox)
-        return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 from ..client.core import Core
 from ..client.mailbox import Mailbox
@@ -47,7 +47,11 @@ class PullInbox:
 
     takes_answers = False
 
+    #: What follows the reply subject in the subscription's.
+    _tail: ClassVar[str] = ""
+
     __slots__ = (
+        "_asked",
         "_closed",
         "_core",
         "_downs",
@@ -62,6 +66,7 @@ class PullInbox:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._asked = b""
         self._closed = False
         # How often the link broke: by the reader's count, and by what was read of it.
         self._downs = 0
@@ -75,7 +80,7 @@ class PullInbox:
         subject = core.new_inbox()
         #: The subject, as bytes: the reply of requests.
         self.reply = subject.encode()
-        self._interest = core.add_interest_quietly(subject, self)
+        self._interest = core.add_interest_quietly(subject + self._tail, self)
         #: Whether there is a link, as far as it was read. Looked at once there is a subscription:
         #: what changes later is told.
         self.linked = core.address is not None
@@ -95,8 +100,9 @@ class PullInbox:
         else:
             self._core.remove_interest(self._interest)
 
-    def asking_to(self) -> bytes | None:
-        """Return the reply for a request that is sent now; ``None``: wait for `LINK_UP`."""
+    def asking_to(self, subject: bytes) -> bytes | None:
+        """Return the reply for a request that is sent to a subject now; ``None``: wait for `LINK_UP`."""
+        self._asked = subject
         # Read before the count: the reader counts first, and changes it then.
         reply = self.reply
         return reply if self.linked and self._downs == self._downs_read else None
@@ -136,15 +142,19 @@ class PullInbox:
         self.mailbox.put((LINK_UP if connected else LINK_DOWN,), 1)
 
     def denied(self, subject: bytes, error: PermissionsError) -> bool:
-        """Do nothing."""
-        del subject, error
-        return False
+        """End where the server does not permit the request, or this inbox: asking again is no use."""
+        ours = (self._asked, self.reply)
+        if self.mailbox.closed or (error.operation != "subscribe" and subject not in ours):
+            return False
+        self.mailbox.close(error)
+        self.close(quietly=True)
+        return True
 
     def _renew(self) -> None:
         subject = self._core.new_inbox()
         old = self._interest
         try:
-            self._interest = self._core.add_interest_quietly(subject, self)
+            self._interest = self._core.add_interest_quietly(subject + self._tail, self)
         except ConnectionClosedError:
             return  # it is being closed
         self.reply = subject.encode()

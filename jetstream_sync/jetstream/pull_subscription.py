@@ -1,0 +1,374 @@
+"""Pulling as ADR-13 describes it, for programs that grew up with `JetStream.pull_subscribe`."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from functools import lru_cache
+from typing import ClassVar, Final, NamedTuple
+
+from typing_extensions import Self
+
+from ..api.consumer import ConsumerConfig, ConsumerInfo
+from ..api.pull import PullRequest
+from ..api.status import Kind, PullStatus
+from ..client.core import Core
+from ..client.handoff import fresh
+from ..errors import BadSubscriptionError, Error, TimeoutError
+from ..nanos import duration, duration_to_ns
+from ..net.clock import Deadline, monotonic
+from .fetching import Fetch
+from .inbox import PullInbox
+from .message import JetStreamMsg
+from .puller import Puller
+from .requests import APIRequests
+
+__all__ = ["PullSubscription"]
+
+_SECOND: Final = 1_000_000_000
+#: Seconds by which a request ends before its client gives up (ADR-13), so that the server says so.
+_MARGIN: Final = 0.1
+#: The same for short ones, as a part of the time that is left.
+_MARGIN_PART: Final = 0.1
+#: How long one request lasts when the user waits for ever.
+_LONGEST_NS: Final = 60 * _SECOND
+
+
+class PullSubscription:
+    """
+    A subscription that fetches messages when it is asked to.
+
+    Made by `JetStream.pull_subscribe` and `JetStream.pull_subscribe_bind`. It is what ADR-13
+    describes; `PullConsumer` is the later way (ADR-37), which also pulls ahead.
+
+    Any number of threads may fetch from one subscription at the same time; each message goes to one
+    of them. Used in a ``with`` block, it is unsubscribed at the end.
+    """
+
+    def __init__(
+        self,
+        api: APIRequests,
+        stream: str,
+        consumer: str,
+        config: ConsumerConfig,
+        delete: Callable[[], None] | None = None,
+    ) -> None:
+        """
+        Make the subscription; nothing is sent.
+
+        Args:
+            api: the JetStream API.
+            stream: the stream's name.
+            consumer: the consumer's name.
+            config: the consumer's config, as far as it is known.
+            delete: deletes the consumer at the end; ``None``: it stays.
+
+        Raises:
+            InvalidOptionError: the consumer has priority groups, of which a fetch here names none.
+
+        """
+        self._api = api
+        self._stream = stream
+        self._consumer = consumer
+        self._delete = delete
+        self._puller = Puller(api, stream, consumer, config)
+        self._puller.check(PullRequest(no_wait=True))
+        # Why nothing more can be fetched.
+        self._ended: Error | None = None
+        # Where fetches that are under way get their answers.
+        self._busy: set[PullInbox] = set()
+        # Where nothing is under way: kept for the next fetch of a single message.
+        self._idle: list[_AnswerInbox] = []
+        self._count = threading.Lock()
+        self._delivered = 0
+
+    # --- what is known of it --------------------------------------------------------------------
+
+    @property
+    def stream_name(self) -> str:
+        """The name of the stream."""
+        return self._stream
+
+    @property
+    def consumer_name(self) -> str:
+        """The name of the consumer."""
+        return self._consumer
+
+    @property
+    def delivered(self) -> int:
+        """Messages that were fetched so far."""
+        return self._delivered
+
+    @property
+    def pending_msgs(self) -> int:
+        """Messages that have come for a fetch that is under way, and that it has not looked at."""
+        return len(self._pending())
+
+    @property
+    def pending_bytes(self) -> int:
+        """Their bytes of headers and payload."""
+        return sum(len(header) + len(payload) for header, payload in self._pending())
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether more messages can be fetched."""
+        return self._ended is None and self._api.core.writer.closed is None
+
+    def consumer_info(self) -> ConsumerInfo:
+        """
+        Ask the server for the consumer's config and state.
+
+        Raises:
+            ConsumerNotFoundError, StreamNotFoundError: it is gone.
+            TimeoutError: no answer in the context's timeout.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        return self._api.ask_for(
+            ConsumerInfo, self._api.routes.consumer_info(self._stream, self._consumer)
+        )
+
+    def _pending(self) -> list[tuple[bytes, bytes]]:
+        waiting = [item for inbox in tuple(self._busy) for item in tuple(inbox.mailbox.items)]
+        # What has no reply is a status, or news of the link.
+        return [(header, payload) for _, reply, header, payload in waiting if reply]
+
+    # --- fetching -------------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        batch: int = 1,
+        timeout: float | timedelta | None = 5,
+        heartbeat: float | timedelta | None = None,
+    ) -> list[JetStreamMsg]:
+        """
+        Return the messages that are there now, or else wait for some.
+
+        The server is asked for what it has at once. If that is anything, it is returned, even if
+        it is less than the batch. If not, a second request waits for as many as the batch, until
+        a tenth of a second before the time is up (a tenth of it when it is short), and what came is returned then,
+        or as soon as the batch is complete. A link that breaks does not end a fetch: it asks again
+        on the next one.
+
+        Args:
+            batch: messages at most.
+            timeout: how long to wait for them, in seconds; ``None``: until the batch is complete.
+            heartbeat: after how much silence the server says that it is there, in seconds, less than
+                half of ``timeout``; ``None``: it does not.
+
+        Returns:
+            The messages in order, at least one.
+
+        Raises:
+            TimeoutError: none came in time.
+            InvalidOptionError: an option is out of range.
+            ConsumerNotFoundError, StreamNotFoundError, ConsumerDeletedError: the consumer is gone.
+            PullError: the server refused the request, see its subclasses.
+            NoHeartbeatError: the server went silent.
+            BadSubscriptionError: the subscription has ended.
+            ConnectionClosedError: the connection is closed.
+                None of these but the options' is raised when there are messages to return.
+
+        """
+        requests = _requests(batch, timeout, heartbeat)
+        if self._ended is not None:
+            raise fresh(self._ended)
+        pull = _TwoRequests(self._puller, requests)
+        single = batch == 1
+        inbox = self._single_inbox() if single else PullInbox(self._api.core)
+        try:
+            self._busy.add(inbox)
+            if self._ended is not None:  # while it was not in the set
+                raise fresh(self._ended)
+            messages = pull.run_in(inbox)
+        finally:
+            self._busy.discard(inbox)
+            if single and pull.answered and self._ended is None:
+                self._put_back(inbox)
+            else:
+                inbox.close(quietly=pull.answered)
+        if not messages:
+            raise TimeoutError(f"no message from consumer {self._consumer!r} in time")
+        with self._count:
+            self._delivered += len(messages)
+        return messages
+
+    def _single_inbox(self) -> PullInbox:
+        try:
+            inbox = self._idle.pop()
+        except IndexError:
+            return _AnswerInbox(self._api.core)
+        inbox.last_seen = monotonic()
+        return inbox
+
+    def _put_back(self, inbox: PullInbox) -> None:
+        assert isinstance(inbox, _AnswerInbox)
+        self._idle.append(inbox)
+        if self._ended is not None:
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        while True:
+            try:
+                inbox = self._idle.pop()
+            except IndexError:
+                return
+            inbox.close(quietly=True)
+
+    # --- ending ---------------------------------------------------------------------------------
+
+    def unsubscribe(self) -> None:
+        """
+        End the subscription; a fetch that waits returns what it has, or raises.
+
+        If `JetStream.pull_subscribe` made the consumer, and was not told to leave it, it is deleted.
+
+        Raises:
+            BadSubscriptionError: the subscription has ended before.
+            ConnectionClosedError: the connection is closed.
+            APIError, TimeoutError: the consumer could not be deleted.
+
+        """
+        self._end("the subscription was ended by unsubscribe()")
+        for inbox in tuple(self._busy):
+            self._stop(inbox)
+        if self._delete is not None:
+            self._delete()
+
+    def drain(self, timeout: float | timedelta | None = None) -> None:
+        """
+        End the subscription; a fetch that waits gets what is on its way, and returns.
+
+        The consumer is deleted as with `unsubscribe()`, after that. An error of that goes to the
+        ``error_cb``.
+
+        Args:
+            timeout: in seconds; ``None``: the connection's ``drain_timeout``.
+
+        Raises:
+            DrainTimeoutError: it took longer.
+            BadSubscriptionError: the subscription has ended before.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        core = self._api.core
+        deadline = Deadline(core.options.drain_timeout if timeout is None else timeout)
+        self._end("the subscription was drained")
+        try:
+            for inbox in tuple(self._busy):
+                inbox.drain(deadline)
+        finally:
+            for inbox in tuple(self._busy):
+                self._stop(inbox)
+        if self._delete is not None:
+            try:
+                self._delete()
+            except Error as error:
+                core.events.error(error)
+
+    def _end(self, reason: str) -> None:
+        closed = self._api.core.writer.closed
+        if closed is not None:
+            raise fresh(closed)
+        if self._ended is not None:
+            raise fresh(self._ended)
+        self._ended = BadSubscriptionError(reason)
+        self._close_idle()
+
+    def _stop(self, inbox: PullInbox) -> None:
+        """End a fetch that is under way; what has come for it can still be read."""
+        assert self._ended is not None
+        inbox.mailbox.close(self._ended)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_valid:
+            self.unsubscribe()
+
+
+# --- one fetch ------------------------------------------------------------------------------------
+
+
+class _Requests(NamedTuple):
+    """What a fetch asks for."""
+
+    now: PullRequest
+    """What is there."""
+    later: PullRequest
+    """What comes."""
+    seconds: float | None
+    """How long the client waits for both."""
+
+
+@lru_cache(maxsize=64)
+def _requests(
+    batch: int, timeout: float | timedelta | None, heartbeat: float | timedelta | None
+) -> _Requests:
+    """Return the requests of a fetch; programs fetch the same over and over, so they are kept."""
+    timeout_ns = _LONGEST_NS if timeout is None else duration_to_ns(duration(timeout, "timeout"))
+    later = PullRequest(
+        batch=batch,
+        expires_ns=timeout_ns,
+        heartbeat_ns=0 if heartbeat is None else duration_to_ns(duration(heartbeat, "heartbeat")),
+    )
+    now = replace(later, no_wait=True, expires_ns=0, heartbeat_ns=0)
+    return _Requests(now, later, None if timeout is None else timeout_ns / _SECOND)
+
+
+class _TwoRequests(Fetch):
+    """A fetch that asks for what is there, and waits only if that is nothing."""
+
+    def __init__(self, puller: Puller, requests: _Requests) -> None:
+        super().__init__(puller, requests.now, requests.seconds)
+        self._later = requests.later
+        # The server says in time that the time is up.
+        self._patience = self._end
+
+    def _goes_on(self, status: PullStatus, inbox: PullInbox) -> bool:
+        error = status.error
+        if error is not None and error.code == 503:
+            return self._ask_when_back(error, inbox)
+        if status.kind is not Kind.QUIET or self._messages:
+            return super()._goes_on(status, inbox)
+        if self._request.no_wait:
+            self._request = self._later
+            self._silence = 2 * self._later.heartbeat_ns / _SECOND
+            return self._ask_again(inbox)
+        if self._end.left() is None:
+            return self._ask_again(inbox)
+        # The request ends a little earlier than the time that the user gave.
+        self.answered = True
+        self._silence = 0.0
+        return True
+
+    def _missing(self, left: float | None) -> PullRequest:
+        if left is not None:
+            left -= min(_MARGIN, left * _MARGIN_PART)
+        return super()._missing(left)
+
+
+class _AnswerInbox(PullInbox):
+    """
+    An inbox that is used again: each request has a reply subject of its own in it.
+
+    It saves a subscription for each fetch of a single message ("Pull Optimization" of ADR-13). Only
+    one fetch has it at a time, and it is given up when one ends without an answer: messages can not
+    be told apart by the request that they answer.
+    """
+
+    _tail: ClassVar[str] = ".*"
+
+    __slots__ = ("_tokens",)
+
+    def __init__(self, core: Core) -> None:
+        self._tokens = itertools.count(1)
+        super().__init__(core)
+
+    def asking_to(self) -> bytes | None:
+        reply = super().asking_to()
+        return None if reply is None else b"%b.%x" % (reply, next(self._tokens))
