@@ -39,7 +39,19 @@ class RawClient:
 
     def request(self, subject: str, payload: bytes = b"") -> bytes:
         """Send a request, and return the payload of the answer, or its status line."""
-        self.send(b"PUB %s raw.inbox %d\r\n%s\r\n" % (subject.encode(), len(payload), payload))
+        return self.requests(subject, [payload])[0]
+
+    def requests(self, subject: str, payloads: list[bytes]) -> list[bytes]:
+        """Send requests all at once, and return the answers, as they come; see `request()`."""
+        self.send(
+            b"".join(
+                b"PUB %s raw.inbox %d\r\n%s\r\n" % (subject.encode(), len(each), each)
+                for each in payloads
+            )
+        )
+        return [self._answer() for _ in payloads]
+
+    def _answer(self) -> bytes:
         while True:
             fields = self._input.readline().split()
             if not fields:

@@ -1,0 +1,1 @@
+"""The randomized fault run: ``python -m tests.faults --seconds 60 --seed 1``."""

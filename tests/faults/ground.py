@@ -1,0 +1,193 @@
+"""The servers and the networks of a run, and how each fault is done to them."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+from fix_faults import FaultProxy, Toward
+from fix_threads import SCALE
+from rawnats import RawClient
+
+from jetstream_sync import Connection
+from jetstream_sync.server import NatsCluster, NatsServer
+
+from .plan import LINES, Fault
+
+__all__ = ["Ground"]
+
+#: Every write reaches the disk before its acknowledgement: a kill must lose nothing at all.
+_CONFIG = "jetstream { sync_interval: always }\n"
+
+STREAM = "FAULTS"
+
+
+class Ground:
+    """
+    Servers, with a proxy for each of them on each line.
+
+    Args:
+        cluster: three servers instead of one.
+        seed: for what a fault leaves open, such as which server.
+
+    """
+
+    def __init__(self, *, cluster: bool, seed: int) -> None:
+        self._cluster = NatsCluster(config=_CONFIG) if cluster else None
+        self.servers: tuple[NatsServer, ...] = (
+            self._cluster.servers if self._cluster is not None else (NatsServer(config=_CONFIG),)
+        )
+        self._rng = random.Random(f"ground {seed}")
+        #: What was done, how often.
+        self.done: Counter[str] = Counter()
+        self.connections: dict[str, Connection] = {}
+        self.proxies: dict[str, list[FaultProxy]] = {}
+        self._over = threading.Event()
+
+    def start(self) -> None:
+        if self._cluster is not None:
+            self._cluster.start()
+        else:
+            self.servers[0].start()
+        self.proxies = {
+            line: [FaultProxy(server.port) for server in self.servers] for line in LINES
+        }
+
+    def urls(self, line: str) -> list[str]:
+        return [proxy.url for proxy in self.proxies[line]]
+
+    # --- doing ------------------------------------------------------------------------------
+
+    def follow(self, plan: list[Fault], tell: Callable[[str], None]) -> None:
+        """Do one thing after the other, until all is done or `stop()`."""
+        for fault in plan:
+            if self._over.wait(fault.after):
+                return
+            tell(str(fault))
+            mend = self._do(fault)
+            self.done[fault.kind] += 1
+            self._over.wait(fault.lasts)
+            mend()
+
+    def stop(self) -> None:
+        """Do nothing more; what is broken is mended."""
+        self._over.set()
+
+    def whole(self) -> None:
+        """Mend everything."""
+        for proxies in self.proxies.values():
+            for proxy in proxies:
+                proxy.heal()
+                proxy.accept()
+        for server in self.servers:
+            server.start()
+        if self._cluster is not None:
+            self._cluster.wait_ready(60 * SCALE)
+
+    def _do(self, fault: Fault) -> Callable[[], object]:
+        """Do it, and return what mends it."""
+        if fault.kind in {"kill", "stop", "pause"}:
+            return self._to_server(fault)
+        if fault.kind.endswith("steps down"):
+            self._step_down(fault.kind)
+            return lambda: None
+        lines = LINES if fault.where == "all" else (fault.where,)
+        if fault.kind == "reconnect":
+            for line in lines:
+                getattr(self.connections[line], "reconnect", lambda: None)()
+            return lambda: None
+        proxies = [proxy for line in lines for proxy in self.proxies[line]]
+        for proxy in proxies:
+            _to_network(proxy, fault)
+
+        def mend() -> None:
+            for proxy in proxies:
+                proxy.heal()
+                proxy.accept()
+
+        return mend
+
+    def _to_server(self, fault: Fault) -> Callable[[], object]:
+        server = self._chosen(fault.where)
+        if fault.kind == "pause":
+            server.pause()
+            return server.resume
+        if fault.kind == "kill":
+            server.kill()
+        else:
+            server.stop()
+
+        def mend() -> None:
+            server.start()
+            if self._cluster is not None:
+                # Two that are not there at a time are one too many for three replicas.
+                self._cluster.wait_ready(60 * SCALE)
+
+        return mend
+
+    def _chosen(self, where: str) -> NatsServer:
+        if where == "connected":
+            url = self.connections[LINES[1]].connected_url
+            for proxy, server in zip(self.proxies[LINES[1]], self.servers, strict=True):
+                if proxy.url == url:
+                    return server
+        if where == "stream leader":
+            with self.raw() as raw:
+                leader = raw.api(f"STREAM.INFO.{STREAM}").get("cluster", {}).get("leader")
+            for server in self.servers:
+                if server.name == leader:
+                    return server
+        return self._rng.choice(self.servers)
+
+    def _step_down(self, kind: str) -> None:
+        # One that has just lost its leader has nobody to answer; then it steps down without us.
+        with contextlib.suppress(OSError, ValueError), self.raw() as raw:
+            if kind.startswith("stream"):
+                raw.request(f"$JS.API.STREAM.LEADER.STEPDOWN.{STREAM}")
+                return
+            for name in raw.api(f"CONSUMER.NAMES.{STREAM}").get("consumers") or ():
+                raw.request(f"$JS.API.CONSUMER.LEADER.STEPDOWN.{STREAM}.{name}")
+
+    def raw(self) -> RawClient:
+        """Return an independent connection to a server that runs, around all networks."""
+        return RawClient(next(each for each in self.servers if each.is_running).port, 5 * SCALE)
+
+    def close(self) -> None:
+        for proxies in self.proxies.values():
+            for proxy in proxies:
+                proxy.close()
+        if self._cluster is not None:
+            self._cluster.close()
+        else:
+            self.servers[0].close()
+
+
+def _to_network(proxy: FaultProxy, fault: Fault) -> None:
+    """Do to one proxy what goes wrong with the network."""
+    up, down = (Toward.SERVER,), (Toward.CLIENT,)
+    deeds: dict[str, Callable[[], object]] = {
+        "cut": proxy.cut,
+        "reset": lambda: proxy.cut(reset=True),
+        "cut client only": lambda: proxy.cut(down),
+        "reset client only": lambda: proxy.cut(down, reset=True),
+        "reset server only": lambda: proxy.cut(up, reset=True),
+        "half close": lambda: proxy.half_close(
+            Toward.CLIENT if fault.lasts > 0.5 else Toward.SERVER
+        ),
+        "cut after": lambda: proxy.cut_after(
+            fault.number,
+            Toward.SERVER if fault.number % 2 else Toward.CLIENT,
+            reset=fault.number % 3 == 0,
+        ),
+        "hold": proxy.hold,
+        "hold to client": lambda: proxy.hold(*down),
+        "hold to server": lambda: proxy.hold(*up),
+        "delay": lambda: proxy.slow(delay=min(fault.lasts, 0.3)),
+        "fragments": lambda: proxy.slow(piece=fault.number),
+        "trickle": lambda: proxy.slow(piece=1, pause=0.0005),
+        "refuse": lambda: (proxy.refuse(), proxy.cut()),
+    }
+    deeds[fault.kind]()

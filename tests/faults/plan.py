@@ -1,0 +1,103 @@
+"""
+What goes wrong, and when: made from a seed before anything starts.
+
+There are two tracks, which run at the same time: faults of the network, and faults of servers. So
+they meet, as a link that breaks while a server restarts. A track is a list; the same seed gives the
+same list.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["LINES", "Fault", "network_plan", "server_plan"]
+
+#: The connections: each has a network of its own.
+LINES: Final = ("publishing", "reading", "fetching")
+
+_NETWORK: Final = {
+    "cut": 4,
+    "reset": 4,
+    "cut client only": 2,
+    "reset client only": 2,
+    "reset server only": 2,
+    "half close": 2,
+    "cut after": 8,
+    "hold": 3,
+    "hold to client": 2,
+    "hold to server": 2,
+    "delay": 2,
+    "fragments": 2,
+    "trickle": 1,
+    "refuse": 2,
+    "reconnect": 2,
+}
+_SERVER: Final = {"kill": 3, "stop": 2, "pause": 2}
+_CLUSTER: Final = {
+    "kill": 2,
+    "stop": 1,
+    "pause": 1,
+    "stream leader steps down": 3,
+    "consumer leader steps down": 3,
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that goes wrong."""
+
+    after: float
+    """Seconds after the one before."""
+    kind: str
+    lasts: float
+    """Seconds until it is mended."""
+    where: str = ""
+    """The line, or how to choose the server."""
+    number: int = 0
+    """The bytes of a ``cut after``, the size of fragments."""
+
+    def __str__(self) -> str:
+        more = f" {self.number} bytes" if self.number else ""
+        return f"+{self.after:.2f} s: {self.kind}{more} ({self.where}) for {self.lasts:.2f} s"
+
+
+def network_plan(seed: int, seconds: float) -> list[Fault]:
+    """Return what happens to links."""
+    rng = random.Random(f"network {seed}")
+    plan: list[Fault] = []
+    total = 0.0
+    while total < seconds:
+        kind = _choice(rng, _NETWORK)
+        fault = Fault(
+            after=round(rng.uniform(0.05, 0.8), 3),
+            kind=kind,
+            lasts=round(rng.choice((0.05, 0.3, 0.6, 1.5, 3.0)) * rng.uniform(0.3, 1), 3),
+            where=rng.choice((*LINES, "all")),
+            number=int(10 ** rng.uniform(0, 5)) if kind in {"cut after", "fragments"} else 0,
+        )
+        plan.append(fault)
+        total += fault.after + fault.lasts
+    return plan
+
+
+def server_plan(seed: int, seconds: float, *, cluster: bool) -> list[Fault]:
+    """Return what happens to servers; each is over before the next one begins."""
+    rng = random.Random(f"server {seed}")
+    plan: list[Fault] = []
+    total = 0.0
+    while total < seconds:
+        fault = Fault(
+            after=round(rng.uniform(1.5, 6.0 if cluster else 4.0), 3),
+            kind=_choice(rng, _CLUSTER if cluster else _SERVER),
+            lasts=round(rng.choice((0.05, 0.5, 2.0)) * rng.uniform(0.5, 1.5), 3),
+            where=rng.choice(("stream leader", "connected", "any")) if cluster else "server",
+        )
+        plan.append(fault)
+        total += fault.after + fault.lasts
+    return plan
+
+
+def _choice(rng: random.Random, weights: dict[str, int]) -> str:
+    return rng.choices(list(weights), list(weights.values()))[0]

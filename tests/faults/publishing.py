@@ -1,0 +1,112 @@
+"""Those who publish: each message has an id and is published again and again until it is acknowledged."""
+
+from __future__ import annotations
+
+import random
+import threading
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+
+from jetstream_sync import Connection, ConnectionClosedError, ConnectionLostError, Error, PubAck
+
+from .book import Book, payload_of
+
+__all__ = ["Crowd", "Single"]
+
+#: Seconds given to each attempt.
+_PATIENCE = 2.0
+#: Seconds between two attempts, or two messages.
+_REST = 0.01
+
+
+def _may_go_on(error: Error) -> bool:
+    """Say whether an error leaves the connection alive."""
+    return not isinstance(error, ConnectionClosedError) or isinstance(error, ConnectionLostError)
+
+
+class Single:
+    """Publishes one message after the other, waiting for each."""
+
+    def __init__(self, name: str, nc: Connection, book: Book, rng: random.Random) -> None:
+        self._name = name
+        self._js = nc.jetstream()
+        self._book = book
+        self._rng = rng
+
+    def run(self, stop: threading.Event, give_up: threading.Event) -> None:
+        number = 0
+        while not stop.wait(_REST):
+            message = f"{self._name}-{number}"
+            number += 1
+            self._book.published += 1
+            self._publish(message, give_up)
+
+    def _publish(self, message: str, give_up: threading.Event) -> None:
+        payload = payload_of(message, self._rng.choice((0, 100, 1000, 10_000)))
+        while True:
+            try:
+                with self._book.within(f"publish {message}", _PATIENCE):
+                    ack = self._js.publish(
+                        f"F.{self._name}", payload, timeout=_PATIENCE, msg_id=message
+                    )
+            except Error as error:
+                if not _may_go_on(error):
+                    raise
+            else:
+                self._book.stored(message, ack.seq, duplicate=ack.duplicate)
+                return
+            if give_up.wait(_REST):
+                self._book.complain(f"{message} was never acknowledged")
+                return
+
+
+class Crowd:
+    """Publishes many messages at a time, with `publish_async`."""
+
+    def __init__(self, name: str, nc: Connection, book: Book, rng: random.Random) -> None:
+        self._name = name
+        self._js = nc.jetstream()
+        self._book = book
+        self._rng = rng
+
+    def run(self, stop: threading.Event, give_up: threading.Event) -> None:
+        number = 0
+        while not stop.wait(_REST):
+            count = self._rng.choice((1, 5, 10, 200))
+            left = [f"{self._name}-{number + each}" for each in range(count)]
+            number += count
+            self._book.published += count
+            payloads = {each: payload_of(each, self._rng.choice((0, 50, 3000))) for each in left}
+            while left and not give_up.is_set():
+                left = self._attempt(left, payloads)
+                if left:
+                    give_up.wait(_REST)
+            for each in left:
+                self._book.complain(f"{each} was never acknowledged")
+
+    def _attempt(self, messages: list[str], payloads: dict[str, bytes]) -> list[str]:
+        """Publish these, and return those that were not acknowledged."""
+        futures: dict[str, Future[PubAck]] = {}
+        for each in messages:
+            try:
+                with self._book.within(f"publish_async {each}", _PATIENCE):
+                    futures[each] = self._js.publish_async(
+                        f"F.{self._name}", payloads[each], timeout=_PATIENCE, msg_id=each
+                    )
+            except Error as error:
+                if not _may_go_on(error):
+                    raise
+        for each, future in futures.items():
+            try:
+                # Settled within its time; the sweep is twice a second.
+                with self._book.within(f"result {each}", _PATIENCE + 0.5):
+                    ack = future.result(_PATIENCE + 10)
+            except FutureTimeoutError as error:
+                if not future.done():
+                    self._book.complain(f"the future of {each} is not settled: {error}")
+            except Error as error:
+                if not _may_go_on(error):
+                    raise
+            else:
+                self._book.stored(each, ack.seq, duplicate=ack.duplicate)
+        return [each for each in messages if each not in self._book.acknowledged]

