@@ -197,12 +197,15 @@ class PullSubscription:
         return messages
 
     def _single_inbox(self) -> PullInbox:
-        try:
-            inbox = self._idle.pop()
-        except IndexError:
-            return _AnswerInbox(self._api.core)
-        inbox.last_seen = monotonic()
-        return inbox
+        while self._idle:
+            try:
+                inbox = self._idle.pop()
+            except IndexError:
+                break  # another thread was faster
+            if not inbox.mailbox.closed:
+                inbox.last_seen = monotonic()
+                return inbox
+        return _AnswerInbox(self._api.core)
 
     def _put_back(self, inbox: PullInbox) -> None:
         assert isinstance(inbox, _AnswerInbox)
