@@ -215,11 +215,25 @@ class ConsumerConfig(Record):
         self._check_filters()
         self._check_start()
         self._check_redelivery()
-        if self.deliver_subject is None:
-            self._check_pull()
-        else:
+        if self.deliver_subject is not None:
             self._check_push(self.deliver_subject)
         self._check_priority()
+
+    def check_pulled(self) -> None:
+        """
+        Refuse what a consumer that is pulled from can not have.
+
+        A config without a `deliver_subject` may become either kind: subscribing to push chooses one.
+
+        Raises:
+            InvalidOptionError: a field needs a consumer that delivers.
+
+        """
+        for name in ("rate_limit_bps", "idle_heartbeat", "flow_control"):
+            self._refuse_if(bool(getattr(self, name)), name, "needs a deliver_subject")
+        self._refuse_if(
+            self.ack_policy == AckPolicy.FLOW_CONTROL, "ack_policy", "needs a deliver_subject"
+        )
 
     def _check_names(self) -> None:
         for name in (self.durable_name, self.name):
@@ -290,13 +304,6 @@ class ConsumerConfig(Record):
                 "max_deliver",
                 "excludes ack_policy flow_control",
             )
-
-    def _check_pull(self) -> None:
-        for name in ("rate_limit_bps", "idle_heartbeat", "flow_control"):
-            self._refuse_if(bool(getattr(self, name)), name, "needs a deliver_subject")
-        self._refuse_if(
-            self.ack_policy == AckPolicy.FLOW_CONTROL, "ack_policy", "needs a deliver_subject"
-        )
 
     def _check_push(self, deliver_subject: str) -> None:
         check_publish_subject(deliver_subject)

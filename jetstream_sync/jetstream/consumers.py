@@ -90,7 +90,7 @@ def add_pull_consumer(
     Create or change a consumer that is pulled from; raises as `add_consumer()`.
 
     Raises:
-        InvalidOptionError: also for a config with a ``deliver_subject``.
+        InvalidOptionError: also for a config with a ``deliver_subject``, or what needs one.
 
     """
     if config.deliver_subject is not None:
@@ -99,6 +99,7 @@ def add_pull_consumer(
             config.deliver_subject,
             "that makes a push consumer, which subscribe() is for; here are those to pull from",
         )
+    config.check_pulled()
     return PullConsumer(api, add_consumer(api, stream, config, action))
 
 

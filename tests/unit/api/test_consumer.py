@@ -205,10 +205,6 @@ def test_what_goes_together_is_accepted(fields):
         ("sample_freq", {"sample_freq": "-1%"}),
         ("sample_freq", {"sample_freq": 30}),
         ("pause_until", {"pause_until": datetime(2024, 1, 1)}),  # noqa: DTZ001
-        ("idle_heartbeat", {"idle_heartbeat": 1}),
-        ("flow_control", {"flow_control": True}),
-        ("rate_limit_bps", {"rate_limit_bps": 1}),
-        ("ack_policy", {"ack_policy": "flow_control"}),
         ("idle_heartbeat", {**PUSH, "idle_heartbeat": 0.09}),
         ("flow_control", {**PUSH, "flow_control": True}),
         ("max_waiting", {**PUSH, "max_waiting": 1}),
@@ -228,6 +224,23 @@ def test_what_can_not_work_is_refused(option, fields):
     """An impossible value or combination names the option at fault."""
     with pytest.raises(InvalidOptionError) as caught:
         ConsumerConfig(**fields)
+    assert caught.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("idle_heartbeat", 1),
+        ("flow_control", True),
+        ("rate_limit_bps", 1),
+        ("ack_policy", "flow_control"),
+    ],
+)
+def test_what_needs_deliveries_is_refused_where_messages_are_pulled(option, value):
+    """Such a config may still become a push consumer's, but not a pull consumer's."""
+    config = ConsumerConfig(**{option: value})
+    with pytest.raises(InvalidOptionError) as caught:
+        config.check_pulled()
     assert caught.value.option == option
 
 

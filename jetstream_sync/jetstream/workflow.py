@@ -1,0 +1,188 @@
+"""
+The way to a subscription on a stream (ADR-15): find the stream, find or make the consumer.
+
+What push and pull subscriptions share is here. Between looking and making, somebody else may make the
+consumer; then it is looked up after all, and has to fit like any other that was there before.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from ..api.consumer import ConsumerConfig, ConsumerInfo
+from ..api.subscribing import Wanted
+from ..errors import (
+    APIError,
+    ConsumerExistsError,
+    ConsumerNameInUseError,
+    ConsumerNotFoundError,
+    NotFoundError,
+    StreamNotFoundError,
+    TimeoutError,
+)
+from ..net.clock import Deadline
+from ..subscribe_errors import AmbiguousSubjectError
+from .consumers import CREATE, add_consumer, consumer_info
+from .requests import APIRequests
+
+__all__ = [
+    "Attached",
+    "attach_pull",
+    "create_or_find",
+    "find_consumer",
+    "find_stream",
+    "release_consumer",
+]
+
+#: The server sees in the background that a member of a group has left: looks at that, and seconds
+#: between two of them.
+_LOOKS: Final = 3
+_BETWEEN_LOOKS: Final = 0.05
+
+
+class Attached(NamedTuple):
+    """A consumer that a subscription uses."""
+
+    stream: str
+    """The stream's name."""
+    consumer: str
+    """The consumer's name."""
+    config: ConsumerConfig
+    """Its config; where nobody could tell, what the user said."""
+    created: bool
+    """Whether it was made for this subscription."""
+
+
+def find_stream(api: APIRequests, wanted: Wanted) -> str:
+    """
+    Return the stream that is named, or the one that takes the subject.
+
+    Raises:
+        StreamNotFoundError: no stream takes the subject.
+        AmbiguousSubjectError: several do.
+        APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
+
+    """
+    if wanted.stream is not None:
+        return wanted.stream
+    answer = api.ask(api.routes.stream_names(), {"subject": wanted.subject})
+    names = [str(name) for name in answer.get("streams") or ()]
+    if not names:
+        raise StreamNotFoundError(404, 10059, f"no stream takes {wanted.subject!r}")
+    if len(names) > 1:
+        raise AmbiguousSubjectError(wanted.subject, names)
+    return names[0]
+
+
+def find_consumer(api: APIRequests, stream: str, wanted: Wanted) -> ConsumerInfo | None:
+    """
+    Look the consumer up, and check that the subscription fits it.
+
+    Returns:
+        What is known of it; ``None``: it is to be made.
+
+    Raises:
+        ConsumerNotFoundError: it must exist, and does not.
+        SubscribeError: the subscription does not fit it.
+        APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
+
+    """
+    if wanted.consumer is None:
+        return None
+    try:
+        info = consumer_info(api, stream, wanted.consumer)
+    except ConsumerNotFoundError:
+        if wanted.bound:
+            raise
+        return None
+    wanted.check_existing(info)
+    return info
+
+
+def create_or_find(
+    api: APIRequests, stream: str, wanted: Wanted, config: ConsumerConfig
+) -> tuple[ConsumerInfo, bool]:
+    """
+    Make a consumer, or look at the one that somebody else has just made.
+
+    Returns:
+        What is known of it, and whether it was made here.
+
+    Raises:
+        SubscribeError: somebody else made it, and the subscription does not fit it.
+        APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
+
+    """
+    try:
+        return add_consumer(api, stream, config, CREATE), True
+    except (ConsumerExistsError, ConsumerNameInUseError):
+        if wanted.consumer is None:
+            raise
+    info = consumer_info(api, stream, wanted.consumer)
+    wanted.check_existing(info)
+    return info, False
+
+
+def attach_pull(api: APIRequests, wanted: Wanted) -> Attached:
+    """
+    Find or make the consumer of a pull subscription.
+
+    A consumer that is to be there, and can not be looked up, is believed in (ADR-15): pulling from it
+    may be allowed where looking at it is not.
+
+    Raises:
+        SubscribeError: the subscription does not fit the consumer.
+        StreamNotFoundError, AmbiguousSubjectError: there is no stream, or not only one.
+        APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
+
+    """
+    stream = find_stream(api, wanted)
+    try:
+        info = find_consumer(api, stream, wanted)
+    except (APIError, TimeoutError):
+        if not wanted.bound or wanted.consumer is None:
+            raise
+        return Attached(stream, wanted.consumer, wanted.config, created=False)
+    created = False
+    if info is None:
+        info, created = create_or_find(api, stream, wanted, wanted.new_config(None))
+    return Attached(stream, info.name, info.config, created)
+
+
+def release_consumer(
+    api: APIRequests, stream: str, name: str, *, shared: bool, deadline: Deadline | None = None
+) -> None:
+    """
+    Delete a consumer that was made for a subscription which has ended.
+
+    Args:
+        api: where to ask.
+        stream: the stream's name.
+        name: the consumer's.
+        shared: whether it has a queue group; then it is left where somebody else is bound to it.
+            The server has to know already that the subscription has ended.
+        deadline: when to give up; ``None``: after the usual time.
+
+    Raises:
+        APIError: the server refused; that it is gone already is fine.
+        TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
+
+    """
+    deadline = deadline or api.deadline()
+    try:
+        if shared and _in_use(api, stream, name, deadline):
+            return
+        api.ask(api.routes.consumer_delete(stream, name), deadline=deadline)
+    except NotFoundError:
+        return
+
+
+def _in_use(api: APIRequests, stream: str, name: str, deadline: Deadline) -> bool:
+    """Say whether somebody is bound to a push consumer."""
+    for look in range(_LOOKS):
+        if look and api.core.wait_closed(_BETWEEN_LOOKS):
+            break
+        route = api.routes.consumer_info(stream, name)
+        if not api.ask_for(ConsumerInfo, route, deadline=deadline).push_bound:
+            return False
+    return True
