@@ -28,9 +28,6 @@ __all__ = [
 log = logging.getLogger("jetstream_sync.threads")
 
 
-_current = threading.local()
-
-
 class ForkAware(Protocol):
     """Something that is of no use in a forked child."""
 
@@ -45,6 +42,15 @@ class ExitAware(Protocol):
     def exiting(self) -> None:
         """Finish, within a second or so."""
         ...
+
+
+class _OurThread(threading.Thread):
+    """
+    A thread of this package, known by its class.
+
+    A `threading.local` of this module would be made at import: where gevent patches later, it would be
+    one for all greenlets.
+    """
 
 
 def spawn(
@@ -65,7 +71,6 @@ def spawn(
     """
 
     def run() -> None:
-        _current.is_ours = True
         try:
             target()
         except Exception as error:
@@ -73,14 +78,14 @@ def spawn(
             if crashed is not None:
                 crashed(error)
 
-    thread = threading.Thread(target=run, name=f"nats-{name}", daemon=True)
+    thread = _OurThread(target=run, name=f"nats-{name}", daemon=True)
     thread.start()
     return thread
 
 
 def in_callback() -> bool:
     """Say whether user code that calls this was called by a thread of this package."""
-    return getattr(_current, "is_ours", False)
+    return isinstance(threading.current_thread(), _OurThread)
 
 
 def start_timer(name: str, seconds: float, target: Callable[[], None]) -> threading.Timer:
