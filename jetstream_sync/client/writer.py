@@ -318,8 +318,15 @@ class Writer:
                 stream.wait_writable(deadline.sooner(_LOOK_AGAIN).lock_timeout())
             except OSError as error:
                 self._link_broke(stream, error)
+                self._let_notice(stream)
                 return False
         return True
+
+    def _let_notice(self, stream: ByteStream) -> None:
+        """Wait for the reader to `detach()`: under gevent, a sender that tried on would not let it."""
+        limit = Deadline(_LOOK_AGAIN)
+        while self._stream is stream and self.closed is None and not limit.expired():
+            threading.Event().wait(_TICK)
 
     def _take(self) -> bool:
         """Make a batch of the buffer where the last one has gone out; say whether there is one."""
