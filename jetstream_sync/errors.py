@@ -9,6 +9,7 @@ Everything that the package raises on purpose is one of these::
     │   ├── InvalidNameError                          a stream or consumer name
     │   ├── InvalidHeaderError                        a header name or value
     │   ├── InvalidOptionError                        an option or a combination of options
+    │   │   └── CredentialsError                      no login could be made of the options
     │   └── MaxPayloadError                           payload with headers above the server's limit
     ├── TimeoutError (also the built-in TimeoutError) the time you gave was not enough
     │   └── DrainTimeoutError
@@ -74,6 +75,8 @@ import builtins
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from .violations import read_violation
+
 __all__ = [
     "APIError",
     "AuthenticationExpiredError",
@@ -92,6 +95,7 @@ __all__ = [
     "ConsumerIsPushBasedError",
     "ConsumerNameInUseError",
     "ConsumerNotFoundError",
+    "CredentialsError",
     "DrainTimeoutError",
     "Error",
     "ForkedConnectionError",
@@ -203,6 +207,15 @@ class InvalidOptionError(InvalidArgumentError):
         return f"{self.option}={self.value!r}: {self.reason}"
 
 
+class CredentialsError(InvalidOptionError):
+    """
+    No login could be made of the options: a file, a function or the package that signs fails.
+
+    ``value`` is the path, or ``...``; what is in a file, or what a function returned, is never
+    repeated. ``__cause__`` is what the function raised.
+    """
+
+
 class MaxPayloadError(InvalidArgumentError):
     """Payload and headers together are larger than the server accepts."""
 
@@ -212,13 +225,8 @@ class MaxPayloadError(InvalidArgumentError):
         self.max_payload = max_payload
 
     def __str__(self) -> str:
-        return (
-            f"the message is {self.size} bytes with its headers; "
-            f"the server accepts {self.max_payload} (its max_payload)"
-        )
-
-
-# --- time -------------------------------------------------------------------------------------
+        message = f"the message is {self.size} bytes with its headers"
+        return f"{message}; the server accepts {self.max_payload} (its max_payload)"
 
 
 class TimeoutError(Error, builtins.TimeoutError):  # noqa: A001 - it is the built-in one, too
@@ -289,11 +297,7 @@ class ForkedConnectionError(ConnectionClosedError):
 
 
 class NoServersError(Error, builtins.ConnectionError):
-    """
-    None of the servers could be reached.
-
-    ``attempts`` pairs each address with the reason that it was not.
-    """
+    """None of the servers could be reached; ``attempts`` pairs each address with the reason."""
 
     def __init__(self, attempts: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(attempts)
@@ -342,14 +346,18 @@ class SlowConsumerError(SubscriptionError):
         self.dropped = dropped
 
     def __str__(self) -> str:
-        return (
-            f"slow consumer on {self.subject!r} (sid {self.sid}): "
-            f"{self.dropped} messages dropped so far; read faster or raise its pending limits"
-        )
+        who = f"slow consumer on {self.subject!r} (sid {self.sid})"
+        return f"{who}: {self.dropped} messages dropped so far; read faster or raise its limits"
 
 
 class PermissionsError(SubscriptionError):
-    """The server does not permit publishing to, or subscribing to, a subject."""
+    """The server does not permit publishing to, or subscribing to, a subject; made of its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.operation, self.subject, self.queue = read_violation(text)
+        """``publish``, ``subscribe``, or ``reply`` for a reply subject that may not be used; the
+        subject; and the queue group of a subscription, empty without one."""
 
 
 class NoRespondersError(Error):
@@ -407,8 +415,8 @@ class APIError(JetStreamError):
         Make the most exact error for the ``error`` object of a JetStream reply.
 
         Args:
-            error: the decoded object, with ``code``, ``err_code`` and ``description``;
-                any of them may be missing, as in replies of old servers, and is then 0 or empty.
+            error: the decoded object, with ``code``, ``err_code`` and ``description``; what is
+                missing, as in replies of old servers, is 0 or empty.
 
         Returns:
             An instance of the class registered for the ``err_code``, else for the ``code``,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..errors import BadSubscriptionError, ConnectionLostError, Error
+from ..errors import BadSubscriptionError, ConnectionLostError, Error, PermissionsError
 from ..protocol import commands
 from ..protocol.parser import Delivery, Info, Messages, Operation, Ping, Pong, ServerError
 from ..protocol.session import Interest, ServerInfo, ends_connection, error_from_text
@@ -110,5 +110,18 @@ class Reader:
             error = error_from_text(operation.text)
             if ends_connection(error):
                 self._last_words = error
-            else:
-                self._events.error(error)
+                return
+            self._events.error(error)
+            if isinstance(error, PermissionsError):
+                self._denied(error)
+
+    def _denied(self, error: PermissionsError) -> None:
+        """Tell those who would wait in vain."""
+        # What a server makes up may have a surrogate in it.
+        subject = error.subject.encode("utf-8", "replace")
+        for interest in list(self._interests.values()):
+            if error.operation != "subscribe":
+                if interest.sink.denied(subject, error):
+                    return
+            elif interest.subject == error.subject and interest.queue == error.queue:
+                interest.sink.denied(subject, error)

@@ -2,9 +2,13 @@
 Requests: one subscription takes the answers to all of them.
 
 The inbox is ``<prefix>.<unique>.*``; the last token says whose answer it is. A request is
-registered in ``_waiting``. Whoever takes it out there settles it: the reader with an answer, the
-requester when its time is up, `close()` with the reason. So an answer that arrives together with
-the end of the time is not lost, and nobody is answered twice.
+registered in ``_waiting``. Whoever takes it out there settles it: the reader with an answer or because
+the server did not permit it, the requester when its time is up, `close()` with the reason. So an
+answer that arrives together with the end of the time is not lost, and nobody is answered twice.
+
+A server may not permit the inbox. Then the requests that wait fail, and the next one subscribes again:
+the permissions may be others by then. So a request is registered before it looks whether there is a
+subscription, and the reader first notes that there is none and then fails those that are registered.
 """
 
 from __future__ import annotations
@@ -13,11 +17,19 @@ import itertools
 import threading
 from typing import TYPE_CHECKING
 
-from ..errors import ConnectionLostError, NoRespondersError, PermissionsError, TimeoutError
+from ..errors import (
+    ConnectionLostError,
+    Error,
+    NoRespondersError,
+    PermissionsError,
+    TimeoutError,
+)
 from ..headers import HeadersLike, parse_status
 from ..net.clock import FOREVER, Deadline
 from ..protocol.parser import Delivery
+from ..protocol.session import Interest
 from .handoff import Handoff, fresh
+from .sink import Sink
 
 if TYPE_CHECKING:
     from .core import Core
@@ -42,12 +54,14 @@ class RequestMux:
         self._inbox = core.new_inbox()
         self._reply_prefix = self._inbox.encode() + b"."
         self._tokens = itertools.count(1)
-        self._waiting: dict[bytes, Handoff[Delivery]] = {}
+        # With the subject of each, in the order in which they were made.
+        self._waiting: dict[bytes, tuple[Handoff[Delivery], bytes]] = {}
         # Those among them that have no deadline: a link that breaks has to end them.
         self._endless: set[bytes] = set()
-        # Guards the one-time subscription.
+        # Guards the subscription; never held while waiting.
         self._lock = threading.Lock()
         self._subscribed = False
+        self._interest: Interest[Sink] | None = None
         self._reason: BaseException | None = None
 
     def request(
@@ -59,19 +73,21 @@ class RequestMux:
         Raises:
             NoRespondersError: nobody listens on the subject.
             TimeoutError: no answer came in time.
-            ConnectionLostError: the link broke, and there is no deadline to wait for.
+            PermissionsError: the server does not permit the subject, or the inbox for answers.
+            ConnectionLostError: the link broke, and there is no deadline to wait for, or the option
+                ``fail_requests_on_disconnect`` is set.
             ConnectionClosedError: the connection is closed, or was while waiting.
             InvalidArgumentError, InvalidHeaderError, MaxPayloadError: it can not be sent.
 
         """
-        if not self._subscribed:
-            self._subscribe()
         token = b"%x" % next(self._tokens)
         handoff: Handoff[Delivery] = Handoff()
-        self._waiting[token] = handoff
+        self._waiting[token] = handoff, subject
         if deadline.left() is None:
             self._endless.add(token)
         try:
+            if not self._subscribed:
+                self._subscribe()
             if self._reason is not None:
                 # Registered too late for close() to see it.
                 raise fresh(self._reason)
@@ -98,33 +114,62 @@ class RequestMux:
         """Hand the answers to their waiters; called by the reader."""
         size = len(self._reply_prefix)
         for delivery in deliveries:
-            handoff = self._waiting.pop(delivery[0][size:], None)
-            if handoff is not None:
-                handoff.set(delivery)
+            waiting = self._waiting.pop(delivery[0][size:], None)
+            if waiting is not None:
+                waiting[0].set(delivery)
 
     def link_changed(self, *, connected: bool) -> None:
-        """Fail those who wait without a deadline: the answer may have been lost with the link."""
+        """
+        Fail those who wait without a deadline: the answer may have been lost with the link.
+
+        With the option ``fail_requests_on_disconnect`` all fail.
+        """
         if connected:
             return
-        for token in list(self._endless):
-            handoff = self._waiting.pop(token, None)
-            if handoff is not None:
-                handoff.fail(ConnectionLostError("the link broke before the answer came"))
+        all_of_them = self._core.options.fail_requests_on_disconnect
+        for token in list(self._waiting if all_of_them else self._endless):
+            self._fail(token, ConnectionLostError("the link broke before the answer came"))
 
     def denied(self, subject: bytes, error: PermissionsError) -> bool:
-        """Do nothing."""
-        del subject, error
+        """Fail the last request to the subject; all of them where it is their inbox."""
+        if error.operation == "subscribe":
+            self._inbox_denied(error)
+            return True
+        if error.operation == "reply":
+            return self._fail(subject[len(self._reply_prefix) :], error)
+        # The last one: where others wait that the server took, they are from before it was told to
+        # permit it no more.
+        for token in reversed(list(self._waiting)):
+            waiting = self._waiting.get(token)
+            if waiting is not None and waiting[1] == subject and self._fail(token, error):
+                return True
         return False
+
+    def _inbox_denied(self, error: PermissionsError) -> None:
+        with self._lock:
+            interest, self._interest = self._interest, None
+            self._subscribed = False
+        if interest is not None:
+            self._core.remove_interest_quietly(interest)
+        for token in list(self._waiting):
+            self._fail(token, error)
+
+    def _fail(self, token: bytes, error: Error) -> bool:
+        """Fail a request; say whether it still waited."""
+        waiting = self._waiting.pop(token, None)
+        if waiting is not None:
+            waiting[0].fail(error)
+        return waiting is not None
 
     def ended(self, reason: BaseException) -> None:
         """Fail every request; the connection is closed."""
         self._reason = reason
         while self._waiting:
             try:
-                _, handoff = self._waiting.popitem()
+                _, waiting = self._waiting.popitem()
             except KeyError:  # the last one was just settled
                 break
-            handoff.fail(reason)
+            waiting[0].fail(reason)
 
     def forked(self, reason: BaseException) -> None:
         """Fail every request in a forked child, where a thread that is not there may hold the lock."""
@@ -139,5 +184,5 @@ class RequestMux:
     def _subscribe(self) -> None:
         with self._lock:
             if not self._subscribed:
-                self._core.add_interest(f"{self._inbox}.*", "", self)
+                self._interest = self._core.add_interest(f"{self._inbox}.*", "", self)
                 self._subscribed = True

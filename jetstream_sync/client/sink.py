@@ -28,11 +28,17 @@ class Sink(Protocol):
 
     def denied(self, subject: bytes, error: PermissionsError) -> bool:
         """
-        Learn that the server does not let this connection publish to a subject.
+        Learn that the server does not permit something; by the reader, must not wait.
+
+        Args:
+            subject: that of the error.
+            error: what it does not permit: to ``publish`` to a subject or with a ``reply``, which every
+                sink is asked about until one says that it was its own; or to ``subscribe``, which
+                only the sinks of that subscription are told.
 
         Returns:
-            Whether somebody was told who waits for an answer from there; by the reader, must not
-            wait.
+            Whether somebody who waits for an answer was told, or will be. The server says it once
+            for each message, so that one is enough.
 
         """
         ...

@@ -129,6 +129,7 @@ class Subscription:
         Raises:
             TimeoutError: none came in time.
             BadSubscriptionError: the subscription has ended, and everything is read.
+            PermissionsError: the server does not permit it, so it has ended, too.
             ConnectionClosedError: the connection is closed, and everything is read.
             SubscriptionError: it has a callback.
 
@@ -137,7 +138,14 @@ class Subscription:
         return self._next(Deadline(timeout))
 
     def __iter__(self) -> Iterator[Msg]:
-        """Yield messages until the subscription or the connection is ended on purpose."""
+        """
+        Yield messages until the subscription or the connection is ended on purpose.
+
+        Raises:
+            PermissionsError: the server does not permit the subscription.
+            ConnectionClosedError: the connection was closed for another reason.
+
+        """
         self._must_be_readable()
         while True:
             try:
@@ -172,7 +180,7 @@ class Subscription:
                 unread are dropped; 0: it ends now, and all that waits unread is dropped.
 
         Raises:
-            BadSubscriptionError: it has ended before.
+            BadSubscriptionError, PermissionsError: it has ended before.
             ConnectionClosedError: the connection is closed.
             InvalidOptionError: ``limit`` is below 0.
 
@@ -211,7 +219,7 @@ class Subscription:
 
         Raises:
             DrainTimeoutError: it took longer; the rest is dropped.
-            BadSubscriptionError: the subscription has ended before.
+            BadSubscriptionError, PermissionsError: the subscription has ended before.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -268,9 +276,14 @@ class Subscription:
         """Do nothing: the connection subscribes again by itself."""
 
     def denied(self, subject: bytes, error: PermissionsError) -> bool:
-        """Do nothing."""
-        del subject, error
-        return False
+        """End where the server does not permit it: what has come can be read, then this is raised."""
+        del subject
+        if error.operation != "subscribe" or self._mailbox.closed:
+            return False
+        # Not on the next link, either: whoever reads it is told that it has ended.
+        self._core.remove_interest_quietly(self._interest)
+        self.ended(error)
+        return True
 
     def ended(self, reason: BaseException) -> None:
         """Learn that nothing more will come; a callback stops at once where the user closed."""
@@ -289,7 +302,12 @@ class Subscription:
             while True:
                 try:
                     msg = self._next(FOREVER)
-                except (BadSubscriptionError, ConnectionClosedError, TimeoutError):
+                except (
+                    BadSubscriptionError,
+                    ConnectionClosedError,
+                    PermissionsError,
+                    TimeoutError,
+                ):
                     return
                 try:
                     callback(msg)

@@ -51,12 +51,12 @@ class PullInbox:
     _tail: ClassVar[str] = ""
 
     __slots__ = (
-        "_asked",
         "_closed",
         "_core",
         "_downs",
         "_downs_read",
         "_interest",
+        "asked",
         "callback_finished",
         "last_seen",
         "linked",
@@ -66,8 +66,9 @@ class PullInbox:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._asked = b""
         self._closed = False
+        #: Where the last request went.
+        self.asked = b""
         # How often the link broke: by the reader's count, and by what was read of it.
         self._downs = 0
         self._downs_read = 0
@@ -100,9 +101,8 @@ class PullInbox:
         else:
             self._core.remove_interest(self._interest)
 
-    def asking_to(self, subject: bytes) -> bytes | None:
-        """Return the reply for a request that is sent to a subject now; ``None``: wait for `LINK_UP`."""
-        self._asked = subject
+    def asking_to(self) -> bytes | None:
+        """Return the reply for a request that is sent now; ``None``: wait for `LINK_UP`."""
         # Read before the count: the reader counts first, and changes it then.
         reply = self.reply
         return reply if self.linked and self._downs == self._downs_read else None
@@ -143,8 +143,9 @@ class PullInbox:
 
     def denied(self, subject: bytes, error: PermissionsError) -> bool:
         """End where the server does not permit the request, or this inbox: asking again is no use."""
-        ours = (self._asked, self.reply)
-        if self.mailbox.closed or (error.operation != "subscribe" and subject not in ours):
+        if self.mailbox.closed:
+            return False
+        if error.operation != "subscribe" and subject not in (self.asked, self.reply):
             return False
         self.mailbox.close(error)
         self.close(quietly=True)

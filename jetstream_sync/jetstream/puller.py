@@ -130,6 +130,7 @@ class Puller:
                 deadline=deadline.sooner(_INQUIRY),
             )
         except (NotFoundError, ConnectionClosedError) as error:
+        inbox.asked = self._subject
             return error
         except Error:
             # JetStream is starting, has no leader, or does not let us ask.

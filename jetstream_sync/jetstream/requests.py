@@ -56,6 +56,7 @@ class APIRequests:
             APIError: the server refused; the class says why.
             JetStreamNotEnabledError: nobody answers there.
             InvalidResponseError: the answer is not what the API gives.
+            PermissionsError: this user may not ask that, or may not have answers.
             TimeoutError: no answer in time.
             ConnectionClosedError: the connection is closed.
 
@@ -99,7 +100,7 @@ class APIRequests:
             body: sent with every request, beside the offset.
 
         Raises:
-            APIError, TimeoutError, ConnectionClosedError: as `ask()`.
+            APIError, PermissionsError, TimeoutError, ConnectionClosedError: as `ask()`.
 
         """
         offset = 0

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from ..errors import (
+    AuthenticationExpiredError,
     AuthorizationError,
     Error,
     PermissionsError,
@@ -229,13 +230,9 @@ def connect_fields(
     return fields
 
 
-_AUTH_WORDS: Final = (
-    "authorization violation",
-    "authentication expired",
-    "authentication revoked",
-    "authentication timeout",
-    "account authentication",
-)
+# A login that was good, of a user or of his whole account.
+_EXPIRED_WORDS: Final = ("authentication expired", "authentication revoked")
+_AUTH_WORDS: Final = ("authorization violation", "authentication timeout")
 
 
 def error_from_text(text: str) -> Error:
@@ -251,6 +248,8 @@ def error_from_text(text: str) -> Error:
         return AuthorizationError(text)
     if "permissions violation" in lower:
         return PermissionsError(text)
+    if any(words in lower for words in _EXPIRED_WORDS):
+        return AuthenticationExpiredError(text)
     # The last two: the subject of a SUB, and in pedantic mode of a PUB.
     if lower in ("maximum subscriptions exceeded", "invalid subject", "invalid publish subject"):
         return SubscriptionError(text)

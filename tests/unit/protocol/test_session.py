@@ -8,6 +8,7 @@ import json
 import pytest
 
 from jetstream_sync.errors import (
+    AuthenticationExpiredError,
     AuthorizationError,
     ConnectionClosedError,
     PermissionsError,
@@ -263,9 +264,9 @@ def test_a_new_server_is_told_of_every_interest():
 TEXTS = [
     ("Authorization Violation", AuthorizationError, True),
     ("Authentication Timeout", AuthorizationError, True),
-    ("User Authentication Expired", AuthorizationError, True),
-    ("User Authentication Revoked", AuthorizationError, True),
-    ("Account Authentication Expired", AuthorizationError, True),
+    ("User Authentication Expired", AuthenticationExpiredError, True),
+    ("User Authentication Revoked", AuthenticationExpiredError, True),
+    ("Account Authentication Expired", AuthenticationExpiredError, True),
     ("Failed Account Registration", ServerRefusedError, True),
     ("Stale Connection", StaleConnectionError, True),
     ("Secure Connection - TLS Required", SecureConnectionError, True),

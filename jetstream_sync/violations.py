@@ -1,0 +1,57 @@
+"""Read what a server says when it does not permit something."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+__all__ = ["Violation", "read_violation"]
+
+# What nats-server's client.go says; it quotes subjects as Go's %q does.
+_VIOLATION: Final = re.compile(
+    r"permissions violation for (?P<operation>publish to|publish with reply of|subscription to) "
+    r'"(?P<subject>(?:[^"\\]|\\.)*)"'
+    r'(?: using queue "(?P<queue>(?:[^"\\]|\\.)*)")?',
+    re.IGNORECASE,
+)
+_OPERATIONS: Final = {
+    "publish to": "publish",
+    "publish with reply of": "reply",
+    "subscription to": "subscribe",
+}
+_ESCAPE: Final = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|.)")
+_ESCAPED: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_LAST_CHARACTER: Final = 0x10FFFF
+
+
+class Violation(NamedTuple):
+    """What is not permitted; a text that does not say leaves it empty."""
+
+    operation: str = ""
+    subject: str = ""
+    queue: str = ""
+
+
+def read_violation(text: str) -> Violation:
+    """Read the text of an ``-ERR``, without its quotes."""
+    found = _VIOLATION.search(text)
+    if found is None:
+        return Violation()
+    return Violation(
+        _OPERATIONS[found["operation"].lower()],
+        _unquoted(found["subject"]),
+        _unquoted(found["queue"] or ""),
+    )
+
+
+def _unquoted(text: str) -> str:
+    """Return what Go's ``%q`` was given; the quotes around it are gone already."""
+
+    def meant(escape: re.Match[str]) -> str:
+        what = escape[1]
+        if len(what) == 1:
+            return _ESCAPED.get(what, what)
+        code = int(what[1:], 16)
+        return chr(code) if code <= _LAST_CHARACTER else "\ufffd"
+
+    return _ESCAPE.sub(meant, text)
