@@ -3,13 +3,45 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, NoReturn
 
 from .errors import InvalidOptionError
 
-__all__ = ["DEFAULT_SERVER", "ServerAddress", "parse_servers"]
+__all__ = [
+    "DEFAULT_SERVER",
+    "Secret",
+    "ServerAddress",
+    "left_out",
+    "missing_secret",
+    "parse_servers",
+]
+
+#: The text itself, or a function that is asked for it at every connect and reconnect.
+Secret = str | Callable[[], str]
+
+
+def left_out() -> NoReturn:
+    """
+    Stand where a secret was, in options that were pickled; there is one such function, also then.
+
+    Raises:
+        InvalidOptionError: always; whoever needs the secret asks for it so, and can not have it.
+
+    """
+    raise missing_secret("secret")
+
+
+def missing_secret(option: str) -> InvalidOptionError:
+    """Return the error for an option whose secret was left out."""
+    return InvalidOptionError(
+        option,
+        "...",
+        "it was left out when the options were pickled; where they are used in another process, "
+        "give secrets as files or as functions that can be imported there",
+    )
+
 
 #: The schemes, and the port of each where a URL has none.
 _PORTS: Final = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
@@ -35,8 +67,21 @@ class ServerAddress:
     """Whom its certificate has to name, where that is not the host: a server that the cluster told of
     by its IP goes by the name of the one that told."""
     user: str | None = field(default=None, repr=False)
-    password: str | None = field(default=None, repr=False)
-    token: str | None = field(default=None, repr=False)
+    password: Secret | None = field(default=None, repr=False)
+    """``left_out`` in an address that was pickled, as is the token."""
+    token: Secret | None = field(default=None, repr=False)
+
+    def __reduce__(self) -> tuple[type[ServerAddress], tuple[Any, ...]]:
+        # A pickle may be written to disk or sent: secrets stay here.
+        secrets = (None if each is None else left_out for each in (self.password, self.token))
+        place = (self.host, self.port, self.scheme, self.path, self.tls_name, self.user)
+        return type(self), (*place, *secrets)
+
+    def __copy__(self) -> ServerAddress:
+        return self
+
+    def __deepcopy__(self, memo: object) -> ServerAddress:
+        return self
 
     @property
     def url(self) -> str:
@@ -53,6 +98,12 @@ class ServerAddress:
     def websocket(self) -> bool:
         """Whether the server is spoken to through a WebSocket."""
         return self.scheme in ("ws", "wss")
+
+    @property
+    def is_ip(self) -> bool:
+        """Whether the host is an IP address rather than a name."""
+        # A name has no colon, and its last label is no number.
+        return ":" in self.host or self.host.rpartition(".")[2].isdecimal()
 
     @classmethod
     def parse(cls, text: str) -> ServerAddress:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -15,7 +16,7 @@ from difflib import get_close_matches
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from .address import ServerAddress
+from .address import Secret, ServerAddress, left_out, missing_secret
 from .errors import BadSubjectError, InvalidOptionError
 from .events import ConnectionEvent
 from .subjects import check_publish_subject
@@ -37,8 +38,6 @@ __all__ = [
 ErrorCallback = Callable[[Exception], object]
 #: Called when something happened to the connection. One that needs an argument gets the event.
 EventCallback = Callable[[], object] | Callable[[ConnectionEvent], object]
-#: The text itself, or a function that is asked for it at every connect and reconnect.
-Secret = str | Callable[[], str]
 FilePath = str | os.PathLike[str]
 
 DEFAULT_PENDING_MSGS_LIMIT: Final = 512 * 1024
@@ -49,6 +48,8 @@ _LONGEST: Final = 9e9
 
 _TEXTS: Final = ("name", "nkey", "tls_hostname")
 _SECRETS: Final = ("user", "password", "token", "nkeys_seed_str")
+#: What a pickle leaves out where it is no function. Headers have logins of proxies in them.
+_LEFT_OUT: Final = ("password", "token", "nkeys_seed_str", "ws_connection_headers")
 #: Ways to log in, of which there is one.
 _LOGINS: Final = (
     "user",
@@ -60,6 +61,8 @@ _LOGINS: Final = (
     "user_jwt_cb",
 )
 _BREAK: Final = frozenset("\r\n\0")
+# The seed of an nkey, or a JWT: given as a path by mistake, it must not be repeated as one.
+_NO_PATH: Final = re.compile(r"\s*(S[A-Z][A-Z2-7]{50,}\s*$|eyJ[\w-]+\.)")
 _SWITCHES: Final = (
     "allow_reconnect",
     "dont_randomize",
@@ -91,7 +94,8 @@ class TLSOptions:
     """
     How to speak TLS; unlike an `ssl.SSLContext` it can be pickled and sent to other processes.
 
-    The files are read when a connection is opened.
+    The files are read when a connection is opened. A ``key_password`` that is no function is not
+    pickled: see `ConnectionOptions`.
     """
 
     ca_file: FilePath | None = None
@@ -109,6 +113,15 @@ class TLSOptions:
         if self.key_file is None and self.cert_file is None and self.key_password is not None:
             raise InvalidOptionError("key_password", "...", "a key_password needs a cert_file")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (type(self), _without_secrets(self, ("key_password",)))
+
+    def __copy__(self) -> TLSOptions:
+        return self
+
+    def __deepcopy__(self, memo: object) -> TLSOptions:
+        return self
+
 
 class ConnectOptions(TypedDict, total=False):
     """What `connect()` takes by name; all may be left out. Times are seconds or a `timedelta`."""
@@ -122,9 +135,10 @@ class ConnectOptions(TypedDict, total=False):
     """The user's password."""
     token: Secret
     """A token to log in with, instead of a user."""
-    user_credentials: FilePath | tuple[FilePath, FilePath] | Callable[[], str]
+    user_credentials: FilePath | tuple[FilePath, FilePath] | Callable[[], str | bytes]
     """A ``.creds`` file, or a file with a JWT and one with the seed of its nkey, or a function that
-    returns what is in a ``.creds`` file; read again at every connect and reconnect."""
+    returns what is in a ``.creds`` file; read or called again at every connect and reconnect. This and
+    the next two need the ``nkeys`` extra."""
     nkeys_seed: FilePath
     """A file with the seed of an nkey; read again at every connect and reconnect."""
     nkeys_seed_str: Secret
@@ -132,9 +146,11 @@ class ConnectOptions(TypedDict, total=False):
     nkey: str
     """The public part of an nkey whose seed only the ``signature_cb`` knows."""
     user_jwt_cb: Callable[[], str | bytes]
-    """Returns the user's JWT; it needs a ``signature_cb``, unless the JWT is a bearer token."""
-    signature_cb: Callable[[str], bytes]
-    """Signs what the server sent: it gets the nonce, and returns the signature in base64."""
+    """Returns the user's JWT; it needs a ``signature_cb``, unless the JWT is a bearer token. Called at
+    every connect and reconnect."""
+    signature_cb: Callable[[str], str | bytes]
+    """Signs what the server sent: it gets the nonce, as text, and returns the signature in base64 (or
+    its 64 bytes as they are). Called where the server sent a nonce."""
     tls: bool | SSLContext | TLSOptions
     """Whether to insist on TLS, and how; default: as the server wants it, checked against the
     certificates that the system trusts."""
@@ -206,19 +222,27 @@ class ConnectOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionOptions:
-    """Everything that makes a connection, checked: see `ConnectOptions` for what each means."""
+    """
+    Everything that makes a connection, checked: see `ConnectOptions` for what each means.
+
+    It can be pickled where its callbacks can be imported, but secrets stay behind: a password, token or
+    seed that was given as it is, in an option or in a URL, is replaced by `left_out`, and to connect with
+    that is an `InvalidOptionError`. Paths go along, and so do functions that can be imported.
+    """
 
     servers: tuple[ServerAddress, ...]
     name: str | None = None
     user: Secret | None = field(default=None, repr=False)
     password: Secret | None = field(default=None, repr=False)
     token: Secret | None = field(default=None, repr=False)
-    user_credentials: FilePath | tuple[FilePath, FilePath] | Callable[[], str] | None = None
+    user_credentials: FilePath | tuple[FilePath, FilePath] | Callable[[], str | bytes] | None = (
+        field(default=None, repr=False)
+    )
     nkeys_seed: FilePath | None = None
     nkeys_seed_str: Secret | None = field(default=None, repr=False)
     nkey: str | None = None
     user_jwt_cb: Callable[[], str | bytes] | None = field(default=None, repr=False)
-    signature_cb: Callable[[str], bytes] | None = field(default=None, repr=False)
+    signature_cb: Callable[[str], str | bytes] | None = field(default=None, repr=False)
     tls: bool | SSLContext | TLSOptions | None = None
     tls_hostname: str | None = None
     tls_handshake_first: bool = False
@@ -306,12 +330,39 @@ class ConnectionOptions:
         self._check_login()
         self._check_secure()
 
+    def must_have_secrets(self) -> None:
+        """
+        Refuse options that were pickled and lost a secret by that.
+
+        Raises:
+            InvalidOptionError: one was left out; it says which.
+
+        """
+        for option in _LEFT_OUT:
+            if getattr(self, option) is left_out:
+                raise missing_secret(option)
+        if isinstance(self.tls, TLSOptions) and self.tls.key_password is left_out:
+            raise missing_secret("key_password")
+        if any(left_out in (address.password, address.token) for address in self.servers):
+            raise missing_secret("servers")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (type(self), _without_secrets(self, _LEFT_OUT))
+
+    def __copy__(self) -> ConnectionOptions:
+        return self
+
+    def __deepcopy__(self, memo: object) -> ConnectionOptions:
+        return self
+
     def _check_login(self) -> None:
         given = [option for option in _LOGINS if getattr(self, option) is not None]
         if len(given) > 1:
             raise InvalidOptionError(given[1], "...", f"excludes {given[0]}: log in in one way")
         if self.password is not None and self.user is None:
             raise InvalidOptionError("password", "...", "a password needs a user")
+        if self.nkey is not None and not self.nkey.startswith("U"):
+            raise InvalidOptionError("nkey", "...", "the public part of a user's nkey is U...")
         if self.nkey is not None and self.signature_cb is None:
             raise InvalidOptionError("nkey", self.nkey, "needs a signature_cb, which signs for it")
         if self.signature_cb is not None and self.nkey is None and self.user_jwt_cb is None:
@@ -323,9 +374,13 @@ class ConnectionOptions:
             if len(credentials) != 2 or not all(map(_is_path, credentials)):
                 raise InvalidOptionError("user_credentials", "...", "a pair is two paths")
         elif credentials is not None and not _is_path(credentials):
-            raise InvalidOptionError("user_credentials", "...", "must be a path or a function")
+            raise InvalidOptionError(
+                "user_credentials", "...", "must be a path, or a function that returns the content"
+            )
         if self.nkeys_seed is not None and not _is_path(self.nkeys_seed):
-            raise InvalidOptionError("nkeys_seed", "...", "must be a path")
+            raise InvalidOptionError(
+                "nkeys_seed", "...", "must be a path; the seed itself is for nkeys_seed_str"
+            )
 
     def _check_secure(self) -> None:
         tls = self.tls
@@ -334,8 +389,8 @@ class ConnectionOptions:
             raise InvalidOptionError("tls", "...", "must be a bool, an SSLContext or TLSOptions")
         if tls is False and self.tls_handshake_first:
             raise InvalidOptionError("tls_handshake_first", True, "excludes tls=False")
-        headers = self.ws_connection_headers
-        if headers is None:
+        headers: object = self.ws_connection_headers
+        if headers is None or headers is left_out:
             return
         if not isinstance(headers, Mapping):
             raise InvalidOptionError("ws_connection_headers", "...", "must be a mapping")
@@ -362,7 +417,26 @@ class ConnectionOptions:
 
 
 def _is_path(value: object) -> bool:
-    return isinstance(value, (str, os.PathLike)) and bool(os.fspath(value))
+    """Say whether a value can be a path; a secret, given as one by mistake, would be shown as one."""
+    if not isinstance(value, (str, os.PathLike)):
+        return False
+    path = os.fspath(value)
+    return isinstance(path, str) and bool(path) and not (_BREAK & set(path) or _NO_PATH.match(path))
+
+
+def _without_secrets(options: Any, secrets: tuple[str, ...]) -> dict[str, Any]:
+    """Return the options that have another value than usual, with `left_out` for what is a secret."""
+    values = {each.name: getattr(options, each.name) for each in fields(options)}
+    usual = {each.name: each.default for each in fields(options)}
+    return {
+        name: left_out if name in secrets and not callable(value) else value
+        for name, value in values.items()
+        if value is not usual[name]
+    }
+
+
+def _remade(made: type[Any], values: dict[str, Any]) -> Any:
+    return made(**values)
 
 
 def check_callback(option: str, callback: object) -> None:
@@ -378,10 +452,11 @@ def check_callback(option: str, callback: object) -> None:
             await.
 
     """
+    # What was given is not repeated: it may be what the function should have returned, a secret.
     if not callable(callback):
-        raise InvalidOptionError(option, callback, "must be a function")
+        raise InvalidOptionError(option, "...", "must be a function")
     if iscoroutinefunction(callback):
-        raise InvalidOptionError(option, callback, "must be a plain function, not an async one")
+        raise InvalidOptionError(option, "...", "must be a plain function, not an async one")
 
 
 def _at_least(option: str, value: object, least: int) -> None:

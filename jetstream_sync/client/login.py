@@ -1,15 +1,37 @@
-"""Log in to a server: what the options say, read anew for every link."""
+"""
+Log in to a server: what the options say, read and called anew for every link.
+
+The user's functions run on the thread that opens the link: that of ``connect()`` first, the reader's
+later. No lock is held meanwhile. Whatever goes wrong here becomes a `CredentialsError`, which is an attempt
+that failed like any other.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
-from ..address import ServerAddress
-from ..options import ConnectionOptions, Secret
-from ..protocol.auth import Credentials
+from ..address import Secret, ServerAddress
+from ..errors import CredentialsError
+from ..options import ConnectionOptions, FilePath
+from ..protocol.auth import (
+    BadCredentialsError,
+    Credentials,
+    Key,
+    find_jwt,
+    find_seed,
+    read_signature,
+)
 from ..protocol.session import ServerInfo
 
 __all__ = ["Login"]
+
+T = TypeVar("T")
+
+#: Bytes of a file that has a login in it, at most; a .creds file has about a thousand.
+_LARGEST: Final = 64 * 1024
 
 
 class Login:
@@ -19,22 +41,152 @@ class Login:
     Args:
         options: where the login comes from.
 
+    Raises:
+        InvalidOptionError: the options were pickled, and a secret was left out.
+
     One thread at a time may use it.
     """
 
     def __init__(self, options: ConnectionOptions) -> None:
+        options.must_have_secrets()
         self._options = options
+        self._opener = threading.get_ident()
 
     def connect_fields(self, address: ServerAddress, info: ServerInfo) -> dict[str, Any]:
-        """Return the fields of CONNECT that log in to a server which said this of itself."""
-        del info  # a nonce to sign is for keys
+        """
+        Return the fields of CONNECT that log in to a server which said this of itself.
+
+        Raises:
+            CredentialsError: a file can not be read, or something else is in it; or a function
+                raised, or returned something else.
+
+        """
         options = self._options
         if address.user is not None or address.token is not None:
-            login = Credentials(address.user, address.password, address.token)
+            login = Credentials(
+                address.user,
+                self._told("password", address.password),
+                self._told("token", address.token),
+            )
+        elif options.user_credentials is not None:
+            login = self._by_creds(options.user_credentials, info.nonce)
+        elif options.nkeys_seed is not None or options.nkeys_seed_str is not None:
+            login = self._by_seed(info.nonce)
+        elif options.nkey is not None or options.user_jwt_cb is not None:
+            login = self._by_functions(info.nonce)
         else:
-            login = Credentials(_told(options.user), _told(options.password), _told(options.token))
+            login = Credentials(
+                self._told("user", options.user),
+                self._told("password", options.password),
+                self._told("token", options.token),
+            )
         return login.connect_fields()
 
+    # --- the ways to log in ---------------------------------------------------------------------
 
-def _told(secret: Secret | None) -> str | None:
-    return secret() if callable(secret) else secret
+    def _by_creds(
+        self, given: FilePath | tuple[FilePath, FilePath] | Callable[[], str | bytes], nonce: str
+    ) -> Credentials:
+        option = "user_credentials"
+        if callable(given):
+            jwt_source = seed_source = "..."
+            content = seed_content = _as_bytes(option, self._asked(option, given))
+        else:
+            files = given if isinstance(given, tuple) else (given, given)
+            jwt_source, seed_source = os.fspath(files[0]), os.fspath(files[1])
+            content = _read(option, jwt_source)
+            seed_content = content if seed_source == jwt_source else _read(option, seed_source)
+        jwt = _checked(option, jwt_source, lambda: find_jwt(content))
+        seed = _checked(option, seed_source, lambda: find_seed(seed_content))
+        for each in (content, seed_content):
+            each[:] = bytes(len(each))
+        _, signature = _signed(option, seed_source, seed, nonce)
+        return Credentials(jwt=jwt, signature=signature)
+
+    def _by_seed(self, nonce: str) -> Credentials:
+        path = self._options.nkeys_seed
+        if path is not None:
+            option, source = "nkeys_seed", os.fspath(path)
+            content = _read(option, source)
+        else:
+            option, source = "nkeys_seed_str", "..."
+            content = bytearray((self._told(option, self._options.nkeys_seed_str) or "").encode())
+        seed = _checked(option, source, lambda: find_seed(content))
+        content[:] = bytes(len(content))
+        public, signature = _signed(option, source, seed, nonce)
+        return Credentials(nkey=public, signature=signature)
+
+    def _by_functions(self, nonce: str) -> Credentials:
+        options = self._options
+        jwt = signature = None
+        if options.user_jwt_cb is not None:
+            option = "user_jwt_cb"
+            content = _as_bytes(option, self._asked(option, options.user_jwt_cb))
+            jwt = _checked(option, "...", lambda: find_jwt(content))
+        sign = options.signature_cb
+        # A server that sends no nonce does not want it signed.
+        if sign is not None and nonce:
+            option = "signature_cb"
+            given = self._asked(option, lambda: sign(nonce))
+            signature = _checked(option, "...", lambda: read_signature(given))
+        return Credentials(jwt=jwt, nkey=options.nkey, signature=signature)
+
+    # --- asking the user ------------------------------------------------------------------------
+
+    def _told(self, option: str, secret: Secret | None) -> str | None:
+        if not callable(secret):
+            return secret
+        text = self._asked(option, secret)
+        if not isinstance(text, str):
+            raise CredentialsError(option, "...", "the function did not return a str")
+        return text
+
+    def _asked(self, option: str, function: Callable[[], T]) -> T:
+        """Call a user's function, which may raise anything."""
+        try:
+            return function()
+        except BaseException as error:
+            # Only who called connect() may be told to exit.
+            if not isinstance(error, Exception) and threading.get_ident() == self._opener:
+                raise
+            raise CredentialsError(
+                option, "...", f"the function raised {type(error).__name__}"
+            ) from error
+
+
+def _as_bytes(option: str, content: object) -> bytearray:
+    if isinstance(content, str):
+        return bytearray(content.encode("utf-8", "replace"))
+    if isinstance(content, (bytes, bytearray)):
+        return bytearray(content)
+    raise CredentialsError(option, "...", "the function did not return a str or bytes")
+
+
+def _read(option: str, path: str) -> bytearray:
+    try:
+        with open(os.path.expanduser(path), "rb", buffering=0) as file:  # noqa: PTH111, PTH123
+            content = bytearray(file.read(_LARGEST + 1))
+    except OSError as error:
+        raise CredentialsError(
+            option, path, f"it can not be read: {error.strerror or type(error).__name__}"
+        ) from error
+    if len(content) > _LARGEST:
+        raise CredentialsError(option, path, f"it is larger than {_LARGEST} bytes: no login is")
+    return content
+
+
+def _checked(option: str, source: str, look: Callable[[], T]) -> T:
+    """Call a function that looks for something in a content; say where it did not find it."""
+    try:
+        return look()
+    except BadCredentialsError as error:
+        raise CredentialsError(option, source, str(error)) from None
+
+
+def _signed(option: str, source: str, seed: bytearray, nonce: str) -> tuple[str, str | None]:
+    """Return the public part of the key, and the signature if the server wants one."""
+    key = _checked(option, source, lambda: Key(seed))
+    try:
+        return key.public, key.sign(nonce) if nonce else None
+    finally:
+        key.wipe()

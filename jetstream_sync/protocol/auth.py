@@ -1,16 +1,23 @@
 """
-The login: what goes into CONNECT, made from the options and the server's INFO.
+The login: what goes into CONNECT, made from what a user gave and the server's nonce.
 
-Only user, password and token are here; signing a nonce takes a key, which is passed in as a
-function, so that this stays free of I/O and of cryptography.
+Nothing here reads a file or calls a user: what came of that is passed in. What is wrong with it is said
+without repeating it. Signing needs the ``nkeys`` package, which is imported when the first key signs.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["Credentials"]
+__all__ = ["BadCredentialsError", "Credentials", "Key", "find_jwt", "find_seed", "read_signature"]
+
+
+class BadCredentialsError(Exception):
+    """What a user gave is no login; says why, and never what. Its name is for the caller to add."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +29,182 @@ class Credentials:
         user: the user's name, or ``None``.
         password: the user's password, or ``None``.
         token: the server's token, or ``None``.
+        jwt: the user's JWT, or ``None``.
+        nkey: the public part of the user's nkey, or ``None``.
+        signature: the server's nonce, signed with the nkey, in base64; or ``None``.
 
     """
 
     user: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
+    jwt: str | None = field(default=None, repr=False)
+    nkey: str | None = field(default=None, repr=False)
+    signature: str | None = field(default=None, repr=False)
 
     def connect_fields(self) -> dict[str, Any]:
         """Return the fields of CONNECT for this login; none when there is nothing to prove."""
-        fields = {"user": self.user, "pass": self.password, "auth_token": self.token}
+        fields = {
+            "user": self.user,
+            "pass": self.password,
+            "auth_token": self.token,
+            "jwt": self.jwt,
+            "nkey": self.nkey,
+            "sig": self.signature,
+        }
         return {name: value for name, value in fields.items() if value is not None}
+
+
+# --- what is in a file ------------------------------------------------------------------------
+
+# A part of a .creds file: a line of dashes and words, the content, another such line. The first
+# part is the JWT, the second the seed, whatever the words say (nats-io/nkeys, creds_utils.go).
+_DASHES: Final = rb"^[ \t]*---[^\r\n]*---[ \t\r]*$"
+_PART: Final = re.compile(_DASHES + rb"\s+([\w.=-]+)\s+" + _DASHES, re.MULTILINE)
+_JWT: Final = re.compile(rb"[\w-]+\.[\w-]+\.[\w-]+")
+# A line that begins like a seed: whose it is can be told from the second letter.
+_SEED: Final = re.compile(rb"^[ \t]*(S[A-Z][A-Z2-7]*)[ \t\r]*$", re.MULTILINE)
+
+
+def find_jwt(content: bytes | bytearray) -> str:
+    """
+    Return the JWT in a ``.creds`` file, or in a file with nothing else in it.
+
+    Args:
+        content: of the file.
+
+    Raises:
+        BadCredentialsError: there is none.
+
+    """
+    part = _PART.search(content)
+    found = _JWT.fullmatch(part[1] if part else bytes(content).strip())
+    if found is None:
+        raise BadCredentialsError("there is no JWT in it")
+    return found[0].decode("ascii")
+
+
+def find_seed(content: bytes | bytearray) -> bytearray:
+    """
+    Return the seed of a user's nkey in a ``.creds`` file, or in a file with just that.
+
+    Args:
+        content: of the file.
+
+    Raises:
+        BadCredentialsError: there is none, or it is not a user's, or has a slip.
+
+    """
+    parts = _PART.findall(content)
+    if len(parts) > 1:
+        seed = bytearray(parts[1])
+    else:
+        found = _SEED.search(content)
+        if found is None:
+            raise BadCredentialsError("there is no seed of an nkey in it")
+        seed = bytearray(found[1])
+    _check_seed(seed)
+    return seed
+
+
+#: The first bytes of a user's seed, decoded: "SU" and the first bit of the key.
+_USER_SEED: Final = ((18 << 3) | (20 << 3) >> 5, ((20 << 3) & 31) << 3)
+_SEED_SIZE: Final = 2 + 32 + 2  # prefix, key, checksum
+
+
+def _check_seed(seed: bytearray) -> None:
+    reason = ""
+    try:
+        raw = base64.b32decode(seed + b"=" * (-len(seed) % 8))
+    except binascii.Error:
+        raw = b""
+    if len(raw) != _SEED_SIZE:
+        reason = "the seed of the nkey is not well formed"
+    elif binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):
+        reason = "the seed of the nkey has a slip: its checksum is wrong"
+    elif (raw[0], raw[1]) != _USER_SEED:
+        reason = "the seed is not one of a user's nkey, which begins with SU"
+    if reason:
+        raise BadCredentialsError(reason)
+
+
+# --- signing ----------------------------------------------------------------------------------
+
+
+class Key:
+    """
+    A user's nkey, for one signature or a few; `wipe()` it then.
+
+    Args:
+        seed: as `find_seed` returns it; it is wiped, too.
+
+    Raises:
+        BadCredentialsError: the ``nkeys`` package is missing.
+
+    """
+
+    def __init__(self, seed: bytearray) -> None:
+        self._seed = seed
+        try:
+            import nkeys  # noqa: PLC0415 - an extra, which most logins do without
+        except ImportError:
+            missing = True
+        else:
+            missing = False
+        if missing:
+            raise BadCredentialsError(
+                "signing needs another package: pip install jetstream-sync[nkeys]"
+            )
+        self._pair = nkeys.from_seed(seed)
+
+    @property
+    def public(self) -> str:
+        """The public part, by which the server knows the user."""
+        return str(self._pair.public_key.decode("ascii"))
+
+    def sign(self, nonce: str) -> str:
+        """Sign what the server sent; in base64, as CONNECT has it."""
+        return _as_sent(self._pair.sign(nonce.encode()))
+
+    def wipe(self) -> None:
+        """Forget the key, as far as Python lets us."""
+        self._pair.wipe()
+        self._seed[:] = bytes(len(self._seed))
+
+
+#: Bytes of an Ed25519 signature. In base64 they are 86 characters, or 88.
+_SIGNATURE_SIZE: Final = 64
+_FROM_URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
+
+
+def read_signature(given: object) -> str:
+    """
+    Return the signature that a user's function made, as CONNECT has it.
+
+    Args:
+        given: the signature in base64, as text or bytes, with the alphabet of URLs or the other
+            one, padded or not; or its 64 bytes as they are. The length tells which it is.
+
+    Raises:
+        BadCredentialsError: it is none of these.
+
+    """
+    raw = b""
+    if isinstance(given, (bytes, bytearray)) and len(given) == _SIGNATURE_SIZE:
+        raw = bytes(given)
+    elif isinstance(given, (str, bytes, bytearray)):
+        # What is not ASCII is not base64, either.
+        text = given.encode("ascii", "replace") if isinstance(given, str) else bytes(given)
+        text = text.strip().rstrip(b"=").translate(_FROM_URL_SAFE)
+        try:
+            raw = base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
+        except binascii.Error:
+            raw = b""
+    if len(raw) != _SIGNATURE_SIZE:
+        raise BadCredentialsError("it did not return the signature in base64")
+    return _as_sent(raw)
+
+
+def _as_sent(signature: bytes) -> str:
+    """Return a signature in the form that other clients send it in, too."""
+    return base64.urlsafe_b64encode(signature).rstrip(b"=").decode("ascii")

@@ -6,15 +6,17 @@ import copy
 import dataclasses
 import pickle
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.address import ServerAddress, parse_servers
+from jetstream_sync.address import ServerAddress, left_out, parse_servers
 from jetstream_sync.errors import InvalidOptionError
-from jetstream_sync.options import ConnectionOptions, ConnectOptions
+from jetstream_sync.options import ConnectionOptions, ConnectOptions, TLSOptions
 
 SERVERS = (ServerAddress("h", 4222),)
 NAN, INF = float("nan"), float("inf")
@@ -165,6 +167,57 @@ def test_unknown_options_are_refused_with_a_hint(name, hint):
     assert "s3cret" not in str(caught.value) + repr(caught.value)
 
 
+SEED = "SUAAAAAAAA" + "A" * 48
+JWT = "eyJ0eXAiOiJKV1QifQ.eyJqdGki.c2ln"
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("nkeys_seed", SEED),
+        ("nkeys_seed", f" {SEED}\n"),
+        ("nkeys_seed", Path(SEED)),
+        ("user_credentials", SEED),
+        ("user_credentials", JWT),
+        (
+            "user_credentials",
+            f"-----BEGIN NATS USER JWT-----\n{JWT}\n------END NATS USER JWT------",
+        ),
+        ("user_credentials", (JWT, "seed.nk")),
+        ("user_credentials", ("user.jwt", SEED)),
+        ("nkey", SEED),
+        ("user_jwt_cb", JWT),
+        ("signature_cb", SEED),
+        ("error_cb", SEED),
+    ],
+)
+def test_a_secret_in_the_wrong_place_is_refused_and_not_repeated(option, value):
+    """A seed or JWT where a path or a function belongs would be shown as a path otherwise."""
+    needs = {"signature_cb": {"nkey": "UABC"}}.get(option, {})
+    with pytest.raises(InvalidOptionError) as caught:
+        made(**{option: value}, **needs)
+    assert caught.value.option == option
+    shown = f"{caught.value} {caught.value!r} {caught.value.args}"
+    assert SEED not in shown
+    assert JWT not in shown
+
+
+@pytest.mark.parametrize(
+    "value", ["SUPER", "SECRETS.creds", "~/user.creds", "./" + SEED, "eyJ", Path("a b.creds")]
+)
+def test_ordinary_paths_are_paths(value):
+    """A name may begin with S, and a file may have any name with a folder in front."""
+    assert made(nkeys_seed=value).nkeys_seed == value
+    assert made(user_credentials=value).user_credentials == value
+
+
+def test_functions_do_not_show():
+    """A function may carry what it returns, and show it."""
+    secret = partial(str, "s3cret")
+    for option in ("user", "token", "user_credentials", "user_jwt_cb", "nkeys_seed_str"):
+        assert "s3cret" not in repr(made(**{option: secret}))
+
+
 def test_secrets_do_not_show():
     """Neither options nor addresses show a login in `repr` or `str`."""
     options = ConnectionOptions.of(
@@ -177,11 +230,121 @@ def test_secrets_do_not_show():
 
 
 def test_options_do_not_change():
-    """Options are a value: they can be shared, copied and pickled."""
-    options = made(user="u", password="p", ping_interval=1)
+    """Options are a value: they can be shared and copied."""
+    options = made(user="u", password="p", ping_interval=1, tls=TLSOptions())
     with pytest.raises(dataclasses.FrozenInstanceError):
         options.user = "v"
-    assert pickle.loads(pickle.dumps(options)) == options == copy.deepcopy(options)
+    for each in (options, options.servers[0], options.tls):
+        assert copy.copy(each) == each == copy.deepcopy(each)
+
+
+# --- what is pickled, and what is not -----------------------------------------------------------
+
+
+def a_secret():
+    """Return a secret: a function that can be imported."""
+    return "s3cret"
+
+
+def seconds_to_wait(walks):
+    """Return how long to wait."""
+    return walks
+
+
+PICKLED = [
+    {},
+    {"name": "n", "user": "u", "ping_interval": 1, "no_echo": True, "pending_size": 0},
+    {"user": a_secret, "password": a_secret},
+    {"token": a_secret},
+    {"user_credentials": "/run/user.creds"},
+    {"user_credentials": ("/run/user.jwt", Path("/run/user.nk"))},
+    {"user_credentials": a_secret},
+    {"nkeys_seed": "/run/user.nk"},
+    {"nkeys_seed_str": a_secret},
+    {"nkey": "UABC", "signature_cb": a_secret},
+    {"user_jwt_cb": a_secret, "signature_cb": a_secret},
+    {"reconnect_delay_cb": seconds_to_wait, "error_cb": print, "closed_cb": a_secret},
+    {"tls": True, "tls_hostname": "h", "reconnect_jitter": 0.5},
+    {"tls": TLSOptions(ca_file="ca", cert_file="c", key_file=Path("k"), key_password=a_secret)},
+    {"tls": TLSOptions()},
+]
+
+
+@pytest.mark.parametrize("options", PICKLED)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_options_without_inline_secrets_survive_pickle(options, protocol):
+    """Paths, and functions that can be imported, go along; the result is as good as the original."""
+    before = made(**options)
+    after = pickle.loads(pickle.dumps(before, protocol))
+    assert after == before
+    after.must_have_secrets()
+
+
+LOST = [
+    ({"user": "u", "password": "s3cret"}, "password"),
+    ({"token": "s3cret"}, "token"),
+    ({"nkeys_seed_str": "s3cret"}, "nkeys_seed_str"),
+    ({"tls": TLSOptions(cert_file="c", key_password="s3cret")}, "key_password"),
+    ({"ws_connection_headers": {"Authorization": "Bearer s3cret"}}, "ws_connection_headers"),
+]
+
+
+@pytest.mark.parametrize(("options", "lost"), LOST)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_pickle_has_no_secret_in_it(options, lost, protocol):
+    """A secret stays behind, all else goes along, and the place of the secret is marked."""
+    before = made(name="n", connect_timeout=5, **options)
+    before.must_have_secrets()
+    pickled = pickle.dumps(before, protocol)
+    assert b"s3cret" not in pickled
+    after = pickle.loads(pickled)
+    assert (after.name, after.user, after.connect_timeout) == ("n", before.user, 5.0)
+    holder = after.tls if lost == "key_password" else after
+    assert getattr(holder, lost) is left_out
+    with pytest.raises(
+        InvalidOptionError, match="left out when the options were pickled"
+    ) as caught:
+        after.must_have_secrets()
+    assert caught.value.option == lost
+    assert pickle.loads(pickle.dumps(after, protocol)) == after
+
+
+@pytest.mark.parametrize("url", ["nats://u:s3cret@h:1", "tls://s3cret@h"])
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_pickled_address_has_no_login_in_it(url, protocol):
+    """The user's name stays; password and token are marked, and the options say so."""
+    before = ServerAddress.parse(url)
+    pickled = pickle.dumps(ConnectionOptions(servers=(SERVERS[0], before)), protocol)
+    assert b"s3cret" not in pickled
+    after = pickle.loads(pickled)
+    address = after.servers[1]
+    assert (address.url, address.user) == (before.url, before.user)
+    assert {address.password, address.token} == {left_out, None}
+    with pytest.raises(InvalidOptionError) as caught:
+        after.must_have_secrets()
+    assert caught.value.option == "servers"
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_an_address_without_a_login_survives_pickle(protocol):
+    """Everything else goes along."""
+    address = ServerAddress("h", 1, scheme="wss", path="/p", tls_name="other", user="u")
+    assert pickle.loads(pickle.dumps(address, protocol)) == address
+
+
+def test_the_mark_of_a_lost_secret_is_one():
+    """There is one mark, also in other processes; who asks it for the secret gets the error."""
+    assert pickle.loads(pickle.dumps(left_out)) is left_out
+    with pytest.raises(InvalidOptionError, match="functions that can be imported"):
+        left_out()
+
+
+@pytest.mark.parametrize("option", CALLBACKS)
+def test_what_can_not_be_imported_is_not_pickled(option):
+    """Pickle says so in its usual way."""
+    needs = {"signature_cb": {"nkey": "UABC"}}.get(option, {})
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(made(**{option: lambda *_: None}, **needs))
 
 
 # --- servers ------------------------------------------------------------------------------------

@@ -1,12 +1,43 @@
-"""What goes into CONNECT for a login."""
+"""What goes into CONNECT for a login: reading what users give, and signing."""
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import dataclasses
+import sys
 
+import nkeys
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from jetstream_sync.protocol.auth import Credentials
+from jetstream_sync.protocol.auth import (
+    BadCredentialsError,
+    Credentials,
+    Key,
+    find_jwt,
+    find_seed,
+    read_signature,
+)
+
+JWT = "eyJ0eXAi.eyJqdGki-_.c2ln"
+# Made of the bytes 0 to 31 by the nkeys package.
+SEED = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER)
+CREDS = f"""-----BEGIN NATS USER JWT-----
+{JWT}
+------END NATS USER JWT------
+
+************************* IMPORTANT *************************
+NKEY Seed printed below can be used to sign and prove identity.
+NKEYs are sensitive and should be treated as secrets.
+
+-----BEGIN USER NKEY SEED-----
+{SEED.decode()}
+------END USER NKEY SEED------
+
+*************************************************************
+""".encode()
 
 
 @pytest.mark.parametrize(
@@ -17,6 +48,8 @@ from jetstream_sync.protocol.auth import Credentials
         (Credentials("u", "p"), {"user": "u", "pass": "p"}),
         (Credentials("u", ""), {"user": "u", "pass": ""}),
         (Credentials(token="t"), {"auth_token": "t"}),
+        (Credentials(jwt="j", signature="s"), {"jwt": "j", "sig": "s"}),
+        (Credentials(nkey="n", signature="s"), {"nkey": "n", "sig": "s"}),
     ],
 )
 def test_the_fields_are_those_of_the_protocol(credentials, fields):
@@ -26,6 +59,192 @@ def test_the_fields_are_those_of_the_protocol(credentials, fields):
 
 def test_credentials_do_not_show():
     """Neither `repr` nor `str` has any of it."""
-    credentials = Credentials("s3cret", "s3cret", "s3cret")
+    credentials = Credentials(*["s3cret"] * 6)
     assert "s3cret" not in f"{credentials!r} {credentials}"
     assert all(not each.repr for each in dataclasses.fields(credentials))
+
+
+# --- what is in a file ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        CREDS,
+        CREDS.replace(b"\n", b"\r\n"),
+        CREDS.strip(),
+        b"\n\n  " + CREDS,
+        CREDS.replace(b"USER", b"USER OF MINE"),
+        CREDS.partition(b"\n\n")[0],
+        JWT.encode(),
+        JWT.encode() + b"\r\n",
+    ],
+)
+def test_a_jwt_is_found(content):
+    """It is between the first two lines of dashes, or all that there is."""
+    assert find_jwt(content) == JWT
+    assert find_jwt(bytearray(content)) == JWT
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n",
+        SEED,
+        b"a.b",
+        b"a.b.c.d",
+        b"a b.c.d",
+        JWT.encode() + b"\n" + JWT.encode(),
+        CREDS.replace(JWT.encode(), b"none"),
+        CREDS.replace(JWT.encode(), b""),
+        b"-----BEGIN NATS USER JWT-----\n" + JWT.encode(),
+        "é.é.é".encode(),
+        b"\xff\xfe\x00",
+        b"-" * 65536,
+        b"---\n" * 20000,
+    ],
+)
+def test_what_is_no_jwt_is_refused(content):
+    """The error says so, and has nothing of the content."""
+    with pytest.raises(BadCredentialsError, match="^there is no JWT in it$"):
+        find_jwt(content)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        CREDS,
+        CREDS.replace(b"\n", b"\r\n"),
+        CREDS.strip(),
+        CREDS[CREDS.index(b"***") :],
+        SEED,
+        b"\n  " + SEED + b" \r\n",
+        b"# the seed of somebody\n" + SEED + b"\n",
+    ],
+)
+def test_a_seed_is_found(content):
+    """It is the second part of a creds file, or on a line of its own."""
+    assert find_seed(content) == SEED
+    assert find_seed(bytearray(content)) == SEED
+
+
+def wrong(seed):
+    return seed[:20] + (b"A" if seed[20:21] != b"A" else b"B") + seed[21:]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "there is no seed"),
+        (JWT.encode(), "there is no seed"),
+        (CREDS.partition(b"\n\n")[0], "there is no seed"),
+        (SEED.lower(), "there is no seed"),
+        (b"\xff\x00", "there is no seed"),
+        (b"-" * 65536, "there is no seed"),
+        (SEED[:-1], "not well formed"),
+        (SEED + b"AAAAAAA", "not well formed"),
+        (SEED + SEED, "not well formed"),
+        (b"SU", "not well formed"),
+        (CREDS.replace(SEED, b"SUBTLE"), "not well formed"),
+        (CREDS.replace(SEED, b"x"), "not well formed"),
+        (wrong(SEED), "checksum is wrong"),
+        (CREDS.replace(SEED, wrong(SEED)), "checksum is wrong"),
+        (nkeys.encode_seed(bytes(32), nkeys.PREFIX_BYTE_ACCOUNT), "not one of a user's nkey"),
+        (nkeys.encode_seed(bytes(32), nkeys.PREFIX_BYTE_OPERATOR), "not one of a user's nkey"),
+    ],
+)
+def test_what_is_no_seed_of_a_user_is_refused(content, reason):
+    """The error says what is wrong, and has nothing of the content, nor has what lies behind it."""
+    with pytest.raises(BadCredentialsError, match=reason) as caught:
+        find_seed(content)
+    seed = SEED.decode()
+    shown = repr([caught.value, caught.value.__cause__, caught.value.__context__])
+    assert seed[10:18] not in shown
+
+
+@given(st.binary(max_size=200))
+def test_any_content_is_credentials_or_refused(content):
+    """Nothing but the documented error comes of a file with something else in it."""
+    for find in (find_jwt, find_seed):
+        with contextlib.suppress(BadCredentialsError):
+            find(content)
+
+
+# --- signing --------------------------------------------------------------------------------------
+
+
+@given(st.binary(min_size=32, max_size=32), st.text("azAZ09-_", min_size=1, max_size=16))
+def test_a_key_signs_as_the_nkeys_package_verifies(raw, nonce):
+    """The signature of the nonce is good for the public key, in the base64 of URLs without padding."""
+    seed = nkeys.encode_seed(raw, nkeys.PREFIX_BYTE_USER)
+    key = Key(find_seed(seed))
+    signature = key.sign(nonce)
+    assert not set("+/=") & set(signature)
+    pair = nkeys.from_seed(seed)
+    assert key.public == pair.public_key.decode()
+    assert key.public.startswith("U")
+    assert pair.verify(nonce.encode(), base64.urlsafe_b64decode(signature + "=="))
+
+
+def test_a_wiped_key_is_gone():
+    """Neither the seed nor the key is there any more."""
+    seed = find_seed(SEED)
+    key = Key(seed)
+    key.wipe()
+    assert not any(seed)
+    with pytest.raises(AttributeError):
+        key.sign("nonce")
+
+
+def test_without_the_package_the_error_says_what_to_install(monkeypatch):
+    """Signing is an extra."""
+    monkeypatch.setitem(sys.modules, "nkeys", None)
+    with pytest.raises(BadCredentialsError, match=r"pip install jetstream-sync\[nkeys\]"):
+        Key(find_seed(SEED))
+
+
+RAW = bytes(range(190, 254))  # with "+" and "/" in its base64
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        RAW,
+        bytearray(RAW),
+        base64.b64encode(RAW),
+        bytearray(base64.b64encode(RAW)),
+        base64.b64encode(RAW).decode(),
+        base64.b64encode(RAW).rstrip(b"="),
+        base64.encodebytes(RAW).replace(b"\n", b"") + b"\n",
+        base64.urlsafe_b64encode(RAW),
+        base64.urlsafe_b64encode(RAW).decode().rstrip("="),
+    ],
+)
+def test_a_signature_may_come_in_several_forms(returned):
+    """Base64 as nats-py wants it, as other clients send it, or just the bytes: all mean the same."""
+    assert {*base64.b64encode(RAW)} >= {*b"+/"}
+    assert read_signature(returned) == base64.urlsafe_b64encode(RAW).decode().rstrip("=")
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        None,
+        5,
+        "",
+        b"",
+        "s3cret",
+        RAW[:-1],
+        RAW.hex(),
+        base64.b64encode(RAW[:-1]),
+        "ä" * 64,
+        "x" * 64,
+        [RAW],
+    ],
+)
+def test_what_is_no_signature_is_refused(returned):
+    """The error does not repeat it."""
+    with pytest.raises(BadCredentialsError, match="^it did not return the signature") as caught:
+        read_signature(returned)
+    assert "s3cret" not in repr([caught.value, caught.value.__context__])
