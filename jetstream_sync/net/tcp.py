@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import BuiltinMethodType
 
 from .clock import Deadline
+from .lookup import Address
 
 __all__ = ["RECEIVE_SIZE", "TCPStream", "dial", "send_now"]
 
@@ -22,38 +23,42 @@ _SHORTEST = 0.001
 _DONT_WAIT = getattr(socket, "MSG_DONTWAIT", 0)
 
 
-def dial(host: str, port: int, deadline: Deadline) -> TCPStream:
+def dial(addresses: Sequence[Address], peer: str, deadline: Deadline, patience: float) -> TCPStream:
     """
     Connect to a host, trying each of its addresses in turn.
 
     Args:
-        host: a name or an address.
-        port: the port's number.
-        deadline: when to give up.
+        addresses: where it is.
+        peer: how to call it in messages, ``host:port``.
+        deadline: when to give up; each address gets an equal share of what is left.
+        patience: seconds after which the system gives a connection up on which the host is silent.
 
     Raises:
         OSError: no address could be connected to; the last one's error.
         TimeoutError: the built-in one; the deadline came.
 
     """
-    connected = _connected(host, port, deadline)
+    connected = _connected(addresses, peer, deadline)
     with contextlib.suppress(OSError):
         # A publish that waits for its ack must not wait for Nagle's algorithm, too.
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return TCPStream(connected, f"{host}:{port}")
+    _watch(connected, patience)
+    return TCPStream(connected, peer)
 
 
-def _connected(host: str, port: int, deadline: Deadline) -> socket.socket:
-    """Return a socket that is connected to the first address that can be; all share the deadline."""
+def _connected(addresses: Sequence[Address], peer: str, deadline: Deadline) -> socket.socket:
+    """Return a socket that is connected to the first address that can be."""
     failure: OSError | None = None
-    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM):
+    for tried, each in enumerate(addresses):
         if deadline.expired():
             raise failure or TimeoutError("timed out")
-        connecting = socket.socket(family, kind, protocol)
+        connecting = socket.socket(each.family, each.kind, each.protocol)
         try:
-            connecting.settimeout(deadline.left() or _SHORTEST)
-            connecting.connect(address)
+            left = deadline.left()
+            if left is not None:
+                left = max(left / (len(addresses) - tried), _SHORTEST)
+            connecting.settimeout(left)
+            connecting.connect(each.where)
         except OSError as error:
             connecting.close()
             failure = error
@@ -62,7 +67,31 @@ def _connected(host: str, port: int, deadline: Deadline) -> socket.socket:
             raise
         else:
             return connecting
-    raise failure or OSError(f"{host!r} has no address")
+    raise failure or OSError(f"{peer} has no address")
+
+
+def _watch(connected: socket.socket, patience: float) -> None:
+    """
+    Have the system find out that the host at the other end is gone.
+
+    Where nothing is under way it asks three times, and gives up within ``patience`` seconds. What is not
+    acknowledged for as long ends the connection as well; without that, Linux would send it again and
+    again for a quarter of an hour.
+    """
+    interval = max(1, round(patience / 4))
+    wanted = {
+        "TCP_KEEPIDLE": interval,
+        "TCP_KEEPALIVE": interval,  # the same on macOS
+        "TCP_KEEPINTVL": interval,
+        "TCP_KEEPCNT": 3,
+        "TCP_USER_TIMEOUT": round(patience * 1000),
+    }
+    with contextlib.suppress(OSError):
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in wanted.items():
+        if hasattr(socket, name):
+            with contextlib.suppress(OSError):
+                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def send_now(connected: socket.socket) -> Callable[[memoryview, int], int]:

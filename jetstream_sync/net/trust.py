@@ -1,0 +1,146 @@
+"""Whom to trust: the context of TLS made from the options, and its errors in plain words."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from pathlib import Path
+from typing import Final
+
+from ..errors import CertificateError, InvalidOptionError, SecureConnectionError
+from ..options import TLSOptions
+
+__all__ = ["explain", "make_context", "server_name"]
+
+#: What OpenSSL finds wrong with a certificate (``X509_V_ERR_*``), in other words.
+_FLAWS: Final = {
+    9: "is not valid yet",
+    10: "has expired",
+    18: "is signed by nobody but itself",
+    19: "is signed by an authority that is not trusted here",
+    20: "is signed by an authority that is not trusted here",
+    21: "is signed by an authority that is not trusted here",
+    23: "was revoked",
+    26: "is not one for servers",
+    62: "is for another name",
+    64: "is for another address",
+}
+
+#: What a server says when it hangs up in a handshake, or right behind it.
+_ALERTS: Final = (
+    ("CERTIFICATE_REQUIRED", "the server wants a client certificate"),
+    ("ALERT_BAD_CERTIFICATE", "the server wants a client certificate, or does not accept this one"),
+    ("ALERT_UNKNOWN_CA", "the server does not trust the authority of the client certificate"),
+    ("ALERT_CERTIFICATE_EXPIRED", "the client certificate has expired"),
+    ("ALERT_CERTIFICATE", "the server does not accept the client certificate"),
+    ("ALERT_UNSUPPORTED_CERTIFICATE", "the server does not accept the client certificate"),
+    ("ALERT_ACCESS_DENIED", "the server does not accept the client certificate"),
+    ("ALERT_PROTOCOL_VERSION", "there is no version of TLS that both sides speak"),
+    ("UNSUPPORTED_PROTOCOL", "there is no version of TLS that both sides speak"),
+    ("ALERT_HANDSHAKE_FAILURE", "the server refused the TLS handshake"),
+    ("UNRECOGNIZED_NAME", "the server has no certificate for that name"),
+    ("WRONG_VERSION_NUMBER", "the server does not speak TLS here"),
+    ("PACKET_LENGTH_TOO_LONG", "the server does not speak TLS here"),
+    ("HTTP_REQUEST", "the server does not speak TLS here"),
+)
+
+
+def make_context(tls: bool | ssl.SSLContext | TLSOptions | None) -> ssl.SSLContext:
+    """
+    Return the context for a connection; files are read now, and nobody is asked for a password.
+
+    Args:
+        tls: the option; a context is used as it is, anything but `TLSOptions` stands for the
+            certificates that the system trusts.
+
+    Raises:
+        InvalidOptionError: a file can not be read or does not hold what it should, or the password is
+            wrong or missing; it says which option.
+
+    """
+    if isinstance(tls, ssl.SSLContext):
+        return tls
+    if not isinstance(tls, TLSOptions):
+        return _default_context(None)
+    context = _default_context(tls.ca_file)
+    if tls.cert_file is not None:
+        _load_own_certificate(context, tls)
+    return context
+
+
+def _default_context(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:
+    if ca_file is not None:
+        _check_readable("ca_file", ca_file)
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except ssl.SSLError as error:
+        raise InvalidOptionError(
+            "ca_file", ca_file, "holds no certificate in PEM format"
+        ) from error
+    # A handshake in the middle of a connection would have writers wait for the reader.
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    return context
+
+
+def _load_own_certificate(context: ssl.SSLContext, tls: TLSOptions) -> None:
+    assert tls.cert_file is not None
+    _check_readable("cert_file", tls.cert_file)
+    key_option, key_file = "cert_file", tls.cert_file
+    if tls.key_file is not None:
+        key_option, key_file = "key_file", tls.key_file
+        _check_readable(key_option, key_file)
+    asked: list[str] = []
+
+    def password() -> str:
+        # Without such a function OpenSSL asks on the terminal. It is called for encrypted keys only.
+        if tls.key_password is None:
+            raise InvalidOptionError("key_password", None, "the key is encrypted, so it needs one")
+        asked.append("")
+        return tls.key_password() if callable(tls.key_password) else tls.key_password
+
+    try:
+        context.load_cert_chain(tls.cert_file, tls.key_file, password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise InvalidOptionError(
+                key_option, key_file, "is the key of another certificate"
+            ) from error
+        if asked:
+            raise InvalidOptionError("key_password", "...", "does not open the key") from error
+        reason = "does not hold a certificate in PEM format with its key"
+        raise InvalidOptionError("cert_file", tls.cert_file, reason) from error
+
+
+def _check_readable(option: str, path: str | os.PathLike[str]) -> None:
+    # OpenSSL does not say which of its files it could not read.
+    try:
+        with Path(path).open("rb"):
+            pass
+    except OSError as error:
+        raise InvalidOptionError(option, os.fspath(path), f"{error.strerror}") from error
+
+
+def server_name(host: str) -> str:
+    """Return the name of a host as a certificate has it: without a zone, or a dot at the end."""
+    return host.partition("%")[0].rstrip(".")
+
+
+def explain(error: OSError, name: str) -> SecureConnectionError | None:
+    """
+    Return an error of this package for one of TLS, ``None`` for any other.
+
+    Args:
+        error: what was raised.
+        name: whom the server's certificate should have named.
+
+    """
+    if isinstance(error, ssl.SSLCertVerificationError):
+        flaw = _FLAWS.get(error.verify_code, "is not to be trusted")
+        return CertificateError(f"the certificate of {name} {flaw} ({error.verify_message})")
+    if not isinstance(error, ssl.SSLError):
+        return None
+    reason = error.reason or ""
+    for part, words in _ALERTS:
+        if part in reason:
+            return SecureConnectionError(f"{words} ({reason})")
+    return SecureConnectionError(f"the TLS handshake failed: {reason or error}")
