@@ -88,6 +88,7 @@ class Puller:
         reply = inbox.asking_to()
         if reply is None:
             return
+        inbox.asked = self._subject
         if self._pin_id is not None:
             request = replace(request, pin_id=self._pin_id)
         command, size = self.core.composer.command(self._subject, request.encode(), reply)
@@ -130,7 +131,6 @@ class Puller:
                 deadline=deadline.sooner(_INQUIRY),
             )
         except (NotFoundError, ConnectionClosedError) as error:
-        inbox.asked = self._subject
             return error
         except Error:
             # JetStream is starting, has no leader, or does not let us ask.

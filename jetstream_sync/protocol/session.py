@@ -244,12 +244,12 @@ def error_from_text(text: str) -> Error:
 
     """
     lower = text.lower()
+    if any(words in lower for words in _EXPIRED_WORDS):
+        return AuthenticationExpiredError(text)
     if any(words in lower for words in _AUTH_WORDS):
         return AuthorizationError(text)
     if "permissions violation" in lower:
         return PermissionsError(text)
-    if any(words in lower for words in _EXPIRED_WORDS):
-        return AuthenticationExpiredError(text)
     # The last two: the subject of a SUB, and in pedantic mode of a PUB.
     if lower in ("maximum subscriptions exceeded", "invalid subject", "invalid publish subject"):
         return SubscriptionError(text)
