@@ -41,7 +41,7 @@ from .consume import ConsumeHandle, JetStreamCallback
 from .consumer import ContinuousOptions, PullConsumer, continuous_pull
 from .message import JetStreamMsg
 from .messages import MessageIterator, until_stopped
-from .position import OrderedOptions, Position
+from .position import OrderedOptions, Position, pull_position
 from .puller import Puller
 from .requests import APIRequests
 
@@ -248,7 +248,7 @@ class OrderedConsumer:
         self._options = options
         # The position of fetch() and next(), under _lock, which is held while they wait.
         self._lock = threading.Lock()
-        self._position = Position(api, stream_name, options)
+        self._position = pull_position(api, stream_name, options)
         self._consumer: PullConsumer | None = None
         self._reconnects = 0
 
@@ -281,7 +281,7 @@ class OrderedConsumer:
         options.setdefault("heartbeat", _heartbeat(options))
         if "max_bytes" not in options:
             options.setdefault("max_messages", _READ_AHEAD)
-        position = Position(self._api, self._stream, self._options)
+        position = pull_position(self._api, self._stream, self._options)
         messages = OrderedMessages(self._api, position, continuous_pull(options))
         messages.start(self._api.deadline())
         return messages

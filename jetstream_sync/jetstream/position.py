@@ -9,14 +9,15 @@ nothing either.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypedDict
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import AckPolicy, DeliverPolicy, ReplayPolicy
-from ..api.reply import ack_tokens, consumer_sequence
+from ..api.gaps import DeliverySequence
+from ..api.reply import ack_tokens
 from ..errors import (
     BadRequestError,
     ConnectionClosedError,
@@ -28,10 +29,10 @@ from ..errors import (
     TimeoutError,
 )
 from ..net.clock import Deadline
-from .consumers import add_consumer
+from .consumers import CREATE, add_consumer
 from .requests import APIRequests
 
-__all__ = ["OrderedOptions", "Position"]
+__all__ = ["OrderedOptions", "Position", "pull_position"]
 
 _INACTIVE: Final = timedelta(minutes=5)
 #: Seconds that one attempt to make a consumer may take.
@@ -71,26 +72,39 @@ class OrderedOptions(TypedDict, total=False):
 class Position:
     """How far the user got, and the server's consumer that reads on from there."""
 
-    def __init__(self, api: APIRequests, stream: str, options: OrderedOptions) -> None:
-        unknown = set(options) - set(OrderedOptions.__annotations__)
-        if unknown:
-            raise InvalidOptionError(
-                min(unknown), "...", f"not one of {sorted(OrderedOptions.__annotations__)}"
-            )
+    def __init__(
+        self, api: APIRequests, stream: str, prefix: str, first: ConsumerConfig, attempts: int = 0
+    ) -> None:
+        """
+        Start where a config says.
+
+        Args:
+            api: where to ask.
+            stream: the stream's name.
+            prefix: what the names of the consumers start with.
+            first: the config of the first consumer.
+            attempts: after how many failed attempts in a row to give up; 0: never.
+
+        """
         self._api = api
         self.stream = stream
-        self._prefix = options.get("name_prefix") or os.urandom(11).hex()
+        self._prefix = prefix
         self._serial = 0
-        self._attempts = options.get("max_reset_attempts", 0)
-        if self._attempts < 0:
-            raise InvalidOptionError("max_reset_attempts", self._attempts, "must be 0 or above")
-        self._first = self._config(options)
+        self._attempts = attempts
+        self._first = first
         self._start: int | None = None  # the sequence just before the first message
-        self._last = b""  # the reply subject of the last message that the user got
-        self.consumer_seq = 0  # of the last message from the current consumer
         self._delivered = 0  # messages from former consumers
         self.info: ConsumerInfo | None = None  # the current consumer
         self.given_up = False  # nobody wants to read on: an attempt that fails is the last
+        #: The last message that counts: the next consumer starts behind it.
+        self.sequence = DeliverySequence()
+        #: Note the message that has this reply subject; say whether it is the next one.
+        self.advance: Callable[[bytes], bool] = self.sequence.follows
+
+    @property
+    def consumer_seq(self) -> int:
+        """The sequence of the last message from the current consumer."""
+        return self.sequence.last or 0
 
     @property
     def delivered(self) -> int:
@@ -100,45 +114,14 @@ class Position:
     @property
     def stream_seq(self) -> int | None:
         """The sequence to go on behind; ``None``: where the first consumer starts."""
-        return int(ack_tokens(self._last)[3]) if self._last else self._start
+        reply = self.sequence.reply
+        return int(ack_tokens(reply)[3]) if reply else self._start
 
-    def _config(self, options: OrderedOptions) -> ConsumerConfig:
-        """Return the config of the first consumer; checks the options."""
-        filters = options.get("filter_subjects")
-        if isinstance(filters, str):
-            filters = [filters]
-        policy = options.get("deliver_policy", DeliverPolicy.ALL)
-        if "opt_start_seq" in options and "deliver_policy" not in options:
-            policy = DeliverPolicy.BY_START_SEQUENCE
-        elif "opt_start_time" in options and "deliver_policy" not in options:
-            policy = DeliverPolicy.BY_START_TIME
-        if policy == DeliverPolicy.LAST_PER_SUBJECT and not filters:
-            filters = [">"]  # the server wants one with this policy
-        fields: dict[str, Any] = {
-            "name": f"{self._prefix}_0",
-            "deliver_policy": policy,
-            "opt_start_seq": options.get("opt_start_seq"),
-            "opt_start_time": options.get("opt_start_time"),
-            "ack_policy": AckPolicy.NONE,
-            "replay_policy": options.get("replay_policy", ReplayPolicy.INSTANT),
-            "max_deliver": 1,
-            "mem_storage": True,
-            "num_replicas": 1,
-            "inactive_threshold": options.get("inactive_threshold", _INACTIVE),
-            "headers_only": options.get("headers_only") or None,
-            "metadata": options.get("metadata"),
-        }
-        if filters:
-            fields["filter_subject" if len(filters) == 1 else "filter_subjects"] = (
-                filters[0] if len(filters) == 1 else list(filters)
-            )
-        return ConsumerConfig(**fields)
-
-    def _next_config(self) -> ConsumerConfig:
+    def _next_config(self, deliver_subject: str | None) -> ConsumerConfig:
         """Return the config of a consumer that goes on behind the last message."""
         self._serial += 1
         name = f"{self._prefix}_{self._serial}"
-        changes: dict[str, Any] = {"name": name}
+        changes: dict[str, Any] = {"name": name, "deliver_subject": deliver_subject}
         behind = self.stream_seq
         if behind is not None:
             changes["deliver_policy"] = DeliverPolicy.BY_START_SEQUENCE
@@ -146,9 +129,16 @@ class Position:
             changes["opt_start_time"] = None
         return replace(self._first, **changes)
 
-    def renew(self, deadline: Deadline) -> ConsumerInfo:
+    def renew(
+        self, deadline: Deadline, deliver_to: Callable[[], str] | None = None
+    ) -> ConsumerInfo:
         """
         Make a consumer that reads on from the position, and drop the old one.
+
+        Args:
+            deadline: when to give up.
+            deliver_to: called before each attempt; returns the subject that the consumer delivers
+                to; ``None``: it is pulled from.
 
         Raises:
             StreamNotFoundError: the stream is gone.
@@ -164,13 +154,11 @@ class Position:
         while True:
             attempt += 1
             try:
-                info = add_consumer(
-                    self._api,
-                    self.stream,
-                    self._next_config(),
-                    "create",
-                    deadline.sooner(_ATTEMPT),
-                )
+                # Somebody listens there before there is a consumer, and never hears two of them.
+                subject = None if deliver_to is None else deliver_to()
+                config = self._next_config(subject)
+                limit = deadline.sooner(_ATTEMPT)
+                info = add_consumer(self._api, self.stream, config, CREATE, limit)
             except (StreamNotFoundError, BadRequestError, ConnectionClosedError):
                 raise
             except Error as error:
@@ -185,8 +173,9 @@ class Position:
                 wait = min(2 * wait, _LONGEST_WAIT)
                 continue
             self.info = info
-            self._delivered += self.consumer_seq
-            self.consumer_seq = 0
+            if deliver_to is None:
+                self._delivered += self.consumer_seq
+                self.sequence.last = 0
             if self._start is None and self._seeds(info):
                 self._start = info.delivered.stream_seq
             return info
@@ -214,10 +203,55 @@ class Position:
             except Error:
                 return  # it goes by itself, after its inactive_threshold
 
-    def advance(self, reply: bytes) -> bool:
-        """Note the message that has this reply subject; say whether it is the next one."""
-        if consumer_sequence(reply) != self.consumer_seq + 1:
-            return False
-        self.consumer_seq += 1
-        self._last = reply
-        return True
+
+def pull_position(api: APIRequests, stream: str, options: OrderedOptions) -> Position:
+    """
+    Return the position of an ordered consumer that pulls, before its first message.
+
+    Raises:
+        InvalidOptionError: an option is not known or can not work.
+
+    """
+    unknown = set(options) - set(OrderedOptions.__annotations__)
+    if unknown:
+        raise InvalidOptionError(
+            min(unknown), "...", f"not one of {sorted(OrderedOptions.__annotations__)}"
+        )
+    prefix = options.get("name_prefix") or os.urandom(11).hex()
+    attempts = options.get("max_reset_attempts", 0)
+    if attempts < 0:
+        raise InvalidOptionError("max_reset_attempts", attempts, "must be 0 or above")
+    return Position(api, stream, prefix, _pull_config(f"{prefix}_0", options), attempts)
+
+
+def _pull_config(name: str, options: OrderedOptions) -> ConsumerConfig:
+    """Return the config of the first consumer; checks the options."""
+    filters = options.get("filter_subjects")
+    if isinstance(filters, str):
+        filters = [filters]
+    policy = options.get("deliver_policy", DeliverPolicy.ALL)
+    if "opt_start_seq" in options and "deliver_policy" not in options:
+        policy = DeliverPolicy.BY_START_SEQUENCE
+    elif "opt_start_time" in options and "deliver_policy" not in options:
+        policy = DeliverPolicy.BY_START_TIME
+    if policy == DeliverPolicy.LAST_PER_SUBJECT and not filters:
+        filters = [">"]  # the server wants one with this policy
+    fields: dict[str, Any] = {
+        "name": name,
+        "deliver_policy": policy,
+        "opt_start_seq": options.get("opt_start_seq"),
+        "opt_start_time": options.get("opt_start_time"),
+        "ack_policy": AckPolicy.NONE,
+        "replay_policy": options.get("replay_policy", ReplayPolicy.INSTANT),
+        "max_deliver": 1,
+        "mem_storage": True,
+        "num_replicas": 1,
+        "inactive_threshold": options.get("inactive_threshold", _INACTIVE),
+        "headers_only": options.get("headers_only") or None,
+        "metadata": options.get("metadata"),
+    }
+    if filters:
+        fields["filter_subject" if len(filters) == 1 else "filter_subjects"] = (
+            filters[0] if len(filters) == 1 else list(filters)
+        )
+    return ConsumerConfig(**fields)

@@ -306,7 +306,7 @@ def test_a_gap_while_threads_wait_wakes_nobody_for_good(js: JetStream, stream: S
         waiting = [pool.submit(messages.next, 10) for _ in range(2)]
         wait_until(lambda: len(inner._inbox.mailbox._gates) == 2)
         # As if the first delivery had been dropped: the next one has the number 2.
-        messages._position.consumer_seq = -1
+        messages._position.sequence.last = -1
         fill(js, stream.name, 2)
         assert sorted(int(each.result(5).data) for each in waiting) == [0, 1]
 
