@@ -22,6 +22,7 @@ from .consumer import PullConsumer
 from .expectations import storing_headers
 from .ordered import OrderedConsumer
 from .publish import Publisher
+from .pull_subscribing import PullSubscribing
 from .requests import APIRequests
 from .stream import Stream, info_of, stream_info
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["JetStream"]
 
 
-class JetStream:
+class JetStream(PullSubscribing):
     """
     JetStream, as one connection sees it.
 
