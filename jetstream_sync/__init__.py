@@ -55,6 +55,7 @@ from .jetstream.message import JetStreamMsg
 from .jetstream.messages import MessageIterator
 from .jetstream.ordered import OrderedConsumer, OrderedMessages
 from .jetstream.position import OrderedOptions
+from .jetstream.pull_subscription import PullSubscription
 from .jetstream.stored import StoredMsg
 from .jetstream.stream import Stream
 from .options import ConnectOptions
@@ -97,6 +98,7 @@ __all__ = [
     "PriorityPolicy",
     "PubAck",
     "PullConsumer",
+    "PullSubscription",
     "RePublish",
     "ReplayPolicy",
     "RetentionPolicy",
