@@ -87,6 +87,7 @@ MAX_NESTING = 4
 # where it records and reports, and for a handler that raises again.
 BROAD_HANDLERS: dict[tuple[str, str], str] = {
     ("client/events.py", "_run"): "a user's callback for connection events may raise anything",
+    ("client/reconnect.py", "_delay"): "a user's function for the wait may raise anything",
     ("client/subscription.py", "_run"): "a user's callback for messages may raise anything",
     ("client/threads.py", "run"): "the top of every thread: it reports what crashed it",
     ("jetstream/consume.py", "_run"): "a user's callback for messages may raise anything",

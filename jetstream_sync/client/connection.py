@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from typing_extensions import Self
 
-from ..errors import DrainTimeoutError, TimeoutError
+from ..errors import BadSubscriptionError, DrainTimeoutError, TimeoutError
 from ..headers import HeadersLike
 from ..net.clock import Deadline, monotonic
 from ..options import (
@@ -195,7 +195,7 @@ class Connection:
                 raise DrainTimeoutError("somebody else is draining, and not through")
             return
         try:
-            core.drain_all(deadline)
+            _drain_subscriptions(core, deadline)
             core.flush(deadline)
         except DrainTimeoutError:
             raise
@@ -203,6 +203,25 @@ class Connection:
             raise DrainTimeoutError("the server did not confirm in time") from error
         finally:
             core.close()
+
+    def reconnect(self) -> None:
+        """
+        Give up the link to the server and find another one, as when the link breaks by itself.
+
+        This returns at once; the rest is done by the connection's own thread. What is buffered is
+        sent first, as far as the server takes it right now. Other servers are tried before the one
+        that is left, and the first attempt is made without a wait. While a link is being sought,
+        this ends the wait between two attempts. Any thread may call it, callbacks included.
+
+        It is for moving to another server of a cluster, and for logging in with a login that has
+        changed.
+
+        Raises:
+            ConnectionDrainingError: the connection is draining.
+            ConnectionClosedError: it is closed.
+
+        """
+        self._core.reconnect()
 
     def close(self) -> None:
         """
@@ -291,3 +310,26 @@ class Connection:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.connected_url or ''} {self.status.value}>"
+
+
+def _drain_subscriptions(core: Core, deadline: Deadline) -> None:
+    """
+    End every subscription, and wait until their callbacks and what they asked for are through.
+
+    Raises:
+        DrainTimeoutError: not in time.
+        ConnectionClosedError: the connection is closed, or lost its link.
+
+    """
+    # Where answers come in stays: callbacks that finish may still ask for something.
+    interests = [each for each in core.interests() if not each.sink.takes_answers]
+    try:
+        core.drain_interests(interests, deadline)
+    finally:
+        for interest in interests:
+            interest.sink.ended(BadSubscriptionError("the connection was drained"))
+    late = [each.subject for each in interests if not each.sink.finished(deadline)]
+    if late:
+        raise DrainTimeoutError(f"the callback for {late[0]!r} is not through")
+    if not all(each.sink.finished(deadline) for each in core.interests()):
+        raise DrainTimeoutError("not every message that was published has its acknowledgement")

@@ -3,7 +3,8 @@ The machinery of a connection: the state, the link, and the threads that serve i
 
 Threads: the *reader* receives, feeds the parser and hands messages to sinks; when the link breaks,
 it finds another one. The *flusher* sends what is buffered and keeps the ping schedule. Neither runs
-user code.
+user code, but for the functions that the options name for the login and for the wait between
+attempts, which the reader asks while it has no link.
 
 Locks, in the order in which they may be taken: ``_lock`` (state, session), then the
 lock of `Pings`, then that of `Writer`. No lock is held while receiving, sending or calling a user.
@@ -18,17 +19,17 @@ import threading
 
 from ..address import ServerAddress
 from ..errors import (
-    AuthorizationError,
-    BadSubscriptionError,
     ConnectionClosedError,
     ConnectionDrainingError,
+    ConnectionLostError,
     DrainTimeoutError,
     Error,
     ForkedConnectionError,
-    ProtocolError,
+    InvalidArgumentError,
     StaleConnectionError,
     TimeoutError,
 )
+from ..events import ConnectionEvent, EventKind
 from ..headers import HeadersLike
 from ..net.clock import Deadline
 from ..net.stream import ByteStream
@@ -47,6 +48,7 @@ from .handoff import fresh
 from .link import Link
 from .pings import Pings
 from .reader import Reader
+from .reconnect import LinkFinder
 from .request import RequestMux
 from .sink import Sink
 from .threads import after_fork, at_exit, spawn
@@ -80,12 +82,13 @@ class Core:
         self.status = ConnectionStatus.CONNECTING
         self._session: Session[Sink] = Session()
         self._link: Link | None = None
-        self._stale: StaleConnectionError | None = None  # why we broke the link ourselves
         self._threads: list[threading.Thread] = []
         self._finished = False  # whether everybody knows that it is closed
         # Inboxes: unguessable for others by what they share, different by their number.
         self._inbox_base = f"{options.inbox_prefix}.{os.urandom(11).hex()}"
         self._inbox_numbers = itertools.count(1)
+        # The link that we broke ourselves, and why.
+        self._given_up: tuple[Link, ConnectionClosedError] | None = None
         # Bytes of former links, written by the reader alone; the parser counts the current one's.
         self._in_bytes = 0
         # --- parts with rules of their own ---
@@ -104,7 +107,7 @@ class Core:
             self._forget,
         )
         self._mux = RequestMux(self)
-        self._dialer = Dialer(options, client_version)
+        self._finder = LinkFinder(options, Dialer(options, client_version), self.events)
 
     # --- opening and closing --------------------------------------------------------------------
 
@@ -112,23 +115,48 @@ class Core:
         """
         Connect to the first server that accepts, and start the threads.
 
+        With ``retry_on_failed_connect`` the reader goes on trying where none did.
+
         Raises:
             NoServersError, AuthorizationError, ProtocolError, SecureConnectionError: no server did.
+            InvalidArgumentError: no login could be made of the options.
 
         """
-        link = self._dialer.first()
+        link: Link | None = None
+        failure: Error | None = None
         try:
-            self._use(link)
+            link = self._finder.first()
+        except InvalidArgumentError:
+            raise
+        except Error as error:
+            if not self.options.retry_on_failed_connect:
+                raise
+            failure = error
+        try:
+            if link is not None:
+                self._use(link)
+            else:
+                self._go_on_trying(failure)
             after_fork(self)
             at_exit(self)
-            for name, target in (("reader", self._read), ("flusher", self._flush_loop)):
+            for name, target in (
+                ("reader", lambda: self._read(link, failure)),
+                ("flusher", self._flush_loop),
+            ):
                 self._threads.append(spawn(f"{name}-{self.name}", target, self._crashed))
         except BaseException:
             # There are too many threads, or a Ctrl-C struck: nobody would ever close it.
             self._end(ConnectionClosedError("connecting was interrupted"))
-            if not self._threads:
+            if link is not None and not self._threads:
                 link.stream.close()  # else the reader does
             raise
+
+    def _go_on_trying(self, failure: Error | None) -> None:
+        """Have no link yet, and tell the user why."""
+        with self._lock:
+            self.status = next_status(self.status, Event.LINK_LOST)
+        if failure is not None:
+            self.events.error(failure)
 
     def close(self) -> None:
         """End the connection: send what is buffered, for a second at most, then wake every waiter."""
@@ -189,7 +217,7 @@ class Core:
 
     def _finish(self, reason: ConnectionClosedError) -> None:
         """Wake everybody with the reason; the status is CLOSED. Doing it again does no harm."""
-        self._dialer.stop()
+        self._finder.stop()
         with self._lock:
             link = self._link
             interests = list(self._session.interests.values())
@@ -200,7 +228,13 @@ class Core:
         for interest in interests:
             interest.sink.ended(reason)
         self._session.interests.clear()
-        self.events.closed()
+        self.events.closed(
+            ConnectionEvent(
+                EventKind.CLOSED,
+                link.address.url if link is not None else None,
+                None if closed_on_purpose(reason) else reason,
+            )
+        )
         self._finished = True
 
     def forked(self) -> None:
@@ -293,28 +327,6 @@ class Core:
                 for interest in interests:
                     self._session.forget(interest)
 
-    def drain_all(self, deadline: Deadline) -> None:
-        """
-        End every subscription, and wait until their callbacks and what they asked for are through.
-
-        Raises:
-            DrainTimeoutError: not in time.
-            ConnectionClosedError: the connection is closed, or lost its link.
-
-        """
-        # Where answers come in stays: callbacks that finish may still ask for something.
-        interests = [each for each in self.interests() if not each.sink.takes_answers]
-        try:
-            self.drain_interests(interests, deadline)
-        finally:
-            for interest in interests:
-                interest.sink.ended(BadSubscriptionError("the connection was drained"))
-        late = [each.subject for each in interests if not each.sink.finished(deadline)]
-        if late:
-            raise DrainTimeoutError(f"the callback for {late[0]!r} is not through")
-        if not all(each.sink.finished(deadline) for each in self.interests()):
-            raise DrainTimeoutError("not every message that was published has its acknowledgement")
-
     def interests(self) -> list[Interest[Sink]]:
         """Return the subscriptions that there are now."""
         with self._lock:
@@ -360,7 +372,7 @@ class Core:
 
     def wait_closed(self, seconds: float) -> bool:
         """Wait for a while, or until the connection is closed; say whether it is."""
-        return self._dialer.stopped(seconds)
+        return self.status is ConnectionStatus.CLOSED or self._finder.stopped(seconds)
 
     # --- what is known of the link --------------------------------------------------------------
 
@@ -392,9 +404,10 @@ class Core:
 
     # --- the reader -----------------------------------------------------------------------------
 
-    def _read(self) -> None:
-        """Read link after link, until there is none any more."""
-        link = self._link
+    def _read(self, link: Link | None, failure: Error | None) -> None:
+        """Read link after link, until there is none any more; without a first one, find it."""
+        if link is None and failure is not None:
+            link = self._reconnect(None, failure)
         while link is not None:
             error = self._reader.read(link)
             link = self._next_link(link, error)
@@ -413,17 +426,35 @@ class Core:
             self._session.info = info
             self.composer.max_payload = info.max_payload
             link = self._link
-        if link is not None and self._dialer.discovered(info, link.address):
-            self.events.discovered_server()
-        if info.ldm:
-            self.events.lame_duck_mode()
+        if link is not None:
+            self._finder.informed(info, link.address)
 
     # --- when the link breaks -------------------------------------------------------------------
 
+    def reconnect(self) -> None:
+        """
+        Give the link up and find another one; while one is being sought, do not wait any longer.
+
+        Raises:
+            ConnectionDrainingError: the connection is draining.
+            ConnectionClosedError: it is closed.
+
+        """
+        with self._lock:
+            if self.status is ConnectionStatus.CLOSED:
+                raise self._closed_error()
+            if self.status is ConnectionStatus.DRAINING:
+                raise ConnectionDrainingError("the connection is draining")
+            link = self._link
+        self._finder.hurry()
+        if link is not None:
+            self.writer.send_buffered()
+            self._give_up(link, ConnectionLostError("a reconnect was asked for"))
+
     def _next_link(self, broken: Link, error: BaseException) -> Link | None:
         """Clean up after a link, and find the next one; ``None`` when it is over."""
-        cause = self._stale or error
-        self._stale = None
+        given_up, self._given_up = self._given_up, None
+        cause = given_up[1] if given_up is not None and given_up[0] is broken else error
         reason = closed_because(cause)
         with self._lock:
             self._in_bytes += broken.parser.message_bytes
@@ -431,25 +462,29 @@ class Core:
             over = self.status is ConnectionStatus.CLOSED
             ends_now = False
             if not over:
-                may = self.options.allow_reconnect and not isinstance(cause, _FINAL)
+                may = self.options.allow_reconnect
                 ends_now = self._change(Event.LINK_LOST if may else Event.CLOSE, reason)
         broken.stream.shutdown()
         self._pings.link_down(cause)
         broken.stream.close()
+        if over:
+            return None
+        url = broken.address.url
+        self.events.tell(ConnectionEvent(EventKind.DISCONNECTED, url, cause))
         if ends_now:
-            self.events.disconnected()
             self.events.error(reason)
             self._finish(reason)
-        if over or ends_now:
             return None
-        log.info("%s: lost %s: %s", self.name, broken.address.url, cause)
+        log.info("%s: lost %s: %s", self.name, url, cause)
         self._tell(connected=False)
-        self.events.disconnected()
-        return self._reconnect(cause)
+        if isinstance(cause, Error) and type(cause) is not ConnectionLostError:
+            # The server said something, or fell silent: more than a link that broke.
+            self.events.error(cause)
+        return self._reconnect(broken.address, cause)
 
-    def _reconnect(self, cause: BaseException) -> Link | None:
+    def _reconnect(self, lost: ServerAddress | None, cause: BaseException) -> Link | None:
         try:
-            link = self._dialer.again()
+            link = self._finder.again(lost, cause)
         except Error as error:
             error.__cause__ = error.__cause__ or cause
             self.events.error(error)
@@ -463,7 +498,7 @@ class Core:
             return None
         self.reconnects += 1
         self._tell(connected=True)
-        self.events.reconnected()
+        self.events.tell(ConnectionEvent(EventKind.RECONNECTED, link.address.url))
         return link
 
     def _use(self, link: Link) -> bool:
@@ -478,7 +513,7 @@ class Core:
             self.composer.max_payload = link.info.max_payload
             preamble = self._session.resubscribe()
         self._pings.link_up()
-        self._dialer.discovered(link.info, link.address)
+        self._finder.informed(link.info, link.address)
         self.writer.attach(link.stream, preamble)
         return True
 
@@ -490,11 +525,15 @@ class Core:
             stream.shutdown()
 
     def _give_up_link(self, error: StaleConnectionError) -> None:
-        """Break the link, for the given reason."""
+        """Break the link, whichever it is, for the given reason."""
         link = self._link
         if link is not None:
-            self._stale = error
-            link.stream.shutdown()
+            self._give_up(link, error)
+
+    def _give_up(self, link: Link, error: ConnectionClosedError) -> None:
+        """Break a link for the given reason; the reader sees to it."""
+        self._given_up = (link, error)
+        link.stream.shutdown()
 
     def _crashed(self, error: Exception) -> None:
         """One of the threads met an error that is a fault of this package."""
@@ -510,10 +549,6 @@ class Core:
 
     def _flush_loop(self) -> None:
         self.writer.flusher(self._pings.due)
-
-
-#: Causes after which another attempt would meet the same.
-_FINAL = (ProtocolError, AuthorizationError)
 
 
 def closed_because(cause: BaseException) -> ConnectionClosedError:

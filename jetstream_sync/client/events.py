@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 from collections.abc import Callable
+from typing import TypeVar, cast
 
-from ..errors import ConnectionClosedError
+from ..errors import ConnectionClosedError, InvalidOptionError
+from ..events import ConnectionEvent, EventKind
 from ..net.clock import FOREVER
 from ..options import ConnectionOptions, ErrorCallback, EventCallback
 from .mailbox import Mailbox
@@ -16,7 +19,18 @@ __all__ = ["Events"]
 
 log = logging.getLogger("jetstream_sync.events")
 
+T = TypeVar("T")
 _Call = Callable[[], object]
+_Listener = Callable[[ConnectionEvent], object]
+
+#: The option that names the callback for each kind of event.
+_OPTIONS = {
+    EventKind.DISCONNECTED: "disconnected_cb",
+    EventKind.RECONNECTED: "reconnected_cb",
+    EventKind.CLOSED: "closed_cb",
+    EventKind.DISCOVERED_SERVERS: "discovered_server_cb",
+    EventKind.LAME_DUCK: "lame_duck_mode_cb",
+}
 
 
 class Events:
@@ -30,11 +44,20 @@ class Events:
         options: whose callbacks are called.
 
     Any thread may call its methods; they never wait.
+
+    Raises:
+        InvalidOptionError: a callback needs more than one argument.
+
     """
 
     def __init__(self, name: str, options: ConnectionOptions) -> None:
         self._name = name
-        self._options = options
+        self._error_cb: ErrorCallback | None = options.error_cb
+        self._listeners: dict[EventKind, _Listener] = {}
+        for kind, option in _OPTIONS.items():
+            callback = getattr(options, option)
+            if callback is not None:
+                self._listeners[kind] = _listener(option, callback)
         self._lock = threading.Lock()
         self._calls: Mailbox[_Call] = Mailbox()
         self._thread: threading.Thread | None = None
@@ -43,32 +66,22 @@ class Events:
 
     def error(self, error: Exception) -> None:
         """Report an error that no call can raise; without an ``error_cb`` it is logged."""
-        callback = self._options.error_cb
+        callback = self._error_cb
         if callback is None:
             log.error("%s: %s: %s", self._name, type(error).__name__, error)
             return
         self._add(_with(callback, error))
 
-    def disconnected(self) -> None:
-        """The link broke."""
-        self._call(self._options.disconnected_cb)
+    def tell(self, event: ConnectionEvent) -> None:
+        """Tell of anything but the end."""
+        listener = self._listeners.get(event.kind)
+        if listener is not None:
+            self._add(_with(listener, event))
 
-    def reconnected(self) -> None:
-        """There is a new link."""
-        self._call(self._options.reconnected_cb)
-
-    def discovered_server(self) -> None:
-        """The cluster told of a server."""
-        self._call(self._options.discovered_server_cb)
-
-    def lame_duck_mode(self) -> None:
-        """The server will stop soon."""
-        self._call(self._options.lame_duck_mode_cb)
-
-    def closed(self) -> None:
-        """It is over; the thread ends after this."""
+    def closed(self, event: ConnectionEvent) -> None:
+        """Tell that it is over, once; the thread ends after this."""
         if self._closed.acquire(blocking=False):
-            self._call(self._options.closed_cb)
+            self.tell(event)
         self._calls.close(ConnectionClosedError("closed"))
 
     def forked(self) -> None:
@@ -76,10 +89,6 @@ class Events:
         self._lock = threading.Lock()
         self._calls = Mailbox()
         self._calls.close(ConnectionClosedError("forked"))
-
-    def _call(self, callback: EventCallback | None) -> None:
-        if callback is not None:
-            self._add(callback)
 
     def _add(self, call: _Call) -> None:
         with self._lock:
@@ -101,8 +110,44 @@ class Events:
                 log.exception("%s: a callback raised", self._name)
 
 
-def _with(callback: ErrorCallback, error: Exception) -> _Call:
+def _with(callback: Callable[[T], object], argument: T) -> _Call:
     def call() -> object:
-        return callback(error)
+        return callback(argument)
 
     return call
+
+
+def _listener(option: str, callback: EventCallback) -> _Listener:
+    """
+    Return what calls a callback with an event: without it, if the callback can do without.
+
+    Raises:
+        InvalidOptionError: it needs more than one argument.
+
+    """
+    try:
+        signature = inspect.signature(callback)
+    except (TypeError, ValueError):  # a function in C that does not say
+        return _without_event(callback)
+    if _takes(signature):
+        return _without_event(callback)
+    if _takes(signature, None):
+        return cast("_Listener", callback)
+    raise InvalidOptionError(option, callback, "must take no argument, or the event alone")
+
+
+def _without_event(callback: EventCallback) -> _Listener:
+    plain = cast("_Call", callback)
+
+    def listener(_: ConnectionEvent) -> object:
+        return plain()
+
+    return listener
+
+
+def _takes(signature: inspect.Signature, *arguments: object) -> bool:
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True

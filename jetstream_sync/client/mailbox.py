@@ -112,11 +112,6 @@ class Mailbox(Generic[T]):
         if self._reason is not None:
             raise fresh(self._reason)
 
-    def wake_all(self) -> None:
-        """Make every sleeping reader look again; used when what they wait for changed."""
-        with self._lock:
-            self._wake(len(self._gates))
-
     def wait(self, deadline: Deadline) -> None:
         """
         Wait until there may be an item; another reader may be faster.

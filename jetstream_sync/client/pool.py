@@ -17,11 +17,18 @@ class _Entry:
     address: ServerAddress
     discovered: bool = False
     failures: int = 0
+    """How often it could not be reached since it last was."""
+    refusal: str = ""
+    """How it last refused the login, since it last was reached."""
+    complaint: str = ""
+    """What its last failure was, since it last was reached."""
 
 
 class ServerPool:
     """
     Known servers: those that the user named, and those that the cluster told of.
+
+    The one that is in use, or was reached last, is the first.
 
     Args:
         servers: what the user named.
@@ -37,6 +44,8 @@ class ServerPool:
         self._entries = [_Entry(address) for address in servers]
         self._randomize = randomize
         self._max_failures = max_failures
+        # Every place that was ever known: coming back is no discovery.
+        self._seen = {(address.host, address.port) for address in servers}
         if randomize:
             random.shuffle(self._entries)
 
@@ -49,30 +58,69 @@ class ServerPool:
 
     def failed(self, address: ServerAddress) -> None:
         """Put a server that could not be reached at the end, or forget it after too many times."""
-        for entry in self._entries:
-            if entry.address == address:
-                self._entries.remove(entry)
-                entry.failures += 1
-                if self._max_failures < 0 or entry.failures < self._max_failures:
-                    self._entries.append(entry)
-                return
+        entry = self._find(address)
+        if entry is not None:
+            entry.failures += 1
+            self._put_off(entry)
+
+    def lost(self, address: ServerAddress) -> None:
+        """Put the server whose link broke at the end: the others are tried first."""
+        entry = self._find(address)
+        if entry is not None:
+            self._put_off(entry)
+
+    def passed_over(self, address: ServerAddress) -> None:
+        """Put a server at the end that did not accept at the first walk, which does not count."""
+        entry = self._find(address)
+        if entry is not None:
+            self._entries.remove(entry)
+            self._entries.append(entry)
 
     def succeeded(self, address: ServerAddress) -> None:
-        """Note that a server was reached."""
-        for entry in self._entries:
-            if entry.address == address:
-                entry.failures = 0
+        """Note that a server was reached, and let the client in."""
+        entry = self._find(address)
+        if entry is not None:
+            entry.failures = 0
+            entry.refusal = entry.complaint = ""
+
+    def refused(self, address: ServerAddress, text: str) -> bool:
+        """
+        Note that a server refused the login.
+
+        Args:
+            address: the server.
+            text: its words.
+
+        Returns:
+            Whether it did so before with the same words, and has not let the client in since.
+
+        """
+        entry = self._find(address)
+        if entry is None:
+            return False
+        again = entry.refusal == text
+        entry.refusal = text
+        return again
+
+    def is_news(self, address: ServerAddress, complaint: str) -> bool:
+        """Note why a server could not be used, and say whether that was not the reason last time."""
+        entry = self._find(address)
+        if entry is None or entry.complaint == complaint:
+            return False
+        entry.complaint = complaint
+        return True
 
     def discovered(self, urls: tuple[str, ...], current: ServerAddress) -> list[ServerAddress]:
         """
-        Take the servers that a cluster told of, and return those that are new.
+        Take the servers that a cluster told of, and return those that were never known.
 
         Those that were told of before and are gone now are forgotten, except the current one. An
         empty list changes nothing: a server that is alone sends none. What is no address is left out.
 
         Args:
             urls: ``host:port`` of each.
-            current: the server that is connected to, whose login and TLS setting they inherit.
+            current: the server that is connected to, whose login and TLS setting they inherit. One
+                that is known by its IP alone has to prove that it is called like the current.
 
         """
         told = {}
@@ -89,13 +137,33 @@ class ServerPool:
             or (entry.address.host, entry.address.port) in told
             or entry.address == current
         ]
+        name = current.tls_name if current.is_ip else current.host
         known = {(entry.address.host, entry.address.port) for entry in self._entries}
-        new = [
-            replace(current, host=address.host, port=address.port)
+        added = {
+            place: replace(
+                current,
+                host=address.host,
+                port=address.port,
+                tls_name=name if address.is_ip else "",
+            )
             for place, address in told.items()
             if place not in known
-        ]
-        if self._randomize:
-            random.shuffle(new)
-        self._entries += [_Entry(address, discovered=True) for address in new]
+        }
+        self._entries += [_Entry(address, discovered=True) for address in added.values()]
+        new = [address for place, address in added.items() if place not in self._seen]
+        self._seen.update(added)
+        if new and self._randomize:
+            # The server in use keeps its place.
+            others = self._entries[1:]
+            random.shuffle(others)
+            self._entries[1:] = others
         return new
+
+    def _find(self, address: ServerAddress) -> _Entry | None:
+        return next((entry for entry in self._entries if entry.address == address), None)
+
+    def _put_off(self, entry: _Entry) -> None:
+        """Put a server at the end, unless it has failed too often."""
+        self._entries.remove(entry)
+        if self._max_failures < 0 or entry.failures < self._max_failures:
+            self._entries.append(entry)

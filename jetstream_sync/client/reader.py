@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..errors import BadSubscriptionError, ConnectionLostError, Error, PermissionsError
-from ..protocol import commands
 from ..protocol.parser import Delivery, Info, Messages, Operation, Ping, Pong, ServerError
 from ..protocol.session import Interest, ServerInfo, ends_connection, error_from_text
 from .events import Events
@@ -100,7 +99,7 @@ class Reader:
     def _handle(self, operation: Operation) -> None:
         """Handle what is no message."""
         if isinstance(operation, Ping):
-            self._writer.append(commands.PONG)
+            self._writer.pong()
         elif isinstance(operation, Pong):
             self._pings.pong()
         elif isinstance(operation, Info):

@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from ..errors import ConnectionClosedError, OutboundBufferLimitError, TimeoutError
 from ..net.clock import FOREVER, Deadline
 from ..net.stream import ByteStream
-from ..protocol.commands import PING
+from ..protocol.commands import PING, PONG
 from .handoff import fresh
 
 __all__ = ["Writer"]
@@ -148,6 +148,21 @@ class Writer:
                 self._wake()
             self._size += len(command)
             self._chunks.append(command)
+
+    def pong(self) -> None:
+        """
+        Append an answer to a ping; never waits.
+
+        A peer that pings on and on without reading gets one answer for many: what is owed to it must
+        not grow without a bound, and one answer shows as well as many that somebody is there.
+        """
+        with self._lock:
+            if self._size > _SEND_ABOVE and self._chunks and self._chunks[-1] is PONG:
+                return
+            if self._flusher:
+                self._wake()
+            self._size += len(PONG)
+            self._chunks.append(PONG)
 
     def append_quietly(self, command: bytes) -> None:
         """Append a command that may wait until something else is sent."""
@@ -355,12 +370,14 @@ class Writer:
         Stop sending; the link is down, and its stream was shut down.
 
         A batch that was on its way is dropped: nobody knows how much of it arrived, and a message
-        must not be sent twice. Pings are dropped, for they were meant for the old server.
+        must not be sent twice. Pings and pongs are dropped, for they were meant for the old server.
         """
         self._stream = None  # makes a sender give up
         with self._sending, self._lock:
             self._batch, self._sent = memoryview(b""), []
-            self._chunks = [chunk for chunk in self._chunks if chunk is not PING]
+            self._chunks = [
+                chunk for chunk in self._chunks if chunk is not PING and chunk is not PONG
+            ]
             self._size = sum(map(len, self._chunks))
 
     def forked(self, reason: ConnectionClosedError) -> None:

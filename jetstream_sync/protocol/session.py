@@ -69,7 +69,9 @@ class ServerInfo:
     cluster: str = ""
     """The name of its cluster, empty when it is alone."""
     connect_urls: tuple[str, ...] = ()
-    """The servers of its cluster, as ``host:port``."""
+    """The servers of its cluster, as ``host:port``; to a WebSocket those that take WebSockets."""
+    ws_connect_urls: tuple[str, ...] = ()
+    """Those that take WebSockets, where they are told apart."""
     nonce: str = field(default="", repr=False)
     """What a key has to sign to log in."""
     fields: dict[str, object] = field(default_factory=dict, repr=False)
@@ -89,16 +91,18 @@ class ServerInfo:
             value = fields.get(name)
             if type(value) is type(default):
                 known[name] = value
-        urls = fields.get("connect_urls")
-        if isinstance(urls, list):
-            known["connect_urls"] = tuple(url for url in urls if isinstance(url, str))
+        for name in _INFO_LISTS:
+            urls = fields.get(name)
+            if isinstance(urls, list):
+                known[name] = tuple(url for url in urls if isinstance(url, str))
         return cls(**known, fields=fields)
 
 
+_INFO_LISTS: Final = ("connect_urls", "ws_connect_urls")
 _INFO_DEFAULTS: Final = {
     name: getattr(ServerInfo(), name)
     for name in ServerInfo.__slots__
-    if name not in ("connect_urls", "fields")
+    if name not in (*_INFO_LISTS, "fields")
 }
 
 

@@ -439,6 +439,7 @@ def test_attempts_are_made_as_often_as_allowed() -> None:
             listener.url,
             max_reconnect_attempts=4,
             reconnect_time_wait=0,
+            ignore_auth_error_abort=True,
             closed_cb=closed.set,
             error_cb=lambda _: None,
         )

@@ -63,6 +63,57 @@ def test_minus_one_is_never_given_up():
     assert hosts(servers) == ["a"]
 
 
+def test_a_lost_server_is_tried_last():
+    """The server whose link broke comes after the others, and that is no failure of it."""
+    servers = pool(max_failures=1)
+    servers.lost(A)
+    assert hosts(servers) == ["b", "c", "a"]
+    servers.failed(B)
+    assert hosts(servers) == ["c", "a"]
+
+
+def test_zero_attempts_give_a_lost_server_up():
+    """`max_reconnect_attempts=0`: it is not asked again, and the others once."""
+    servers = pool(max_failures=0)
+    servers.lost(A)
+    assert hosts(servers) == ["b", "c"]
+    servers.failed(B)
+    assert hosts(servers) == ["c"]
+
+
+def test_the_first_walk_does_not_count():
+    """Who did not accept at the first walk is tried later, as often as anybody."""
+    servers = pool((A, B), max_failures=1)
+    servers.passed_over(A)
+    assert hosts(servers) == ["b", "a"]
+
+
+def test_a_refusal_is_known_again():
+    """The same words from the same server, with no success in between, whatever else happened."""
+    servers = pool()
+    assert not servers.refused(A, "no")
+    assert not servers.refused(B, "no")
+    servers.failed(A)
+    assert servers.refused(A, "no")
+    assert not servers.refused(A, "expired")
+    assert not servers.refused(A, "no")
+    servers.succeeded(A)
+    assert not servers.refused(A, "no")
+    assert not servers.refused(ServerAddress("unknown", 1), "no")
+
+
+def test_a_failure_is_news_until_it_repeats():
+    """So that a failure which goes on is reported once."""
+    servers = pool()
+    assert servers.is_news(A, "certificate")
+    assert not servers.is_news(A, "certificate")
+    assert servers.is_news(B, "certificate")
+    assert servers.is_news(A, "refused")
+    servers.succeeded(A)
+    assert servers.is_news(A, "refused")
+    assert not servers.is_news(ServerAddress("unknown", 1), "refused")
+
+
 def test_success_ends_a_row_of_failures():
     """Only failures in a row count, and only of that server."""
     servers = pool((A, B), max_failures=2)
@@ -82,9 +133,28 @@ def test_discovered_servers_are_added():
     new = servers.discovered(("d:1", "[::1]:2", "a:4222"), current)
     assert new == [
         ServerAddress("d", 1, scheme="tls", user="u", password="p"),
-        ServerAddress("::1", 2, scheme="tls", user="u", password="p"),
+        ServerAddress("::1", 2, scheme="tls", tls_name="a", user="u", password="p"),
     ]
     assert servers.addresses() == [current, *new]
+
+
+def test_an_ip_goes_by_the_name_of_who_told():
+    """Also where that one was told of itself; a name goes by its own."""
+    seed = ServerAddress("seed", 4222, scheme="tls")
+    servers = pool((seed,))
+    [first] = servers.discovered(("10.0.0.1:1",), seed)
+    assert (first.host, first.tls_name) == ("10.0.0.1", "seed")
+    second, named = servers.discovered(("10.0.0.1:1", "10.0.0.2:1", "d:1"), first)
+    assert (second.host, second.tls_name) == ("10.0.0.2", "seed")
+    assert (named.host, named.tls_name) == ("d", "")
+    alone = ServerAddress("10.0.0.3", 4222)
+    assert pool((alone,)).discovered(("10.0.0.1:1",), alone)[0].tls_name == ""
+
+
+def test_discovered_websockets_are_websockets():
+    """A server that was told of is spoken to as the one that told, on the same path."""
+    seed = ServerAddress("seed", 80, scheme="ws", path="/nats")
+    assert pool((seed,)).discovered(("d:8080",), seed)[0].url == "ws://d:8080/nats"
 
 
 def test_what_is_known_is_not_new():
@@ -93,6 +163,17 @@ def test_what_is_known_is_not_new():
     assert servers.discovered(("b:4222", "d:1"), A) != []
     assert servers.discovered(("d:1", "b:4222"), A) == []
     assert hosts(servers) == ["a", "b", "d"]
+
+
+def test_coming_back_is_no_discovery():
+    """A server that left and came back, or was given up, is used again and not told of again."""
+    servers = pool((A, B), max_failures=1)
+    assert servers.discovered(("d:1",), A) != []
+    assert servers.discovered(("e:1",), A) != []
+    assert hosts(servers) == ["a", "b", "e"]
+    servers.failed(B)
+    assert servers.discovered(("e:1", "d:1", "b:4222"), A) == []
+    assert hosts(servers) == ["a", "e", "d", "b"]
 
 
 def test_servers_that_left_the_cluster_are_forgotten():
@@ -127,6 +208,23 @@ def test_discovered_servers_are_shuffled():
     """Clients spread over what a cluster told of."""
     random.seed(1)
     urls = tuple(f"s{i}:1" for i in range(5))
-    firsts = {pool((A,), randomize=True).discovered(urls, A)[0].host for _ in range(100)}
+    firsts = set()
+    for _ in range(100):
+        servers = pool((A,), randomize=True)
+        servers.discovered(urls, A)
+        firsts.add(hosts(servers)[1])
     assert firsts == {f"s{i}" for i in range(5)}
     assert [each.host for each in pool((A,)).discovered(urls, A)] == [f"s{i}" for i in range(5)]
+
+
+def test_the_server_in_use_keeps_its_place():
+    """Discoveries mix those that are tried later, named ones too, behind the one in use."""
+    random.seed(1)
+    orders = set()
+    for _ in range(50):
+        servers = pool()
+        servers._randomize = True
+        servers.discovered(("d:1",), A)
+        orders.add(tuple(hosts(servers)))
+    assert {order[0] for order in orders} == {"a"}
+    assert {order[1] for order in orders} == {"b", "c", "d"}

@@ -75,14 +75,15 @@ def test_info_may_have_nothing():
 def test_a_field_of_another_type_keeps_its_default(junk):
     """Strange values in an INFO do not become strange values in the program."""
     for each in dataclasses.fields(ServerInfo):
-        if each.name in ("fields", "connect_urls"):
+        if each.name in ("fields", "connect_urls", "ws_connect_urls"):
             continue
         default = getattr(ServerInfo(), each.name)
         expected = junk if type(junk) is type(default) else default
         got = getattr(ServerInfo.from_fields({each.name: junk}), each.name)
         assert (got, type(got)) == (expected, type(expected))
-    urls = ServerInfo.from_fields({"connect_urls": junk}).connect_urls
-    assert urls == (("x",) if junk == ["x", 5] else ())
+    for name in ("connect_urls", "ws_connect_urls"):
+        urls = getattr(ServerInfo.from_fields({name: junk}), name)
+        assert urls == (("x",) if junk == ["x", 5] else ())
 
 
 # --- the handshake ------------------------------------------------------------------------------
