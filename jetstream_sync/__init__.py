@@ -46,6 +46,7 @@ from .api.stream import (
 from .client.message import Msg
 from .client.subscription import Subscription
 from .errors import *  # noqa: F403 - every error of the tree, by its own __all__
+from .events import ConnectionEvent, EventKind
 from .headers import Headers
 from .jetstream.connection import Connection, connect
 from .jetstream.consume import ConsumeHandle
@@ -71,6 +72,7 @@ __all__ = [
     "ClusterInfo",
     "ConnectOptions",
     "Connection",
+    "ConnectionEvent",
     "ConnectionStatus",
     "ConsumeHandle",
     "ConsumerConfig",
@@ -79,6 +81,7 @@ __all__ = [
     "ContinuousOptions",
     "DeliverPolicy",
     "DiscardPolicy",
+    "EventKind",
     "ExternalStream",
     "Headers",
     "JetStream",
