@@ -34,6 +34,9 @@ class Kind(Enum):
     """It ended as it should: nothing there, or time is up."""
     FULL = "full"
     """It ended as it should: the next message does not fit."""
+    AWAY = "away"
+    """It ended because who served it is gone, for now: another one, or the same, will serve one
+    later."""
     WARNING = "warning"
     """It ended for a reason that the user should hear of; a continuous pull goes on."""
     FATAL = "fatal"
@@ -61,14 +64,15 @@ _ROWS: Final[tuple[tuple[int, str, Kind, type[PullError] | None], ...]] = (
     (409, "batch completed", Kind.FULL, None),
     (409, "consumer deleted", Kind.FATAL, ConsumerDeletedError),
     (409, "consumer is push based", Kind.FATAL, ConsumerIsPushBasedError),
-    (409, "leadership change", Kind.WARNING, LeadershipChangeError),
+    (409, "leadership change", Kind.AWAY, LeadershipChangeError),
+    (409, "server shutdown", Kind.AWAY, PullError),
     (409, "exceeded max", Kind.WARNING, RequestLimitError),
-    (409, "", Kind.WARNING, PullError),  # "server shutdown", and what newer servers add
+    (409, "", Kind.WARNING, PullError),  # what newer servers add
     (400, "", Kind.FATAL, BadRequestStatusError),
     (412, "", Kind.FATAL, PullError),  # the server is too old for what the request needs
     (423, "", Kind.WARNING, PinIDMismatchError),
-    # Nobody answers for the consumer: it or its stream is gone, or its leader is away for now.
-    (503, "", Kind.WARNING, ConsumerDeletedError),
+    # Nobody answers for the consumer: its leader is away for now, or it or its stream is gone.
+    (503, "", Kind.AWAY, PullError),
 )
 
 

@@ -83,9 +83,10 @@ class PullConsumer:
     consumer at the same time; each message goes to one of them.
     """
 
-    def __init__(self, api: APIRequests, info: ConsumerInfo) -> None:
+    def __init__(self, api: APIRequests, info: ConsumerInfo, *, strict: bool = False) -> None:
         self._api = api
         self._info = info
+        self._strict = strict  # for ordered consumers: see `Fetch`
         self._puller = Puller(api, info.stream_name, info.name, info.config)
 
     @property
@@ -223,7 +224,7 @@ class PullConsumer:
 
     def _fetch(self, request: PullRequest, expires: float | None) -> list[JetStreamMsg]:
         self._puller.check(request)
-        return Fetch(self._puller, request, expires).run()
+        return Fetch(self._puller, request, expires, strict=self._strict).run()
 
     # --- pulls that go on -----------------------------------------------------------------------
 

@@ -7,20 +7,18 @@ from typing import Final
 
 from ..api.pull import PullRequest
 from ..api.status import Kind, PullStatus, read_status
-from ..errors import Error, NoHeartbeatError, PullError, TimeoutError
+from ..errors import Error, NoHeartbeatError, TimeoutError
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
 from .inbox import LINK_DOWN, LINK_UP, PullInbox
 from .message import JetStreamMsg
-from .puller import DOUBT, Puller
+from .puller import DOUBT, Absence, Puller
 
 __all__ = ["Fetch"]
 
 _SECOND: Final = 1_000_000_000
 #: Seconds that the client waits longer than the server, whose status says that the time is up.
 _GRACE: Final = 1.0
-#: Seconds between two attempts while the consumer has no leader.
-_AGAIN: Final = 0.25
 #: How long one request lasts when the user waits for ever.
 _LONGEST_NS: Final = 60 * _SECOND
 
@@ -33,11 +31,15 @@ class Fetch:
         puller: the consumer's.
         request: what to ask for.
         expires: seconds that the user gives; ``None``: until the batch is complete.
+        strict: end where the consumer has no leader, instead of asking again; an ordered consumer
+            then goes on with another consumer.
 
     It is made, run once with `run()` by one thread, and dropped.
     """
 
-    def __init__(self, puller: Puller, request: PullRequest, expires: float | None) -> None:
+    def __init__(
+        self, puller: Puller, request: PullRequest, expires: float | None, *, strict: bool = False
+    ) -> None:
         self._puller = puller
         self._request = request
         self._end = Deadline(expires)
@@ -47,6 +49,9 @@ class Fetch:
         self._bytes = 0
         #: Whether the server is through with what was asked: it will send nothing more.
         self.answered = False
+        #: Whether to ask again where the consumer has no leader.
+        self._persistent = not (request.no_wait or strict)
+        self._absence = Absence()
         # Whether nothing has come yet, and that may mean that nobody is there.
         self._in_doubt = puller.silence_may_mean_gone()
 
@@ -91,6 +96,7 @@ class Fetch:
                 delivery = self._wait(inbox)
             if delivery[2] and not delivery[3]:
                 if delivery is LINK_DOWN or delivery is LINK_UP:
+                    self._absence.over()
                     if inbox.news(delivery) and not self._ask_again(inbox):
                         return
                     continue
@@ -111,6 +117,13 @@ class Fetch:
         if not inbox.linked:
             # Nobody will say that the time is up, or that he is there.
             return inbox.mailbox.get(self._end)
+        while self._absence.ask_at is not None:
+            try:
+                return inbox.mailbox.get(self._end.sooner(self._absence.ask_at - monotonic()))
+            except TimeoutError:
+                if not self._ask_again(inbox):
+                    assert self._absence.error is not None
+                    raise self._absence.error from None
         if self._in_doubt:
             try:
                 return inbox.mailbox.get(self._patience.sooner(DOUBT))
@@ -133,8 +146,9 @@ class Fetch:
                     raise NoHeartbeatError(self._puller.consumer, self._silence) from None
 
     def _goes_on(self, status: PullStatus, inbox: PullInbox) -> bool:
-        """Act on a status that ends the request; say whether another one was sent."""
+        """Act on a status that ends the request; say whether there is, or will be, another one."""
         if status.kind is Kind.QUIET:
+            self._absence.over()
             # A request that waits for ever is made of many that do not.
             return self._end.left() is None and self._ask_again(inbox)
         if status.kind is Kind.FULL:
@@ -143,19 +157,15 @@ class Fetch:
         assert error is not None
         if error.code == 423:
             self._puller.unpin()
-        if error.code == 503 and not self._request.no_wait:
-            return self._ask_when_back(error, inbox)
+        if error.code == 503:
+            gone = self._puller.why_silent(self._patience)
+            if gone is not None:
+                raise gone
+        if status.kind is Kind.AWAY and self._persistent:
+            # Asked for again as soon as it makes sense, also on the next link.
+            self._absence.noted(error)
+            return True
         raise error
-
-    def _ask_when_back(self, error: PullError, inbox: PullInbox) -> bool:
-        """Ask again after a while where a consumer has no leader; raise where it is gone."""
-        gone = self._puller.why_silent(self._patience)
-        if gone is not None:
-            raise gone
-        self._puller.core.wait_closed(_AGAIN)
-        if not self._ask_again(inbox):
-            raise error
-        return True
 
     def _ask_again(self, inbox: PullInbox) -> bool:
         """Ask for what is still missing in the time that is left; say whether there is any."""
@@ -166,6 +176,7 @@ class Fetch:
             return False  # the server counts bytes per request; this one has had its share
         inbox.last_seen = monotonic()
         self.answered = False
+        self._absence.ask_at = None
         self._in_doubt = self._puller.silence_may_mean_gone()
         self._puller.send(self._missing(left), inbox)
         return True

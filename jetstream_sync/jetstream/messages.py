@@ -28,7 +28,6 @@ from ..errors import (
     ConnectionLostError,
     Error,
     IteratorClosedError,
-    LeadershipChangeError,
     NoHeartbeatError,
     OutboundBufferLimitError,
     PullError,
@@ -38,13 +37,14 @@ from ..net.clock import FOREVER, Deadline, monotonic
 from ..protocol.parser import Delivery
 from .inbox import LINK_DOWN, LINK_UP, PullInbox
 from .message import JetStreamMsg
-from .puller import DOUBT, Puller
+from .puller import DOUBT, Absence, Puller
 
 __all__ = ["MessageIterator", "until_stopped"]
 
 _SECOND: Final = 1_000_000_000
-#: Seconds until a consumer without a leader is asked again.
-_AGAIN: Final = 0.25
+#: Seconds between two attempts for a consumer without a leader, at most; less with heartbeats that
+#: are shorter.
+_LONGEST_ABSENCE: Final = 2.0
 
 
 def until_stopped(take: Callable[[Deadline], JetStreamMsg]) -> Iterator[JetStreamMsg]:
@@ -88,7 +88,9 @@ class MessageIterator:
         self._lock = threading.Lock()
         self._ledger = PullLedger(pull)
         self._draining = False
-        self._ask_at: float | None = None  # when to ask again for a consumer without a leader
+        self._absence = Absence(min(_LONGEST_ABSENCE, self._silence / 2))
+        self._delivered_before = 0  # when it was last said to be away
+        self._ask_at: float | None = None  # when to ask again for a message that never fits
         # When silence makes us ask whether the consumer is there; see Puller.
         self._doubt_at: float | None = None
         with self._lock:
@@ -179,7 +181,7 @@ class MessageIterator:
         """Return the seconds until something has to be done; ``None``: nothing will have to be."""
         if not self._inbox.linked or self._draining:
             return None
-        due = self._ask_at
+        due = self._ask_at if self._absence.ask_at is None else self._absence.ask_at
         if due is None:
             due = self._inbox.last_seen + self._silence
         if self._doubt_at is not None:
@@ -192,7 +194,7 @@ class MessageIterator:
         if left is None or left > 0:
             return None  # another thread has seen to it
         late = None
-        if self._ask_at is None:
+        if self._ask_at is None and self._absence.ask_at is None:
             late = NoHeartbeatError(self._puller.consumer, self._silence)
         if late is not None and self._strict:
             self._close(late)
@@ -203,6 +205,7 @@ class MessageIterator:
     def _start_over(self) -> None:
         """Ask for a full buffer: what was asked for before is lost."""
         self._ask_at = None
+        self._absence.ask_at = None
         self._ledger.reset()
         self._pull()
         if self._puller.silence_may_mean_gone():
@@ -215,7 +218,7 @@ class MessageIterator:
             # Requests that were thought lost may have brought more.
             self._arrived.clear()
             return
-        if self._draining or self._inbox.mailbox.closed:
+        if self._draining or self._inbox.mailbox.closed or self._absence.ask_at is not None:
             return
         request = self._ledger.next_request()
         if request is None:
@@ -236,6 +239,7 @@ class MessageIterator:
         """Handle a delivery that is no message; say whether it is none."""
         if delivery is LINK_DOWN or delivery is LINK_UP:
             with self._lock:
+                self._absence.over()
                 if self._inbox.news(delivery):
                     if self._strict:
                         self._close(ConnectionLostError("the link broke; there is a new one"))
@@ -247,6 +251,8 @@ class MessageIterator:
             return False
         if status.kind is not Kind.HEARTBEAT:
             self._ended(status)
+        elif self._absence.ask_at is None:
+            self._absence.over()
         return True
 
     def _ended(self, status: PullStatus) -> None:
@@ -255,11 +261,9 @@ class MessageIterator:
         if error is not None and (self._strict or status.kind is Kind.FATAL):
             self._close(error)
             return
-        if error is not None and error.code == 503:
-            gone = self._puller.why_silent(FOREVER)
-            if gone is not None:
-                self._close(gone)
-                return
+        if error is not None and status.kind is Kind.AWAY:
+            self._away(error)
+            return
         with self._lock:
             whole = self._ledger.ended(status.pending)
             if status.kind is Kind.FULL:
@@ -272,19 +276,30 @@ class MessageIterator:
                     self._pull()
             elif error is None:
                 self._pull()
-            elif error.code == 503:
-                self._ask_at = monotonic() + _AGAIN
             elif error.code == 423:
                 self._puller.unpin()
                 if status.pending is None:
                     self._start_over()
                 else:
                     self._pull()
-            elif isinstance(error, LeadershipChangeError):
-                self._start_over()
             # After other warnings the request is gone, and the same one would meet the same; the
             # missing heartbeats will make us ask again.
         if error is not None and error.code != 423:
+            self._puller.core.events.error(error)
+
+    def _away(self, error: PullError) -> None:
+        """Ask again later, and say once that nobody serves the consumer; end where it is gone."""
+        if error.code == 503:
+            gone = self._puller.why_silent(FOREVER)
+            if gone is not None:
+                self._close(gone)
+                return
+        with self._lock:
+            if self._ledger.delivered > self._delivered_before:
+                self._absence.over()  # it was there meanwhile
+            self._delivered_before = self._ledger.delivered
+            new = self._absence.noted(error)
+        if new:
             self._puller.core.events.error(error)
 
     # --- ending ---------------------------------------------------------------------------------

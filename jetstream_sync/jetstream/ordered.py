@@ -24,7 +24,6 @@ from ..client.handoff import fresh
 from ..errors import (
     BadRequestStatusError,
     ConnectionLostError,
-    ConsumerDeletedError,
     ConsumerNotFoundError,
     Error,
     InvalidOptionError,
@@ -54,8 +53,8 @@ log = logging.getLogger("jetstream_sync.ordered")
 _READ_AHEAD: Final = 4000
 #: Heartbeat of an ordered consumer's pulls, in seconds: a lost consumer should be missed soon.
 _HEARTBEAT: Final = 5.0
-#: What a consumer that is gone looks like, from the various sides.
-_LOST: Final = (ConsumerDeletedError, ConsumerNotFoundError, NoHeartbeatError)
+#: Seconds that making a consumer may take at least, however short a fetch is.
+_LEAST: Final = 1.0
 
 
 class _OrderedPuller(Puller):
@@ -84,6 +83,8 @@ _DISTURBED: Final = (
     NoHeartbeatError,
     ConnectionLostError,
 )
+#: What the reply of a message, the end of a request, or silence says: another consumer is needed.
+_LOST: Final = (PullError, ConsumerNotFoundError, NoHeartbeatError)
 #: What another consumer would meet, too.
 _HOPELESS: Final = (BadRequestStatusError, RequestLimitError)
 
@@ -338,11 +339,15 @@ class OrderedConsumer:
                 consumer = self._consumer
                 if consumer is None or self._reconnects != self._api.core.reconnects:
                     self._reconnects = self._api.core.reconnects
-                    # A consumer gets the usual time to be made, however short the fetch is.
-                    info = self._position.renew(self._api.deadline())
-                    consumer = self._consumer = PullConsumer(self._api, info)
+                    try:
+                        info = self._position.renew(_at_least(deadline, _LEAST))
+                    except TimeoutError:
+                        return []  # there is no link, or no leader
+                    consumer = self._consumer = PullConsumer(self._api, info, strict=True)
                 try:
                     fetched = consumer.fetch(batch, _left(deadline), max_bytes, heartbeat)
+                except _HOPELESS:
+                    raise
                 except _LOST:
                     fetched = []
                     self._consumer = None
@@ -380,6 +385,12 @@ class OrderedConsumer:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self._stream!r}>"
+
+
+def _at_least(deadline: Deadline, least: float) -> Deadline:
+    """Return the deadline, or one in so many seconds where that comes later."""
+    left = deadline.left()
+    return deadline if left is None or left > least else Deadline(least)
 
 
 def _left(deadline: Deadline) -> float | None:

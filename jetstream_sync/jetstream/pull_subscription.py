@@ -331,11 +331,9 @@ class _TwoRequests(Fetch):
         self._later = requests.later
         # The server says in time that the time is up.
         self._patience = self._end
+        self._persistent = True
 
     def _goes_on(self, status: PullStatus, inbox: PullInbox) -> bool:
-        error = status.error
-        if error is not None and error.code == 503:
-            return self._ask_when_back(error, inbox)
         if status.kind is not Kind.QUIET or self._messages:
             return super()._goes_on(status, inbox)
         if self._request.no_wait:

@@ -13,21 +13,63 @@ from ..errors import (
     ConnectionClosedError,
     Error,
     InvalidOptionError,
+    LeadershipChangeError,
     NotFoundError,
+    PullError,
 )
 from ..headers import PIN_ID, parse_headers
-from ..net.clock import Deadline
+from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
 from .inbox import PullInbox
 from .message import JetStreamMsg
 from .requests import APIRequests
 
-__all__ = ["DOUBT", "Puller"]
+__all__ = ["DOUBT", "Absence", "Puller"]
 
 #: Seconds of silence after which it makes sense to ask whether the consumer is there.
 DOUBT: Final = 0.5
+#: Seconds until a consumer without a leader is asked again: at first, and at most.
+_FIRST_WAIT: Final = 0.25
+_LONGEST_WAIT: Final = 2.0
 #: Seconds to wait for the word whether a consumer that does not answer is still there.
 _INQUIRY: Final = 1.0
+
+
+class Absence:
+    """
+    The time in which a consumer has nobody to serve it: no leader, or its server shuts down.
+
+    It is asked again in growing intervals, so that many clients leave a cluster alone that has
+    enough to do. Not thread-safe.
+    """
+
+    __slots__ = ("_longest", "_wait", "ask_at", "error")
+
+    def __init__(self, longest: float = _LONGEST_WAIT) -> None:
+        self._longest = longest
+        self._wait = 0.0
+        #: When to ask again, by the monotonic clock; ``None``: a request is out, or need not be.
+        self.ask_at: float | None = None
+        #: What was last said; ``None``: it is there, as far as is known.
+        self.error: PullError | None = None
+
+    def noted(self, error: PullError) -> bool:
+        """Note that it is away, and choose when to ask again; say whether that is news."""
+        new = self.error is None
+        if self._wait:
+            self._wait = min(2 * self._wait, self._longest)
+        elif not new or not isinstance(error, LeadershipChangeError):
+            # The first time, who says that it is the leader now can be asked at once.
+            self._wait = _FIRST_WAIT
+        self.ask_at = monotonic() + self._wait
+        self.error = error
+        return new
+
+    def over(self) -> None:
+        """Note that it is there."""
+        self._wait = 0.0
+        self.ask_at = None
+        self.error = None
 
 
 class Puller:

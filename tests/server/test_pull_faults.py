@@ -200,25 +200,19 @@ def test_a_fetch_goes_on_over_a_new_link(
     assert durable.info().delivered.consumer_seq == 3
 
 
-def test_a_server_that_shuts_down_ends_a_fetch(
-    waiting: Future[list[JetStreamMsg]], fresh_server: NatsServer
-) -> None:
-    """A server that is shut down says so, which ends the fetch at once."""
-    with within(0, 5):
-        fresh_server.stop()
-        with pytest.raises(PullError, match="Server Shutdown") as caught:
-            waiting.result(5)
-    assert caught.value.code == 409
-
-
-def test_a_fetch_goes_on_after_a_crash(
+@pytest.mark.parametrize("restart", ["graceful", "crash"])
+def test_a_fetch_goes_on_after_a_restart(
     alone: Connection,
     durable: PullConsumer,
     waiting: Future[list[JetStreamMsg]],
     fresh_server: NatsServer,
+    restart: str,
 ) -> None:
-    """The server crashes and is back while a fetch waits: it goes on with the durable consumer."""
-    fresh_server.kill()
+    """A fetch with time left goes on when its server shuts down, or crashes, and is back."""
+    if restart == "graceful":
+        fresh_server.stop()
+    else:
+        fresh_server.kill()
     fresh_server.start()
     wait_until(lambda: alone.is_connected, 10)
     js = alone.jetstream()
@@ -226,6 +220,18 @@ def test_a_fetch_goes_on_after_a_crash(
     js.publish("s", b"0")
     js.publish("s", b"1")
     assert [msg.data for msg in waiting.result(5)] == [b"0", b"1"]
+
+
+def test_a_fetch_ends_in_time_when_its_server_shuts_down(
+    durable: PullConsumer, fresh_server: NatsServer
+) -> None:
+    """A server that shuts down and does not come back leaves a fetch with what it has, in time."""
+    with ThreadPoolExecutor(1) as pool:
+        fetched = pool.submit(durable.fetch, 2, 1.5)
+        wait_until(lambda: durable.info().num_waiting == 1)
+        with within(0, 2.5):
+            fresh_server.stop()
+            assert fetched.result(5) == []
 
 
 def test_a_fetch_that_begins_without_a_link_asks_once(

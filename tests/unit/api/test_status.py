@@ -17,7 +17,7 @@ from jetstream_sync.errors import (
     RequestLimitError,
 )
 
-QUIET, FULL, WARNING, FATAL = Kind.QUIET, Kind.FULL, Kind.WARNING, Kind.FATAL
+QUIET, FULL, AWAY, WARNING, FATAL = Kind.QUIET, Kind.FULL, Kind.AWAY, Kind.WARNING, Kind.FATAL
 
 # The status line as server/consumer.go writes it, what it does to a pull, its error.
 ROWS = [
@@ -34,12 +34,12 @@ ROWS = [
     ("409 Exceeded MaxRequestMaxBytes of 1024", WARNING, RequestLimitError),
     ("409 Exceeded MaxWaiting", WARNING, RequestLimitError),
     # Not in its lists; the pull is over, and another one is served.
-    ("409 Leadership Change", WARNING, LeadershipChangeError),
-    ("409 Server Shutdown", WARNING, PullError),
+    ("409 Leadership Change", AWAY, LeadershipChangeError),
+    ("409 Server Shutdown", AWAY, PullError),
     ("423 Nats-Wrong-Pin-Id", WARNING, PinIDMismatchError),
     ("423 Nats-Pin-Id mismatch", WARNING, PinIDMismatchError),
-    ("503", WARNING, ConsumerDeletedError),
-    ("503 No Responders", WARNING, ConsumerDeletedError),
+    ("503", AWAY, PullError),
+    ("503 No Responders", AWAY, PullError),
     # ADR-37: errors.
     ("400 Bad Request - Priority Group missing", FATAL, BadRequestStatusError),
     ("400 Bad Request - heartbeat value too large", FATAL, BadRequestStatusError),
