@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import tracemalloc
@@ -21,6 +22,9 @@ from typing import Any
 
 import jetstream_sync
 from jetstream_sync import AckPolicy, Connection, ConsumerConfig, PullConsumer
+from jetstream_sync.options import TLSOptions
+from jetstream_sync.server import NatsServer
+from jetstream_sync.server.runtime import reserve_port
 
 from .clients import ROOT
 from .referee import NotDoneError, Referee
@@ -359,6 +363,54 @@ def _read_block(nc: Connection) -> None:
             pass
 
 
+def _transports(url: str, scale: float) -> Sequence[Measure]:
+    """Read the same messages over TCP, TLS and WebSocket in turn, from a server of its own."""
+    del url
+    rounds = max(3, int(9 * scale))
+    rates: dict[str, list[float]] = {"TCP": [], "TLS": [], "WebSocket": []}
+    with ExitStack() as things:
+        directory = Path(things.enter_context(tempfile.TemporaryDirectory()))
+        port, holder = reserve_port()
+        if holder is not None:
+            things.enter_context(holder)
+        tls = _certify(directory)
+        config = f"{tls}\nallow_non_tls: true\nwebsocket {{ port: {port}, no_tls: true }}"
+        server = things.enter_context(NatsServer(config=config))
+        referee = things.enter_context(Referee(server.url))
+        trusted = TLSOptions(ca_file=directory / "ca.pem")
+        connections = {
+            "TCP": things.enter_context(jetstream_sync.connect(server.url)),
+            "TLS": things.enter_context(jetstream_sync.connect(server.url, tls=trusted)),
+            "WebSocket": things.enter_context(jetstream_sync.connect(f"ws://127.0.0.1:{port}")),
+        }
+        _make_rolling_stream(referee)
+        referee.fill(_SUBJECT, 1, _BLOCK, MESSAGE_BYTES)
+        for nc in connections.values():
+            _read_block(nc)
+        for _ in range(rounds):
+            for transport, nc in connections.items():
+                start = time.perf_counter()
+                _read_block(nc)
+                rates[transport].append(_BLOCK / (time.perf_counter() - start))
+    medians = {transport: median(taken) for transport, taken in rates.items()}
+    return [
+        *(Measure(f"ordered read over {each}", medians[each], "/s", digits=0) for each in medians),
+        Measure("TLS / TCP", medians["TLS"] / medians["TCP"], "", 0.6, at_least=True, digits=2),
+        Measure("WebSocket / TCP", medians["WebSocket"] / medians["TCP"], "", digits=2),
+    ]
+
+
+def _certify(directory: Path) -> str:
+    """Write an authority and a certificate into a directory; return the server's setting for it."""
+    import trustme
+
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(directory / "ca.pem")
+    issued = authority.issue_cert("localhost", "127.0.0.1")
+    issued.private_key_and_cert_chain_pem.write_to_path(directory / "server.pem")
+    return f'tls {{ cert_file: "{directory}/server.pem", key_file: "{directory}/server.pem" }}'
+
+
 def _make_rolling_stream(referee: Referee) -> None:
     # A block pushes the one before, which has been read, out of the stream.
     referee.make_stream(_STREAM, _SUBJECT, max_msgs=_BLOCK)
@@ -412,5 +464,6 @@ PROBES: Mapping[str, Callable[[str, float], Sequence[Measure]]] = {
     "flat-ordered": _flat_ordered,
     "flat-fetch": _flat_fetch,
     "subscriptions": _subscriptions,
+    "transports": _transports,
 }
 """Names for ``--probes``, in the table's order."""
