@@ -102,7 +102,8 @@ class Fetch:
                     continue
                 status = read_status(delivery[2], delivery[3])
                 if status is not None:
-                    if status.kind is not Kind.HEARTBEAT and not self._goes_on(status, inbox):
+                    ends = status.kind is not Kind.HEARTBEAT and inbox.is_awaited(delivery)
+                    if ends and not self._goes_on(status, inbox):
                         return
                     continue
             messages.append(make(delivery))

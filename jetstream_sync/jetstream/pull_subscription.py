@@ -20,6 +20,7 @@ from ..client.handoff import fresh
 from ..errors import BadSubscriptionError, Error, TimeoutError
 from ..nanos import duration, duration_to_ns
 from ..net.clock import Deadline, monotonic
+from ..protocol.parser import Delivery
 from .fetching import Fetch
 from .inbox import PullInbox
 from .message import JetStreamMsg
@@ -209,6 +210,7 @@ class PullSubscription:
 
     def _put_back(self, inbox: PullInbox) -> None:
         assert isinstance(inbox, _AnswerInbox)
+        inbox.asked = b""  # should the server forbid requests, this one does not wait for any
         self._idle.append(inbox)
         if self._ended is not None:
             self._close_idle()
@@ -336,6 +338,7 @@ class _TwoRequests(Fetch):
     def _goes_on(self, status: PullStatus, inbox: PullInbox) -> bool:
         if status.kind is not Kind.QUIET or self._messages:
             return super()._goes_on(status, inbox)
+        self._absence.over()
         if self._request.no_wait:
             self._request = self._later
             self._silence = 2 * self._later.heartbeat_ns / _SECOND
@@ -364,12 +367,19 @@ class _AnswerInbox(PullInbox):
 
     _tail: ClassVar[str] = ".*"
 
-    __slots__ = ("_tokens",)
+    __slots__ = ("_reply", "_tokens")
 
     def __init__(self, core: Core) -> None:
         self._tokens = itertools.count(1)
+        self._reply = b""
         super().__init__(core)
 
     def asking_to(self) -> bytes | None:
         reply = super().asking_to()
-        return None if reply is None else b"%b.%x" % (reply, next(self._tokens))
+        if reply is None:
+            return None
+        self._reply = b"%b.%x" % (reply, next(self._tokens))
+        return self._reply
+
+    def is_awaited(self, status: Delivery) -> bool:
+        return status[0] == self._reply
