@@ -90,6 +90,7 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
     ("client/reconnect.py", "_delay"): "a user's function for the wait may raise anything",
     ("client/subscription.py", "_run"): "a user's callback for messages may raise anything",
     ("client/threads.py", "run"): "the top of every thread: it reports what crashed it",
+    ("client/tracing.py", "_call"): "a user's callback for the trace may raise anything",
     ("jetstream/consume.py", "_run"): "a user's callback for messages may raise anything",
 }
 

@@ -52,6 +52,7 @@ from .reconnect import LinkFinder
 from .request import RequestMux
 from .sink import Sink
 from .threads import after_fork, at_exit, spawn
+from .tracing import Tracer
 from .writer import Writer
 
 __all__ = ["Core", "closed_on_purpose"]
@@ -107,7 +108,9 @@ class Core:
             self._forget,
         )
         self._mux = RequestMux(self)
-        self._finder = LinkFinder(options, Dialer(options, client_version), self.events)
+        self._tracer = Tracer.of(self.name, options.trace_cb)
+        wrap = self._tracer.wrap if self._tracer is not None else None
+        self._finder = LinkFinder(options, Dialer(options, client_version, wrap), self.events)
 
     # --- opening and closing --------------------------------------------------------------------
 
@@ -122,16 +125,11 @@ class Core:
             InvalidArgumentError: no login could be made of the options.
 
         """
-        link: Link | None = None
-        failure: Error | None = None
         try:
-            link = self._finder.first()
-        except InvalidArgumentError:
+            link, failure = self._first_link()
+        except BaseException:
+            self._end_trace()
             raise
-        except Error as error:
-            if not self.options.retry_on_failed_connect:
-                raise
-            failure = error
         try:
             if link is not None:
                 self._use(link)
@@ -150,6 +148,17 @@ class Core:
             if link is not None and not self._threads:
                 link.stream.close()  # else the reader does
             raise
+
+    def _first_link(self) -> tuple[Link | None, Error | None]:
+        """Return the first link, or why there is none where that is no failure; see `open`."""
+        try:
+            return self._finder.first(), None
+        except InvalidArgumentError:
+            raise
+        except Error as error:
+            if not self.options.retry_on_failed_connect:
+                raise
+            return None, error
 
     def _go_on_trying(self, failure: Error | None) -> None:
         """Have no link yet, and tell the user why."""
@@ -173,6 +182,12 @@ class Core:
                 thread.join(_CLOSE_PATIENCE)
         if any(thread.is_alive() for thread in self._threads[:1]):
             log.warning("%s: the reader is still busy; it ends with its current attempt", self.name)
+        self._end_trace()
+
+    def _end_trace(self, patience: float = _CLOSE_PATIENCE) -> None:
+        """Give the callback of the trace a while to take the last lines."""
+        if self._tracer is not None:
+            self._tracer.close(patience)
 
     def start_draining(self) -> bool:
         """
@@ -235,6 +250,7 @@ class Core:
                 None if closed_on_purpose(reason) else reason,
             )
         )
+        self._end_trace(patience=0.0)
         self._finished = True
 
     def forked(self) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..address import ServerAddress
 from ..net.clock import Deadline
+from ..net.stream import ByteStream
 from ..options import ConnectionOptions
 from ..protocol.session import ServerInfo, connect_fields
 from .link import Link, open_link
@@ -21,13 +23,20 @@ class Dialer:
     Args:
         options: how to log in, and how long that may take.
         client_version: the version of this package, for the server's lists.
+        wrap: see `open_link`.
 
     One thread at a time may use it. Functions that the options name run on that thread.
     """
 
-    def __init__(self, options: ConnectionOptions, client_version: str) -> None:
+    def __init__(
+        self,
+        options: ConnectionOptions,
+        client_version: str,
+        wrap: Callable[[ByteStream], ByteStream] | None = None,
+    ) -> None:
         self._options = options
         self._client_version = client_version
+        self._wrap = wrap
         self._login = Login(options)
 
     def open(self, address: ServerAddress) -> Link:
@@ -44,6 +53,7 @@ class Dialer:
             self._options,
             lambda info: self._connect_fields(info, address),
             Deadline(self._options.connect_timeout),
+            self._wrap,
         )
 
     def _connect_fields(self, info: ServerInfo, address: ServerAddress) -> dict[str, Any]:

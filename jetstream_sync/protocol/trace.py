@@ -1,0 +1,225 @@
+"""
+What goes over a link, as lines that a person can read.
+
+The rules:
+
+1. A `LineCutter` follows one direction of one link. It is told the bytes in pieces, however they are
+   cut, and returns one line of text for each command that is complete, without an end of line.
+2. A line is the command as it was, and for a message, behind `` | ``, its header block and its payload.
+   JSON is shown whole up to a limit, other payloads with their start. What can not be printed, or
+   would move a terminal's cursor, is shown as an escape.
+3. Of CONNECT only fields are shown that are known to be harmless; so are URLs without their login.
+   Payloads are the user's, and shown as they are.
+4. It knows less than the parser and refuses nothing: bytes that make no sense become lines that make
+   none. What is kept of an incomplete command is bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from ..codec import dumps, loads
+from ..errors import InvalidResponseError
+from .parser import MAX_PAYLOAD
+
+__all__ = ["RECEIVED", "SENT", "LineCutter"]
+
+SENT: Final = "> "
+RECEIVED: Final = "< "
+
+#: Bytes of one line, and of one header block with its payload, that are kept to be shown.
+_KEPT: Final = 64 * 1024
+#: Bytes that are shown of a payload that is not JSON, or too long.
+_START: Final = 256
+_MORE: Final = "..."
+_MASK: Final = "***"
+
+# Verbs with a payload, and how many sizes their last words are.
+_SIZES: Final = {b"PUB": 1, b"MSG": 1, b"HPUB": 2, b"HMSG": 2}
+#: The fields of CONNECT that are no secret. What a later version adds is one until it stands here.
+_HARMLESS: Final = frozenset(
+    {
+        "echo",
+        "headers",
+        "lang",
+        "name",
+        "nkey",
+        "no_responders",
+        "pedantic",
+        "protocol",
+        "tls_required",
+        "user",
+        "verbose",
+        "version",
+    }
+)
+_URL_LOGIN: Final = re.compile(r"(?<=://)[^/\s\"']*@")
+# What may stand between the parts of JSON besides spaces.
+_JSON_SPACES: Final = str.maketrans("\r\n\t", "   ")
+
+
+class LineCutter:
+    """
+    Turn the bytes of one direction into lines to be read.
+
+    Args:
+        mark: what each line begins with, `SENT` or `RECEIVED`.
+
+    One thread at a time may use it. A copy goes on on its own, from the same place.
+    """
+
+    __slots__ = ("_behind_payload", "_command", "_kept", "_left", "_longer", "_mark")
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+        # The start of an incomplete line or payload, and whether there was more of it than is kept.
+        self._kept = b""
+        self._longer = False
+        # The command whose payload is coming, and how much of that is still to come.
+        self._command = b""
+        self._left = 0
+        # Whether the line end that closes a payload is still to come.
+        self._behind_payload = False
+
+    def copy(self) -> LineCutter:
+        """Return another one that knows the same."""
+        other = LineCutter(self._mark)
+        for name in self.__slots__:
+            setattr(other, name, getattr(self, name))
+        return other
+
+    def feed(self, data: bytes) -> list[str]:
+        """
+        Take the next bytes and return the lines that are complete now.
+
+        Args:
+            data: any number of any bytes.
+
+        """
+        lines: list[str] = []
+        at = 0
+        while at < len(data):
+            take = self._take_payload if self._left else self._take_line
+            at = take(data, at, lines)
+        return lines
+
+    def _keep(self, data: bytes, start: int, end: int) -> None:
+        room = _KEPT - len(self._kept)
+        self._kept += data[start : min(end, start + room)]
+        self._longer |= end - start > room
+
+    def _take_payload(self, data: bytes, at: int, lines: list[str]) -> int:
+        end = min(at + self._left, len(data))
+        self._keep(data, at, end)
+        self._left -= end - at
+        if not self._left:
+            self._finish_message(lines)
+        return end
+
+    def _take_line(self, data: bytes, at: int, lines: list[str]) -> int:
+        end = data.find(b"\n", at)
+        self._keep(data, at, end if end >= 0 else len(data))
+        if end < 0:
+            return len(data)
+        line = self._kept.removesuffix(b"\r")
+        longer, behind_payload = self._longer, self._behind_payload
+        self._kept, self._longer, self._behind_payload = b"", False, False
+        sizes = _sizes(line)
+        if sizes and not longer:
+            self._command, self._left = line, sizes[-1]
+            if not self._left:
+                self._finish_message(lines)
+        elif line or not behind_payload:
+            lines.append(self._mark + _control_text(line, longer=longer))
+        return end + 1
+
+    def _finish_message(self, lines: list[str]) -> None:
+        """Add the line of a message whose payload is complete."""
+        sizes = _sizes(self._command)
+        header_size = sizes[0] if len(sizes) == 2 else 0
+        parts = [_printable(self._command)]
+        if header_size:
+            parts.append(_header_text(self._kept[:header_size]))
+        if sizes[-1] > header_size:
+            parts.append(_payload_text(self._kept[header_size:], whole=not self._longer))
+        lines.append(self._mark + " | ".join(parts))
+        self._kept, self._longer, self._command, self._behind_payload = b"", False, b"", True
+
+
+def _sizes(line: bytes) -> list[int]:
+    """Return the sizes that a command names, its payload's last; none when it has no payload."""
+    words = line.split()
+    count = _SIZES.get(words[0], 0) if words else 0
+    if not count or len(words) < count + 2:
+        return []
+    last = words[-count:]
+    if not all(word.isdigit() and len(word) < 10 for word in last):
+        return []
+    sizes = [int(word) for word in last]
+    return sizes if sizes == sorted(sizes) and sizes[-1] <= MAX_PAYLOAD else []
+
+
+def _control_text(line: bytes, *, longer: bool) -> str:
+    """Return what is shown of a line that is no message."""
+    command = line.lstrip()
+    if command[:7].upper() == b"CONNECT":
+        return f"CONNECT {_connect_text(command[7:])}"
+    text = _printable(line.rstrip()) + (_MORE if longer else "")
+    return _URL_LOGIN.sub(f"{_MASK}@", text)
+
+
+def _connect_text(fields: bytes) -> str:
+    """Return the fields of CONNECT, those masked that may be secret."""
+    try:
+        said = loads(fields)
+    except InvalidResponseError:
+        return _MASK
+    if not isinstance(said, dict):
+        return _MASK
+    shown = {name: value if name in _HARMLESS else _MASK for name, value in said.items()}
+    return _printable(dumps(shown))
+
+
+def _header_text(block: bytes) -> str:
+    """Return a header block as one line."""
+    lines = [line for line in _cut(block).split("\r\n") if line]
+    return ", ".join(_escaped(line) for line in lines)
+
+
+def _cut(data: bytes) -> str:
+    """Return the start of some bytes as text, and say whether there are more."""
+    longest = 4 * _START
+    return data[:longest].decode("utf-8", "backslashreplace") + _MORE * (len(data) > longest)
+
+
+def _payload_text(payload: bytes, *, whole: bool) -> str:
+    if whole and payload.lstrip(b" \t\r\n")[:1] in (b"{", b"["):
+        try:
+            text = payload.decode().translate(_JSON_SPACES)
+        except UnicodeDecodeError:
+            pass
+        else:
+            return text if text.isprintable() else "".join(map(_json_escape, text))
+    return _printable(payload[:_START]) + _MORE * (not whole or len(payload) > _START)
+
+
+def _printable(data: bytes) -> str:
+    return _escaped(data.decode("utf-8", "backslashreplace"))
+
+
+def _escaped(text: str) -> str:
+    """Replace what can not be printed by escapes."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+def _json_escape(character: str) -> str:
+    """Return a character as it may stand in JSON and be printed."""
+    if character.isprintable():
+        return character
+    units = character.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
