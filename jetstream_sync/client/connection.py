@@ -208,10 +208,11 @@ class Connection:
         """
         Give up the link to the server and find another one, as when the link breaks by itself.
 
-        This returns at once; the rest is done by the connection's own thread. What is buffered is
-        sent first, as far as the server takes it right now. Other servers are tried before the one
-        that is left, and the first attempt is made without a wait. While a link is being sought,
-        this ends the wait between two attempts. Any thread may call it, callbacks included.
+        What is buffered is sent first, if the server takes it within a tenth of a second; what is
+        published from then on goes to the next server. This does not wait for that: the rest is done
+        by the connection's own thread. Other servers are tried before the one that is left, and the
+        first attempt is made at once. While a link is being sought, this ends the wait between two
+        attempts. Any thread may call it, callbacks included.
 
         It is for moving to another server of a cluster, and for logging in with a login that has
         changed.

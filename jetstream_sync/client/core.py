@@ -61,6 +61,8 @@ log = logging.getLogger("jetstream_sync.connection")
 
 #: Seconds that close() gives to what is buffered, and to each thread to end.
 _CLOSE_PATIENCE = 1.0
+#: Seconds that reconnect() gives to what is buffered.
+_LETTING_GO = 0.1
 
 
 class Core:
@@ -464,8 +466,10 @@ class Core:
             link = self._link
         self._finder.hurry()
         if link is not None:
-            self.writer.send_buffered()
-            self._give_up(link, ConnectionLostError("a reconnect was asked for"))
+            try:
+                self.writer.let_go(link.stream, Deadline(_LETTING_GO))
+            finally:
+                self._give_up(link, ConnectionLostError("a reconnect was asked for"))
 
     def _next_link(self, broken: Link, error: BaseException) -> Link | None:
         """Clean up after a link, and find the next one; ``None`` when it is over."""

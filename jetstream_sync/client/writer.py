@@ -253,6 +253,24 @@ class Writer:
                 return False
         return True
 
+    def let_go(self, stream: ByteStream, deadline: Deadline) -> None:
+        """
+        Send what is buffered to a stream that is about to be shut down, and nothing more after that.
+
+        What comes later, and what does not go out in time, is kept for the next stream; a batch
+        that has begun to go out is lost, as with a stream that breaks.
+        """
+        self.drain(deadline)
+        taken: list[bool] = []
+        try:
+            # As in `_send_if_free`. Nobody is in the middle of a send while this is held.
+            taken.extend(map(self._sending.acquire, (True,), (deadline.lock_timeout(),)))
+            if self._stream is stream:
+                self._stream = None
+        finally:
+            if True in taken:
+                self._sending.release()
+
     def _flush(self, deadline: Deadline | None = None) -> None:
         """Send all that is buffered, unless somebody is at it; see `_send_all` for the deadline."""
         while self._unsent():

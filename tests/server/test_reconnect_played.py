@@ -1,0 +1,610 @@
+"""Reconnecting to servers that a test plays: what goes over the wire, and what the user is told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import pytest
+from fix_proxy import Listener, Puppet
+from fix_threads import SCALE, wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    AuthenticationExpiredError,
+    AuthorizationError,
+    Connection,
+    ConnectionClosedError,
+    ConnectionDrainingError,
+    ConnectionEvent,
+    ConnectionLostError,
+    ConnectionStatus,
+    EventKind,
+    InvalidOptionError,
+    NoServersError,
+    OutboundBufferLimitError,
+    ServerRefusedError,
+    StaleConnectionError,
+)
+
+QUICK: dict[str, Any] = {"reconnect_time_wait": 0.01, "max_reconnect_attempts": -1}
+
+
+class Diary:
+    """What a connection's callbacks were told, in order."""
+
+    def __init__(self) -> None:
+        self._notes: SimpleQueue[ConnectionEvent | Exception] = SimpleQueue()
+        note: Callable[[ConnectionEvent], None] = self._notes.put
+        self.options: dict[str, Any] = {
+            "error_cb": self._notes.put,
+            "disconnected_cb": note,
+            "reconnected_cb": note,
+            "closed_cb": note,
+            "discovered_server_cb": note,
+            "lame_duck_mode_cb": note,
+        }
+
+    def error(self) -> Exception:
+        """Return the next note, which is an error."""
+        note = self._notes.get(timeout=5 * SCALE)
+        assert isinstance(note, Exception), note
+        return note
+
+    def event(self, kind: EventKind) -> ConnectionEvent:
+        """Return the next note, which is of this kind."""
+        note = self._notes.get(timeout=5 * SCALE)
+        assert isinstance(note, ConnectionEvent), note
+        assert note.kind is kind
+        return note
+
+    def no_more(self) -> bool:
+        try:
+            note = self._notes.get_nowait()
+        except Empty:
+            return True
+        pytest.fail(f"there is {note}")
+
+
+def ended(nc: Connection) -> bool:
+    """Whether the threads of a connection have ended."""
+    wait_until(lambda: not any(thread.is_alive() for thread in nc._core._threads))
+    return True
+
+
+def free_port() -> int:
+    with Listener() as listener:
+        return listener.port
+
+
+# --- what goes over the wire ------------------------------------------------------------------
+
+
+def test_subscriptions_then_the_buffer() -> None:
+    """A new link gets the subscriptions first, with what is left of their limits, then the buffer."""
+    back, gone = threading.Event(), threading.Event()
+    with Listener() as listener:
+        nc = jetstream_sync.connect(
+            listener.url, disconnected_cb=gone.set, reconnected_cb=back.set, **QUICK
+        )
+        puppet = listener.take()
+        first, second = nc.subscribe("first"), nc.subscribe("second", queue="q")
+        second.unsubscribe(limit=5)
+        for line in (b"SUB first 1\r\n", b"SUB second q 2\r\n", b"UNSUB 2 5\r\n"):
+            assert puppet.line() == line
+        puppet.say(b"MSG second 2 1\r\nx\r\n" * 2)
+        wait_until(lambda: second.pending_msgs == 2)
+
+        served = threading.Event()
+        again: list[Puppet] = []
+
+        def late(puppet: Puppet) -> None:
+            served.wait(10 * SCALE)
+            puppet.shake_hands()
+            again.append(puppet)
+
+        listener._play = late
+        puppet.hang_up()
+        assert gone.wait(5 * SCALE)
+        nc.publish("orders", b"1")
+        nc.subscribe("third")
+        nc.publish("orders", b"2")
+        assert not back.is_set()
+        served.set()
+        assert back.wait(5 * SCALE)
+        nc.publish("orders", b"3")
+        wait_until(lambda: again)
+        lines = [again[0].line() for _ in range(11)]
+        assert lines[:3] == [b"SUB first 1\r\n", b"SUB second q 2\r\n", b"UNSUB 2 3\r\n"]
+        third = lines[3]
+        assert third.startswith(b"SUB third ")
+        one = b"PUB orders 1\r\n"
+        # A subscription that was made meanwhile comes twice, which a server takes for one.
+        assert lines[4:] == [one, b"1\r\n", third, one, b"2\r\n", one, b"3\r\n"]
+        assert first.is_valid
+        nc.close()
+
+
+def test_pings_of_the_old_link_stay_there() -> None:
+    """A flush that the old server owes an answer ends with the link; one on the new link is its own."""
+    with Listener() as listener:
+        nc = jetstream_sync.connect(listener.url, **QUICK)
+        puppet = listener.take()
+        flushed: SimpleQueue[BaseException | None] = SimpleQueue()
+
+        def flush() -> None:
+            try:
+                nc.flush(timeout=None)
+            except ConnectionLostError as error:
+                flushed.put(error)
+            else:
+                flushed.put(None)
+
+        thread = threading.Thread(target=flush)
+        thread.start()
+        assert puppet.line() == b"PING\r\n"
+        puppet.say(b"PING\r\n")
+        puppet.hang_up()
+        assert isinstance(flushed.get(timeout=5 * SCALE), ConnectionLostError)
+        thread.join()
+        again = listener.take(1)
+        wait_until(lambda: nc.is_connected)
+        thread = threading.Thread(target=flush)
+        thread.start()
+        assert again.line() == b"PING\r\n"
+        assert flushed.empty()
+        again.say(b"PONG\r\n")
+        assert flushed.get(timeout=5 * SCALE) is None
+        thread.join()
+        nc.close()
+
+
+# --- what the user is told --------------------------------------------------------------------
+
+
+def test_events_say_what_happened() -> None:
+    """Each event has the server's URL without its login, and the reason where there is one."""
+    diary = Diary()
+    with Listener() as listener:
+        url = listener.url.replace("nats://", "nats://me:secret@")
+        nc = jetstream_sync.connect(url, **diary.options, **QUICK)
+        listener.take().hang_up()
+        lost = diary.event(EventKind.DISCONNECTED)
+        assert lost.server == listener.url
+        assert isinstance(lost.error, (ConnectionLostError, OSError))
+        back = diary.event(EventKind.RECONNECTED)
+        assert back == ConnectionEvent(EventKind.RECONNECTED, listener.url)
+        nc.close()
+        over = diary.event(EventKind.CLOSED)
+        assert over == ConnectionEvent(EventKind.CLOSED, listener.url)
+        assert diary.no_more()
+
+
+def test_the_end_says_why() -> None:
+    """A connection that ends by itself says why in its last event, and the error comes before it."""
+    diary = Diary()
+    with Listener() as listener:
+        nc = jetstream_sync.connect(
+            listener.url, max_reconnect_attempts=1, reconnect_time_wait=0, **diary.options
+        )
+        listener.refuse()
+        listener.take().hang_up()
+        diary.event(EventKind.DISCONNECTED)
+        error = diary.error()
+        assert isinstance(error, NoServersError)
+        over = diary.event(EventKind.CLOSED)
+        assert isinstance(over.error, ConnectionClosedError)
+        assert over.error.__cause__ is error
+        assert over.server is None
+        assert str(nc.last_error) == str(over.error)
+        assert diary.no_more()
+        nc.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (b"User Authentication Expired", AuthenticationExpiredError),
+        (b"Authorization Violation", AuthorizationError),
+        (b"Stale Connection", StaleConnectionError),
+        (b"maximum connections exceeded", ServerRefusedError),
+        (b"Maximum Payload Violation", ServerRefusedError),
+    ],
+)
+def test_a_server_that_ends_the_link_is_asked_again(words: bytes, kind: type[Exception]) -> None:
+    """Whatever it says when it hangs up: that is reported, and another link is sought."""
+    diary = Diary()
+    with Listener() as listener:
+        nc = jetstream_sync.connect(listener.url, **diary.options, **QUICK)
+        puppet = listener.take()
+        puppet.say(b"-ERR '%b'\r\n" % words)
+        puppet.hang_up()
+        lost = diary.event(EventKind.DISCONNECTED)
+        assert isinstance(lost.error, kind)
+        assert diary.error() is lost.error
+        diary.event(EventKind.RECONNECTED)
+        assert nc.stats["errors_received"] == 1
+        assert nc.is_connected
+        nc.close()
+
+
+def test_the_login_is_asked_for_at_each_link() -> None:
+    """A token that is a function is called anew, by the thread that dials; no lock is held then."""
+    tokens = iter(["one", "two", "three"])
+    threads: list[str] = []
+    made: list[Connection] = []
+
+    def token() -> str:
+        threads.append(threading.current_thread().name)
+        for nc in made:
+            assert nc.status is ConnectionStatus.RECONNECTING
+            nc.publish("from.the.callback")
+        return next(tokens)
+
+    with Listener() as listener:
+        said: SimpleQueue[object] = SimpleQueue()
+        listener._play = lambda puppet: said.put(
+            puppet.shake_hands(auth_required=True)["auth_token"]
+        )
+        made.append(jetstream_sync.connect(listener.url, token=token, **QUICK))
+        assert said.get(timeout=5 * SCALE) == "one"
+        listener.take().hang_up()
+        assert said.get(timeout=5 * SCALE) == "two"
+        assert listener.take(1).line() == b"PUB from.the.callback 0\r\n"
+        made[0].close()
+    assert threads[0] == threading.current_thread().name
+    assert threads[1].startswith("nats-reader")
+
+
+def refusing(puppet: Puppet) -> None:
+    """Refuse a login as nats-server does."""
+    puppet.say(b"INFO {}\r\n")
+    puppet.line()
+    puppet.say(b"-ERR 'Authorization Violation'\r\n")
+    puppet.hang_up()
+
+
+def test_the_same_refusal_twice_ends_it() -> None:
+    """A server that refuses the login twice with the same words ends the connection with that error."""
+    diary = Diary()
+    with Listener() as listener:
+        nc = jetstream_sync.connect(listener.url, **diary.options, **QUICK)
+        listener._play = refusing
+        listener.take().hang_up()
+        diary.event(EventKind.DISCONNECTED)
+        for _ in range(2):
+            assert isinstance(diary.error(), AuthorizationError)
+        over = diary.event(EventKind.CLOSED)
+        assert isinstance(over.error, AuthorizationError)
+        assert isinstance(nc.last_error, AuthorizationError)
+        assert "Authorization Violation" in str(nc.last_error)
+        assert listener.clients == 3
+        with pytest.raises(AuthorizationError):
+            nc.publish("late")
+        nc.close()
+
+
+def test_refusals_may_be_ignored() -> None:
+    """With ignore_auth_error_abort it is tried until the login is good again."""
+    refused = threading.Event()
+    with Listener() as listener:
+        nc = jetstream_sync.connect(
+            listener.url, ignore_auth_error_abort=True, error_cb=lambda _: None, **QUICK
+        )
+
+        def play(puppet: Puppet) -> None:
+            if listener.clients < 6:
+                refusing(puppet)
+            else:
+                refused.set()
+                puppet.shake_hands()
+
+        listener._play = play
+        listener.take().hang_up()
+        assert refused.wait(5 * SCALE)
+        wait_until(lambda: nc.is_connected)
+        nc.close()
+
+
+def test_discovered_servers_and_lame_ducks() -> None:
+    """New servers of the cluster are told of with their URLs, a lame duck once; not what INFO said first."""
+    diary = Diary()
+    with Listener() as listener, Listener() as other:
+        here, there = (f"127.0.0.1:{each.port}" for each in (listener, other))
+        listener._play = lambda puppet: puppet.shake_hands(connect_urls=[here])
+        nc = jetstream_sync.connect(listener.url, **diary.options, **QUICK)
+        puppet = listener.take()
+        for _ in range(2):
+            puppet.say(b'INFO {"server_id":"puppet","connect_urls":["%b"]}\r\n' % there.encode())
+        found = diary.event(EventKind.DISCOVERED_SERVERS)
+        assert (found.server, found.servers) == (listener.url, (other.url,))
+        for _ in range(2):
+            puppet.say(b'INFO {"server_id":"puppet","ldm":true}\r\n')
+        lame = diary.event(EventKind.LAME_DUCK)
+        assert lame == ConnectionEvent(EventKind.LAME_DUCK, listener.url)
+        assert nc.is_connected, "a lame duck still serves"
+        puppet.hang_up()
+        diary.event(EventKind.DISCONNECTED)
+        assert diary.event(EventKind.RECONNECTED).server == other.url
+        nc.close()
+        diary.event(EventKind.CLOSED)
+        assert diary.no_more()
+
+
+def test_a_callback_that_needs_two_arguments_is_refused() -> None:
+    """Before anything is dialled."""
+    with Listener() as listener:
+        with pytest.raises(InvalidOptionError, match="reconnected_cb"):
+            jetstream_sync.connect(listener.url, reconnected_cb=lambda _, __: None)  # type: ignore[arg-type,misc]
+        assert listener.clients == 0
+
+
+@pytest.mark.parametrize("what", ["raise", "close", "reconnect", "publish", "drain"])
+def test_callbacks_may_do_anything(what: str) -> None:
+    """A reconnected_cb may raise, or use the connection, or end it; the events go on."""
+    over = threading.Event()
+    calls: list[ConnectionEvent] = []
+
+    def reconnected(event: ConnectionEvent) -> None:
+        calls.append(event)
+        if what == "raise":
+            raise ValueError(what)
+        if what == "publish":
+            nc.publish("orders", b"from the callback")
+        elif what != "reconnect" or len(calls) < 3:
+            getattr(nc, what)()
+
+    def play(puppet: Puppet) -> None:
+        puppet.shake_hands()
+        while line := puppet.line():  # until the client hangs up
+            if line == b"PING\r\n":
+                puppet.say(b"PONG\r\n")
+
+    with Listener() as listener:
+        nc = jetstream_sync.connect(
+            listener.url, reconnected_cb=reconnected, closed_cb=over.set, **QUICK
+        )
+        listener._play = play
+        listener.take().hang_up()
+        wait_until(lambda: len(calls) == (3 if what == "reconnect" else 1))
+        if what not in {"close", "drain"}:
+            wait_until(lambda: nc.is_connected)
+            assert not over.is_set()
+            nc.close()
+        assert over.wait(5 * SCALE)
+        assert ended(nc)
+
+
+# --- a reconnect that is asked for ------------------------------------------------------------
+
+
+def test_reconnect_moves_to_another_server() -> None:
+    """reconnect() leaves the link for another server, at once and with all subscriptions."""
+    diary = Diary()
+    with Listener() as first, Listener() as second:
+        nc = jetstream_sync.connect(
+            [first.url, second.url],
+            dont_randomize=True,
+            reconnect_time_wait=60,
+            **diary.options,
+        )
+        puppet = first.take()
+        nc.subscribe("orders")
+        assert puppet.line() == b"SUB orders 1\r\n"
+        nc.reconnect()
+        lost = diary.event(EventKind.DISCONNECTED)
+        assert lost.server == first.url
+        assert isinstance(lost.error, ConnectionLostError)
+        assert diary.event(EventKind.RECONNECTED).server == second.url
+        assert second.take().line() == b"SUB orders 1\r\n"
+        assert puppet.rest() == b""
+        nc.reconnect()
+        diary.event(EventKind.DISCONNECTED)
+        assert diary.event(EventKind.RECONNECTED).server == first.url
+        assert nc.stats["reconnects"] == 2
+        assert diary.no_more()
+        nc.close()
+
+
+def test_reconnect_sends_what_is_buffered_first() -> None:
+    """What was published before a reconnect() goes out on the old link or the new one, once."""
+    with Listener() as listener:
+        nc = jetstream_sync.connect(listener.url, **QUICK)
+        for number in range(100):
+            nc.publish("orders", b"%03d" % number)
+        nc.reconnect()
+        nc.publish("orders", b"end")
+        again = listener.take(1)
+        sent = listener.take().rest()
+        while not sent.endswith(b"end\r\n"):
+            sent += again.line()
+        numbers = [b"%03d" % number for number in range(100)]
+        assert sent.split(b"\r\n")[1::2] == [*numbers, b"end"]
+        nc.close()
+
+
+def test_reconnect_again_and_again() -> None:
+    """Many threads may ask for another link at any time; the connection is there in the end."""
+    with Listener() as listener:
+        nc = jetstream_sync.connect(listener.url, **QUICK)
+
+        def ask() -> None:
+            for _ in range(20):
+                nc.reconnect()
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        wait_until(lambda: nc.is_connected)
+        nc.reconnect()
+        wait_until(lambda: nc.is_connected and nc.stats["reconnects"] >= 2)
+        nc.close()
+        assert ended(nc)
+
+
+def test_reconnect_cuts_a_wait_short() -> None:
+    """While there is no link, reconnect() ends the wait between two attempts."""
+    port = free_port()
+    nc = jetstream_sync.connect(
+        f"nats://127.0.0.1:{port}",
+        retry_on_failed_connect=True,
+        reconnect_time_wait=60,
+        error_cb=lambda _: None,
+    )
+    with Listener(port=port) as listener:
+
+        def connected() -> bool:
+            nc.reconnect()
+            return nc.is_connected
+
+        wait_until(connected)
+        listener.take()
+        nc.close()
+
+
+def test_reconnect_of_what_is_over() -> None:
+    """A closed connection is not opened again, and one that drains is left alone."""
+    with Listener() as listener:
+        nc = jetstream_sync.connect(listener.url, **QUICK)
+        assert nc._core.start_draining()
+        with pytest.raises(ConnectionDrainingError):
+            nc.reconnect()
+        nc.close()
+        with pytest.raises(ConnectionClosedError):
+            nc.reconnect()
+        assert listener.clients == 1
+
+
+# --- connecting in the background -------------------------------------------------------------
+
+
+def test_retry_on_failed_connect() -> None:
+    """connect() returns without a link; what is published meanwhile arrives, and then it is told."""
+    diary = Diary()
+    port = free_port()
+    url = f"nats://127.0.0.1:{port}"
+    nc = jetstream_sync.connect(url, retry_on_failed_connect=True, **diary.options, **QUICK)
+    assert nc.status is ConnectionStatus.RECONNECTING
+    assert nc.connected_url is None
+    failure = diary.error()
+    assert isinstance(failure, NoServersError)
+    assert failure.attempts[0][0] == url
+    nc.publish("orders", b"early")
+    nc.subscribe("answers")
+    assert diary.no_more()
+    with Listener(port=port) as listener:
+        puppet = listener.take()
+        assert diary.event(EventKind.RECONNECTED) == ConnectionEvent(EventKind.RECONNECTED, url)
+        lines = [puppet.line() for _ in range(3)]
+        assert lines[0].startswith(b"SUB answers")
+        assert lines[1:] == [b"PUB orders 5\r\n", b"early\r\n"]
+        assert nc.is_connected
+        nc.close()
+        diary.event(EventKind.CLOSED)
+
+
+def test_retry_on_failed_connect_has_a_bounded_buffer() -> None:
+    """Without a first link no more than pending_size is kept either."""
+    nc = jetstream_sync.connect(
+        f"nats://127.0.0.1:{free_port()}",
+        retry_on_failed_connect=True,
+        pending_size=1000,
+        error_cb=lambda _: None,
+        **QUICK,
+    )
+    with pytest.raises(OutboundBufferLimitError):
+        for _ in range(100):
+            nc.publish("orders", b"x" * 100)
+    nc.close()
+    assert ended(nc)
+
+
+def test_retry_on_failed_connect_gives_up() -> None:
+    """After max_reconnect_attempts the connection is closed, and says why."""
+    diary = Diary()
+    nc = jetstream_sync.connect(
+        f"nats://127.0.0.1:{free_port()}",
+        retry_on_failed_connect=True,
+        reconnect_time_wait=0,
+        max_reconnect_attempts=3,
+        **diary.options,
+    )
+    for _ in range(2):  # of the first connect, and of the end
+        assert isinstance(diary.error(), NoServersError)
+    assert isinstance(diary.event(EventKind.CLOSED).error, ConnectionClosedError)
+    assert nc.is_closed
+    with pytest.raises(ConnectionClosedError):
+        nc.publish("late")
+    nc.close()
+
+
+def test_retry_on_failed_connect_is_no_excuse_for_a_wrong_login() -> None:
+    """A server that refuses the login again ends it with that error."""
+    diary = Diary()
+    with Listener(refusing) as listener:
+        nc = jetstream_sync.connect(
+            listener.url, retry_on_failed_connect=True, **diary.options, **QUICK
+        )
+        for _ in range(2):
+            assert isinstance(diary.error(), AuthorizationError)
+        assert isinstance(diary.event(EventKind.CLOSED).error, AuthorizationError)
+        assert listener.clients == 2
+        nc.close()
+
+
+def test_leaving_the_block_before_the_first_link() -> None:
+    """The end of a with block closes a connection that has no link yet, without an error."""
+    began = time.monotonic()
+    with jetstream_sync.connect(
+        f"nats://127.0.0.1:{free_port()}",
+        retry_on_failed_connect=True,
+        reconnect_time_wait=60,
+        error_cb=lambda _: None,
+    ) as nc:
+        nc.publish("orders")
+    assert nc.is_closed
+    assert time.monotonic() - began < 1 * SCALE
+    assert ended(nc)
+
+
+# --- how often ----------------------------------------------------------------------------------
+
+
+def test_a_server_that_hangs_up_at_once_is_not_asked_without_end() -> None:
+    """Links that break as soon as they are made are followed by the wait, too."""
+    with Listener() as listener:
+        listener._play = lambda puppet: (puppet.shake_hands(), puppet.hang_up())
+        nc = jetstream_sync.connect(listener.url, reconnect_time_wait=60)
+        wait_until(lambda: listener.clients == 2)
+        wait_until(lambda: nc.is_reconnecting)
+        nc.reconnect()
+        wait_until(lambda: listener.clients >= 3)
+        assert listener.clients <= 4
+        nc.close()
+        assert ended(nc)
+
+
+def test_a_delay_of_your_own() -> None:
+    """reconnect_delay_cb is asked once for each walk; what it says is taken."""
+    walks: SimpleQueue[int] = SimpleQueue()
+
+    def delay(number: int) -> float:
+        walks.put(number)
+        return 0.0 if number < 4 else 60.0
+
+    with Listener() as listener:
+        nc = jetstream_sync.connect(
+            listener.url, reconnect_delay_cb=delay, max_reconnect_attempts=-1
+        )
+        listener.refuse()
+        listener.take().hang_up()
+        assert [walks.get(timeout=5 * SCALE) for _ in range(4)] == [1, 2, 3, 4]
+        began = time.monotonic()
+        nc.close()
+        assert time.monotonic() - began < 1 * SCALE
+        assert ended(nc)

@@ -1,0 +1,140 @@
+"""How the callbacks of a connection are called."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from queue import SimpleQueue
+from unittest.mock import Mock
+
+import pytest
+
+from jetstream_sync.address import parse_servers
+from jetstream_sync.client.events import Events
+from jetstream_sync.errors import InvalidOptionError
+from jetstream_sync.events import ConnectionEvent, EventKind
+from jetstream_sync.options import ConnectionOptions
+
+NOTHING = object()
+BROKE = ConnectionEvent(EventKind.DISCONNECTED, "nats://a:1", ConnectionResetError())
+OVER = ConnectionEvent(EventKind.CLOSED)
+
+
+def told(make):
+    """What a callback that is made of a queue's put finds as its argument."""
+    got: SimpleQueue = SimpleQueue()
+    events = Events("test", options(disconnected_cb=make(got)))
+    events.tell(BROKE)
+    events.closed(OVER)
+    return got.get(timeout=5)
+
+
+def options(**callbacks):
+    return ConnectionOptions(servers=parse_servers("a"), **callbacks)
+
+
+class Listener:
+    def __init__(self, got):
+        self._got = got
+
+    def plain(self):
+        self._got.put(NOTHING)
+
+    def with_event(self, event):
+        self._got.put(event)
+
+    def __call__(self, event):
+        self._got.put(event)
+
+
+def default_of_its_own(got):
+    def callback(event=NOTHING):
+        got.put(event)
+
+    return callback
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda got: lambda: got.put(NOTHING), NOTHING),
+        (lambda got: got.put, BROKE),
+        (lambda got: lambda event, /: got.put(event), BROKE),
+        (default_of_its_own, NOTHING),
+        (lambda got: lambda *args: got.put(args), ()),
+        (lambda got: lambda event, *_: got.put(event), BROKE),
+        (lambda got: lambda event, _=1: got.put(event), BROKE),
+        (lambda got: Listener(got).plain, NOTHING),
+        (lambda got: Listener(got).with_event, BROKE),
+        (Listener, BROKE),
+        (lambda got: functools.partial(got.put, NOTHING), NOTHING),
+        (lambda got: Mock(side_effect=lambda *args: got.put(args)), ()),
+    ],
+)
+def test_who_needs_the_event_gets_it(make, expected):
+    """A callback that can be called without an argument is; one that needs one gets the event."""
+    got = told(make)
+    assert got == expected
+    assert got is expected or expected == ()
+
+
+def test_a_function_in_c_without_a_signature():
+    """It is called without an argument."""
+    called = threading.Event()
+
+    class Odd:
+        __signature__ = "none"
+
+        def __call__(self):
+            called.set()
+
+    events = Events("test", options(disconnected_cb=Odd()))
+    events.tell(BROKE)
+    assert called.wait(5)
+    events.closed(OVER)
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["disconnected_cb", "reconnected_cb", "closed_cb", "discovered_server_cb", "lame_duck_mode_cb"],
+)
+@pytest.mark.parametrize("callback", [lambda _, __: None, lambda *, _: None])
+def test_who_needs_more_is_refused(option, callback):
+    """When connecting, and the error names the option."""
+    with pytest.raises(InvalidOptionError) as caught:
+        Events("test", options(**{option: callback}))
+    assert caught.value.option == option
+
+
+def test_each_kind_has_its_callback():
+    """And the end is told of last, and once."""
+    got: SimpleQueue = SimpleQueue()
+    events = Events(
+        "test",
+        options(
+            disconnected_cb=lambda event: got.put(("disconnected", event.kind)),
+            reconnected_cb=lambda event: got.put(("reconnected", event.kind)),
+            closed_cb=lambda event: got.put(("closed", event.kind)),
+            discovered_server_cb=lambda event: got.put(("discovered", event.kind)),
+            lame_duck_mode_cb=lambda event: got.put(("lame duck", event.kind)),
+            error_cb=lambda error: got.put(("error", error)),
+        ),
+    )
+    mistake = ValueError()
+    events.error(mistake)
+    for kind in EventKind:
+        if kind is not EventKind.CLOSED:
+            events.tell(ConnectionEvent(kind))
+    events.closed(OVER)
+    events.closed(OVER)
+    events.error(mistake)
+    assert events._thread is not None
+    events._thread.join(5)
+    assert [got.get() for _ in range(got.qsize())] == [
+        ("error", mistake),
+        ("disconnected", EventKind.DISCONNECTED),
+        ("reconnected", EventKind.RECONNECTED),
+        ("discovered", EventKind.DISCOVERED_SERVERS),
+        ("lame duck", EventKind.LAME_DUCK),
+        ("closed", EventKind.CLOSED),
+    ]

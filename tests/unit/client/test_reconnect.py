@@ -1,0 +1,499 @@
+"""Finding a link: who is tried when, how long the waits are, and when it is over."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from jetstream_sync.address import parse_servers
+from jetstream_sync.client import reconnect
+from jetstream_sync.client.reconnect import LinkFinder
+from jetstream_sync.errors import (
+    AuthenticationExpiredError,
+    AuthorizationError,
+    CertificateError,
+    ConnectionLostError,
+    CredentialsError,
+    InvalidOptionError,
+    NoServersError,
+    ProtocolError,
+)
+from jetstream_sync.events import ConnectionEvent, EventKind
+from jetstream_sync.options import ConnectionOptions
+from jetstream_sync.protocol.session import ServerInfo
+
+A, B, C = parse_servers("nats://a:1,nats://b:1,nats://c:1")
+DOWN = ConnectionRefusedError(111, "refused")
+BROKEN = ConnectionLostError("it broke")
+
+
+class World:
+    """Servers that answer as a test says, a clock that stands still, and a user who takes notes."""
+
+    def __init__(self, monkeypatch, servers=(A,), **options):
+        self.asked = []
+        self.answers = {}  # host -> errors, the last one for ever; None: a link
+        self.waits = []
+        self.reports = []
+        self.events = []
+        self.now = 1000.0
+        self.during_wait = lambda: None
+        options.setdefault("dont_randomize", True)
+        monkeypatch.setattr(reconnect, "monotonic", lambda: self.now)
+        self.finder = LinkFinder(
+            ConnectionOptions(servers=servers, **options),
+            SimpleNamespace(open=self.open),
+            SimpleNamespace(error=self.reports.append, tell=self.events.append),
+        )
+        monkeypatch.setattr(self.finder._hurry, "wait", self.wait)
+
+    def open(self, address):
+        self.asked.append(address.host)
+        answers = self.answers.get(address.host, [None])
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if answer is not None:
+            raise answer
+        return SimpleNamespace(address=address)
+
+    def wait(self, seconds):
+        self.waits.append(seconds)
+        assert len(self.waits) < 1000, "it goes on for ever"
+        self.during_wait()
+
+    def again(self, lost=A, cause=BROKEN):
+        return self.finder.again(lost, cause)
+
+
+@pytest.fixture
+def world(monkeypatch):
+    return lambda *args, **options: World(monkeypatch, *args, **options)
+
+
+# --- who is tried -----------------------------------------------------------------------------
+
+
+def test_the_first_walk_begins_at_once(world):
+    """Without a wait, and a server that accepts is taken."""
+    it = world()
+    assert it.again().address is A
+    assert it.waits == []
+
+
+def test_the_lost_server_is_tried_last(world):
+    """The others come first, and there is no wait before it."""
+    it = world((A, B, C))
+    it.answers = {"b": [DOWN], "c": [DOWN]}
+    assert it.again(A).address is A
+    assert it.asked == ["b", "c", "a"]
+    assert it.waits == []
+
+
+def test_there_is_one_wait_for_each_walk(world):
+    """However many servers there are."""
+    it = world((A, B, C), reconnect_time_wait=5.0, reconnect_jitter=0)
+    it.answers = {"a": [DOWN, DOWN, DOWN, None], "b": [DOWN], "c": [DOWN]}
+    assert it.again(A).address is A
+    assert it.asked == ["b", "c", "a"] * 4
+    assert it.waits == [5.0] * 3
+
+
+def test_attempts_count_for_each_server(world):
+    """When all have failed so often, the error names each with its last reason."""
+    it = world((A, B), max_reconnect_attempts=3)
+    it.answers = {"a": [DOWN], "b": [OSError(113, "no route")]}
+    with pytest.raises(NoServersError) as caught:
+        it.again(A)
+    assert sorted(it.asked) == ["a"] * 3 + ["b"] * 3
+    assert len(it.waits) == 2
+    assert sorted(caught.value.attempts) == [("nats://a:1", "refused"), ("nats://b:1", "no route")]
+
+
+def test_one_reason_for_all_is_the_error(world):
+    """Where every server failed in one way that has a class, the error is of that class."""
+    it = world(max_reconnect_attempts=2)
+    it.answers = {"a": [ProtocolError("no NATS", b"SSH")]}
+    with pytest.raises(ProtocolError, match="a:1"):
+        it.again()
+
+
+def test_zero_attempts(world):
+    """The lost server is not asked again, and without another one it is over at once."""
+    it = world(max_reconnect_attempts=0)
+    with pytest.raises(NoServersError):
+        it.again()
+    assert it.asked == []
+
+
+def test_a_success_starts_the_count_anew(world):
+    """Failures count in a row."""
+    it = world(max_reconnect_attempts=3)
+    for _ in range(5):
+        it.now += 100
+        it.answers = {"a": [DOWN, DOWN, None]}
+        assert it.again() is not None
+
+
+def test_nobody_to_reconnect_to_yet(world):
+    """Where the first connect failed, there is no lost server, and the walk begins at once."""
+    it = world((A, B))
+    it.answers = {"a": [DOWN]}
+    with pytest.raises(NoServersError):
+        it.answers["b"] = [DOWN]
+        it.finder.first()
+    it.answers["b"] = [None]
+    it.asked.clear()
+    assert it.finder.again(None, DOWN).address is B
+    assert it.asked == ["a", "b"]
+    assert it.waits == []
+
+
+def test_stop_ends_it(world):
+    """Between two attempts, and in a wait."""
+    it = world()
+    it.answers = {"a": [DOWN]}
+    it.during_wait = it.finder.stop
+    assert it.again() is None
+    assert it.finder.stopped(0)
+    assert len(it.waits) == 1
+    assert it.again() is None
+    assert len(it.asked) == 1
+
+
+# --- how long the waits are -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("servers", "options", "least", "most"),
+    [
+        ("nats://a", {}, 2.0, 2.1),
+        ("tls://a", {}, 2.0, 3.0),
+        ("nats://a,tls://b", {}, 2.0, 3.0),
+        ("nats://a", {"tls": True}, 2.0, 3.0),
+        ("tls://a", {"reconnect_jitter": 0.5}, 2.0, 2.5),
+        ("nats://a", {"reconnect_time_wait": 7, "reconnect_jitter": 3}, 7.0, 10.0),
+        ("nats://a", {"reconnect_time_wait": 7, "reconnect_jitter": 0}, 7.0, 7.0),
+        ("nats://a", {"reconnect_time_wait": 0}, 0.001, 0.02),
+        ("nats://a", {"reconnect_time_wait": 0, "reconnect_jitter": 5}, 0.001, 0.02),
+    ],
+)
+def test_a_wait_is_spread_by_chance(world, servers, options, least, most):
+    """By a tenth of a second, with TLS by one; without a wait there is next to none."""
+    it = world(parse_servers(servers), max_reconnect_attempts=200, **options)
+    it.answers = {"a": [DOWN], "b": [DOWN]}
+    with pytest.raises(NoServersError):
+        it.again(it.finder._pool.addresses()[0])
+    assert len(it.waits) == 199
+    assert least <= min(it.waits)
+    assert max(it.waits) <= most
+    if most > least > 1:
+        assert max(it.waits) - min(it.waits) > (most - least) / 2
+
+
+def test_a_function_says_how_long(world):
+    """It gets the number of walks since the link broke, and there is no jitter."""
+    walks = []
+
+    def delay(number):
+        walks.append(number)
+        return timedelta(seconds=number) if number % 2 else number
+
+    it = world((A, B), reconnect_delay_cb=delay, max_reconnect_attempts=5)
+    it.answers = {"a": [DOWN], "b": [DOWN]}
+    with pytest.raises(NoServersError):
+        it.again()
+    assert walks == [1, 2, 3, 4]
+    assert it.waits == [1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("nonsense", [None, "soon", float("nan"), True])
+def test_a_function_that_says_nonsense(world, nonsense):
+    """It is reported, and the usual wait is taken."""
+    it = world(
+        reconnect_delay_cb=lambda _: nonsense,
+        reconnect_time_wait=7,
+        reconnect_jitter=0,
+        max_reconnect_attempts=2,
+    )
+    it.answers = {"a": [DOWN]}
+    with pytest.raises(NoServersError):
+        it.again()
+    assert it.waits == [7.0]
+    assert [type(error) for error in it.reports] == [InvalidOptionError]
+
+
+@pytest.mark.parametrize(("said", "taken"), [(-5, 0.01), (0, 0.01), (float("inf"), 9e9)])
+def test_a_function_that_exaggerates(world, said, taken):
+    """No walk follows the last one at once, and no wait is longer than the system can count."""
+    it = world(reconnect_delay_cb=lambda _: said, max_reconnect_attempts=2)
+    it.answers = {"a": [DOWN]}
+    with pytest.raises(NoServersError):
+        it.again()
+    assert it.waits == [taken]
+    assert it.reports == []
+
+
+def test_a_function_that_raises(world, caplog):
+    """What it raises is reported, and the usual wait is taken."""
+    caplog.set_level(logging.CRITICAL)
+    mistake = ZeroDivisionError("mine")
+
+    def delay(_):
+        raise mistake
+
+    it = world(reconnect_delay_cb=delay, reconnect_time_wait=7, max_reconnect_attempts=2)
+    it.answers = {"a": [DOWN]}
+    with pytest.raises(NoServersError):
+        it.again()
+    assert it.reports == [mistake]
+    assert 7 <= it.waits[0] <= 7.1
+
+
+def test_who_is_in_a_hurry_does_not_wait(world):
+    """`hurry()` ends the wait, or the next one when none is under way; and only that."""
+    it = world()
+    it.answers = {"a": [DOWN, DOWN, None]}
+    it.finder.hurry()
+    assert it.again() is not None
+    assert len(it.waits) == 2
+    assert not it.finder._hurry.is_set()
+
+
+def test_hurry_ends_a_wait(monkeypatch, world):
+    """A wait of a minute is over when somebody is in a hurry."""
+    it = world(reconnect_time_wait=60)
+    monkeypatch.undo()
+    it.answers = {"a": [DOWN, None]}
+    asked = it.open
+
+    def hurrying(address):
+        it.finder.hurry()  # as another thread does just before the wait
+        return asked(address)
+
+    it.finder._dialer.open = hurrying
+    assert it.again() is not None
+
+
+# --- links that break at once -----------------------------------------------------------------
+
+
+def test_links_that_break_at_once_are_waited_after(world):
+    """A server that hangs up as soon as it accepts is asked at once one time, then with the wait."""
+    it = world(reconnect_time_wait=5, reconnect_jitter=0)
+    it.finder.first()
+    for _ in range(4):
+        it.now += 0.1
+        assert it.again() is not None
+    assert it.waits == [5.0] * 3
+    it.now += 10  # a link that lasted
+    assert it.again() is not None
+    assert len(it.waits) == 3
+
+
+def test_other_servers_are_asked_before_that_wait(world):
+    """As many links in a row as there are servers may break at once."""
+    it = world((A, B, C), reconnect_time_wait=5, reconnect_jitter=0)
+    current = it.finder.first().address
+    for _ in range(3):
+        current = it.again(current).address
+    assert it.asked == ["a", "b", "c", "a"]
+    assert it.waits == []
+    it.again(current)
+    assert it.waits == [5.0]
+
+
+def test_a_forced_reconnect_is_no_such_break(world):
+    """Who asks for another link again and again gets one each time without a wait."""
+    it = world()
+    it.finder.first()
+    for _ in range(10):
+        it.finder.hurry()
+        assert it.again() is not None
+    assert it.waits == []
+
+
+# --- logins -----------------------------------------------------------------------------------
+
+
+def refusal(text="Authorization Violation"):
+    return AuthorizationError(text)
+
+
+def test_the_same_refusal_twice_is_the_end(world):
+    """A server that refuses the login twice with the same words would do so again."""
+    it = world()
+    it.answers = {"a": [refusal()]}
+    with pytest.raises(AuthorizationError, match="a:1: Authorization Violation"):
+        it.again()
+    assert it.asked == ["a", "a"]
+
+
+def test_down_in_between_does_not_matter(world):
+    """The server may be gone between its two refusals."""
+    it = world()
+    it.answers = {"a": [refusal(), DOWN, refusal()]}
+    with pytest.raises(AuthorizationError):
+        it.again()
+    assert it.asked == ["a"] * 3
+
+
+def test_another_refusal_is_not_the_same(world):
+    """A login that has run out may be refused with other words next, and be good after that."""
+    it = world()
+    it.answers = {"a": [refusal(), refusal("Authentication Timeout"), refusal(), None]}
+    assert it.again(A, AuthenticationExpiredError("User Authentication Expired")) is not None
+
+
+def test_another_server_is_not_the_same(world):
+    """Each server may refuse once."""
+    it = world((A, B, C))
+    it.answers = {"b": [refusal()], "c": [refusal()], "a": [DOWN, refusal(), None]}
+    with pytest.raises(AuthorizationError, match="b:1"):
+        it.again()
+    assert it.asked == ["b", "c", "a", "b"]
+
+
+def test_how_the_link_ended_counts(world):
+    """A link that the server ended with the words of its next refusal has been the first time."""
+    it = world()
+    it.answers = {"a": [refusal("Revoked")]}
+    with pytest.raises(AuthorizationError):
+        it.again(A, AuthorizationError("Revoked"))
+    assert it.asked == ["a"]
+
+
+def test_the_first_connect_counts(world):
+    """With retry_on_failed_connect the refusal of the first connect has been the first time."""
+    it = world()
+    it.answers = {"a": [refusal()]}
+    with pytest.raises(AuthorizationError):
+        it.finder.first()
+    with pytest.raises(AuthorizationError):
+        it.finder.again(None, refusal())
+    assert it.asked == ["a", "a"]
+
+
+def test_a_login_that_was_good_may_be_refused_again(world):
+    """After a success the count of refusals begins anew."""
+    it = world()
+    for _ in range(5):
+        it.now += 100
+        it.answers = {"a": [refusal(), None]}
+        assert it.again() is not None
+
+
+def test_refusals_may_be_ignored(world):
+    """With ignore_auth_error_abort a refusal is a failure like any other."""
+    it = world(ignore_auth_error_abort=True, max_reconnect_attempts=5)
+    it.answers = {"a": [refusal()]}
+    with pytest.raises(AuthorizationError):
+        it.again()
+    assert it.asked == ["a"] * 5
+
+
+# --- what the user is told --------------------------------------------------------------------
+
+
+def test_a_failure_is_reported_until_it_repeats(world):
+    """What is more than a server that is down is reported, once as long as it is the same."""
+    it = world(max_reconnect_attempts=6)
+    bad, worse = CertificateError("expired"), CertificateError("of somebody else")
+    it.answers = {"a": [bad, bad, worse, worse, DOWN]}
+    with pytest.raises(NoServersError):
+        it.again()
+    assert it.reports == [bad, worse]
+
+
+@pytest.mark.parametrize(
+    "failure", [DOWN, TimeoutError("late"), ConnectionLostError("hung up"), OSError(113, "no way")]
+)
+def test_a_server_that_is_down_is_not_reported(world, failure):
+    """Reconnecting is there for that."""
+    it = world(max_reconnect_attempts=2)
+    it.answers = {"a": [failure]}
+    with pytest.raises((NoServersError, ConnectionLostError)):
+        it.again()
+    assert it.reports == []
+
+
+def test_no_login_is_an_error_at_once(world):
+    """Where no login can be made of the options, the first connect asks no other server."""
+    it = world((A, B))
+    it.answers = {"a": [CredentialsError("token", "...", "it raised")]}
+    with pytest.raises(CredentialsError):
+        it.finder.first()
+    assert it.asked == ["a"]
+
+
+def test_no_login_while_reconnecting_is_tried_again(world):
+    """It is reported; the file or the function may be right again next time."""
+    it = world()
+    failure = CredentialsError("token", "...", "it raised")
+    it.answers = {"a": [failure, failure, None]}
+    assert it.again() is not None
+    assert it.reports == [failure]
+
+
+def info(*urls, **fields):
+    return ServerInfo.from_fields({"connect_urls": list(urls), "server_id": "S1", **fields})
+
+
+def test_new_servers_are_told_of(world):
+    """Not those of the first INFO; each once; and they are tried."""
+    it = world()
+    it.finder.informed(info("a:1", "b:1"), A)
+    assert it.events == []
+    it.finder.informed(info("a:1", "b:1", "c:1"), A)
+    it.finder.informed(info("a:1", "b:1", "c:1"), A)
+    it.finder.informed(info("a:1"), A)
+    it.finder.informed(info("a:1", "b:1", "c:1"), A)
+    assert it.events == [
+        ConnectionEvent(EventKind.DISCOVERED_SERVERS, "nats://a:1", servers=("nats://c:1",))
+    ]
+    it.answers = {"b": [DOWN], "c": [DOWN]}
+    it.again()
+    assert sorted(it.asked) == ["a", "b", "c"]
+
+
+def test_discoveries_may_be_ignored(world):
+    """With ignore_discovered_servers only those that were named are tried."""
+    it = world(ignore_discovered_servers=True)
+    it.finder.informed(info("a:1", "b:1"), A)
+    it.finder.informed(info("a:1", "c:1"), A)
+    assert it.events == []
+    it.answers = {"a": [DOWN, None]}
+    it.again()
+    assert it.asked == ["a", "a"]
+
+
+def test_websockets_find_websockets(world):
+    """A WebSocket takes the list for WebSockets, where there are two; others never do."""
+    [ws] = parse_servers("ws://a:8080")
+    both = info("b:1", ws_connect_urls=["c:8080"])
+    it = world((ws,))
+    it.finder.informed(both, ws)
+    assert [each.url for each in it.finder._pool.addresses()] == ["ws://a:8080", "ws://c:8080"]
+    it = world((ws,))
+    it.finder.informed(info("c:8080"), ws)
+    assert [each.url for each in it.finder._pool.addresses()] == ["ws://a:8080", "ws://c:8080"]
+    it = world()
+    it.finder.informed(both, A)
+    assert [each.url for each in it.finder._pool.addresses()] == ["nats://a:1", "nats://b:1"]
+
+
+def test_a_lame_duck_is_told_of_once(world):
+    """Once for each server, after the first INFO; its list counts like any other."""
+    it = world()
+    it.finder.informed(info(ldm=True, server_id="S0"), A)
+    assert it.events == []
+    for _ in range(2):
+        it.finder.informed(info("b:1", ldm=True), A)
+    it.finder.informed(info("b:1", ldm=True, server_id="S2"), B)
+    assert [event.kind for event in it.events] == [
+        EventKind.DISCOVERED_SERVERS,
+        EventKind.LAME_DUCK,
+        EventKind.LAME_DUCK,
+    ]
+    assert [event.server for event in it.events] == ["nats://a:1", "nats://a:1", "nats://b:1"]
