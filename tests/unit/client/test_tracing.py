@@ -1,0 +1,238 @@
+"""What goes over a stream reaches the callback: in order, bounded, and on a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+from fix_ctrl_c import interrupted
+from fix_threads import wait_until
+
+from jetstream_sync.client import tracing
+from jetstream_sync.client.tracing import Tracer
+from jetstream_sync.net.memory import MemoryStream
+
+
+class Callback:
+    """Remembers lines, and stands still while the gate is shut."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.threads: set[str] = set()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def __call__(self, line: str) -> None:
+        assert self.gate.wait(10)
+        self.threads.add(threading.current_thread().name)
+        self.lines.append(line)
+
+
+@pytest.fixture
+def callback() -> Callback:
+    return Callback()
+
+
+@pytest.fixture
+def tracer(callback: Callback) -> Iterator[Tracer]:
+    tracer = Tracer("test", callback)
+    yield tracer
+    callback.gate.set()
+    tracer.close(5)
+    wait_until(lambda: not [t for t in threading.enumerate() if t.name == "nats-trace-test"])
+
+
+class Counting(MemoryStream):
+    """A stream where sending and counting is one step for a Ctrl-C, as the contract says."""
+
+    def send(self, data: memoryview, sent: list[int]) -> None:
+        sent.append(len(data))
+
+
+class Choosy(MemoryStream):
+    """A stream that takes so many bytes at a time; 0: none now, an error: the link broke."""
+
+    def __init__(self, *takes: int | OSError) -> None:
+        super().__init__([])
+        self.takes = list(takes)
+
+    def send(self, data: memoryview, sent: list[int]) -> None:
+        take = self.takes.pop(0)
+        if isinstance(take, OSError):
+            raise take
+        if not take:
+            raise BlockingIOError
+        super().send(data[:take], sent)
+
+
+def test_lines_come_in_the_order_of_the_bytes(callback: Callback, tracer: Tracer) -> None:
+    """Both directions are told by one thread, one line after the other, until the end."""
+    stream = tracer.wrap(MemoryStream([b"INFO {}\r\nPI", b"NG\r\n", b""]))
+    assert stream.receive() == b"INFO {}\r\nPI"
+    sent: list[int] = []
+    stream.send(memoryview(b"SUB a 1\r\n"), sent)
+    assert sent == [9]
+    assert stream.receive() == b"NG\r\n"
+    assert stream.receive() == b""
+    stream.send(memoryview(b"PONG\r\n"), sent)
+    assert sent == [9, 6]
+    tracer.close(5)
+    assert callback.lines == ["< INFO {}", "> SUB a 1", "< PING", "> PONG"]
+    assert callback.threads == {"nats-trace-test"}
+
+
+def test_only_what_was_sent_is_traced(callback: Callback, tracer: Tracer) -> None:
+    """A full socket and a broken link take nothing, and half a command is no line yet."""
+    broken = ConnectionResetError("gone")
+    stream = tracer.wrap(Choosy(0, 3, 0, 8, broken))
+    data = memoryview(b"PING\r\nSUB a 1\r\n")
+    sent: list[int] = []
+    with pytest.raises(BlockingIOError):
+        stream.send(data, sent)
+    stream.send(data, sent)
+    with pytest.raises(BlockingIOError):
+        stream.send(data[3:], sent)
+    stream.send(data[3:], sent)
+    with pytest.raises(ConnectionResetError):
+        stream.send(data[11:], sent)
+    assert sent == [3, 8]
+    tracer.close(5)
+    assert callback.lines == ["> PING"]
+
+
+def test_a_command_stands_before_its_answer(callback: Callback, tracer: Tracer) -> None:
+    """What another thread receives while bytes are on their way out comes after them."""
+    pair = tracer.wrap(MemoryStream([b"PONG\r\n"]))
+
+    class Quick(MemoryStream):
+        """The answer is there before `send` has returned."""
+
+        def send(self, data: memoryview, sent: list[int]) -> None:
+            super().send(data, sent)
+            reader = threading.Thread(target=pair.receive)
+            reader.start()
+            reader.join()
+
+    tracer.wrap(Quick([])).send(memoryview(b"PING\r\n"), [])
+    tracer.close(5)
+    assert callback.lines == ["> PING", "< PONG"]
+
+
+def test_a_slow_callback_costs_lines_and_is_told_how_many(
+    callback: Callback, tracer: Tracer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue is bounded; every line is told or counted, and the count stands where they were."""
+    monkeypatch.setattr(tracing, "_MOST_BYTES", 20_000)
+    stream = tracer.wrap(
+        MemoryStream([b"MSG a 1 %d\r\n%b\r\n" % (n, b"x" * n) for n in range(900)])
+    )
+    callback.gate.clear()
+    for _ in range(450):
+        stream.receive()
+        stream.send(memoryview(b"PING\r\n"), [])
+    assert tracer._bytes < 21_000
+    assert len(tracer._places) < 400
+    callback.gate.set()
+    wait_until(lambda: not len(tracer._places) and tracer._bytes == 0)
+    for _ in range(3):
+        stream.receive()
+    tracer.close(5)
+    notes = [line for line in callback.lines if line.startswith("! ")]
+    (note,) = notes
+    text, _, count = note.rpartition(": ")
+    assert text == "! lines dropped, since trace_cb is slow"
+    told = [line for line in callback.lines if line != note]
+    assert len(told) + int(count) == 903
+    assert told[:4] == ["< MSG a 1 0", "> PING", "< MSG a 1 1 | x", "> PING"]
+    assert callback.lines.index(note) == len(callback.lines) - 4
+    assert [line.split()[4] for line in callback.lines[-3:]] == ["450", "451", "452"]
+
+
+def test_the_number_of_places_is_bounded(
+    callback: Callback, tracer: Tracer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls that add no line, or whose lines are dropped, do not add up while the callback stands still."""
+    monkeypatch.setattr(tracing, "_MOST_PLACES", 10)
+    stream = tracer.wrap(MemoryStream([b"PING\r\n"] * 1000))
+    callback.gate.clear()
+    for _ in range(1000):
+        stream.receive()
+        stream.send(memoryview(b"P"), [])
+    assert len(tracer._places) < 15
+
+
+def test_a_callback_that_raises_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Tracing goes on, and the log is not flooded."""
+    lines: list[str] = []
+
+    def callback(line: str) -> None:
+        lines.append(line)
+        raise ZeroDivisionError(line)
+
+    tracer = Tracer("test", callback)
+    with caplog.at_level(logging.DEBUG, "jetstream_sync"):
+        tracer.wrap(MemoryStream([b"PING\r\n" * 5])).receive()
+        tracer.close(5)
+    assert lines == ["< PING"] * 5
+    (record,) = caplog.records
+    assert record.name == "jetstream_sync.trace"
+    assert record.exc_info is not None
+    assert record.exc_info[0] is ZeroDivisionError
+
+
+def test_closing_hands_over_what_is_queued_and_takes_no_more(
+    callback: Callback, tracer: Tracer
+) -> None:
+    """The thread ends after the last line; a later line goes nowhere."""
+    stream = tracer.wrap(MemoryStream([b"PING\r\n" * 100, b"PONG\r\n"]))
+    callback.gate.clear()
+    stream.receive()
+    tracer.close()
+    assert callback.lines == []
+    callback.gate.set()
+    tracer.close(5)
+    assert callback.lines == ["< PING"] * 100
+    stream.receive()
+    assert callback.lines == ["< PING"] * 100
+
+
+def test_the_callback_may_close() -> None:
+    """Closing from the callback does not wait for the callback."""
+    closed = threading.Event()
+
+    def close(_: str) -> None:
+        tracer.close(60)
+        closed.set()
+
+    tracer = Tracer("test", close)
+    tracer.wrap(MemoryStream([b"PING\r\n"])).receive()
+    assert closed.wait(5)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every opcode is traced")
+def test_a_ctrl_c_loses_no_byte_of_the_trace(
+    callback: Callback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it strikes, the counts are right, and the trace tells each byte that went out once."""
+    monkeypatch.setattr(tracing, "_PATIENCE", 0.05)
+    command = b"PUB a 5\r\nhello\r\n"
+    moment = 0
+    struck = True
+    while struck:
+        moment += 1
+        tracer = Tracer("test", callback)
+        plain = Counting([])
+        stream = tracer.wrap(plain)
+        sent: list[int] = []
+        struck = interrupted(lambda: stream.send(memoryview(command)[sum(sent) :], sent), moment)  # noqa: B023
+        rest = memoryview(command)[sum(sent) :]
+        if rest:
+            stream.send(rest, sent)
+        stream.send(memoryview(b"PING\r\n"), [])
+        tracer.close(5)
+        assert callback.lines == ["> PUB a 5 | hello", "> PING"], moment
+        callback.lines.clear()
+    assert moment > 20

@@ -1,0 +1,236 @@
+"""Bytes become lines to be read: whole, harmless, and whatever they are."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetstream_sync.protocol import commands
+from jetstream_sync.protocol.trace import RECEIVED, SENT, LineCutter
+
+
+def lines_of(data: bytes, mark: str = SENT) -> list[str]:
+    return LineCutter(mark).feed(data)
+
+
+# --- what a line shows --------------------------------------------------------------------------
+
+
+def test_commands_without_a_payload_are_shown_as_they_are() -> None:
+    """A line is the mark and the command, without its line end."""
+    assert lines_of(b"PING\r\nSUB a.* q 3\r\nUNSUB 3 10\r\n") == [
+        "> PING",
+        "> SUB a.* q 3",
+        "> UNSUB 3 10",
+    ]
+    assert lines_of(b"PONG\r\n+OK\r\n-ERR 'Slow Consumer'\r\n", RECEIVED) == [
+        "< PONG",
+        "< +OK",
+        "< -ERR 'Slow Consumer'",
+    ]
+
+
+def test_a_message_is_one_line_with_its_payload() -> None:
+    """Payload and headers stand behind the command."""
+    assert lines_of(b"PUB a 5\r\nhello\r\nPUB a b 0\r\n\r\n") == [
+        "> PUB a 5 | hello",
+        "> PUB a b 0",
+    ]
+    block = b"NATS/1.0\r\nA: 1\r\nB: 2\r\n\r\n"
+    assert lines_of(b"HPUB a %d %d\r\n%bhello\r\n" % (len(block), len(block) + 5, block)) == [
+        f"> HPUB a {len(block)} {len(block) + 5} | NATS/1.0, A: 1, B: 2 | hello"
+    ]
+    status = b"NATS/1.0 404 No Messages\r\n\r\n"
+    assert lines_of(b"HMSG x 1 28 28\r\n%b\r\n" % status, RECEIVED) == [
+        "< HMSG x 1 28 28 | NATS/1.0 404 No Messages"
+    ]
+
+
+def test_what_this_client_says_is_understood() -> None:
+    """Each command of `commands` is one line that names its verb."""
+    said = [
+        commands.connect({"verbose": False}),
+        commands.PING,
+        commands.PONG,
+        commands.publish(b"a.b", b"r", b"PUB x 9\r\n"),
+        commands.publish_with_headers(b"a.b", b"", b"NATS/1.0\r\nA: 1\r\n\r\n", b"\r\n\r\n"),
+        commands.subscribe("a", "q", 7),
+        commands.unsubscribe(7, 2),
+    ]
+    lines = lines_of(b"".join(said))
+    assert [line.split()[1] for line in lines] == [command.split()[0].decode() for command in said]
+
+
+def test_a_payload_is_not_taken_for_lines() -> None:
+    """Commands in a payload are part of it."""
+    payload = b'PING\r\nCONNECT {"pass":"x"}\r\nMSG a 1 100\r\n'
+    lines = lines_of(b"MSG a 1 %d\r\n%b\r\nPING\r\n" % (len(payload), payload), RECEIVED)
+    assert len(lines) == 2
+    assert lines[0].startswith(f"< MSG a 1 {len(payload)} | PING\\r\\n")
+    assert lines[1] == "< PING"
+
+
+def test_json_is_shown_whole_and_stays_json() -> None:
+    """JSON up to a limit can be read back from the line, even when it was written over many lines."""
+    value = {"name": "ORDERS", "text": "\u00a0\u202e\U000e0001 é", "list": list(range(2000))}
+    for payload in (json.dumps(value), json.dumps(value, indent=2, ensure_ascii=False)):
+        data = payload.encode()
+        assert len(data) > 10_000
+        (line,) = lines_of(b"MSG a 1 %d\r\n%b\r\n" % (len(data), data))
+        head, _, shown = line.partition(" | ")
+        assert head == f"> MSG a 1 {len(data)}"
+        assert json.loads(shown) == value
+        assert line.isprintable()
+
+
+def test_long_payloads_are_shown_with_their_start() -> None:
+    """What is not JSON, or too long, ends with dots; the command has the size."""
+    (line,) = lines_of(b"PUB a 1000000\r\n" + b"abcdefghij" * 100_000 + b"\r\n")
+    assert line.startswith("> PUB a 1000000 | abcdefghijabc")
+    assert line.endswith("...")
+    assert len(line) < 500
+    data = json.dumps(list(range(100_000))).encode()
+    (line,) = lines_of(b"PUB a %d\r\n%b\r\n" % (len(data), data))
+    assert line.endswith("...")
+    assert len(line) < 500
+
+
+@pytest.mark.parametrize(
+    ("payload", "shown"),
+    [
+        (b"\x00\xff", "\\x00\\xff"),
+        (b"\x1b[2Jclear", "\\x1b[2Jclear"),
+        ("grün €".encode(), "grün €"),
+        (b"{\xff}", "{\\xff}"),
+        (b"a\nb\tc", "a\\nb\\tc"),
+        ("\u202eabc".encode(), "\\u202eabc"),
+    ],
+)
+def test_what_can_not_be_printed_is_escaped(payload: bytes, shown: str) -> None:
+    """A line is one line, and moves no cursor."""
+    assert lines_of(b"PUB a %d\r\n%b\r\n" % (len(payload), payload)) == [
+        f"> PUB a {len(payload)} | {shown}"
+    ]
+
+
+# --- secrets ------------------------------------------------------------------------------------
+
+
+SECRETS = {
+    "pass": "s3cret-pass",
+    "auth_token": "s3cret-token",
+    "jwt": "s3cret-jwt",
+    "sig": "s3cret-sig",
+    "new_kind_of_key": "s3cret-new",
+}
+
+
+def test_secrets_of_connect_are_masked() -> None:
+    """The login's user and public key are shown; what is secret, or not known to be harmless, is not."""
+    fields = {"user": "alice", "nkey": "UABC", "name": "orders", "verbose": False, **SECRETS}
+    (line,) = lines_of(commands.connect(fields))
+    assert "s3cret" not in line
+    verb, _, shown = line.partition(" {")
+    assert verb == "> CONNECT"
+    assert json.loads("{" + shown) == {**fields, **dict.fromkeys(SECRETS, "***")}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'CONNECT {"pass":"s3cret"\r\n',
+        b'CONNECT ["s3cret"]\r\n',
+        b'CONNECT "s3cret"\r\n',
+        b'connect\t{"pass":"s3cret"}\r\n',
+        b'  CONNECT{"pass":"s3cret"}\r\n',
+        b'CONNECT {"jwt":"' + b"s3cret" * 100_000 + b'"}\r\n',
+        b'CONNECT {"user":{"pass":"\xff s3cret"}}\r\n',
+    ],
+)
+def test_a_connect_that_makes_no_sense_shows_nothing(data: bytes) -> None:
+    """Where the fields can not be told apart, none is shown."""
+    (line,) = lines_of(data)
+    assert "s3cret" not in line
+    assert line.startswith("> CONNECT ")
+
+
+def test_logins_in_urls_are_masked() -> None:
+    """A URL that a server repeats, in INFO or in an error, is shown without its login."""
+    lines = lines_of(
+        b'INFO {"nonce":"abc","connect_urls":["nats://bob:s3cret@h:1","tls://s3cret@h:2","h:3"]}\r\n'
+        b"-ERR 'can not route to nats://bob:s3cret@host:4222'\r\n",
+        RECEIVED,
+    )
+    assert "s3cret" not in "".join(lines)
+    assert '"nats://***@h:1","tls://***@h:2","h:3"' in lines[0]
+    assert '"nonce":"abc"' in lines[0]
+
+
+# --- whatever comes -----------------------------------------------------------------------------
+
+pieces = st.lists(
+    st.one_of(
+        st.just(b"PING\r\n"),
+        st.just(b'CONNECT {"pass":"x"}\r\n'),
+        st.binary(max_size=30).map(lambda data: b"PUB a %d\r\n%b\r\n" % (len(data), data)),
+        st.binary(max_size=30).map(
+            lambda data: b"HMSG a 1 14 %d\r\nNATS/1.0 503\r\n%b\r\n" % (len(data) + 14, data)
+        ),
+        st.binary(max_size=30),
+        st.just(b"MSG a 1 99999999999\r\n"),
+        st.just(b"HPUB a 9 3\r\n"),
+        st.just(b"PUB\r\nPUB 1\r\nPUB a -1\r\nPUB a \xb2\r\n"),
+    ),
+    max_size=8,
+)
+
+
+@given(pieces, st.lists(st.integers(1, 20), max_size=40))
+def test_it_does_not_matter_how_the_bytes_are_cut(parts: list[bytes], sizes: list[int]) -> None:
+    """In any pieces, with any garbage among them, the lines are the same; nothing raises."""
+    data = b"".join(parts)
+    expected = lines_of(data)
+    cutter = LineCutter(SENT)
+    lines = []
+    at = 0
+    for size in [*sizes, len(data)]:
+        lines += cutter.feed(data[at : at + size])
+        cutter = cutter.copy()
+        at += size
+    assert lines == expected
+    assert all(line.startswith("> ") and line.isprintable() for line in lines)
+
+
+def test_a_copy_goes_on_on_its_own() -> None:
+    """What a copy is told is not known to the original."""
+    cutter = LineCutter(SENT)
+    assert cutter.feed(b"PUB a 5\r\nhel") == []
+    copy = cutter.copy()
+    assert copy.feed(b"lo\r\nPING\r\n") == ["> PUB a 5 | hello", "> PING"]
+    assert cutter.feed(b"p!\r\n") == ["> PUB a 5 | help!"]
+
+
+@pytest.mark.parametrize(
+    "data", [b"x" * 65536, b"MSG a 1 60000000\r\n" + b"x" * 65536, b"INFO " + b"x" * 65536]
+)
+def test_what_is_kept_is_bounded(data: bytes) -> None:
+    """A line without an end, or a payload without one, takes no more memory than a limit."""
+    cutter = LineCutter(RECEIVED)
+    cutter.feed(data)
+    for _ in range(200):
+        assert cutter.feed(b"y" * 65536) == []
+    kept = sum(sys.getsizeof(getattr(cutter, name)) for name in cutter.__slots__)
+    assert kept < 200_000
+
+
+def test_a_line_that_is_too_long_is_shown_with_its_start() -> None:
+    """The next line is understood again."""
+    lines = lines_of(b"SUB " + b"a" * 200_000 + b" 1\r\nPING\r\n")
+    assert lines[0].startswith("> SUB aaa")
+    assert lines[0].endswith("...")
+    assert len(lines[0]) < 70_000
+    assert lines[1] == "> PING"
