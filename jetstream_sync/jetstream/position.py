@@ -25,6 +25,7 @@ from ..errors import (
     InvalidOptionError,
     IteratorClosedError,
     OrderedConsumerResetError,
+    PermissionsError,
     StreamNotFoundError,
     TimeoutError,
 )
@@ -143,6 +144,7 @@ class Position:
         Raises:
             StreamNotFoundError: the stream is gone.
             BadRequestError: the server refuses the consumer.
+            PermissionsError: this user may not make one.
             OrderedConsumerResetError: it could not be made in ``max_reset_attempts``.
             TimeoutError: the deadline came.
             ConnectionClosedError: the connection is closed.
@@ -159,7 +161,12 @@ class Position:
                 config = self._next_config(subject)
                 limit = deadline.sooner(_ATTEMPT)
                 info = add_consumer(self._api, self.stream, config, CREATE, limit)
-            except (StreamNotFoundError, BadRequestError, ConnectionClosedError):
+            except (
+                StreamNotFoundError,
+                BadRequestError,
+                PermissionsError,
+                ConnectionClosedError,
+            ):
                 raise
             except Error as error:
                 if deadline.expired():
