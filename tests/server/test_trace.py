@@ -1,0 +1,177 @@
+"""`trace_cb` sees what goes over the wire, and nothing that is secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import trustme
+from fix_proxy import Listener
+from fix_threads import SCALE, wait_until
+
+import jetstream_sync
+from jetstream_sync.errors import AuthorizationError
+from jetstream_sync.options import TLSOptions
+from jetstream_sync.server import NatsServer
+
+
+def test_every_line_of_a_session_is_told(nats_server: NatsServer) -> None:
+    """From the greeting to the last command, both directions, each command before its answer."""
+    lines: list[str] = []
+    with (
+        jetstream_sync.connect(nats_server.url, trace_cb=lines.append, name="traced") as nc,
+        nc.subscribe("trace.a") as sub,
+    ):
+        nc.publish("trace.a", b"hello", headers={"A": "1"})
+        sub.next_msg(5)
+    verbs = [(line[0], line.split()[1]) for line in lines]
+    assert verbs[:4] == [("<", "INFO"), (">", "CONNECT"), (">", "PING"), ("<", "PONG")]
+    assert json.loads(lines[0].removeprefix("< INFO "))["server_name"] == "shared"
+    assert json.loads(lines[1].removeprefix("> CONNECT "))["name"] == "traced"
+    shown = "NATS/1.0, A: 1 | hello"
+    told = [line for line in lines if "trace.a" in line]
+    assert told == [
+        "> SUB trace.a 1",
+        f"> HPUB trace.a 18 23 | {shown}",
+        f"< HMSG trace.a 1 18 23 | {shown}",
+    ]
+    assert "> UNSUB 1" in lines
+    pings = [line for line in lines if line in {"> PING", "< PONG"}]
+    assert pings == ["> PING", "< PONG"] * (len(pings) // 2)
+
+
+def test_requests_and_replies_alternate(nats_server: NatsServer) -> None:
+    """Request by request, the answer comes after the question, though another thread receives it."""
+    lines: list[str] = []
+    with jetstream_sync.connect(nats_server.url, trace_cb=lines.append) as nc:
+        nc.subscribe("trace.q", cb=lambda msg: msg.respond(msg.data))
+        for number in range(200):
+            nc.request("trace.q", b"%d" % number, 5)
+    told = [line.partition(" | ") for line in lines if " | " in line]
+    assert [payload for _, _, payload in told] == [
+        str(number) for number in range(200) for _ in range(4)
+    ]
+    assert [head.split()[:2] for head, _, _ in told] == 200 * [
+        [">", "PUB"],
+        ["<", "MSG"],
+        [">", "PUB"],
+        ["<", "MSG"],
+    ]
+
+
+def test_the_callback_has_a_thread_of_its_own(nats_server: NatsServer) -> None:
+    """A callback that stands still stops neither sending nor receiving."""
+    threads: set[str] = set()
+    go_on = threading.Event()
+
+    def callback(line: str) -> None:
+        threads.add(threading.current_thread().name)
+        assert go_on.wait(20 * SCALE), line
+
+    with jetstream_sync.connect(nats_server.url, trace_cb=callback, name="own") as nc:
+        nc.subscribe("trace.b", cb=lambda msg: msg.respond(msg.data))
+        for number in range(50):
+            assert nc.request("trace.b", b"%d" % number, 5).data == b"%d" % number
+        go_on.set()
+    assert threads == {"nats-trace-own"}
+
+
+def test_without_a_callback_there_is_no_thread(nats_server: NatsServer) -> None:
+    """Tracing costs nothing when it is off: no thread, and no stream around the stream."""
+    with jetstream_sync.connect(nats_server.url, name="untraced") as nc:
+        nc.flush()
+        assert not [t for t in threading.enumerate() if t.name.startswith("nats-trace")]
+        assert type(nc._core._link.stream).__name__ == "TCPStream"
+
+
+def test_a_slow_callback_does_not_hold_up_close(nats_server: NatsServer) -> None:
+    """Closing waits a second at most; the thread ends when the callback is through."""
+    let_go = threading.Event()
+    nc = jetstream_sync.connect(nats_server.url, trace_cb=lambda _: let_go.wait(30))
+    began = time.monotonic()
+    nc.close()
+    assert time.monotonic() - began < 4 * SCALE
+    let_go.set()
+
+
+def test_a_login_that_is_refused_is_told() -> None:
+    """The lines of a connection that was not made are there when `connect()` raises, without secrets."""
+    lines: list[str] = []
+    with NatsServer(config="authorization { user: alice, password: secret-1 }") as guarded:
+        url = guarded.url.replace("//", "//alice:secret-2@")
+        with pytest.raises(AuthorizationError):
+            jetstream_sync.connect(url, trace_cb=lines.append)
+        assert any(line.startswith("< -ERR 'Authorization") for line in lines)
+        jetstream_sync.connect(
+            guarded.url, user="alice", password="secret-1", trace_cb=lines.append
+        ).close()
+        with pytest.raises(AuthorizationError):
+            jetstream_sync.connect(guarded.url, token="secret-3", trace_cb=lines.append)
+    connects = [line for line in lines if line.startswith("> CONNECT")]
+    assert len(connects) == 3
+    assert '"user":"alice"' in connects[1]
+    assert "secret" not in "".join(lines)
+
+
+def test_every_link_is_told() -> None:
+    """After a reconnect the trace goes on with the new link's greeting; half a line is forgotten."""
+    lines: list[str] = []
+    with (
+        Listener() as listener,
+        jetstream_sync.connect(listener.url, trace_cb=lines.append, reconnect_time_wait=0) as nc,
+    ):
+        nc.subscribe("a")
+        first = listener.take()
+        assert first.line() == b"SUB a 1\r\n"
+        first.say(b"MSG a 1 100\r\nhalf")
+        first.hang_up()
+        wait_until(lambda: nc.stats["reconnects"] == 1)
+        assert listener.take(1).line() == b"SUB a 1\r\n"
+        nc.close()
+    assert [line.split()[1] for line in lines if line.startswith("<")] == ["INFO", "PONG"] * 2
+    assert len([line for line in lines if line == "> SUB a 1"]) == 2
+
+
+def test_what_tls_hides_is_told(tmp_path: Path) -> None:
+    """The trace has what is said inside TLS: the greeting once, and then the login and all the rest."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(
+        tmp_path / "server.pem"
+    )
+    lines: list[str] = []
+    config = f'tls {{ cert_file: "{tmp_path}/server.pem", key_file: "{tmp_path}/server.pem" }}'
+    tls = TLSOptions(ca_file=tmp_path / "ca.pem")
+    with (
+        NatsServer(config=config) as server,
+        jetstream_sync.connect(server.url, tls=tls, trace_cb=lines.append) as nc,
+    ):
+        nc.publish("a", b"inside")
+    assert [line.split()[1] for line in lines[:4]] == ["INFO", "CONNECT", "PING", "PONG"]
+    assert "> PUB a 6 | inside" in lines
+    assert '"tls_required":true' in lines[1]
+
+
+def test_a_process_that_ends_without_closing_ends(nats_server: NatsServer) -> None:
+    """The thread holds nothing up; what was told before is there."""
+    program = (
+        "import sys, jetstream_sync\n"
+        "nc = jetstream_sync.connect(sys.argv[1], trace_cb=lambda line: print(line, flush=True))\n"
+        "nc.flush()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, nats_server.url],
+        capture_output=True,
+        text=True,
+        timeout=20 * SCALE,
+        check=True,
+        env=os.environ,
+    )
+    assert done.stdout.startswith("< INFO {")
+    assert not done.stderr
