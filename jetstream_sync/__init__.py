@@ -6,7 +6,7 @@ Start with `connect()`.
 
 from __future__ import annotations
 
-from . import errors
+from . import errors, subscribe_errors
 from .api.account import AccountInfo, AccountLimits, APIStats, Tier
 from .api.cluster import ClusterInfo, PeerInfo, Placement
 from .api.consumer import (
@@ -57,11 +57,14 @@ from .jetstream.messages import MessageIterator
 from .jetstream.ordered import OrderedConsumer, OrderedMessages
 from .jetstream.position import OrderedOptions
 from .jetstream.pull_subscription import PullSubscription
+from .jetstream.push import PushSubscription
 from .jetstream.stored import StoredMsg
 from .jetstream.stream import Stream
+from .jetstream.subscribe import BindOptions, SubscribeOptions
 from .options import ConnectOptions
 from .protocol.session import ServerInfo
 from .protocol.state import ConnectionStatus
+from .subscribe_errors import *  # noqa: F403 - every error of the subscribe workflow
 from .version import __version__
 
 __all__ = [
@@ -69,6 +72,7 @@ __all__ = [
     "AccountInfo",
     "AccountLimits",
     "AckPolicy",
+    "BindOptions",
     "ClusterInfo",
     "ConnectOptions",
     "Connection",
@@ -102,6 +106,7 @@ __all__ = [
     "PubAck",
     "PullConsumer",
     "PullSubscription",
+    "PushSubscription",
     "RePublish",
     "ReplayPolicy",
     "RetentionPolicy",
@@ -120,6 +125,7 @@ __all__ = [
     "StreamSourceInfo",
     "StreamState",
     "SubjectTransform",
+    "SubscribeOptions",
     "Subscription",
     "Tier",
     "__version__",
@@ -127,3 +133,4 @@ __all__ = [
     "errors",
 ]
 __all__ += errors.__all__
+__all__ += subscribe_errors.__all__

@@ -48,6 +48,8 @@ PENDING_BYTES: Final = "Nats-Pending-Bytes"
 LAST_CONSUMER: Final = "Nats-Last-Consumer"
 #: In an idle heartbeat: the last stream sequence that was delivered (ADR-9).
 LAST_STREAM: Final = "Nats-Last-Stream"
+#: In an idle heartbeat: the subject of a flow control request that is still to be answered.
+CONSUMER_STALLED: Final = "Nats-Consumer-Stalled"
 #: The pin that this client holds in a priority group (ADR-42).
 PIN_ID: Final = "Nats-Pin-Id"
 

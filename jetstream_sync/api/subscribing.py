@@ -112,7 +112,10 @@ class Wanted:
         if group and not consumer:
             # Else every member would get a consumer, and all messages, of its own.
             consumer = said["durable_name"] = check_consumer_name(group)
-        merged = replace(config or ConsumerConfig(), **_made_of(subject or "", said))
+        merged = config or ConsumerConfig()
+        changes = _changes(subject or "", said, merged)
+        if changes:  # the config of a server, as it came, is not checked again
+            merged = replace(merged, **changes)
         said.update((name, getattr(merged, name)) for name in given)
         wanted = cls(
             subject=subject or "",
@@ -221,14 +224,14 @@ class Wanted:
                 raise ConfigMismatchError(name, asked, found)
 
 
-def _made_of(subject: str, said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of the consumer that would be made; refuses two different subjects."""
-    made = dict(said)
+def _changes(subject: str, said: Mapping[str, Any], config: ConsumerConfig) -> dict[str, Any]:
+    """Return what makes a config one of the consumer to be; refuses two different subjects."""
+    changes = {name: value for name, value in said.items() if value is not getattr(config, name)}
     if subject:
         _same("subject", check_subject(subject), "filter_subject", said)
         if not said.get("filter_subjects"):
-            made["filter_subject"] = subject
-    return made
+            changes["filter_subject"] = subject
+    return changes
 
 
 def _said(config: ConsumerConfig | None) -> dict[str, Any]:

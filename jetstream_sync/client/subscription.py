@@ -79,11 +79,15 @@ class Subscription:
         self._done = threading.Event()
         # Stands in until there is a number: a message may come before add_interest() returns.
         self._interest: Interest[Sink] = Interest(0, subject, queue, self)
-        self._interest = core.add_interest(subject, queue, self)
+        self._interest = core.add_interest(subject, queue, self._sink())
         if callback is None:
             self._done.set()
         else:
             self._thread = spawn(f"subscription-{subject}", self._run)
+
+    def _sink(self) -> Sink:
+        """Return what the reader hands messages to."""
+        return self
 
     # --- what is known of it --------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from .publish import Publisher
 from .pull_subscribing import PullSubscribing
 from .requests import APIRequests
 from .stream import Stream, info_of, stream_info
+from .subscribe import PushSubscribing
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["JetStream"]
 
 
-class JetStream(PullSubscribing):
+class JetStream(PushSubscribing, PullSubscribing):
     """
     JetStream, as one connection sees it.
 

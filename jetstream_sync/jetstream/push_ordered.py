@@ -1,0 +1,277 @@
+"""
+Ordered push subscriptions (ADR-17): every message once and in order, whatever happens in between.
+
+Rules:
+
+1. Messages get into the queue only in order, so whatever is in it is good, and a new consumer starts
+   behind its last message.
+2. What a gap, a missed heartbeat or a new link shows first is that the feed, the subject that the
+   current consumer delivers to, is no good any more: all else that comes from it is dropped.
+3. A thread of its own makes the next consumer, with a feed of its own, as often as it takes. It lives
+   until that is done. Neither the reader nor those who read messages wait for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import replace
+from datetime import timedelta
+
+from ..api.gaps import DeliverySequence
+from ..api.subscribing import Wanted, ordered_config
+from ..client.sink import Sink
+from ..client.threads import spawn
+from ..errors import (
+    BadSubscriptionError,
+    ConnectionClosedError,
+    ConnectionLostError,
+    Error,
+    IteratorClosedError,
+    NotJSMessageError,
+    PermissionsError,
+)
+from ..net.clock import FOREVER, Deadline, monotonic
+from ..protocol.parser import Delivery
+from .heartbeat import Patience
+from .position import Position
+from .push import PushOptions, PushSubscription
+from .requests import APIRequests
+
+__all__ = ["OrderedPushSubscription"]
+
+log = logging.getLogger("jetstream_sync.ordered")
+
+
+class _Feed:
+    """What one consumer of an ordered subscription delivers; a `Sink`."""
+
+    takes_answers = False
+
+    def __init__(self, owner: OrderedPushSubscription) -> None:
+        self._owner = owner
+        #: Whether what comes from here is dropped.
+        self.retired = False
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        """Take messages and statuses from the reader."""
+        self._owner.deliver_from(self, deliveries)
+
+    def link_changed(self, *, connected: bool) -> None:
+        """Tell the owner."""
+        self._owner.link_changed(connected=connected)
+
+    def denied(self, subject: bytes, error: PermissionsError) -> bool:
+        """Tell the owner."""
+        return self._owner.denied(subject, error)
+
+    def ended(self, reason: BaseException) -> None:
+        """Tell the owner."""
+        self._owner.ended(reason)
+
+    def finished(self, deadline: Deadline) -> bool:
+        """Ask the owner."""
+        return self._owner.finished(deadline)
+
+
+class OrderedPushSubscription(PushSubscription):
+    """
+    The messages of a stream, each once and in order, without acknowledgements.
+
+    Made by `JetStream.subscribe` with ``ordered_consumer``. It has no state of its own on the
+    server: when a message is missing, when the consumer is silent, and on each new link, it makes
+    another consumer, which starts behind the last message that came.
+
+    How much waits unread is bounded by flow control, so there are no pending limits.
+    """
+
+    def __init__(self, api: APIRequests, stream: str, wanted: Wanted, options: PushOptions) -> None:
+        """
+        Listen on a first inbox; `start()` comes next.
+
+        Args:
+            api: where to ask.
+            stream: the stream's name.
+            wanted: what was asked for.
+            options: what to do with messages.
+
+        Raises:
+            InvalidOptionError: something was asked for that an ordered consumer can not have.
+
+        """
+        prefix = wanted.said.get("name") or os.urandom(8).hex()
+        first = ordered_config(wanted, f"{prefix}_0", api.core.new_inbox())
+        self._position = Position(api, stream, prefix, first)
+        # --- under _counting ---
+        self._feed = _Feed(self)
+        self._unused = True  # whether no consumer was to deliver to the feed yet
+        self._renewing = False  # whether a thread is making a consumer
+        super().__init__(
+            api, stream, first, replace(options, pending_msgs_limit=0, pending_bytes_limit=0)
+        )
+        self._sequence = self._position.sequence
+
+    def _sink(self) -> Sink:
+        return self._feed
+
+    def start(self) -> None:
+        """
+        Make the first consumer.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+            BadRequestError: the server refuses the consumer.
+            TimeoutError: the server does not answer.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        info = self._position.renew(self._api.deadline(), self._next_inbox)
+        self._consumer = info.name
+        self._created = True
+        heartbeat = self._config.idle_heartbeat
+        assert heartbeat is not None
+        self._watch(heartbeat)
+
+    # --- ending ---------------------------------------------------------------------------------
+
+    def unsubscribe(self, limit: int = 0) -> None:
+        """
+        End the subscription, at once or after a number of messages, and delete its consumer.
+
+        Args:
+            limit: as for `PushSubscription.unsubscribe`, also across consumers.
+
+        Raises:
+            Error: as `PushSubscription.unsubscribe`.
+
+        """
+        if limit == 0:
+            self._give_up()
+        super().unsubscribe(limit)
+
+    def drain(self, timeout: float | timedelta | None = None) -> None:
+        """
+        End the subscription, but not before every message that is on its way has been handled.
+
+        Args:
+            timeout: in seconds; ``None``: the connection's ``drain_timeout``.
+
+        Raises:
+            Error: as `PushSubscription.drain`.
+
+        """
+        self._give_up()
+        super().drain(timeout)
+
+    def ended(self, reason: BaseException) -> None:
+        """Learn that nothing more will come."""
+        self._position.given_up = True
+        super().ended(reason)
+
+    def _give_up(self) -> None:
+        """Let no more feeds be made: the one that there is will be given up."""
+        self._mailbox.raise_reason()
+        with self._counting:
+            self._position.given_up = True
+
+    # --- the reader's side ----------------------------------------------------------------------
+
+    def deliver_from(self, feed: _Feed, deliveries: list[Delivery]) -> None:
+        """Take messages and statuses from the reader, unless the feed is no good any more."""
+        with self._counting:
+            if feed is self._feed and not feed.retired:
+                self._receive(deliveries)
+
+    def link_changed(self, *, connected: bool) -> None:
+        """Make another consumer on a new link: nobody knows what became of the old one."""
+        with self._counting:
+            if connected:
+                self._disturbed("there is a new link")
+            else:
+                self._feed.retired = True
+
+    def _fits(self, reply: bytes) -> bool:
+        sequence = self._position.sequence
+        if self._feed.retired:
+            return False
+        try:
+            if sequence.follows(reply):
+                return True
+        except NotJSMessageError as error:
+            self._core.events.error(error)  # somebody published to the inbox
+            return False
+        self._disturbed(f"a message is missing behind {sequence.last}")
+        return False
+
+    def _sent(self, sent: int, sequence: DeliverySequence) -> None:
+        if sent != sequence.last and not self._feed.retired:
+            self._disturbed(f"a message is missing: {sent} were sent, {sequence.last} came")
+
+    def _silent(self, patience: Patience) -> None:
+        with self._counting:
+            if self._core.address is not None and not self._renewing:
+                self._disturbed(str(patience.error(self._consumer)))
+
+    # --- another consumer -----------------------------------------------------------------------
+
+    def _disturbed(self, why: str) -> None:
+        """Drop what else comes, and see to another consumer; ``_counting`` is held."""
+        log.info("ordered subscription to %r: %s", self._stream, why)
+        self._feed.retired = True
+        if not self._renewing and not self._position.given_up:
+            self._renewing = True
+            spawn(f"ordered-{self._stream}", self._renew)
+
+    def _renew(self) -> None:
+        """Make consumers until there is one whose feed is good; on a thread of its own."""
+        while True:
+            try:
+                info = self._position.renew(FOREVER, self._next_inbox)
+            except ConnectionLostError:
+                pass  # there is no link now
+            except (ConnectionClosedError, IteratorClosedError):
+                return  # it has ended, and everybody was told
+            except Error as error:
+                self._fail(error)
+                return
+            else:
+                self._consumer = info.name
+            with self._counting:
+                if self._mailbox.closed:
+                    break
+                if not self._feed.retired or self._core.address is None:
+                    # Without a link, the next one starts this again.
+                    self._renewing = False
+                    return
+        self._position.drop()
+
+    def _next_inbox(self) -> str:
+        """Return the subject of a new feed; called before each attempt to make a consumer."""
+        core = self._core
+        with self._counting:
+            if self._position.given_up:
+                raise IteratorClosedError("the subscription has ended")
+            if self._unused:
+                self._unused = False
+                return self.subject
+            if self._renewing and core.address is None:
+                raise ConnectionLostError("there is no link")
+            old = self._interest
+            feed = _Feed(self)
+            inbox = core.new_inbox()
+            self._interest = core.add_interest(inbox, "", feed)
+            core.remove_interest_quietly(old)
+            self._feed = feed
+            self.subject = inbox
+            self._position.sequence.last = 0
+            self._last_seen = monotonic()
+        return inbox
+
+    def _fail(self, error: Error) -> None:
+        """End for a reason that another consumer would meet, too."""
+        self._core.remove_interest_quietly(self._interest)
+        if self._callback is None:
+            self.ended(error)
+        else:
+            self._core.events.error(error)
+            self.ended(BadSubscriptionError(f"it could not go on: {error}"))

@@ -1,0 +1,222 @@
+"""`JetStream.subscribe` and `JetStream.subscribe_bind`: the way to what a consumer delivers (ADR-15)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final, TypedDict
+
+from typing_extensions import Unpack
+
+from ..api.consumer import ConsumerConfig
+from ..api.enums import DeliverPolicy
+from ..api.subscribing import Wanted
+from ..errors import InvalidOptionError
+from ..options import check_callback
+from .consume import JetStreamCallback
+from .push import PushOptions, PushSubscription
+from .push_ordered import OrderedPushSubscription
+from .requests import APIRequests
+from .workflow import create_or_find, find_consumer, find_stream
+
+__all__ = ["BindOptions", "PushSubscribing", "SubscribeOptions"]
+
+
+class BindOptions(TypedDict, total=False):
+    """What else `JetStream.subscribe_bind` takes; all may be left out."""
+
+    pending_msgs_limit: int
+    """Messages that may wait unread, above which they are dropped; default 524288, 0: no limit."""
+    pending_bytes_limit: int
+    """Bytes that may wait unread; default 256 MiB, 0: no limit."""
+    heartbeat_intervals: float
+    """How many idle heartbeats may be missed before `NoHeartbeatError` is reported; default 3."""
+
+
+class SubscribeOptions(BindOptions, total=False):
+    """What else `JetStream.subscribe` takes; all may be left out."""
+
+    deliver_policy: DeliverPolicy | str
+    """Where the consumer starts; goes before that of ``config``."""
+    headers_only: bool
+    """Whether to leave the payloads out."""
+    inactive_threshold: float | timedelta
+    """After how long without a subscription the server deletes the consumer, in seconds."""
+    delete_consumer: bool
+    """Whether ending the subscription deletes the consumer if this call made it; default true."""
+
+
+#: The options that are fields of the consumer's config.
+_FIELDS: Final = ("deliver_policy", "headers_only", "inactive_threshold")
+
+
+class PushSubscribing:
+    """The part of `JetStream` that makes subscriptions to what consumers deliver."""
+
+    _api: APIRequests
+
+    def subscribe(
+        self,
+        subject: str = "",
+        queue: str | None = None,
+        cb: JetStreamCallback | None = None,
+        durable: str | None = None,
+        stream: str | None = None,
+        config: ConsumerConfig | None = None,
+        manual_ack: bool = False,
+        ordered_consumer: bool = False,
+        idle_heartbeat: float | timedelta | None = None,
+        flow_control: bool = False,
+        **options: Unpack[SubscribeOptions],
+    ) -> PushSubscription:
+        """
+        Subscribe to a subject of a stream, and have a consumer deliver its messages.
+
+        A durable consumer that exists is used as it is; anything asked for that it does not have is
+        an error. One that does not exist is made, with the subject as its filter (ADR-15). So is an
+        ephemeral one when no durable is named. On return the subscription is bound to the consumer.
+
+        What this call makes, it deletes: when the subscription is unsubscribed or drained, so is the
+        consumer, also a durable one, unless ``delete_consumer`` is false. A queue group's consumer
+        is left while others are bound to it. When the connection is drained, ephemeral consumers
+        are deleted and durable ones stay; when it is closed, nothing is deleted here. A consumer
+        that was there before is never deleted.
+
+        Args:
+            subject: what to read, with wildcards; may be empty when the stream is named.
+            queue: share the messages with all subscriptions of this name; without ``durable`` it is
+                also the durable's name; ``None``: get all messages.
+            cb: called with each message, on a thread of its own, and followed by an
+                acknowledgement, or a nak when it raises; ``None``: messages are read.
+            durable: the name of a durable consumer; ``None``: an ephemeral one.
+            stream: the stream's name; ``None``: the one stream that takes the subject.
+            config: what to make the consumer of, or has to be that of the one that exists;
+                ``None``: the defaults.
+            manual_ack: whether ``cb`` acknowledges by itself.
+            ordered_consumer: get every message once and in order, without acknowledgements: the
+                consumer is made anew whenever something was lost (ADR-17).
+            idle_heartbeat: after how much silence the consumer says that it is there, in seconds;
+                ``None``: never, or as ``config`` says.
+            flow_control: have the server wait for slow readers; needs an ``idle_heartbeat``.
+            **options: see `SubscribeOptions`.
+
+        Raises:
+            StreamNotFoundError: no stream takes the subject, or has that name.
+            SubscribeError: the subscription and the consumer do not fit together, or the subject
+                and the streams; see its subclasses.
+            InvalidOptionError, InvalidNameError, BadSubjectError: an argument can not work.
+            APIError: the server refused.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as
+                `JetStream.account_info`.
+
+        """
+        if cb is not None:
+            check_callback("cb", cb)
+        _known(options, SubscribeOptions)
+        said: dict[str, Any] = {name: options.get(name) for name in _FIELDS}
+        said["idle_heartbeat"] = idle_heartbeat
+        said["flow_control"] = flow_control or None
+        wanted = Wanted.of(
+            subject=subject,
+            stream=stream,
+            queue=queue,
+            durable=durable,
+            config=config,
+            options=said,
+        )
+        given = _push_options(cb, manual_ack, options)
+        if ordered_consumer:
+            return self._ordered(wanted, given)
+        return self._push_subscription(wanted, given)
+
+    def subscribe_bind(
+        self,
+        stream: str,
+        consumer: str,
+        cb: JetStreamCallback | None = None,
+        manual_ack: bool = False,
+        ordered_consumer: bool = False,
+        config: ConsumerConfig | None = None,
+        queue: str | None = None,
+        **options: Unpack[BindOptions],
+    ) -> PushSubscription:
+        """
+        Subscribe to what an existing consumer delivers.
+
+        The consumer is looked up, and left when the subscription ends.
+
+        Args:
+            stream: the stream's name.
+            consumer: the consumer's name.
+            cb: as in `subscribe()`.
+            manual_ack: as in `subscribe()`.
+            ordered_consumer: refused: an ordered consumer can not be bound to (ADR-17).
+            config: what the consumer has to have; ``None``: whatever it has.
+            queue: the queue group to join; ``None``: that of ``config``, or none.
+            **options: see `BindOptions`.
+
+        Raises:
+            ConsumerNotFoundError, StreamNotFoundError: it is not there.
+            SubscribeError: the subscription does not fit it; see its subclasses.
+            InvalidOptionError, InvalidNameError: an argument can not work.
+            APIError: the server refused.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as
+                `JetStream.account_info`.
+
+        """
+        if cb is not None:
+            check_callback("cb", cb)
+        _known(options, BindOptions)
+        if isinstance(consumer, ConsumerConfig):
+            raise InvalidOptionError("consumer", "...", "it is a name; say config=ConsumerConfig()")
+        if ordered_consumer:
+            raise InvalidOptionError(
+                "ordered_consumer", True, "an ordered consumer can not be bound to; subscribe()"
+            )
+        wanted = Wanted.of(stream=stream, queue=queue, bind=consumer, config=config)
+        return self._push_subscription(wanted, _push_options(cb, manual_ack, options))
+
+    def _push_subscription(self, wanted: Wanted, options: PushOptions) -> PushSubscription:
+        api = self._api
+        stream = find_stream(api, wanted)
+        info = find_consumer(api, stream, wanted)
+        created = False
+        if info is None:
+            config = wanted.new_config(api.core.new_inbox())
+            # Before there is a consumer: so the server sees that somebody else listens already, and
+            # no message is delivered to nobody.
+            subscription = PushSubscription(api, stream, config, options)
+            try:
+                info, created = create_or_find(api, stream, wanted, config)
+            finally:
+                if not created:
+                    subscription.abandon()
+        if not created:
+            subscription = PushSubscription(api, stream, info.config, options)
+        subscription.bound(info, created=created)
+        return subscription
+
+    def _ordered(self, wanted: Wanted, options: PushOptions) -> PushSubscription:
+        subscription = OrderedPushSubscription(
+            self._api, find_stream(self._api, wanted), wanted, options
+        )
+        try:
+            subscription.start()
+        except BaseException:
+            subscription.abandon()
+            raise
+        return subscription
+
+
+def _known(options: BindOptions, known: type) -> None:
+    """Refuse options that are not known."""
+    unknown = set(options) - set(known.__annotations__) - set(BindOptions.__annotations__)
+    if unknown:
+        raise InvalidOptionError(min(unknown), "...", f"not one of {sorted(known.__annotations__)}")
+
+
+def _push_options(
+    callback: JetStreamCallback | None, manual_ack: bool, options: BindOptions
+) -> PushOptions:
+    names = {*BindOptions.__annotations__, "delete_consumer"}
+    given: dict[str, Any] = {name: value for name, value in options.items() if name in names}
+    return PushOptions(callback=callback, manual_ack=manual_ack, **given)
