@@ -44,6 +44,7 @@ from ..protocol.state import ConnectionStatus, Event, next_status
 from .composer import Composer
 from .dialer import Dialer
 from .events import Events
+from .greenlets import check_patches
 from .handoff import fresh
 from .link import Link
 from .pings import Pings
@@ -125,8 +126,10 @@ class Core:
         Raises:
             NoServersError, AuthorizationError, ProtocolError, SecureConnectionError: no server did.
             InvalidArgumentError: no login could be made of the options.
+            Error: gevent has patched only a part of what is used.
 
         """
+        check_patches()
         try:
             link, failure = self._first_link()
         except BaseException:
