@@ -12,6 +12,8 @@ from ..options import TLSOptions
 
 __all__ = ["explain", "make_context", "server_name"]
 
+_LONGEST_PASSWORD: Final = 1024
+
 #: What OpenSSL finds wrong with a certificate (``X509_V_ERR_*``), in other words.
 _FLAWS: Final = {
     9: "is not valid yet",
@@ -95,8 +97,11 @@ def _load_own_certificate(context: ssl.SSLContext, tls: TLSOptions) -> None:
         # Without such a function OpenSSL asks on the terminal. It is called for encrypted keys only.
         if tls.key_password is None:
             raise InvalidOptionError("key_password", None, "the key is encrypted, so it needs one")
+        secret = tls.key_password() if callable(tls.key_password) else tls.key_password
+        if len(secret.encode()) > _LONGEST_PASSWORD:
+            raise InvalidOptionError("key_password", "...", "is longer than OpenSSL takes")
         asked.append("")
-        return tls.key_password() if callable(tls.key_password) else tls.key_password
+        return secret
 
     try:
         context.load_cert_chain(tls.cert_file, tls.key_file, password)

@@ -1,0 +1,211 @@
+"""TLS and WebSocket without a network: certificates, and servers that turn bytes into bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import threading
+from functools import cache
+from typing import Protocol
+
+import trustme
+from websockets.server import ServerProtocol
+
+from jetstream_sync.address import ServerAddress
+from jetstream_sync.net.clock import Deadline
+from jetstream_sync.net.layer import Layer
+from jetstream_sync.net.tls import TLSStream
+from jetstream_sync.net.websocket import WebSocketStream
+
+__all__ = [
+    "KINDS",
+    "TLSPeer",
+    "WebSocketPeer",
+    "Wire",
+    "authority",
+    "client_context",
+    "opened",
+    "server_context",
+]
+
+KINDS = ("TLS 1.2", "TLS 1.3", "WebSocket")
+
+
+@cache
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def client_context() -> ssl.SSLContext:
+    """Return a context that trusts our authority."""
+    context = ssl.create_default_context()
+    authority().configure_trust(context)
+    return context
+
+
+@cache
+def server_context() -> ssl.SSLContext:
+    """Return the context of a server on localhost and 127.0.0.1."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority().issue_cert("localhost", "127.0.0.1").configure_cert(context)
+    return context
+
+
+class Peer(Protocol):
+    """A server: what it heard, in the clear, is in `heard`."""
+
+    heard: bytearray
+
+    def react(self, data: bytes) -> bytes:
+        """Take what came, and return what it has to say to that."""
+        ...
+
+    def say(self, data: bytes) -> bytes:
+        """Return how these bytes travel."""
+        ...
+
+    def say_goodbye(self) -> bytes:
+        """Return what it sends at the end."""
+        ...
+
+
+class TLSPeer:
+    """A server that speaks TLS."""
+
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+        self.heard = bytearray()
+        self.ended = False
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.ssl = (context or server_context()).wrap_bio(self._in, self._out, server_side=True)
+        self._through = False
+
+    def react(self, data: bytes) -> bytes:
+        self._in.write(data)
+        try:
+            if not self._through:
+                self.ssl.do_handshake()
+                self._through = True
+            while piece := self.ssl.read():
+                self.heard += piece
+            self.ended = True
+        except ssl.SSLWantReadError:
+            pass
+        return self._out.read()
+
+    def say(self, data: bytes) -> bytes:
+        self.ssl.write(data)
+        return self._out.read()
+
+    def say_goodbye(self) -> bytes:
+        with contextlib.suppress(ssl.SSLError):
+            self.ssl.unwrap()
+        return self._out.read()
+
+
+class WebSocketPeer:
+    """A server that speaks WebSocket."""
+
+    def __init__(self) -> None:
+        self.heard = bytearray()
+        self.ended = False
+        self.protocol = ServerProtocol(max_size=None)
+
+    def react(self, data: bytes) -> bytes:
+        self.protocol.receive_data(data)
+        for event in self.protocol.events_received():
+            if hasattr(event, "path"):
+                self.protocol.send_response(self.protocol.accept(event))
+            elif event.opcode in {0, 2}:
+                self.heard += event.data
+            elif event.opcode == 8:
+                self.ended = True
+        return b"".join(self.protocol.data_to_send())
+
+    def say(self, data: bytes) -> bytes:
+        self.protocol.send_binary(data)
+        return b"".join(self.protocol.data_to_send())
+
+    def say_goodbye(self) -> bytes:
+        self.protocol.send_close(1000)
+        return b"".join(self.protocol.data_to_send())
+
+
+class Wire:
+    """The stream below: it leads to a peer, without sockets."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = "wire"
+        self.server = peer
+        #: Bytes that can be sent now; None: any number.
+        self.room: int | None = None
+        #: Bytes that come with one read at most.
+        self.piece = 1 << 30
+        self.sends = 0
+        self.timeout: float | None = None
+        self.ended = False
+        self._out = bytearray()
+        self._in = bytearray()
+
+    def deliver(self) -> None:
+        """Have the peer see what was sent."""
+        data, self._out = bytes(self._out), bytearray()
+        self._in += self.server.react(data)
+
+    def bring(self, data: bytes) -> None:
+        """Have these bytes come in."""
+        self._in += data
+
+    def receive(self) -> bytes:
+        self.deliver()
+        data = bytes(self._in[: self.piece])
+        del self._in[: self.piece]
+        if not data and not self.ended:
+            raise TimeoutError("nothing came")
+        return data
+
+    def send(self, data: memoryview, sent: list[int]) -> None:
+        if self.ended:
+            raise BrokenPipeError("shut down")
+        count = len(data) if self.room is None else min(self.room, len(data))
+        if not count:
+            raise BlockingIOError
+        self.sends += 1
+        if self.room is not None:
+            self.room -= count
+        # In one step, as a real stream has to.
+        self._out += data[:count]
+        sent.append(count)
+
+    def wait_writable(self, timeout: float) -> bool:
+        if self.room is not None:
+            self.room += 100
+        return True
+
+    def set_timeout(self, timeout: float | None) -> None:
+        self.timeout = timeout
+
+    def shutdown(self) -> None:
+        self.ended = True
+
+    def close(self) -> None:
+        self.ended = True
+
+
+def opened(kind: str) -> tuple[Layer, Wire]:
+    """Return a layer whose handshake is through, and the wire below."""
+    peer: Peer
+    layer: TLSStream | WebSocketStream
+    if kind == "WebSocket":
+        peer = WebSocketPeer()
+        wire = Wire(peer)
+        address = ServerAddress("localhost", 80, "ws")
+        layer = WebSocketStream(wire, address, None, threading.Lock)
+    else:
+        context = client_context()
+        if kind == "TLS 1.2":
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
+        wire = Wire(TLSPeer())
+        layer = TLSStream(wire, context, "localhost", threading.Lock)
+    layer.handshake(Deadline(10))
+    wire.deliver()
+    return layer, wire

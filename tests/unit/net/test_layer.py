@@ -1,0 +1,287 @@
+"""What TLS and WebSocket have in common: what is said arrives once and in order, whatever happens."""
+
+from __future__ import annotations
+
+import ssl
+import sys
+
+import pytest
+from fix_ctrl_c import interrupted
+from fix_layers import KINDS, Wire, opened
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jetstream_sync.net.layer import Layer
+from jetstream_sync.net.stream import ByteStream
+
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+BIG = bytes(range(256)) * 1000
+
+
+def send_all(layer: Layer, data: bytes, wire: Wire, refill: int) -> int:
+    """Send as a writer does: what does not count as sent comes again; return how often it blocked."""
+    blocked = 0
+    rest = memoryview(data)
+    while rest:
+        sent: list[int] = []
+        try:
+            layer.send(rest, sent)
+        except BlockingIOError:
+            blocked += 1
+            assert not sent
+            wire.room = (wire.room or 0) + refill
+        rest = rest[sum(sent) :]
+    return blocked
+
+
+@each_kind
+def test_it_is_a_stream(kind: str) -> None:
+    """It has everything that a `ByteStream` has."""
+    layer, _ = opened(kind)
+    for name in ("peer", *(each for each in vars(ByteStream) if not each.startswith("_"))):
+        assert hasattr(layer, name)
+    assert layer.peer == "wire"
+
+
+@each_kind
+def test_what_is_sent_arrives(kind: str) -> None:
+    """Also when it is larger than what is encoded at a time."""
+    layer, wire = opened(kind)
+    assert send_all(layer, BIG, wire, 0) == 0
+    wire.deliver()
+    assert wire.server.heard == BIG
+
+
+@each_kind
+@settings(max_examples=25, deadline=None)
+@given(
+    messages=st.lists(st.binary(min_size=1, max_size=3000), min_size=1, max_size=8),
+    refill=st.integers(min_value=1, max_value=700),
+)
+def test_a_full_socket_has_nothing_sent_twice(
+    kind: str, messages: list[bytes], refill: int
+) -> None:
+    """What was encoded and did not leave completely is not encoded again when it comes again."""
+    layer, wire = opened(kind)
+    wire.room = 0
+    for message in messages:
+        assert send_all(layer, message, wire, refill) > 0
+        wire.room = 0
+    wire.deliver()
+    assert wire.server.heard == b"".join(messages)
+
+
+@each_kind
+def test_nothing_counts_before_it_has_left(kind: str) -> None:
+    """With one byte of the encoded form left behind, no byte counts as sent."""
+    layer, wire = opened(kind)
+    sent: list[int] = []
+    layer.send(memoryview(b"x" * 1000), sent)
+    assert sent == [1000]
+    before, wire.room = wire.sends, 0
+    for _ in range(1000):
+        wire.room = 1
+        with pytest.raises(BlockingIOError):
+            layer.send(memoryview(b"y" * 1000), sent)
+        assert sent == [1000]
+    wire.room = 100
+    layer.send(memoryview(b"y" * 1000 + b"more"), sent)
+    assert sent == [1000, 1000]
+    assert wire.sends - before > 1000
+    wire.deliver()
+    assert wire.server.heard == b"x" * 1000 + b"y" * 1000
+
+
+@each_kind
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="tracing opcodes may crash it")
+@pytest.mark.parametrize("room", [None, 50], ids=["room", "full"])
+def test_a_ctrl_c_loses_and_repeats_nothing(kind: str, room: int | None) -> None:
+    """Wherever Ctrl-C strikes in a send, the bytes that count as sent have left, once."""
+    layer, wire = opened(kind)
+    interrupted(lambda: send_all(layer, b"warm", wire, 50), 10**9)
+    expected = bytearray(b"warm")
+    moment = 1
+    going_off = True
+    while going_off:
+        batch = b"%06d." % moment * 20
+        sent: list[int] = []
+        wire.room = room
+
+        def send(batch: bytes = batch, sent: list[int] = sent) -> None:
+            while sum(sent) < len(batch):
+                try:
+                    layer.send(memoryview(batch)[sum(sent) :], sent)
+                except BlockingIOError:
+                    wire.room = 50
+
+        going_off = interrupted(send, moment)
+        wire.room = None
+        send()
+        assert sum(sent) == len(batch)
+        expected += batch
+        moment += 1
+    wire.deliver()
+    assert wire.server.heard == expected
+    assert moment > 8
+
+
+@each_kind
+@pytest.mark.parametrize("piece", [1, 7, 1000, 1 << 20])
+def test_however_bytes_come_they_are_decoded(kind: str, piece: int) -> None:
+    """Cut anywhere, down to single bytes, they give the same; no piece of the result is empty."""
+    layer, wire = opened(kind)
+    wire.piece = piece
+    wire.bring(wire.server.say(b"first") + wire.server.say(b"x" * 20_000))
+    got = []
+    while sum(map(len, got)) < 20_005:
+        got.append(layer.receive())
+    assert b"".join(got) == b"first" + b"x" * 20_000
+    assert all(got)
+    assert all(type(each) is bytes for each in got)
+
+
+@each_kind
+def test_one_receive_returns_all_that_is_there(kind: str) -> None:
+    """Many records or frames that came with one read are one result."""
+    layer, wire = opened(kind)
+    wire.bring(b"".join(wire.server.say(b"%03d" % number) for number in range(100)))
+    assert layer.receive() == b"".join(b"%03d" % number for number in range(100))
+
+
+@each_kind
+def test_the_time_is_for_all_of_a_receive(kind: str) -> None:
+    """A trickle that completes nothing does not stretch the time that receive() may take."""
+    layer, wire = opened(kind)
+    layer.set_timeout(0.05)
+    endless = wire.server.say(b"x" * 16_000)[:-1]
+    wire.piece = 1
+    wire.bring(endless)
+
+    reads = 0
+    really = wire.receive
+
+    def slow() -> bytes:
+        nonlocal reads
+        reads += 1
+        # What a system does: its own limit is for one read.
+        assert wire.timeout is not None
+        assert wire.timeout <= 0.05
+        if reads > 20:
+            threading_free_wait(0.06)
+        return really()
+
+    wire.receive = slow  # type: ignore[method-assign]
+    with pytest.raises(TimeoutError):
+        layer.receive()
+    assert reads == 21
+
+
+def threading_free_wait(seconds: float) -> None:
+    """Let the clock go on."""
+    from jetstream_sync.net.clock import Deadline
+
+    until = Deadline(seconds)
+    while not until.expired():
+        pass
+
+
+@each_kind
+def test_goodbye_ends_the_stream(kind: str) -> None:
+    """What came before the server's goodbye is returned first, then the end, again and again."""
+    layer, wire = opened(kind)
+    wire.bring(wire.server.say(b"last words") + wire.server.say_goodbye())
+    assert layer.receive() == b"last words"
+    assert layer.receive() == b""
+    assert layer.receive() == b""
+
+
+@each_kind
+def test_the_end_of_the_wire_is_the_end(kind: str) -> None:
+    """A server that hangs up without a goodbye has ended, too."""
+    layer, wire = opened(kind)
+    wire.bring(wire.server.say(b"a"))
+    wire.ended = True
+    assert [layer.receive() for _ in range(3)] == [b"a", b"", b""]
+
+
+@each_kind
+def test_garbage_is_a_broken_link(kind: str) -> None:
+    """Bytes that can not be decoded are an OSError, after what came before them."""
+    layer, wire = opened(kind)
+    wire.bring(wire.server.say(b"good") + b"\xff" * 100)
+    assert layer.receive() == b"good"
+    for _ in range(2):
+        with pytest.raises(OSError):
+            layer.receive()
+
+
+@each_kind
+def test_shutdown_says_goodbye_and_ends_the_wire(kind: str) -> None:
+    """The server hears it once, behind all that was sent; doing it again does no harm."""
+    layer, wire = opened(kind)
+    sent: list[int] = []
+    layer.send(memoryview(b"all"), sent)
+    layer.shutdown()
+    assert wire.ended
+    layer.shutdown()
+    wire.deliver()
+    assert wire.server.heard == b"all"
+    assert wire.server.ended
+
+
+@each_kind
+def test_shutdown_does_not_wait(kind: str) -> None:
+    """With a full socket, or while somebody is sending, there is no goodbye."""
+    layer, wire = opened(kind)
+    wire.room = 0
+    layer.shutdown()
+    assert wire.ended
+    layer, wire = opened(kind)
+    with layer._sending:
+        layer.shutdown()
+    assert wire.ended
+    wire.deliver()
+    assert not wire.server.ended
+
+
+@each_kind
+def test_closing_sends_nothing_and_takes_no_lock(kind: str) -> None:
+    """In a forked child, whose locks may be held for ever, the copy is closed without a byte."""
+    layer, wire = opened(kind)
+    sends = wire.sends
+    with layer._sending, layer._lock:
+        layer.close()
+    assert wire.ended
+    assert wire.sends == sends
+
+
+@each_kind
+def test_the_locks_are_free_while_the_network_waits(kind: str) -> None:
+    """The lock that decoding needs is not held while bytes are sent or awaited."""
+    layer, wire = opened(kind)
+    held = []
+    for name in ("send", "receive"):
+        really = getattr(wire, name)
+
+        def look(*args: object, really: object = really) -> object:
+            held.append(layer._lock.locked())
+            return really(*args)  # type: ignore[operator]
+
+        setattr(wire, name, look)
+    send_all(layer, BIG, wire, 0)
+    wire.bring(wire.server.say(b"x"))
+    layer.receive()
+    assert len(held) > 4
+    assert not any(held)
+
+
+@pytest.mark.parametrize("kind", ["TLS 1.2", "TLS 1.3"])
+def test_a_broken_record_is_an_ssl_error(kind: str) -> None:
+    """Encrypted bytes that somebody changed on the way are not taken."""
+    layer, wire = opened(kind)
+    record = bytearray(wire.server.say(b"pay 10"))
+    record[-1] ^= 1
+    wire.bring(bytes(record))
+    with pytest.raises(ssl.SSLError):
+        layer.receive()

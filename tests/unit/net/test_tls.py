@@ -1,0 +1,218 @@
+"""TLS as a stream: the handshake, and the moments that are its own."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from typing import Any
+
+import pytest
+import trustme
+from fix_layers import TLSPeer, Wire, authority, client_context, opened
+
+from jetstream_sync.errors import CertificateError, SecureConnectionError
+from jetstream_sync.net.clock import Deadline
+from jetstream_sync.net.tls import TLSStream
+from jetstream_sync.net.trust import explain, server_name
+
+
+def soon() -> Deadline:
+    return Deadline(10)
+
+
+def shake_hands(
+    name: str = "localhost",
+    context: ssl.SSLContext | None = None,
+    server: ssl.SSLContext | None = None,
+) -> TLSStream:
+    stream = TLSStream(Wire(TLSPeer(server)), context or client_context(), name, threading.Lock)
+    stream.handshake(soon())
+    return stream
+
+
+def certified(*names: str, **how: Any) -> ssl.SSLContext:
+    """Return the context of a server with another certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority().issue_cert(*names, **how).configure_cert(context)
+    return context
+
+
+def test_the_certificate_has_to_name_the_server() -> None:
+    """By its name or by its address; another name is refused in plain words."""
+    shake_hands("localhost")
+    shake_hands("127.0.0.1")
+    for name, word in (("other.example", "name"), ("127.0.0.2", "address")):
+        with pytest.raises(ssl.SSLCertVerificationError) as caught:
+            shake_hands(name)
+        error = explain(caught.value, name)
+        assert type(error) is CertificateError
+        assert f"the certificate of {name} is for another {word}" in str(error)
+
+
+def test_an_unknown_authority_is_refused() -> None:
+    """A certificate that somebody else signed is not to be trusted."""
+    with pytest.raises(ssl.SSLCertVerificationError) as caught:
+        shake_hands(context=ssl.create_default_context())
+    error = explain(caught.value, "localhost")
+    assert type(error) is CertificateError
+    assert "signed by an authority that is not trusted here" in str(error)
+
+
+def test_an_expired_certificate_is_refused() -> None:
+    """The error says that it has expired."""
+    from datetime import datetime, timezone
+
+    past = datetime(2020, 1, 1, tzinfo=timezone.utc)
+    with pytest.raises(ssl.SSLCertVerificationError) as caught:
+        shake_hands(server=certified("localhost", not_after=past))
+    error = explain(caught.value, "localhost")
+    assert type(error) is CertificateError
+    assert "the certificate of localhost has expired" in str(error)
+
+
+def test_a_certificate_that_nobody_signed_is_refused() -> None:
+    """So is one that only signs itself."""
+    alone = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    alone.issue_cert("localhost").configure_cert(context)
+    own = ssl.create_default_context()
+    with pytest.raises(ssl.SSLCertVerificationError) as caught:
+        shake_hands(context=own, server=context)
+    assert isinstance(explain(caught.value, "localhost"), CertificateError)
+
+
+def test_the_server_is_told_why() -> None:
+    """A refused server gets an alert, and not just a link that ends."""
+    peer = TLSPeer()
+    wire = Wire(peer)
+    stream = TLSStream(wire, client_context(), "other.example", threading.Lock)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        stream.handshake(soon())
+    with pytest.raises(ssl.SSLError, match="(?i)alert"):
+        wire.deliver()
+
+
+@pytest.mark.parametrize(
+    "said", [b'INFO {"server_id":"S"}\r\n', b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00" * 50]
+)
+def test_a_server_that_does_not_speak_tls(said: bytes) -> None:
+    """It is found out with its first bytes."""
+
+    class Plain(TLSPeer):
+        def react(self, data: bytes) -> bytes:
+            return said if data else b""
+
+    stream = TLSStream(Wire(Plain()), client_context(), "localhost", threading.Lock)
+    with pytest.raises(ssl.SSLError) as caught:
+        stream.handshake(soon())
+    error = explain(caught.value, "localhost")
+    assert type(error) is SecureConnectionError
+
+
+def test_a_server_that_hangs_up() -> None:
+    """It is said when that was."""
+
+    class Gone(TLSPeer):
+        def react(self, data: bytes) -> bytes:
+            wire.ended = True
+            return b""
+
+    wire = Wire(Gone())
+    stream = TLSStream(wire, client_context(), "localhost", threading.Lock)
+    with pytest.raises(SecureConnectionError, match="in the TLS handshake"):
+        # The hello is sent before the end comes.
+        stream.handshake(soon())
+
+
+def test_a_handshake_has_a_deadline() -> None:
+    """Also where the socket takes nothing, and where a trickle never ends."""
+
+    class Silent(Wire):
+        def wait_writable(self, timeout: float) -> bool:
+            return False
+
+    wire = Silent(TLSPeer())
+    wire.room = 0
+    stream = TLSStream(wire, client_context(), "localhost", threading.Lock)
+    with pytest.raises(TimeoutError):
+        stream.handshake(Deadline(0.02))
+    with pytest.raises(TimeoutError):
+        TLSStream(Wire(TLSPeer()), client_context(), "localhost", threading.Lock).handshake(
+            Deadline(0)
+        )
+
+
+@pytest.mark.parametrize("piece", [1, 100])
+def test_a_handshake_in_pieces(piece: int) -> None:
+    """A slow network, and a socket that is full now and then, change nothing."""
+    wire = Wire(TLSPeer())
+    wire.piece = piece
+    wire.room = 0
+    stream = TLSStream(wire, client_context(), "localhost", threading.Lock)
+    stream.handshake(soon())
+    wire.room = None
+    wire.deliver()
+    wire.bring(wire.server.say(b"hello"))
+    got = b""
+    while got != b"hello":
+        got += stream.receive()
+
+
+def test_a_server_that_speaks_first() -> None:
+    """What comes together with the end of the handshake is not lost."""
+
+    class Eager(TLSPeer):
+        def react(self, data: bytes) -> bytes:
+            before = self._through
+            answer = super().react(data)
+            return answer if before == self._through else answer + self.say(b"INFO {}\r\n")
+
+    context = client_context()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # here the server has the last word
+    wire = Wire(Eager())
+    stream = TLSStream(wire, context, "localhost", threading.Lock)
+    stream.handshake(soon())
+    assert stream.receive() == b"INFO {}\r\n"
+
+
+@pytest.mark.parametrize("done", [True, False], ids=["after", "before"])
+def test_a_ctrl_c_within_the_encryption(done: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it strikes in the standard library, what was encrypted is known to be."""
+    layer, wire = opened("TLS 1.3")
+    assert isinstance(layer, TLSStream)
+    really = layer._ssl
+
+    class Struck:
+        def write(self, data: memoryview) -> int:
+            if done:
+                really.write(data)
+            raise KeyboardInterrupt
+
+    sent: list[int] = []
+    monkeypatch.setattr(layer, "_ssl", Struck())
+    with pytest.raises(KeyboardInterrupt):
+        layer.send(memoryview(b"once"), sent)
+    monkeypatch.setattr(layer, "_ssl", really)
+    assert not sent
+    layer.send(memoryview(b"once"), sent)
+    layer.send(memoryview(b" more"), sent)
+    wire.deliver()
+    assert (wire.server.heard, sent) == (b"once more", [4, 5])
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("nats.example", "nats.example"),
+        ("nats.example.", "nats.example"),
+        ("fe80::1%eth0", "fe80::1"),
+    ],
+)
+def test_names_are_as_certificates_have_them(host: str, name: str) -> None:
+    """Without the dot of a full name, or the zone of a local address."""
+    assert server_name(host) == name
+
+
+def test_other_errors_are_not_of_tls() -> None:
+    """A link that broke is not a matter of trust."""
+    assert explain(ConnectionResetError("reset"), "localhost") is None

@@ -1,0 +1,265 @@
+"""A WebSocket as a stream: its handshake, and the frames that carry no messages."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from typing import Any
+
+import pytest
+from fix_layers import WebSocketPeer, Wire
+from websockets import frames
+from websockets.frames import Frame, Opcode
+
+from jetstream_sync.address import ServerAddress
+from jetstream_sync.errors import (
+    ConnectionLostError,
+    InvalidOptionError,
+    ProtocolError,
+    ServerRefusedError,
+)
+from jetstream_sync.net.clock import Deadline
+from jetstream_sync.net.websocket import WebSocketStream
+
+URL = "ws://nats.example:8080/messages"
+
+
+class Scripted:
+    """A server that has one answer, whatever it is asked."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.heard = bytearray()
+        self._answer = answer
+
+    def react(self, data: bytes) -> bytes:
+        self.heard += data
+        answer, self._answer = self._answer, b""
+        return answer
+
+    def say(self, data: bytes) -> bytes:
+        return data
+
+    def say_goodbye(self) -> bytes:
+        return b""
+
+
+def stream_on(wire: Wire, url: str = URL, headers: Any = None) -> WebSocketStream:
+    return WebSocketStream(wire, ServerAddress.parse(url), headers, threading.Lock)
+
+
+def opened() -> tuple[WebSocketStream, Wire, WebSocketPeer]:
+    peer = WebSocketPeer()
+    wire = Wire(peer)
+    stream = stream_on(wire)
+    stream.handshake(Deadline(10))
+    return stream, wire, peer
+
+
+def asked(url: str = URL, headers: Any = None) -> list[bytes]:
+    """Return the lines of the request that a server gets."""
+    peer = Scripted(b"HTTP/1.1 404 Not Found\r\n\r\n")
+    with pytest.raises(ServerRefusedError):
+        stream_on(Wire(peer), url, headers).handshake(Deadline(10))
+    return bytes(peer.heard).split(b"\r\n")
+
+
+def test_the_request_is_for_the_path_of_the_url() -> None:
+    """With the host and port, and without an offer of compression."""
+    lines = asked()
+    assert lines[0] == b"GET /messages HTTP/1.1"
+    assert b"Host: nats.example:8080" in lines
+    assert b"Upgrade: websocket" in lines
+    assert not any(line.lower().startswith(b"sec-websocket-extensions") for line in lines)
+    assert asked("ws://nats.example")[0] == b"GET / HTTP/1.1"
+
+
+def test_a_login_stays_out_of_the_request() -> None:
+    """It is for CONNECT, which comes later."""
+    lines = asked("ws://worker:open-sesame@nats.example")
+    assert not any(b"sesame" in line or line.startswith(b"Authorization") for line in lines)
+
+
+def test_headers_are_added() -> None:
+    """One or several of a name; what is needed anyway can be replaced."""
+    headers = {"Authorization": "Bearer abc", "X-Way": ["one", "two"], "Host": "front.example"}
+    lines = asked(headers=headers)
+    for line in (
+        b"Authorization: Bearer abc",
+        b"X-Way: one",
+        b"X-Way: two",
+        b"Host: front.example",
+    ):
+        assert lines.count(line) == 1
+    assert sum(line.startswith(b"Host:") for line in lines) == 1
+
+
+def test_headers_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Not even where everything is: a login may be in them."""
+    with caplog.at_level(logging.DEBUG):
+        asked(headers={"Authorization": "Bearer abc"})
+    assert "abc" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 404 Not Found\r\n\r\n",
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\n\r\nno",
+        b"HTTP/1.0 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ],
+)
+def test_another_answer_is_quoted(answer: bytes) -> None:
+    """As soon as its head is there, however long the rest takes."""
+    with pytest.raises(ServerRefusedError, match="HTTP 404 Not Found"):
+        stream_on(Wire(Scripted(answer))).handshake(Deadline(10))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'INFO {"server_id":"S"}\r\n',
+        b"\x15\x03\x01\x00\x02\x02",
+        b"HTTP/1.1 fine\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        (
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Accept: AAAAAAAAAAAAAAAAAAAAAAAAAAA=\r\n\r\n"
+        ),
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000,
+    ],
+    ids=["NATS", "TLS", "no number", "no headers", "wrong key", "endless"],
+)
+def test_what_is_no_websocket_is_refused(answer: bytes) -> None:
+    """A server that does not speak HTTP, or something else than WebSocket, is found out at once."""
+    with pytest.raises(ProtocolError):
+        stream_on(Wire(Scripted(answer))).handshake(Deadline(10))
+
+
+def test_a_server_that_hangs_up() -> None:
+    """It is a lost connection."""
+    wire = Wire(Scripted(b"HTTP/1.1 10"))
+    wire.ended = False
+    stream = stream_on(wire)
+
+    def receive(really: Any = wire.receive) -> bytes:
+        data: bytes = really() if not wire.ended else b""
+        wire.ended = True
+        return data
+
+    wire.receive = receive  # type: ignore[method-assign]
+    with pytest.raises(ConnectionLostError):
+        stream.handshake(Deadline(10))
+
+
+def test_a_handshake_has_a_deadline() -> None:
+    """A server that does not answer is not waited for any longer."""
+    with pytest.raises(TimeoutError):
+        stream_on(Wire(Scripted(b""))).handshake(Deadline(0))
+
+
+def test_what_comes_right_behind_the_handshake_is_kept() -> None:
+    """A server says INFO at once."""
+
+    class Eager(WebSocketPeer):
+        def react(self, data: bytes) -> bytes:
+            return super().react(data) + self.say(b"INFO {}\r\n") if data else b""
+
+    stream = stream_on(Wire(Eager()))
+    stream.handshake(Deadline(10))
+    assert stream.receive() == b"INFO {}\r\n"
+
+
+def test_what_is_sent_is_binary_and_masked() -> None:
+    """The server refuses anything else."""
+    stream, wire, _ = opened()
+    stream.send(memoryview(b"PING\r\n"), [])
+    frame = bytes(wire._out)
+    assert frame[0] == 0x80 | Opcode.BINARY
+    assert frame[1] == 0x80 | 6
+    mask, data = frame[2:6], frame[6:]
+    assert bytes(byte ^ mask[at % 4] for at, byte in enumerate(data)) == b"PING\r\n"
+
+
+def test_a_ping_is_answered_with_what_is_sent_next() -> None:
+    """The reader only puts the answer in line."""
+    stream, wire, peer = opened()
+    peer.protocol.send_ping(b"are you there?")
+    wire.bring(b"".join(peer.protocol.data_to_send()) + peer.say(b"data"))
+    sends = wire.sends
+    assert stream.receive() == b"data"
+    assert wire.sends == sends
+    stream.send(memoryview(b"something"), [])
+    answers = []
+    really = peer.protocol.events_received
+
+    def events() -> list[Any]:
+        found = really()
+        answers.extend(found)
+        return found
+
+    peer.protocol.events_received = events  # type: ignore[method-assign]
+    wire.deliver()
+    assert [(each.opcode, each.data) for each in answers] == [
+        (Opcode.PONG, b"are you there?"),
+        (Opcode.BINARY, b"something"),
+    ]
+
+
+def test_fragments_and_text_are_bytes_like_any() -> None:
+    """Where a message of WebSocket ends means nothing here."""
+    stream, wire, _ = opened()
+    parts = [
+        Frame(Opcode.BINARY, b"PI", fin=False),
+        Frame(Opcode.PING, b""),
+        Frame(Opcode.CONT, b"N", fin=False),
+        Frame(Opcode.CONT, b"G\r\n"),
+        Frame(Opcode.TEXT, b"+OK\r\n"),
+    ]
+    wire.bring(b"".join(part.serialize(mask=False) for part in parts))
+    assert stream.receive() == b"PING\r\n+OK\r\n"
+
+
+def test_frames_without_data_do_not_end_the_stream() -> None:
+    """An empty frame, or only a pong, is nothing yet."""
+    stream, wire, peer = opened()
+    wire.bring(Frame(Opcode.BINARY, b"").serialize(mask=False))
+    wire.piece = 2
+    wire.bring(Frame(Opcode.PONG, b"").serialize(mask=False) + peer.say(b"x"))
+    assert stream.receive() == b"x"
+
+
+def test_a_masked_frame_breaks_the_rules() -> None:
+    """So does anything else that RFC 6455 forbids a server; it is no NATS."""
+    stream, wire, _ = opened()
+    wire.bring(Frame(Opcode.BINARY, b"x").serialize(mask=True))
+    with pytest.raises(ProtocolError, match="rules of WebSocket"):
+        stream.receive()
+
+
+def test_close_is_answered_with_close() -> None:
+    """The server's goodbye ends the stream, and gets its answer if something is sent."""
+    stream, wire, peer = opened()
+    wire.bring(peer.say_goodbye())
+    assert stream.receive() == b""
+    stream.shutdown()
+    wire.deliver()
+    assert peer.ended
+
+
+def test_without_speedups_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package's compiled part is optional."""
+    from websockets.utils import apply_mask
+
+    monkeypatch.setattr(frames, "apply_mask", apply_mask)
+    stream, wire, peer = opened()
+    stream.send(memoryview(b"PING\r\n"), [])
+    wire.deliver()
+    assert peer.heard == b"PING\r\n"
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has not installed the extra is told how to."""
+    monkeypatch.setitem(sys.modules, "websockets.client", None)
+    with pytest.raises(InvalidOptionError, match=r"pip install jetstream-sync\[websocket\]"):
+        stream_on(Wire(Scripted(b"")))
