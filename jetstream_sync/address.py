@@ -133,9 +133,12 @@ class ServerAddress:
             parts = urlsplit(text if _HAS_SCHEME.match(text) else f"nats://{text}")
             port = _PORTS.get(parts.scheme, 0) if parts.port is None else parts.port
         except ValueError:
+            parts = None
+        if parts is None:
+            # Raised out here, the error does not have the other one behind it, which repeats too much.
             raise InvalidOptionError(
                 "servers", shown, "it is not a URL with a port from 1 to 65535"
-            ) from None
+            )
         if parts.scheme not in _PORTS:
             raise InvalidOptionError(
                 "servers", shown, "the scheme is nats://, tls://, ws:// or wss://"

@@ -1,0 +1,352 @@
+"""Logging in: every way in which a server lets a client in, and what is said when there is none."""
+
+from __future__ import annotations
+
+import base64
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fix_jwt import Operator, User
+
+import jetstream_sync
+from jetstream_sync import AuthorizationError, Connection, CredentialsError, Error
+from jetstream_sync.server import NatsServer
+
+NKEY_USER = User()
+
+
+@pytest.fixture(scope="module")
+def nkey_server() -> Iterator[NatsServer]:
+    """A server that lets the holder of one nkey in, and one user with a password."""
+    config = f"""authorization {{ users: [
+        {{ nkey: {NKEY_USER.public} }}, {{ user: "u", password: "open sesame" }}
+    ] }}"""
+    with NatsServer(name="nkeys", config=config) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def token_server() -> Iterator[NatsServer]:
+    """A server that wants a token."""
+    with NatsServer(name="token", config='authorization { token: "open sesame" }') as server:
+        yield server
+
+
+def works(nc: Connection) -> bool:
+    """Whether a message makes its way to the server and back; the connection is closed then."""
+    with nc, nc.subscribe("echo.test") as sub:
+        nc.publish("echo.test", b"hello")
+        return sub.next_msg(timeout=5).data == b"hello"
+
+
+def shown(error: BaseException) -> str:
+    """Everything that a log would show of an error, its causes included."""
+    return "".join(traceback.format_exception(error)) + repr(error)
+
+
+def raises(error: BaseException) -> Callable[..., Any]:
+    """Return a function that raises."""
+
+    def function(*_: object) -> Any:
+        raise error
+
+    return function
+
+
+# --- user, password, token ------------------------------------------------------------------------
+
+
+def test_a_user_with_a_password_given_by_functions(nkey_server):
+    """Both may be functions, which are asked once for each link."""
+    asked = []
+
+    def tell(what: str) -> Callable[[], str]:
+        return lambda: asked.append(what) or what
+
+    options = {"user": tell("u"), "password": tell("open sesame")}
+    assert works(jetstream_sync.connect(nkey_server.url, **options))
+    assert asked == ["u", "open sesame"]
+    assert works(jetstream_sync.connect(nkey_server.url, **options))
+    assert asked == ["u", "open sesame"] * 2
+
+
+@pytest.mark.parametrize("token", ["open sesame", lambda: "open sesame"])
+def test_a_token(token_server, token):
+    """A token is text, or a function that returns it."""
+    assert works(jetstream_sync.connect(token_server.url, token=token))
+
+
+def test_a_login_in_the_url_comes_first(token_server, nkey_server):
+    """The options are not even looked at, so the functions that they name are not called."""
+    url = token_server.url.replace("//", "//open%20sesame@")
+    refuse = raises(AssertionError("it was called"))
+    assert works(jetstream_sync.connect(url, token=refuse))
+    assert works(jetstream_sync.connect(url, user_credentials="/nowhere"))
+    assert works(jetstream_sync.connect(url, nkeys_seed="/nowhere"))
+    assert works(jetstream_sync.connect(url, user_jwt_cb=refuse, signature_cb=refuse))
+    url = nkey_server.url.replace("//", "//u:open%20sesame@")
+    assert works(jetstream_sync.connect(url, nkeys_seed_str=refuse))
+
+
+# --- nkeys ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def seed_file(tmp_path: Path) -> Path:
+    path = tmp_path / "user.nk"
+    path.write_text(f"{NKEY_USER.seed}\n")
+    return path
+
+
+def test_a_seed_as_text_or_function(nkey_server):
+    """The seed may be given as it is, or by a function."""
+    assert works(jetstream_sync.connect(nkey_server.url, nkeys_seed_str=NKEY_USER.seed))
+    assert works(jetstream_sync.connect(nkey_server.url, nkeys_seed_str=f" {NKEY_USER.seed}\n"))
+    assert works(jetstream_sync.connect(nkey_server.url, nkeys_seed_str=lambda: NKEY_USER.seed))
+
+
+def test_a_seed_in_a_file(nkey_server, seed_file, monkeypatch):
+    """The path may be text or a path object, and begin with the home directory's sign."""
+    assert works(jetstream_sync.connect(nkey_server.url, nkeys_seed=seed_file))
+    assert works(jetstream_sync.connect(nkey_server.url, nkeys_seed=str(seed_file)))
+    monkeypatch.setenv("HOME", str(seed_file.parent))
+    assert works(jetstream_sync.connect(nkey_server.url, nkeys_seed="~/user.nk"))
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        base64.b64encode,
+        lambda raw: base64.b64encode(raw).decode(),
+        base64.urlsafe_b64encode,
+        lambda raw: base64.urlsafe_b64encode(raw).decode().rstrip("="),
+        bytes,
+    ],
+    ids=["base64", "base64 text", "base64 for URLs", "the same unpadded", "raw"],
+)
+def test_a_public_key_and_a_function_that_signs(nkey_server, encode):
+    """The function gets the nonce as text, and may return the signature in several forms."""
+    nonces = []
+
+    def sign(nonce: str) -> str | bytes:
+        nonces.append(nonce)
+        return encode(NKEY_USER.sign(nonce.encode()))
+
+    assert works(jetstream_sync.connect(nkey_server.url, nkey=NKEY_USER.public, signature_cb=sign))
+    (nonce,) = nonces
+    assert type(nonce) is str
+    assert nonce
+
+
+def test_a_server_that_wants_no_key_is_not_sent_a_signature(nats_server, seed_file):
+    """Where no nonce came, there is nothing to sign; the login does no harm."""
+    refuse = raises(AssertionError("it was called"))
+    options = {"nkey": NKEY_USER.public, "signature_cb": refuse}
+    assert works(jetstream_sync.connect(nats_server.url, **options))
+    assert works(jetstream_sync.connect(nats_server.url, nkeys_seed=seed_file))
+
+
+# --- JWTs -----------------------------------------------------------------------------------------
+
+
+def test_a_creds_file(jwt_server, operator, tmp_path):
+    """One file has all that is needed; its path may be text or a path object."""
+    path = operator.creds(tmp_path)
+    assert works(jetstream_sync.connect(jwt_server.url, user_credentials=path))
+    assert works(jetstream_sync.connect(jwt_server.url, user_credentials=str(path)))
+
+
+def test_a_file_for_the_jwt_and_one_for_the_seed(jwt_server, operator, tmp_path):
+    """They may have nothing else in them, or be creds files themselves."""
+    user = User()
+    jwt = operator.account.user(user)
+    plain = tmp_path / "user.jwt", tmp_path / "user.nk"
+    plain[0].write_text(jwt + "\n")
+    plain[1].write_text(user.seed + "\n")
+    assert works(jetstream_sync.connect(jwt_server.url, user_credentials=plain))
+    creds = tmp_path / "user.creds"
+    creds.write_text(user.creds(jwt))
+    for pair in [(creds, plain[1]), (plain[0], creds), (str(creds), creds)]:
+        assert works(jetstream_sync.connect(jwt_server.url, user_credentials=pair))
+
+
+@pytest.mark.parametrize("as_it_is", [str, str.encode], ids=["str", "bytes"])
+def test_a_function_that_returns_what_is_in_a_creds_file(jwt_server, operator, as_it_is):
+    """It is asked for the content, once for each link, as text or bytes."""
+    asked = []
+
+    def creds() -> str | bytes:
+        asked.append(None)
+        user = User()
+        return as_it_is(user.creds(operator.account.user(user)))
+
+    for times in (1, 2):
+        assert works(jetstream_sync.connect(jwt_server.url, user_credentials=creds))
+        assert len(asked) == times
+
+
+@pytest.mark.parametrize("as_it_is", [str, str.encode, lambda text: bytearray(text.encode())])
+def test_a_function_for_the_jwt_and_one_that_signs(jwt_server, operator, as_it_is):
+    """This is how a key stays where it is kept: the client never sees it."""
+    user = User()
+    assert works(
+        jetstream_sync.connect(
+            jwt_server.url,
+            user_jwt_cb=lambda: as_it_is(operator.account.user(user)),
+            signature_cb=lambda nonce: base64.b64encode(user.sign(nonce.encode())),
+        )
+    )
+
+
+def test_a_bearer_token_needs_no_signature(jwt_server, operator):
+    """Without a function that signs, only the JWT is sent."""
+    user = User()
+    assert works(
+        jetstream_sync.connect(
+            jwt_server.url, user_jwt_cb=lambda: operator.account.user(user, bearer=True)
+        )
+    )
+    with pytest.raises(AuthorizationError):
+        jetstream_sync.connect(jwt_server.url, user_jwt_cb=lambda: operator.account.user(user))
+
+
+# --- what the server refuses ----------------------------------------------------------------------
+
+
+def test_the_server_refuses_the_wrong_key(nkey_server, jwt_server, operator):
+    """It is an `AuthorizationError`, at once, whoever the key belongs to."""
+    with pytest.raises(AuthorizationError, match="Authorization Violation"):
+        jetstream_sync.connect(nkey_server.url, nkeys_seed_str=User().seed)
+    with pytest.raises(AuthorizationError, match="Authorization Violation"):
+        jetstream_sync.connect(
+            nkey_server.url,
+            nkey=NKEY_USER.public,
+            signature_cb=lambda nonce: User().sign(nonce.encode()),
+        )
+    other = User().creds(operator.account.user(User()))
+    with pytest.raises(AuthorizationError, match="Authorization Violation"):
+        jetstream_sync.connect(jwt_server.url, user_credentials=lambda: other)
+    forged = Operator()
+    with pytest.raises(AuthorizationError, match="Authorization Violation"):
+        user = User()
+        jetstream_sync.connect(
+            jwt_server.url, user_credentials=lambda: user.creds(forged.account.user(user))
+        )
+
+
+def test_the_server_refuses_what_has_run_out(jwt_server, operator, tmp_path):
+    """A JWT whose time is over is refused as any other."""
+    path = operator.creds(tmp_path, issued=1_500_000_000, lifetime=timedelta(days=1))
+    with pytest.raises(AuthorizationError, match="Authorization Violation"):
+        jetstream_sync.connect(jwt_server.url, user_credentials=path)
+
+
+# --- what is no login at all ----------------------------------------------------------------------
+
+GARBAGE = [b"", b"c4nary\n", b"\xff\xfe c4nary", b"c4nary" * 100_000]
+
+
+@pytest.mark.parametrize("content", GARBAGE, ids=["empty", "words", "bytes", "much"])
+@pytest.mark.parametrize("option", ["user_credentials", "nkeys_seed"])
+def test_a_file_with_something_else_in_it(nkey_server, tmp_path, option, content):
+    """The error names the option and the path, says what is wrong, and repeats nothing of the file."""
+    path = tmp_path / "login"
+    path.write_bytes(content)
+    with pytest.raises(CredentialsError) as caught:
+        jetstream_sync.connect(nkey_server.url, **{option: path})
+    error = caught.value
+    assert (error.option, error.value) == (option, str(path))
+    assert "c4nary" not in shown(error)
+    assert str(path) in str(error)
+
+
+@pytest.mark.parametrize("option", ["user_credentials", "nkeys_seed"])
+def test_a_file_that_can_not_be_read(nkey_server, tmp_path, option):
+    """The error names the option and the path, and says why; the system's error is behind it."""
+    for path, reason in [(tmp_path / "none", "No such file"), (tmp_path, "Is a directory")]:
+        with pytest.raises(CredentialsError, match=reason) as caught:
+            jetstream_sync.connect(nkey_server.url, **{option: path})
+        assert (caught.value.option, caught.value.value) == (option, str(path))
+        assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_of_two_files_the_one_is_named_that_is_wrong(jwt_server, operator, tmp_path):
+    """With a pair of files, it is the path in the error that says which."""
+    user = User()
+    jwt, seed = tmp_path / "user.jwt", tmp_path / "user.nk"
+    jwt.write_text(operator.account.user(user))
+    seed.write_text(user.seed)
+    for pair, wrong in [((seed, seed), seed), ((jwt, jwt), jwt), ((jwt, tmp_path), tmp_path)]:
+        with pytest.raises(CredentialsError) as caught:
+            jetstream_sync.connect(jwt_server.url, user_credentials=pair)
+        assert caught.value.value == str(wrong)
+
+
+FUNCTIONS = ["user", "password", "token", "nkeys_seed_str", "user_credentials"]
+FUNCTIONS += ["user_jwt_cb", "signature_cb"]
+
+
+def options_with(option: str, function: Callable[..., Any]) -> dict[str, Any]:
+    """Return options with a function, and what else it needs."""
+    others = {"password": {"user": "u"}, "signature_cb": {"nkey": NKEY_USER.public}}
+    return {option: function, **others.get(option, {})}
+
+
+@pytest.mark.parametrize("option", FUNCTIONS)
+@pytest.mark.parametrize("error", [RuntimeError("why"), OSError(5, "why"), KeyError("why")])
+def test_a_function_that_raises(nkey_server, option, error):
+    """Its error is the cause of one that names the option."""
+    with pytest.raises(CredentialsError, match=f"raised {type(error).__name__}") as caught:
+        jetstream_sync.connect(nkey_server.url, **options_with(option, raises(error)))
+    assert caught.value.option == option
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("option", FUNCTIONS)
+@pytest.mark.parametrize("returned", [None, 5, ["c4nary"], "c4nary", b"c4nary\xff"])
+def test_a_function_that_returns_something_else(nkey_server, option, returned):
+    """The error names the option and does not repeat what came; text may be a wrong password."""
+    with pytest.raises((CredentialsError, AuthorizationError)) as caught:
+        jetstream_sync.connect(nkey_server.url, **options_with(option, lambda *_: returned))
+    assert "c4nary" not in shown(caught.value)
+    if isinstance(caught.value, CredentialsError):
+        assert caught.value.option == option
+    else:
+        assert isinstance(returned, str)
+        assert option in {"user", "password", "token"}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+def test_who_connects_may_be_told_to_exit(nkey_server, error):
+    """What ends a program ends it also out of a function that is called while it connects."""
+    with pytest.raises(type(error)) as caught:
+        jetstream_sync.connect(nkey_server.url, token=raises(error))
+    assert caught.value is error
+
+
+def test_without_the_nkeys_package(nkey_server, seed_file, monkeypatch):
+    """The error says what to install; logins without a key work."""
+    monkeypatch.setitem(sys.modules, "nkeys", None)
+    with pytest.raises(CredentialsError, match=r"pip install jetstream-sync\[nkeys\]") as caught:
+        jetstream_sync.connect(nkey_server.url, nkeys_seed=seed_file)
+    assert caught.value.option == "nkeys_seed"
+    assert works(jetstream_sync.connect(nkey_server.url, user="u", password="open sesame"))
+    assert works(
+        jetstream_sync.connect(
+            nkey_server.url,
+            nkey=NKEY_USER.public,
+            signature_cb=lambda nonce: NKEY_USER.sign(nonce.encode()),
+        )
+    )
+
+
+def test_an_error_about_a_login_can_be_caught_in_several_ways(nkey_server):
+    """It is an error of this package, of an option, and a ``ValueError``."""
+    for kind in (CredentialsError, jetstream_sync.InvalidOptionError, Error, ValueError):
+        with pytest.raises(kind):
+            jetstream_sync.connect(nkey_server.url, user_credentials="/nowhere/user.creds")

@@ -1,0 +1,349 @@
+"""Logging in again: what is read anew for each link, what runs out, and when it is over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+from fix_jwt import Operator, User
+from fix_proxy import Listener, Puppet
+from fix_threads import wait_until
+from typing_extensions import Self
+
+import jetstream_sync
+from jetstream_sync import (
+    AuthenticationExpiredError,
+    AuthorizationError,
+    Connection,
+    ConnectionEvent,
+    CredentialsError,
+    Error,
+)
+from jetstream_sync.server import NatsServer
+
+#: More attempts than a test lasts, with little time between them.
+QUICK: dict[str, Any] = {"reconnect_time_wait": 0.01, "max_reconnect_attempts": -1}
+
+
+def nkey_server(user: User, port: int = 0) -> NatsServer:
+    """A server that lets one user in."""
+    config = f"authorization {{ users: [{{ nkey: {user.public} }}] }}"
+    return NatsServer(name="nkey", port=port, jetstream=False, config=config)
+
+
+def is_back(nc: Connection, reconnects: int) -> bool:
+    return nc.is_connected and nc.stats["reconnects"] >= reconnects
+
+
+# --- read anew ------------------------------------------------------------------------------------
+
+
+def test_what_changed_is_used_for_the_next_link(tmp_path):
+    """A file is read again for each link, so a key can be changed while the program runs."""
+    before, after = User(), User()
+    seed = tmp_path / "user.nk"
+    seed.write_text(before.seed)
+    with nkey_server(before) as server:
+        nc = jetstream_sync.connect(server.url, nkeys_seed=seed, **QUICK)
+        port = server.port
+    seed.write_text(after.seed)
+    with nc, nkey_server(after, port):
+        wait_until(lambda: is_back(nc, 1))
+
+
+def test_a_file_that_is_missing_for_a_while(tmp_path):
+    """The error is reported once, and the attempts go on until the file is there again."""
+    user = User()
+    seed = tmp_path / "user.nk"
+    seed.write_text(user.seed)
+    reported: SimpleQueue[Exception] = SimpleQueue()
+    with nkey_server(user) as server:
+        nc = jetstream_sync.connect(server.url, nkeys_seed=seed, error_cb=reported.put, **QUICK)
+        with nc:
+            seed.unlink()
+            server.restart()
+            error = reported.get(timeout=5)
+            assert isinstance(error, CredentialsError)
+            assert (error.option, error.value) == ("nkeys_seed", str(seed))
+            seed.write_text("garbage")
+            error = reported.get(timeout=5)
+            assert "no seed" in str(error)
+            seed.write_text(user.seed)
+            wait_until(lambda: is_back(nc, 1))
+    assert reported.empty()
+
+
+class OddError(BaseException):
+    """What no handler of `Exception` sees."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError("why"), SystemExit(1), OddError("why")])
+def test_a_function_that_raises_while_the_link_is_mended(error):
+    """Whatever it raises, it is reported, and the next attempt asks again."""
+    user = User()
+    fails = False
+    reported: SimpleQueue[Exception] = SimpleQueue()
+
+    def seed() -> str:
+        if fails:
+            raise error
+        return user.seed
+
+    with nkey_server(user) as server:
+        nc = jetstream_sync.connect(server.url, nkeys_seed_str=seed, error_cb=reported.put, **QUICK)
+        with nc:
+            fails = True
+            server.restart()
+            told = reported.get(timeout=5)
+            assert isinstance(told, CredentialsError)
+            assert told.option == "nkeys_seed_str"
+            assert told.__cause__ is error
+            fails = False
+            wait_until(lambda: is_back(nc, 1))
+
+
+def test_a_function_may_use_the_connection():
+    """No lock is held while it runs, so what does not wait for the server works."""
+    user = User()
+    started: list[Connection] = []
+    asked: SimpleQueue[tuple[object, ...]] = SimpleQueue()
+
+    def seed() -> str:
+        for nc in started:
+            sub = nc.subscribe("from.function")
+            nc.publish("from.function", b"hello")
+            asked.put((nc.status, nc.stats, nc.new_inbox(), nc.connected_url, sub))
+        return user.seed
+
+    with (
+        nkey_server(user) as server,
+        jetstream_sync.connect(server.url, nkeys_seed_str=seed, **QUICK) as nc,
+    ):
+        started.append(nc)
+        server.restart()
+        *_, sub = asked.get(timeout=5)
+        assert sub.next_msg(timeout=5).data == b"hello"
+        started.clear()
+
+
+# --- what runs out --------------------------------------------------------------------------------
+
+
+class Ids:
+    """Publishes numbered messages until it is told to stop, and remembers which were acknowledged."""
+
+    def __init__(self, nc: Connection) -> None:
+        self._js = nc.jetstream(timeout=5)
+        self.acknowledged: list[int] = []
+        self.failed: list[Error] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            number += 1
+            try:
+                future = self._js.publish_async("numbers", b"%d" % number)
+                self._js.publish("numbers", b"%d" % -number)
+                self.acknowledged.append(-number)
+                future.result(5)
+                self.acknowledged.append(number)
+            except Error as error:
+                self.failed.append(error)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+def test_fresh_credentials_when_a_jwt_runs_out(jwt_server, operator, tmp_path):
+    """The connection comes back with a JWT that is good, and no acknowledged message is lost."""
+    lifetime = timedelta(seconds=2)
+    made = []
+    events: SimpleQueue[ConnectionEvent] = SimpleQueue()
+
+    def creds() -> str:
+        user = User()
+        made.append(user)
+        return user.creds(operator.account.user(user, lifetime=lifetime))
+
+    keeper = jetstream_sync.connect(jwt_server.url, user_credentials=operator.creds(tmp_path))
+    stream = keeper.jetstream().create_stream(name="NUMBERS", subjects=["numbers"])
+    nc = jetstream_sync.connect(
+        jwt_server.url, user_credentials=creds, disconnected_cb=events.put, **QUICK
+    )
+    with keeper, nc:
+        with Ids(nc) as ids:
+            for times in (1, 2):
+                wait_until(lambda times=times: is_back(nc, times), 8)
+                event = events.get(timeout=5)
+                assert isinstance(event.error, AuthenticationExpiredError)
+                before = len(ids.acknowledged)
+                wait_until(lambda before=before: len(ids.acknowledged) > before + 10)
+        assert len(made) == 3
+        count = stream.info().state.messages
+        stored = {int(msg.data) for msg in stream.ordered_consumer().fetch(count, timeout=10)}
+        assert set(ids.acknowledged) <= stored
+        assert len(ids.acknowledged) > 20
+        keeper.jetstream().delete_stream("NUMBERS")
+
+
+def test_credentials_that_have_run_out_for_good(jwt_server, operator, tmp_path):
+    """The same refusal twice from the same server ends it; `last_error` says what it was."""
+    creds = operator.creds(tmp_path, lifetime=timedelta(seconds=2))
+    reported: SimpleQueue[Exception] = SimpleQueue()
+    nc = jetstream_sync.connect(
+        jwt_server.url, user_credentials=creds, error_cb=reported.put, **QUICK
+    )
+    with nc:
+        wait_until(lambda: nc.is_closed, 8)
+        assert isinstance(nc.last_error, AuthorizationError)
+        kinds = {type(reported.get(timeout=5)) for _ in range(2)}
+        assert kinds <= {AuthorizationError, AuthenticationExpiredError}
+
+
+def test_it_goes_on_where_the_program_says_so(jwt_server, operator, tmp_path):
+    """With ``ignore_auth_error_abort`` there are attempts until somebody renews the file."""
+    creds = operator.creds(tmp_path, lifetime=timedelta(seconds=2))
+    refusals = []
+    nc = jetstream_sync.connect(
+        jwt_server.url,
+        user_credentials=creds,
+        error_cb=refusals.append,
+        ignore_auth_error_abort=True,
+        **QUICK,
+    )
+    with nc:
+        wait_until(lambda: jwt_server.log().count("authentication error") > 3, 8)
+        assert not nc.is_closed
+        operator.creds(tmp_path)
+        wait_until(lambda: is_back(nc, 1))
+
+
+@pytest.fixture
+def own_operator() -> Iterator[tuple[Operator, NatsServer]]:
+    """An operator and a server for this test alone."""
+    operator = Operator()
+    with NatsServer(name="own", config=operator.config()) as server:
+        yield operator, server
+
+
+def test_fresh_credentials_when_a_user_is_revoked(own_operator):
+    """Revoked is as good as run out: another login is asked for."""
+    operator, server = own_operator
+    first, second, admin = User(), User(), User()
+    users = [second, first]
+    events: SimpleQueue[ConnectionEvent] = SimpleQueue()
+
+    def creds() -> str:
+        user = users.pop() if len(users) > 1 else users[0]
+        return user.creds(operator.account.user(user))
+
+    def admin_creds() -> str:
+        return admin.creds(operator.system.user(admin))
+
+    nc = jetstream_sync.connect(
+        server.url, user_credentials=creds, disconnected_cb=events.put, **QUICK
+    )
+    with nc, jetstream_sync.connect(server.url, user_credentials=admin_creds) as system:
+        account = operator.account_jwt(revocations={first.public: 2_000_000_000})
+        system.request(
+            f"$SYS.REQ.ACCOUNT.{operator.account.public}.CLAIMS.UPDATE", account.encode(), timeout=5
+        )
+        event = events.get(timeout=5)
+        assert isinstance(event.error, AuthenticationExpiredError)
+        assert "Revoked" in str(event.error)
+        wait_until(lambda: is_back(nc, 1))
+
+
+def test_a_whole_account_may_run_out():
+    """The server says so for an account in other words, and it means the same."""
+    expired = b"-ERR 'Account Authentication Expired'\r\n"
+    events: SimpleQueue[ConnectionEvent] = SimpleQueue()
+
+    def play(puppet: Puppet) -> None:
+        puppet.shake_hands()
+        if server.clients == 1:
+            puppet.say(expired)
+            puppet.hang_up()
+
+    with (
+        Listener(play) as server,
+        jetstream_sync.connect(server.url, disconnected_cb=events.put, **QUICK) as nc,
+    ):
+        assert isinstance(events.get(timeout=5).error, AuthenticationExpiredError)
+        wait_until(lambda: is_back(nc, 1))
+        nc.close()
+
+
+def test_the_same_words_count_only_when_nothing_was_between():
+    """A server that lets the client in has forgotten what it said before: logins may run out again."""
+    expired = b"-ERR 'User Authentication Expired'\r\n"
+
+    def play(puppet: Puppet) -> None:
+        puppet.shake_hands()
+        if server.clients <= 4:
+            puppet.say(expired)
+            puppet.hang_up()
+
+    with Listener(play) as server, jetstream_sync.connect(server.url, **QUICK) as nc:
+        wait_until(lambda: is_back(nc, 4))
+        nc.close()
+
+
+def test_another_refusal_in_between_starts_the_count_again():
+    """Only the same words twice in a row end it."""
+    words = [b"Authorization Violation", b"Authentication Timeout", b"Authorization Violation"]
+
+    def play(puppet: Puppet) -> None:
+        said = server.clients - 2
+        if 0 <= said < len(words):
+            puppet.say(b"INFO {}\r\n")
+            puppet.line()
+            puppet.say(b"-ERR '%b'\r\n" % words[said])
+            puppet.hang_up()
+        else:
+            puppet.shake_hands()
+            if said < 0:
+                puppet.hang_up()
+
+    with Listener(play) as server, jetstream_sync.connect(server.url, **QUICK) as nc:
+        wait_until(lambda: is_back(nc, 1))
+        nc.close()
+    assert server.clients == 5
+
+
+def test_two_servers_with_one_that_refuses():
+    """A server that refuses the login once is passed over, and the other one is used."""
+    user = User()
+    with nkey_server(user) as good, nkey_server(User()) as bad:
+        nc = jetstream_sync.connect(
+            [bad.url, good.url], nkeys_seed_str=user.seed, dont_randomize=True, **QUICK
+        )
+        with nc:
+            assert nc.connected_url == good.url
+
+
+def test_the_first_connect_does_not_ask_twice():
+    """A server that refuses is asked once, and the error says where it was."""
+    asked: list[Path] = []
+    user = User()
+
+    def seed() -> str:
+        asked.append(Path())
+        return user.seed
+
+    with nkey_server(User()) as server, pytest.raises(AuthorizationError, match=str(server.port)):
+        jetstream_sync.connect(server.url, nkeys_seed_str=seed)
+    assert len(asked) == 1

@@ -1,0 +1,377 @@
+"""What the server does not permit: who is told, how soon, and that the connection stays."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+from fix_proxy import Listener
+from fix_threads import SCALE, wait_until
+
+import jetstream_sync
+from jetstream_sync import Connection, ConnectionLostError, Msg, PermissionsError, TimeoutError
+from jetstream_sync.server import NatsServer
+
+CONFIG = """authorization { users: [
+    { user: admin, password: a }
+    { user: guest, password: g, permissions: {
+        publish: { allow: ["public.>", "_INBOX.>"] }
+        subscribe: { allow: ["public.>", "_INBOX.>", "shared workers"], deny: "public.hidden" }
+    } }
+    { user: deaf, password: d, permissions: { subscribe: { deny: "_INBOX.>" } } }
+] }"""
+
+#: Longer than any answer of a server takes: who waits for it was not told.
+LONG = 30.0
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[NatsServer]:
+    """A server with a guest, who may do little, and somebody who may have no answers."""
+    with NatsServer(name="strict", jetstream=False, config=CONFIG) as server:
+        yield server
+
+
+class Guest:
+    """A connection with few permissions, and what was reported to it."""
+
+    def __init__(self, server: NatsServer, user: str = "guest") -> None:
+        self.reported: SimpleQueue[Exception] = SimpleQueue()
+        self.nc: Connection = jetstream_sync.connect(
+            server.url, user=user, password=user[0], error_cb=self.reported.put
+        )
+
+    def told(self) -> PermissionsError:
+        """Return what was reported; it is the only thing."""
+        error = self.reported.get(timeout=5)
+        assert isinstance(error, PermissionsError)
+        self.nc.flush()
+        assert self.reported.empty()
+        return error
+
+
+@pytest.fixture
+def guest(strict: NatsServer) -> Iterator[Guest]:
+    """The guest."""
+    made = Guest(strict)
+    yield made
+    assert made.nc.is_connected
+    made.nc.close()
+
+
+@pytest.fixture
+def deaf(strict: NatsServer) -> Iterator[Guest]:
+    """Who may not subscribe to an inbox."""
+    made = Guest(strict, "deaf")
+    yield made
+    assert made.nc.is_connected
+    made.nc.close()
+
+
+@pytest.fixture
+def admin(strict: NatsServer) -> Iterator[Connection]:
+    """Who may do everything, and answers on ``public.echo``."""
+    with jetstream_sync.connect(strict.url, user="admin", password="a") as nc:
+        nc.subscribe("public.echo", cb=lambda msg: msg.respond(msg.data))
+        nc.flush()
+        yield nc
+
+
+@contextmanager
+def soon() -> Iterator[None]:
+    """What is in this block does not wait for a time to run out."""
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < 5 * SCALE
+
+
+# --- subscriptions --------------------------------------------------------------------------------
+
+
+def test_reading_a_subscription_that_is_not_permitted(guest):
+    """Reading raises it, each time, and so does iterating; it is reported once; no more comes."""
+    sub = guest.nc.subscribe("private.a")
+    with soon():
+        for read in (sub.next_msg, iter(sub).__next__, sub.next_msg):
+            with pytest.raises(PermissionsError) as caught:
+                read()
+            error = caught.value
+            assert (error.operation, error.subject, error.queue) == ("subscribe", "private.a", "")
+    assert str(guest.told()) == str(error)
+    assert not sub.is_valid
+    for end in (sub.unsubscribe, sub.drain):
+        with pytest.raises(PermissionsError):
+            end()
+
+
+def test_whoever_waits_for_a_message_is_woken(guest):
+    """All threads that read the subscription learn of it, also those who came first."""
+    sub = guest.nc.subscribe("private.b")
+    with ThreadPoolExecutor(3) as pool, soon():
+        reading = [pool.submit(sub.next_msg, LONG) for _ in range(3)]
+        for each in reading:
+            assert isinstance(each.exception(LONG), PermissionsError)
+    guest.told()
+
+
+def test_a_queue_group_may_be_what_is_not_permitted(guest):
+    """The error says which group; the same subject in a permitted one goes on."""
+    allowed = guest.nc.subscribe("shared", queue="workers")
+    with soon():
+        for queue in ("others", ""):
+            refused = guest.nc.subscribe("shared", queue=queue)
+            with pytest.raises(PermissionsError) as caught:
+                refused.next_msg(timeout=LONG)
+            assert (caught.value.subject, caught.value.queue) == ("shared", queue)
+            guest.told()
+    assert allowed.is_valid
+
+
+def test_all_subscriptions_to_the_subject_are_told(guest):
+    """Each is refused by the server, and each raises it."""
+    subs = [guest.nc.subscribe("public.hidden") for _ in range(3)]
+    with soon():
+        for sub in subs:
+            with pytest.raises(PermissionsError):
+                sub.next_msg(timeout=LONG)
+    for _ in subs:
+        assert isinstance(guest.reported.get(timeout=5), PermissionsError)
+
+
+def test_a_callback_is_not_called_and_its_thread_ends(guest):
+    """A subscription with a callback is reported once, to ``error_cb``."""
+    sub = guest.nc.subscribe("private.c", cb=print)
+    assert guest.told().subject == "private.c"
+    wait_until(lambda: not [t for t in threading.enumerate() if "private.c" in t.name])
+    assert not sub.is_valid
+
+
+def test_what_has_come_before_can_be_read():
+    """A permission may end while messages wait: they are read first, then the error is raised."""
+    refusal = b'-ERR \'Permissions Violation for Subscription to "a" (sid "1")\'\r\n'
+    reported: SimpleQueue[Exception] = SimpleQueue()
+    with Listener() as server, jetstream_sync.connect(server.url, error_cb=reported.put) as nc:
+        sub = nc.subscribe("a")
+        puppet = server.take()
+        puppet.line()
+        puppet.say(b"MSG a 1 2\r\nhi\r\n" * 2 + refusal)
+        with soon():
+            assert [sub.next_msg(LONG).data, sub.next_msg(LONG).data] == [b"hi", b"hi"]
+            with pytest.raises(PermissionsError):
+                sub.next_msg(timeout=LONG)
+        assert isinstance(reported.get(timeout=5), PermissionsError)
+        assert puppet.line() == b"UNSUB 1\r\n"
+        nc.close()
+
+
+def test_a_subject_that_the_server_quotes(guest):
+    """What the server puts a backslash in front of is read as what it was."""
+    subject = 'private."a\\b".ä'
+    sub = guest.nc.subscribe(subject)
+    with soon(), pytest.raises(PermissionsError) as caught:
+        sub.next_msg(timeout=LONG)
+    assert caught.value.subject == subject
+    guest.told()
+
+
+def test_a_refused_subscription_does_not_come_back(strict):
+    """It is not asked for again on the next link, where it may be a permitted one by then."""
+    guest = Guest(strict)
+    with Listener() as server:
+        nc = jetstream_sync.connect(
+            [server.url, strict.url],
+            user="guest",
+            password="g",
+            dont_randomize=True,
+            error_cb=guest.reported.put,
+        )
+        nc.subscribe("private.d")
+        kept = nc.subscribe("public.d")
+        puppet = server.take()
+        assert b"private.d" in puppet.line()
+        puppet.say(b"-ERR 'Permissions Violation for Subscription to \"private.d\"'\r\n")
+        guest.reported.get(timeout=5)
+        puppet.hang_up()
+        wait_until(lambda: nc.connected_url == strict.url)
+        nc.publish("public.d", b"x")
+        assert kept.next_msg(timeout=5).data == b"x"
+        assert guest.reported.empty()
+        nc.close()
+    guest.nc.close()
+
+
+# --- publishing and requests ----------------------------------------------------------------------
+
+
+def test_publishing_what_is_not_permitted_is_reported(guest):
+    """Nobody waits for anything, so ``error_cb`` is the one to hear of it; others are not disturbed."""
+    sub = guest.nc.subscribe("public.e")
+    guest.nc.publish("private.e", b"x")
+    guest.nc.publish("public.e", b"y")
+    error = guest.told()
+    assert (error.operation, error.subject) == ("publish", "private.e")
+    assert sub.next_msg(timeout=5).data == b"y"
+
+
+@pytest.mark.parametrize("timeout", [LONG, None])
+def test_a_request_that_is_not_permitted_fails_at_once(guest, timeout):
+    """It does not wait for an answer that can not come; it is reported, too."""
+    with soon(), pytest.raises(PermissionsError) as caught:
+        guest.nc.request("private.f", b"x", timeout=timeout)
+    assert (caught.value.operation, caught.value.subject) == ("publish", "private.f")
+    assert str(guest.told()) == str(caught.value)
+
+
+@pytest.mark.usefixtures("admin")
+def test_other_requests_go_on(guest):
+    """Among many requests at the same time, each gets what is its own."""
+
+    def ask(number: int) -> Msg | None:
+        if number % 2:
+            return guest.nc.request("public.echo", b"%d" % number, timeout=LONG)
+        with pytest.raises(PermissionsError):
+            guest.nc.request("private.echo", b"%d" % number, timeout=LONG)
+        return None
+
+    with soon(), ThreadPoolExecutor(8) as pool:
+        answers = [each for each in pool.map(ask, range(40)) if each is not None]
+    assert [int(each.data) for each in answers] == list(range(1, 40, 2))
+    for _ in range(20):
+        assert isinstance(guest.reported.get(timeout=5), PermissionsError)
+
+
+@pytest.mark.usefixtures("admin")
+def test_an_inbox_that_is_not_permitted(deaf):
+    """A request whose answer could not come in fails at once, and so does the next one."""
+    for _ in range(3):
+        with soon(), pytest.raises(PermissionsError) as caught:
+            deaf.nc.request("public.echo", b"x", timeout=LONG)
+        assert caught.value.operation == "subscribe"
+        assert caught.value.subject.startswith("_INBOX.")
+        deaf.told()
+
+
+@pytest.mark.usefixtures("admin")
+def test_an_inbox_that_is_not_permitted_and_many_requests(deaf):
+    """None of them waits in vain, however they meet the refusal."""
+
+    def ask(_: int) -> None:
+        for _ in range(10):
+            with pytest.raises(PermissionsError):
+                deaf.nc.request("public.echo", b"x", timeout=LONG)
+
+    with soon(), ThreadPoolExecutor(4) as pool:
+        list(pool.map(ask, range(4)))
+
+
+@pytest.mark.usefixtures("admin")
+def test_another_inbox_prefix_may_be_permitted(strict):
+    """``inbox_prefix`` is how such a user gets answers."""
+    with jetstream_sync.connect(
+        strict.url, user="deaf", password="d", inbox_prefix="public.inbox"
+    ) as nc:
+        assert nc.request("public.echo", b"x", timeout=LONG).data == b"x"
+
+
+def test_permissions_that_come_with_the_next_login():
+    """Requests work as soon as the server permits the inbox: nobody has to connect again."""
+    denied = (
+        "authorization { users: [{ user: u, password: p, permissions: { subscribe: nothing }}]}"
+    )
+    allowed = "authorization { users: [{ user: u, password: p }] }"
+    reported: SimpleQueue[Exception] = SimpleQueue()
+    options: dict[str, Any] = {"user": "u", "password": "p", "error_cb": reported.put}
+    with NatsServer(jetstream=False, config=denied) as server:
+        nc = jetstream_sync.connect(server.url, reconnect_time_wait=0.01, **options)
+        with pytest.raises(PermissionsError):
+            nc.request("echo", timeout=LONG)
+        port = server.port
+    with nc, NatsServer(jetstream=False, port=port, config=allowed):
+        wait_until(lambda: nc.is_connected)
+        nc.subscribe("echo", cb=lambda msg: msg.respond(b"yes"))
+        assert nc.request("echo", timeout=LONG).data == b"yes"
+
+
+def test_a_reply_that_is_not_permitted():
+    """A server may refuse where the answer should go; then it is that request which fails."""
+    with Listener() as server, jetstream_sync.connect(server.url, error_cb=print) as nc:
+        with ThreadPoolExecutor(2) as pool, soon():
+            asked = [pool.submit(nc.request, "a", b"", LONG) for _ in range(2)]
+            puppet = server.take()
+            replies = []
+            while len(replies) < 2:
+                words = puppet.line().split()
+                if words[0] == b"PUB":
+                    replies.append(words[2])
+                    puppet.line()
+            for reply in reversed(replies):
+                puppet.say(
+                    b"-ERR 'Permissions Violation for Publish with Reply of \"%b\"'\r\n" % reply
+                )
+            for each in asked:
+                assert isinstance(each.exception(LONG), PermissionsError)
+        nc.close()
+
+
+def test_a_text_that_makes_no_sense_does_no_harm():
+    """However odd the words of a server are, it is an error that is reported, and no more."""
+    texts = [
+        b'Permissions Violation for Publish to "a',
+        b'Permissions Violation for Subscription to "\\ud800\\UFFFFFFFF\\"',
+        b'Permissions Violation for Subscription to "\\ud800\\UFFFFFFFF\\xff"',
+        b"Permissions Violation for \xff\xfe",
+        b"Permissions Violation",
+    ]
+    reported: SimpleQueue[Exception] = SimpleQueue()
+    with Listener() as server, jetstream_sync.connect(server.url, error_cb=reported.put) as nc:
+        sub = nc.subscribe("a")
+        puppet = server.take()
+        puppet.line()
+        for text in texts:
+            puppet.say(b"-ERR '%b'\r\n" % text)
+        puppet.say(b"MSG a 1 2\r\nhi\r\n")
+        assert sub.next_msg(timeout=5).data == b"hi"
+        for _ in texts:
+            assert isinstance(reported.get(timeout=5), PermissionsError)
+        nc.close()
+
+
+# --- requests and broken links --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout", [LONG, None])
+def test_requests_may_fail_as_soon_as_the_link_breaks(timeout):
+    """With ``fail_requests_on_disconnect`` nobody waits for the next link."""
+    with Listener() as server:
+        nc = jetstream_sync.connect(
+            server.url, fail_requests_on_disconnect=True, allow_reconnect=True
+        )
+        puppet = server.take()
+        with ThreadPoolExecutor(1) as pool, soon():
+            asked = pool.submit(nc.request, "a", b"", timeout)
+            line: Callable[[], bytes] = puppet.line
+            while not line().startswith(b"PUB a"):
+                pass
+            puppet.hang_up()
+            assert isinstance(asked.exception(LONG), ConnectionLostError)
+        nc.close()
+
+
+def test_requests_wait_for_the_next_link_otherwise():
+    """Without the option, a request has its time, whatever becomes of the link."""
+    with Listener() as server:
+        nc = jetstream_sync.connect(server.url, reconnect_time_wait=0.01)
+        puppet = server.take()
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(nc.request, "a", b"", 0.5)
+            while not puppet.line().startswith(b"PUB a"):
+                pass
+            puppet.hang_up()
+            assert isinstance(asked.exception(LONG), TimeoutError)
+        nc.close()

@@ -1,0 +1,226 @@
+"""What the server does not permit of JetStream: nobody waits for an answer that can not come."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+
+import pytest
+from fix_threads import SCALE, wait_until
+
+import jetstream_sync
+from jetstream_sync import Connection, PermissionsError
+from jetstream_sync.server import NatsServer
+
+CONFIG = """authorization { users: [
+    { user: admin, password: a }
+    { user: idle, password: i, permissions: {
+        publish: { deny: ["$JS.API.CONSUMER.MSG.NEXT.>", "$JS.ACK.>", "S.denied"] }
+    } }
+    { user: reader, password: r, permissions: { publish: { deny: "$JS.API.CONSUMER.CREATE.>" } } }
+    { user: nobody, password: n, permissions: { publish: { allow: "S.x" } } }
+    { user: deaf, password: d, permissions: { subscribe: { deny: "_INBOX.*" } } }
+] }"""
+
+#: Longer than any answer of a server takes: who waits for it was not told.
+LONG = 30.0
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[NatsServer]:
+    """A server with JetStream, a stream with messages and a consumer, and users who may do little."""
+    with NatsServer(name="strict", config=CONFIG) as server:
+        with jetstream_sync.connect(server.url, user="admin", password="a") as nc:
+            js = nc.jetstream()
+            stream = js.create_stream(name="S", subjects=["S.*"])
+            stream.create_consumer(durable_name="C", ack_policy="explicit")
+            for _ in range(3):
+                js.publish("S.x", b"x")
+        yield server
+
+
+@contextmanager
+def connected(server: NatsServer, user: str) -> Iterator[tuple[Connection, SimpleQueue[Exception]]]:
+    """A connection of a user, and what is reported to it."""
+    reported: SimpleQueue[Exception] = SimpleQueue()
+    with jetstream_sync.connect(
+        server.url, user=user, password=user[0], error_cb=reported.put
+    ) as nc:
+        yield nc, reported
+        assert nc.is_connected
+
+
+@contextmanager
+def denied(subject: str, operation: str = "publish") -> Iterator[None]:
+    """What is in this block raises, soon, that a subject is not permitted."""
+    began = time.monotonic()
+    with pytest.raises(PermissionsError) as caught:
+        yield
+    assert time.monotonic() - began < 5 * SCALE
+    assert caught.value.operation == operation
+    assert caught.value.subject.startswith(subject)
+
+
+NEXT = "$JS.API.CONSUMER.MSG.NEXT.S.C"
+
+
+@pytest.mark.parametrize("timeout", [LONG, None])
+def test_fetching(strict, timeout):
+    """A fetch whose request is not permitted raises, instead of returning nothing at the end."""
+    with connected(strict, "idle") as (nc, reported):
+        consumer = nc.jetstream().get_consumer("S", "C")
+        for fetch in (consumer.next, lambda timeout: consumer.fetch(5, timeout)):
+            with denied(NEXT):
+                fetch(timeout=timeout)
+            assert isinstance(reported.get(timeout=5), PermissionsError)
+        with denied(NEXT):
+            consumer.fetch_no_wait(5)
+        # The consumer is as good as before for what is permitted.
+        assert consumer.info().num_waiting == 0
+
+
+def test_a_fetch_does_not_end_another_one(strict):
+    """Two consumers of one connection have nothing to do with each other."""
+    with connected(strict, "idle") as (nc, _):
+        js = nc.jetstream()
+        consumers = [js.create_consumer("S", durable_name=name) for name in ("A", "B")]
+        for consumer, name in zip(consumers, "AB", strict=True):
+            with denied(f"$JS.API.CONSUMER.MSG.NEXT.S.{name}"):
+                consumer.fetch(1, timeout=LONG)
+
+
+def test_messages(strict):
+    """An iterator ends with the error: asking again would be refused again."""
+    with connected(strict, "idle") as (nc, _):
+        messages = nc.jetstream().get_consumer("S", "C").messages()
+        with messages:
+            for _ in range(2):
+                with denied(NEXT):
+                    messages.next(timeout=LONG)
+            assert messages.closed
+            with denied(NEXT):
+                next(iter(messages))
+
+
+def test_consume(strict):
+    """A consume ends, and says why; ``error_cb`` hears of it."""
+    with connected(strict, "idle") as (nc, reported):
+        handle = nc.jetstream().get_consumer("S", "C").consume(print)
+        handle.wait_closed(timeout=5)
+        assert isinstance(handle.error, PermissionsError)
+        assert handle.error.subject == NEXT
+        assert isinstance(reported.get(timeout=5), PermissionsError)
+
+
+def test_an_ordered_consumer(strict):
+    """It does not make one consumer after the other for requests that are refused."""
+    with connected(strict, "idle") as (nc, _):
+        stream = nc.jetstream().get_stream("S")
+        with (
+            stream.ordered_consumer().messages() as messages,
+            denied("$JS.API.CONSUMER.MSG.NEXT.S."),
+        ):
+            messages.next(timeout=LONG)
+        with denied("$JS.API.CONSUMER.MSG.NEXT.S."):
+            stream.ordered_consumer().fetch(1, timeout=LONG)
+
+
+def test_an_ordered_consumer_that_can_not_be_made(strict):
+    """It does not try again and again to make a consumer that is refused."""
+    with connected(strict, "reader") as (nc, reported):
+        stream = nc.jetstream(timeout=LONG).get_stream("S")
+        with denied("$JS.API.CONSUMER.CREATE.S."):
+            stream.ordered_consumer().messages()
+        with denied("$JS.API.CONSUMER.CREATE.S."):
+            stream.ordered_consumer().fetch(1, timeout=LONG)
+        assert reported.qsize() == 2
+
+
+def test_the_api(strict):
+    """Every question to the JetStream API fails at once."""
+    with connected(strict, "nobody") as (nc, _):
+        js = nc.jetstream(timeout=LONG)
+        with denied("$JS.API.INFO"):
+            js.account_info()
+        with denied("$JS.API.STREAM.CREATE.T"):
+            js.create_stream(name="T")
+        with denied("$JS.API.STREAM.NAMES"):
+            list(js.stream_names())
+        with denied("$JS.API.CONSUMER.INFO.S.C"):
+            js.get_consumer("S", "C")
+
+
+def test_publishing(strict):
+    """A message to a subject that is not permitted fails at once; others are stored."""
+    with connected(strict, "idle") as (nc, _):
+        js = nc.jetstream(timeout=LONG)
+        with denied("S.denied"):
+            js.publish("S.denied", b"x")
+        future = js.publish_async("S.denied", b"x")
+        with denied("S.denied"):
+            future.result(LONG)
+        assert js.publish("S.x", b"x").stream == "S"
+
+
+def test_acknowledging(strict):
+    """An acknowledgement that asks for the server's word has it; another one is reported."""
+    with jetstream_sync.connect(strict.url, user="admin", password="a") as admin:
+        consumer = admin.jetstream().get_consumer("S", "C")
+        reply = consumer.next(timeout=LONG).reply
+        with connected(strict, "idle") as (nc, reported):
+            with denied("$JS.ACK."):
+                nc.request(reply, b"+ACK", timeout=LONG)
+            assert isinstance(reported.get(timeout=5), PermissionsError)
+            nc.publish(reply, b"+ACK")
+            assert isinstance(reported.get(timeout=5), PermissionsError)
+
+
+def test_answers_that_may_not_come_in(strict):
+    """Where the inbox of a pull is refused, it is the same as where the request is."""
+    config = """authorization { users: [
+        { user: u, password: u, permissions: { subscribe: { allow: "_INBOX.*.*" } } }
+    ] }"""
+    del strict
+    with NatsServer(config=config) as server, connected(server, "u") as (nc, _):
+        js = nc.jetstream()
+        js.create_stream(name="S", subjects=["S.*"])
+        # Requests have "_INBOX.<unique>.*", which is permitted; pulls have "_INBOX.<unique>".
+        consumer = js.create_consumer("S", durable_name="C")
+        with denied("_INBOX.", "subscribe"):
+            consumer.fetch(1, timeout=LONG)
+        with consumer.messages() as messages, denied("_INBOX.", "subscribe"):
+            messages.next(timeout=LONG)
+        future = js.publish_async("S.x", b"x")
+        assert future.result(LONG).seq == 1
+
+
+def test_acks_that_may_not_come_in():
+    """A future whose acknowledgement could not come in fails at once, and so does the next one."""
+    config = """authorization { users: [
+        { user: u, password: u, permissions: { subscribe: { deny: "_INBOX.>" } } }
+    ] }"""
+    with NatsServer(config=config) as server, connected(server, "u") as (nc, _):
+        js = nc.jetstream(timeout=LONG)
+        for _ in range(2):
+            future = js.publish_async("S.x", b"x")
+            with denied("_INBOX.", "subscribe"):
+                future.result(LONG)
+
+
+def test_nothing_is_left_of_what_was_refused(strict):
+    """A fetch or an iterator that was refused leaves no subscription and no thread behind."""
+    with connected(strict, "idle") as (nc, _):
+        js = nc.jetstream()
+        consumer = js.get_consumer("S", "C")
+        before = len(nc._core.interests())
+        with denied(NEXT):
+            consumer.fetch(1, timeout=LONG)
+        messages = consumer.messages()
+        with denied(NEXT):
+            messages.next(timeout=LONG)
+        consumer.consume(print).wait_closed(5)
+        assert len(nc._core.interests()) == before
+        wait_until(lambda: not [t for t in threading.enumerate() if "consume" in t.name])
