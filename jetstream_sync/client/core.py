@@ -16,6 +16,7 @@ import itertools
 import logging
 import os
 import threading
+from typing import NoReturn
 
 from ..address import ServerAddress
 from ..errors import (
@@ -277,6 +278,10 @@ class Core:
         for interest in self._session.interests.values():
             interest.sink.ended(reason)
         self._session.interests.clear()
+
+    def __reduce__(self) -> NoReturn:
+        # Everything that belongs to a connection has its core.
+        raise TypeError("what belongs to a connection can not be pickled; pass names and bytes")
 
     def exiting(self) -> None:
         """Send what is buffered before the interpreter goes; see `at_exit`."""

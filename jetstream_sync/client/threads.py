@@ -21,6 +21,7 @@ __all__ = [
     "after_fork",
     "at_exit",
     "in_callback",
+    "in_each_child",
     "spawn",
     "start_timer",
 ]
@@ -108,6 +109,7 @@ def start_timer(name: str, seconds: float, target: Callable[[], None]) -> thread
 # Weak, so that a connection which nobody uses any more can go.
 _fork_aware: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 _exit_aware: weakref.WeakSet[ExitAware] = weakref.WeakSet()
+_renewals: list[Callable[[], None]] = []
 
 
 def after_fork(member: ForkAware) -> None:
@@ -115,7 +117,20 @@ def after_fork(member: ForkAware) -> None:
     _fork_aware.add(member)
 
 
+def in_each_child(renew: Callable[[], None]) -> None:
+    """
+    Have a function called in every child process, and in theirs, for what belongs to a module.
+
+    Args:
+        renew: replaces locks that a thread of the parent may have held; it must not raise.
+
+    """
+    _renewals.append(renew)
+
+
 def _tell_child() -> None:
+    for renew in _renewals:
+        renew()
     for member in list(_fork_aware):
         member.forked()
     _fork_aware.clear()

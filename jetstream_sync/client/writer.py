@@ -27,7 +27,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..errors import ConnectionClosedError, OutboundBufferLimitError, TimeoutError
+from ..errors import (
+    ConnectionClosedError,
+    ForkedConnectionError,
+    OutboundBufferLimitError,
+    TimeoutError,
+)
 from ..net.clock import FOREVER, Deadline
 from ..net.stream import ByteStream
 from ..protocol.commands import PING, PONG
@@ -397,6 +402,17 @@ class Writer:
                 chunk for chunk in self._chunks if chunk is not PING and chunk is not PONG
             ]
             self._size = sum(map(len, self._chunks))
+
+    def must_not_be_forked(self) -> None:
+        """
+        Refuse to go on in a forked child, where a thread that is not there may hold any lock.
+
+        Raises:
+            ForkedConnectionError: this is a child of the process that opened the connection.
+
+        """
+        if isinstance(self.closed, ForkedConnectionError):
+            raise fresh(self.closed)
 
     def forked(self, reason: ConnectionClosedError) -> None:
         """Refuse everything; locks that a thread of the parent may have held are replaced."""

@@ -114,8 +114,10 @@ class ConsumeHandle:
 
         Raises:
             TimeoutError: it has not in time, or it is the callback that waits.
+            ForkedConnectionError: it is called in the parent process.
 
         """
+        self._core.writer.must_not_be_forked()
         if threading.current_thread() is self._thread:
             raise TimeoutError("the callback can not wait for its own end")
         if not self._closed.wait(Deadline(timeout).left()):

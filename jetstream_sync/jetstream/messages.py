@@ -23,6 +23,7 @@ from typing_extensions import Self
 from ..api.pull import ContinuousPull, PullLedger
 from ..api.status import Kind, PullStatus, read_status
 from ..client.core import closed_on_purpose
+from ..client.threads import after_fork
 from ..errors import (
     ConnectionClosedError,
     ConnectionLostError,
@@ -93,6 +94,7 @@ class MessageIterator:
         self._ask_at: float | None = None  # when to ask again for a message that never fits
         # When silence makes us ask whether the consumer is there; see Puller.
         self._doubt_at: float | None = None
+        after_fork(self)
         with self._lock:
             self._start_over()
 
@@ -349,6 +351,10 @@ class MessageIterator:
     def handed_to(self, callback_finished: Callable[[Deadline], bool]) -> None:
         """Have a drain of the connection wait for the callback that the messages go to."""
         self._inbox.callback_finished = callback_finished
+
+    def forked(self) -> None:
+        """Replace the lock, which a thread of the parent may have held; see `ForkAware`."""
+        self._lock = threading.Lock()
 
     def _close(self, reason: Error) -> None:
         self._inbox.mailbox.close(reason)

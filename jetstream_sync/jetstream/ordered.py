@@ -146,6 +146,7 @@ class OrderedMessages:
 
     def _read_on(self, ended: MessageIterator | None, deadline: Deadline) -> MessageIterator:
         """Go on with a new consumer behind the last message, unless another thread did."""
+        self._api.core.writer.must_not_be_forked()
         if not self._renewing.acquire(timeout=deadline.lock_timeout()):
             raise TimeoutError("another thread is still making the consumer")
         try:
@@ -334,6 +335,7 @@ class OrderedConsumer:
         if timeout is not None and seconds(timeout) <= 0:
             raise InvalidOptionError("timeout", timeout, "must be above 0")
         deadline = Deadline(timeout)
+        self._api.core.writer.must_not_be_forked()
         with self._lock:
             while True:
                 consumer = self._consumer

@@ -13,6 +13,8 @@ Rules:
    `publish_async_completed` for an empty one.
 3. The thread looks for overdue acks while any are awaited. When none were for a while it sleeps
    until something comes, and says so in ``_asleep``: who publishes then wakes it.
+4. In a forked child every future is settled at once, and no lock is taken that a thread of the parent
+   may have held: the end of the connection is looked at before.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from ..errors import (
     ConnectionDrainingError,
     ConnectionLostError,
     Error,
+    ForkedConnectionError,
     NoRespondersError,
     NoStreamResponseError,
     PermissionsError,
@@ -61,6 +64,8 @@ _QUIET_SWEEPS: Final = 4
 
 #: Put among the acks when the link broke.
 _LINK_DOWN: Final[Delivery] = (b"", b"", b"down", b"")
+#: Put among the acks when the server refused a message: see ``Publisher._denied``.
+_DENIED: Final[Delivery] = (b"", b"", b"denied", b"")
 #: Put among the acks to wake the thread.
 _WAKE: Final[Delivery] = (b"", b"", b"wake", b"")
 
@@ -90,6 +95,8 @@ class Publisher:
         self._acks: Mailbox[Delivery] = Mailbox()
         # Entries to be sent again, with the time for that; used by the thread alone.
         self._again: list[tuple[float, bytes, PubAckFuture]] = []
+        # Messages that the server did not permit, and what it said; noted by the reader.
+        self._denied: dict[bytes, PermissionsError] = {}
         self._start = threading.Lock()
         self._reply_prefix = b""  # set once the inbox is subscribed to, under _start
         self._thread: threading.Thread | None = None
@@ -169,8 +176,10 @@ class Publisher:
 
         Raises:
             TimeoutError: some still do, or it is a callback that waits, which they wait for.
+            ForkedConnectionError: it is the parent that waits for them.
 
         """
+        self._core.writer.must_not_be_forked()
         if threading.current_thread() is self._thread and self._pending:
             raise TimeoutError("a future's callback can not wait for other messages")
         self._core.writer.send_buffered()
@@ -183,6 +192,7 @@ class Publisher:
                 self._waiting -= 1
 
     def _wait_for_room(self, deadline: Deadline) -> None:
+        self._core.writer.must_not_be_forked()
         self._core.writer.send_buffered()
         with self._room:
             self._waiting += 1
@@ -198,6 +208,7 @@ class Publisher:
                 self._waiting -= 1
 
     def _subscribe(self) -> None:
+        self._core.writer.must_not_be_forked()
         with self._start:
             if self._reply_prefix:
                 return
@@ -218,17 +229,37 @@ class Publisher:
             self._acks.put((_LINK_DOWN,), 1)
 
     def denied(self, subject: bytes, error: PermissionsError) -> bool:
-        """Do nothing."""
-        del subject, error
+        """Have the last message to the subject fail; say whether there is one."""
+        # The server says so once for each. Where messages to the subject are on their way that it
+        # took before, as when the permissions have just changed, they are the earlier ones.
+        wanted = subject.decode("utf-8", "surrogateescape")
+        for token, future in reversed(list(self._pending.items())):
+            if future.subject == wanted and token not in self._denied:
+                self._denied[token] = error
+                self._acks.put((_DENIED,), 1)
+                return True
         return False
 
     def ended(self, reason: BaseException) -> None:
-        """Wake the thread, which fails what is left."""
+        """Wake the thread, which fails what is left; in a forked child, where it is not, do its work."""
+        if isinstance(reason, ForkedConnectionError):
+            self._forked(reason)
+            return
         if isinstance(reason, BadSubscriptionError):
             reason = ConnectionDrainingError(
                 "the connection was drained before the ack came; the message may be stored"
             )
         self._acks.close(reason)
+
+    def _forked(self, reason: ForkedConnectionError) -> None:
+        self._start = threading.Lock()
+        self._room = threading.Condition()
+        self._waiting = 0
+        self._again = []
+        self._acks.close(reason)
+        pending, self._pending = self._pending, {}
+        for future in pending.values():
+            future.forked(reason)
 
     def finished(self, deadline: Deadline) -> bool:
         """Wait until the messages that were published have their acks; say whether they have."""
@@ -261,8 +292,8 @@ class Publisher:
                 # Everything that came with it, too, before anybody is woken.
                 for _ in range(len(acks)):
                     self._settle(acks.items.popleft())
-            except TimeoutError:
-                pass
+            except (TimeoutError, IndexError):
+                pass  # nothing came; or a callback forked, and this is the child, which has no acks
             except Error as error:
                 self._fail_all(error)
                 return
@@ -292,6 +323,9 @@ class Publisher:
                     )
                 )
                 return
+            if delivery is _DENIED:
+                self._fail_denied()
+                return
             status = parse_status(header)
         nobody = status is not None and status.code == 503
         if nobody and self._sent_again_later(token):
@@ -303,6 +337,15 @@ class Publisher:
             future.failed(NoStreamResponseError(future.subject))
         else:
             future.acknowledged(payload)
+
+    def _fail_denied(self) -> None:
+        """Fail the messages that the server did not permit."""
+        for token in list(self._denied):
+            future = self._pending.pop(token, None)
+            # Not before it is out of the pending ones: the reader would take it again.
+            error = self._denied.pop(token)
+            if future is not None:
+                future.failed(error)
 
     def _sent_again_later(self, token: bytes) -> bool:
         """Have a message sent again, as ADR-22 says; say whether it will be."""

@@ -1,0 +1,184 @@
+"""Futures of `publish_async` over a fork: the child's settle at once, the parent's when their acks come."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
+
+import pytest
+from fix_fork import in_child
+from fix_threads import wait_until
+
+import jetstream_sync
+from jetstream_sync import ForkedConnectionError, JetStream, PubAck
+from jetstream_sync.jetstream.acks import PubAckFuture
+from jetstream_sync.server import NatsServer
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+
+
+class Held:
+    """A JetStream context whose messages to the subject ``held`` are acknowledged when a test says so."""
+
+    def __init__(self, url: str) -> None:
+        self.nc = jetstream_sync.connect(url)
+        self.js: JetStream = self.nc.jetstream()
+        self._sub = self.nc.subscribe("held")
+
+    def publish(self) -> Future[PubAck]:
+        return self.js.publish_async("held", timeout=None)
+
+    def acknowledge(self, seq: int = 1) -> None:
+        """Acknowledge the first message that is not."""
+        self._sub.next_msg(timeout=5).respond(b'{"stream":"HELD","seq":%d}' % seq)
+
+
+@pytest.fixture
+def held(nats_server: NatsServer) -> Iterator[Held]:
+    it = Held(nats_server.url)
+    yield it
+    it.nc.close()
+
+
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_a_child_s_futures_are_settled_at_once(held: Held, looked_at: bool) -> None:
+    """A child does not wait for acks that only its parent can get."""
+    futures = [held.publish() for _ in range(3)]
+    if looked_at:
+        wait(futures, 0)
+
+    def check() -> None:
+        for future in futures:
+            assert future.done()
+            assert not future.running()
+            assert isinstance(future.exception(), ForkedConnectionError)
+            with pytest.raises(ForkedConnectionError):
+                future.result()
+        assert wait(futures).done == set(futures)
+        assert set(as_completed(futures)) == set(futures)
+        assert held.js.publish_async_pending == 0
+        with pytest.raises(ForkedConnectionError):
+            held.js.publish_async_completed()
+
+    in_child(check)
+    for seq, future in enumerate(futures):
+        assert not future.done()
+        held.acknowledge(seq)
+        assert future.result(5) == PubAck("HELD", seq)
+
+
+def test_a_future_that_is_settled_stays_so(held: Held) -> None:
+    """What was acknowledged before the fork is acknowledged in the child, too."""
+    future = held.publish()
+    held.acknowledge(7)
+    wait_until(future.done)
+    in_child(lambda: future.result().seq == 7 or pytest.fail("not acknowledged"))
+
+
+def test_callbacks_are_called_in_the_parent_alone(held: Held) -> None:
+    """A child that calls back, too, would do everything twice."""
+    called: list[int] = []
+    future = held.publish()
+    future.add_done_callback(lambda _: called.append(os.getpid()))
+
+    def check() -> None:
+        with pytest.raises(ForkedConnectionError):
+            future.result()
+        assert not called
+        # One that the child adds itself is called.
+        future.add_done_callback(lambda _: called.append(os.getpid()))
+        assert called == [os.getpid()]
+
+    in_child(check)
+    held.acknowledge()
+    wait_until(lambda: called == [os.getpid()])
+
+
+@pytest.mark.parametrize("when", ["all", "first"])
+def test_an_iteration_goes_on_in_a_child(held: Held, when: str) -> None:
+    """A fork amid `as_completed` leaves the child with an iteration that ends."""
+    futures = {held.publish() for _ in range(4)}
+    held.acknowledge()
+    iteration = as_completed(futures)
+    first = next(iteration)
+    assert first.result().stream == "HELD"
+
+    def check() -> None:
+        if when == "first":
+            assert wait(futures, return_when=FIRST_COMPLETED).done == futures
+        rest = set(iteration)
+        assert rest == futures - {first}
+        assert all(isinstance(each.exception(), ForkedConnectionError) for each in rest)
+
+    in_child(check)
+
+
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_a_future_that_was_about_to_be_settled(held: Held, looked_at: bool) -> None:
+    """A child's future is settled also where a thread of the parent had it in its hands."""
+    future = held.publish()
+    assert isinstance(future, PubAckFuture)
+    if looked_at:
+        wait([future], 0)
+    # As the thread does it that settles futures, which the fork meets right behind that.
+    taken = dict(held.js._publisher._pending)
+    held.js._publisher._pending.clear()
+    assert list(taken.values()) == [future]
+    if looked_at:
+        future._condition.acquire()
+
+    def check() -> None:
+        assert future.done()
+        assert wait([future]).done == {future}
+        with pytest.raises(ForkedConnectionError):
+            future.result()
+
+    in_child(check)
+    if looked_at:
+        future._condition.release()
+
+
+def test_a_full_window(nats_server: NatsServer) -> None:
+    """Who publishes in a child is refused, and does not wait for room that nobody makes."""
+    held = Held(nats_server.url)
+    held.js._publisher._window = 2
+    futures = [held.publish() for _ in range(2)]
+
+    def check() -> None:
+        for _ in range(3):
+            with pytest.raises(ForkedConnectionError):
+                held.publish()
+
+    in_child(check)
+    held.nc.close()
+    wait_until(lambda: all(future.done() for future in futures))
+
+
+def test_a_callback_that_forks(held: Held) -> None:
+    """A child that was forked in a future's callback gets none of the acks that have come."""
+    futures = [held.publish() for _ in range(10)]
+    children: list[int] = []
+    seen: list[int] = []
+
+    def forks(future: Future[PubAck]) -> None:
+        seen.append(future.result().seq)
+        pid = os.fork()
+        if pid:
+            children.append(pid)
+            return
+        # It goes on as if it were the parent, with nothing to settle.
+        seen.clear()
+        end = threading.Timer(0.2, lambda: os._exit(len(seen)))
+        end.daemon = True
+        end.start()
+
+    futures[0].add_done_callback(forks)
+    for future in futures[1:]:
+        future.add_done_callback(lambda each: seen.append(each.result().seq))
+    for seq in range(10):
+        held.acknowledge(seq)
+    wait_until(lambda: len(seen) == 10)
+    _, status = os.waitpid(children[0], 0)
+    assert status == 0, "the child got acks of its parent"
