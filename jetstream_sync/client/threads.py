@@ -45,13 +45,9 @@ class ExitAware(Protocol):
         ...
 
 
-class _OurThread(threading.Thread):
-    """
-    A thread of this package, known by its class.
-
-    A `threading.local` of this module would be made at import: where gevent patches later, it would be
-    one for all greenlets.
-    """
+# By themselves, not by a class or a `threading.local` of this module: these would be made at import, and
+# where gevent patches later they would be of the wrong kind.
+_ours: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def spawn(
@@ -79,14 +75,15 @@ def spawn(
             if crashed is not None:
                 crashed(error)
 
-    thread = _OurThread(target=run, name=f"nats-{name}", daemon=True)
+    thread = threading.Thread(target=run, name=f"nats-{name}", daemon=True)
+    _ours.add(thread)
     thread.start()
     return thread
 
 
 def in_callback() -> bool:
     """Say whether user code that calls this was called by a thread of this package."""
-    return isinstance(threading.current_thread(), _OurThread)
+    return threading.current_thread() in _ours
 
 
 def start_timer(name: str, seconds: float, target: Callable[[], None]) -> threading.Timer:
