@@ -58,6 +58,7 @@ from .jetstream.ordered import OrderedConsumer, OrderedMessages
 from .jetstream.position import OrderedOptions
 from .jetstream.pull_subscription import PullSubscription
 from .jetstream.push import PushSubscription
+from .jetstream.shared import shared_connection
 from .jetstream.stored import StoredMsg
 from .jetstream.stream import Stream
 from .jetstream.subscribe import BindOptions, SubscribeOptions
@@ -131,6 +132,7 @@ __all__ = [
     "__version__",
     "connect",
     "errors",
+    "shared_connection",
 ]
 __all__ += errors.__all__
 __all__ += subscribe_errors.__all__

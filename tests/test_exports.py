@@ -173,6 +173,14 @@ def test_connect_takes_what_the_contract_says(option: str) -> None:
     assert re.search(rf'^    {option}: .+\n    """\S', described, re.MULTILINE)
 
 
+def test_a_shared_connection_takes_what_connect_takes() -> None:
+    """`shared_connection()` has the parameters of `connect()`, and gives the same class."""
+    connect, shared = map(
+        inspect.signature, (jetstream_sync.connect, jetstream_sync.shared_connection)
+    )
+    assert shared == connect
+
+
 @pytest.mark.parametrize(
     ("class_name", "member", "wanted"),
     [

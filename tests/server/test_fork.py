@@ -2,114 +2,284 @@
 
 from __future__ import annotations
 
-import faulthandler
+import inspect
 import os
 import pickle
-import signal
 import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
+from fix_fork import in_child
 from fix_threads import SCALE, wait_until
+from rawnats import RawClient
 
 import jetstream_sync
 from jetstream_sync import (
     Connection,
+    ConnectOptions,
+    ConsumeHandle,
     ForkedConnectionError,
     JetStream,
+    JetStreamMsg,
+    MessageIterator,
+    Msg,
+    NoServersError,
+    OrderedConsumer,
+    OrderedMessages,
+    PubAck,
+    PullConsumer,
+    PullSubscription,
+    Stream,
     Subscription,
     errors,
 )
+from jetstream_sync.jetstream import acks, shared
+from jetstream_sync.options import TLSOptions
 from jetstream_sync.server import NatsServer
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 
 
-def in_child(check: Callable[[], object], limit: int = 10) -> None:
-    """Run a check in a forked child; fail with its words when it raises, or hangs."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            os.close(reading)
-            # The stack, and then the end.
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            faulthandler.register(signal.SIGALRM, file=writing, chain=True)
-            signal.alarm(int(limit * SCALE))
-            check()
-            status = 0
-        except BaseException:
-            os.write(writing, traceback.format_exc().encode())
-        finally:
-            os._exit(status)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as said:
-        words = said.read().decode()
-    _, status = os.waitpid(pid, 0)
-    assert status == 0, words
+@dataclass
+class Inherited:
+    """One of everything that a child can inherit."""
+
+    nc: Connection
+    sub: Subscription
+    msg: Msg
+    js: JetStream
+    stream: Stream
+    consumer: PullConsumer
+    jsmsg: JetStreamMsg
+    messages: MessageIterator
+    handle: ConsumeHandle
+    ordered: OrderedConsumer
+    ordered_messages: OrderedMessages
+    psub: PullSubscription
+    future: Future[PubAck]
 
 
-def all_calls(nc: Connection, sub: Subscription) -> dict[str, Callable[[], object]]:
-    return {
-        "publish": lambda: nc.publish("fork.a", b"x"),
-        "publish with headers": lambda: nc.publish("fork.a", b"x", headers={"A": "b"}),
-        "request": lambda: nc.request("fork.a", timeout=None),
-        "subscribe": lambda: nc.subscribe("fork.b"),
-        "flush": lambda: nc.flush(timeout=None),
-        "rtt": lambda: nc.rtt(timeout=None),
-        "drain": nc.drain,
-        "next_msg": lambda: sub.next_msg(timeout=None),
-        "iteration": lambda: next(iter(sub)),
-        "unsubscribe": sub.unsubscribe,
-        "unsubscribe later": lambda: sub.unsubscribe(10),
-        "drain of a subscription": sub.drain,
-        "js.publish": lambda: nc.jetstream().publish("fork.a", timeout=None),
-        "js.publish_async": lambda: nc.jetstream().publish_async("fork.a", timeout=None),
-        "js.account_info": lambda: nc.jetstream(timeout=None).account_info(),
-    }
+#: What every public method of what is inherited does in a child: it is refused.
+REFUSED: dict[str, Callable[[Inherited], object]] = {
+    "Connection.publish": lambda it: it.nc.publish("fork.a", b"x"),
+    "Connection.publish with headers": lambda it: it.nc.publish("fork.a", headers={"A": "b"}),
+    "Connection.request": lambda it: it.nc.request("fork.a", timeout=None),
+    "Connection.subscribe": lambda it: it.nc.subscribe("fork.b"),
+    "Connection.subscribe with a callback": lambda it: it.nc.subscribe("fork.b", cb=print),
+    "Connection.flush": lambda it: it.nc.flush(timeout=None),
+    "Connection.rtt": lambda it: it.nc.rtt(timeout=None),
+    "Connection.reconnect": lambda it: it.nc.reconnect(),
+    "Connection.drain": lambda it: it.nc.drain(),
+    "Subscription.next_msg": lambda it: it.sub.next_msg(timeout=None),
+    "Subscription.__iter__": lambda it: next(iter(it.sub)),
+    "Subscription.unsubscribe": lambda it: it.sub.unsubscribe(),
+    "Subscription.unsubscribe later": lambda it: it.sub.unsubscribe(10),
+    "Subscription.drain": lambda it: it.sub.drain(),
+    "Msg.respond": lambda it: it.msg.respond(b"x"),
+    "JetStream.account_info": lambda it: it.js.account_info(),
+    "JetStream.create_stream": lambda it: it.js.create_stream(name="fork"),
+    "JetStream.update_stream": lambda it: it.js.update_stream(name="fork"),
+    "JetStream.create_or_update_stream": lambda it: it.js.create_or_update_stream(name="fork"),
+    "JetStream.get_stream": lambda it: it.js.get_stream("fork"),
+    "JetStream.delete_stream": lambda it: it.js.delete_stream("fork"),
+    "JetStream.stream_names": lambda it: it.js.stream_names(),
+    "JetStream.list_streams": lambda it: it.js.list_streams(),
+    "JetStream.find_stream_name_by_subject": lambda it: it.js.find_stream_name_by_subject("a"),
+    "JetStream.create_consumer": lambda it: it.js.create_consumer("fork"),
+    "JetStream.update_consumer": lambda it: it.js.update_consumer("fork", name="a"),
+    "JetStream.create_or_update_consumer": lambda it: it.js.create_or_update_consumer("fork"),
+    "JetStream.get_consumer": lambda it: it.js.get_consumer("fork", "a"),
+    "JetStream.delete_consumer": lambda it: it.js.delete_consumer("fork", "a"),
+    "JetStream.consumer_names": lambda it: it.js.consumer_names("fork"),
+    "JetStream.list_consumers": lambda it: it.js.list_consumers("fork"),
+    "JetStream.pause_consumer": lambda it: it.js.pause_consumer("fork", "a", NOON),
+    "JetStream.resume_consumer": lambda it: it.js.resume_consumer("fork", "a"),
+    "JetStream.publish": lambda it: it.js.publish("fork.a"),
+    "JetStream.publish_async": lambda it: it.js.publish_async("fork.a"),
+    "JetStream.publish_async of a new context": lambda it: it.nc.jetstream().publish_async("a"),
+    "JetStream.publish_async_completed": lambda it: it.js.publish_async_completed(),
+    "JetStream.pull_subscribe": lambda it: it.js.pull_subscribe("js.>"),
+    "JetStream.pull_subscribe to a known stream": lambda it: it.js.pull_subscribe(
+        "js.>", durable="a", stream="FORK"
+    ),
+    "PullSubscription.fetch": lambda it: it.psub.fetch(timeout=None),
+    "PullSubscription.fetch of many": lambda it: it.psub.fetch(10, timeout=None),
+    "PullSubscription.consumer_info": lambda it: it.psub.consumer_info(),
+    "PullSubscription.unsubscribe": lambda it: it.psub.unsubscribe(),
+    "PullSubscription.drain": lambda it: it.psub.drain(),
+    "Stream.info": lambda it: it.stream.info(),
+    "Stream.purge": lambda it: it.stream.purge(),
+    "Stream.get_msg": lambda it: it.stream.get_msg(1),
+    "Stream.delete_msg": lambda it: it.stream.delete_msg(1),
+    "Stream.create_consumer": lambda it: it.stream.create_consumer(name="a"),
+    "Stream.update_consumer": lambda it: it.stream.update_consumer(name="a"),
+    "Stream.create_or_update_consumer": lambda it: it.stream.create_or_update_consumer(name="a"),
+    "Stream.get_consumer": lambda it: it.stream.get_consumer("a"),
+    "Stream.delete_consumer": lambda it: it.stream.delete_consumer("a"),
+    "Stream.consumer_names": lambda it: it.stream.consumer_names(),
+    "Stream.list_consumers": lambda it: it.stream.list_consumers(),
+    "Stream.pause_consumer": lambda it: it.stream.pause_consumer("a", NOON),
+    "Stream.resume_consumer": lambda it: it.stream.resume_consumer("a"),
+    "PullConsumer.info": lambda it: it.consumer.info(),
+    "PullConsumer.fetch": lambda it: it.consumer.fetch(1, timeout=None),
+    "PullConsumer.fetch_no_wait": lambda it: it.consumer.fetch_no_wait(1),
+    "PullConsumer.next": lambda it: it.consumer.next(timeout=None),
+    "PullConsumer.messages": lambda it: it.consumer.messages(),
+    "PullConsumer.consume": lambda it: it.consumer.consume(print),
+    "JetStreamMsg.ack": lambda it: it.jsmsg.ack(),
+    "JetStreamMsg.ack_sync": lambda it: it.jsmsg.ack_sync(timeout=None),
+    "JetStreamMsg.nak": lambda it: it.jsmsg.nak(),
+    "JetStreamMsg.nak later": lambda it: it.jsmsg.nak(delay=1),
+    "JetStreamMsg.in_progress": lambda it: it.jsmsg.in_progress(),
+    "JetStreamMsg.term": lambda it: it.jsmsg.term(),
+    "JetStreamMsg.respond": lambda it: it.jsmsg.respond(b"x"),
+    "MessageIterator.next": lambda it: it.messages.next(),
+    "MessageIterator.__iter__": lambda it: next(iter(it.messages)),
+    "MessageIterator.drain": lambda it: it.messages.drain(),
+    "ConsumeHandle.wait_closed": lambda it: it.handle.wait_closed(),
+    "ConsumeHandle.drain": lambda it: it.handle.drain(),
+    "OrderedConsumer.fetch": lambda it: it.ordered.fetch(1, timeout=None),
+    "OrderedConsumer.next": lambda it: it.ordered.next(timeout=None),
+    "OrderedConsumer.messages": lambda it: it.ordered.messages(),
+    "OrderedConsumer.consume": lambda it: it.ordered.consume(print),
+    "OrderedMessages.next": lambda it: it.ordered_messages.next(),
+    "OrderedMessages.__iter__": lambda it: next(iter(it.ordered_messages)),
+    "OrderedMessages.drain": lambda it: it.ordered_messages.drain(),
+    "Future.result": lambda it: it.future.result(),
+}
+
+#: What ends something: a child may do it, and nothing happens.
+ENDS: dict[str, Callable[[Inherited], object]] = {
+    "Connection.close": lambda it: it.nc.close(),
+    "MessageIterator.stop": lambda it: it.messages.stop(),
+    "MessageIterator.end": lambda it: it.messages.end(jetstream_sync.Error("over")),
+    "ConsumeHandle.stop": lambda it: it.handle.stop(),
+    "OrderedMessages.stop": lambda it: it.ordered_messages.stop(),
+}
+
+#: What asks no server.
+ASKS_NOBODY = {
+    "Connection.jetstream",
+    "Connection.new_inbox",
+    "JetStream.pull_subscribe_bind",
+    "JetStream.ordered_consumer",
+    "Stream.ordered_consumer",
+}
+
+#: What one part of the package asks of another.
+INTERNAL = {
+    "MessageIterator.forked",
+    "MessageIterator.take",
+    "MessageIterator.handed_to",
+    "OrderedMessages.take",
+    "OrderedMessages.handed_to",
+    "OrderedMessages.start",
+    "PullConsumer.pull_messages",
+    "Subscription.deliver",
+    "Subscription.denied",
+    "Subscription.ended",
+    "Subscription.finished",
+    "Subscription.link_changed",
+}
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
 
 
 @pytest.fixture
-def sub(nc: Connection) -> Subscription:
-    """A subscription in which a message waits."""
-    waiting = nc.subscribe("fork.mine")
+def it(nats_server: NatsServer) -> Iterator[Inherited]:
+    """One of everything, with something waiting wherever something can wait."""
+    nc = jetstream_sync.connect(nats_server.url)
+    try:
+        yield inherited(nc)
+    finally:
+        nc.close()
+        with RawClient(nats_server.port) as raw:
+            raw.delete_all_streams()
+
+
+def inherited(nc: Connection) -> Inherited:
+    sub = nc.subscribe("fork.mine")
+    nc.publish("fork.mine", b"one", reply="fork.reply")
     nc.publish("fork.mine", b"waits")
-    wait_until(lambda: waiting.pending_msgs)
-    return waiting
+    msg = sub.next_msg(timeout=5)
+    wait_until(lambda: sub.pending_msgs)
+    js = nc.jetstream(timeout=None)
+    stream = js.create_stream(name="FORK", subjects=["js.>"], storage="memory")
+    for number in range(6):
+        js.publish("js.a", b"%d" % number)
+    consumer = stream.create_consumer(durable_name="fork")
+    jsmsg = consumer.next(timeout=5)
+    messages = consumer.messages()
+    messages.next(timeout=5)
+    wait_until(lambda: len(messages._arrived) == 4)
+    ordered = stream.ordered_consumer()
+    ordered.next(timeout=5)
+    ordered_messages = ordered.messages()
+    ordered_messages.next(timeout=5)
+    handle = stream.create_consumer(name="empty", filter_subject="js.nothing").consume(print)
+    # It has an answer that is no ack: nobody settles it.
+    nc.subscribe("fork.silent")
+    future = js.publish_async("fork.silent")
+    nc.flush()
+    psub = js.pull_subscribe("js.>", durable="psub")
+    psub.fetch(timeout=5)
+    return Inherited(
+        nc,
+        sub,
+        msg,
+        js,
+        stream,
+        consumer,
+        jsmsg,
+        messages,
+        handle,
+        ordered,
+        ordered_messages,
+        psub,
+        future,
+    )
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "publish",
-        "publish with headers",
-        "request",
-        "subscribe",
-        "flush",
-        "rtt",
-        "drain",
-        "next_msg",
-        "iteration",
-        "unsubscribe",
-        "unsubscribe later",
-        "drain of a subscription",
-        "js.publish",
-        "js.publish_async",
-        "js.account_info",
-    ],
-)
-def test_every_call_is_refused_in_a_child(nc: Connection, sub: Subscription, name: str) -> None:
-    """In a child each call on the parent's connection raises ForkedConnectionError at once."""
+def test_every_public_method_has_its_row() -> None:
+    """No method is forgotten below."""
+    rows = {name.split(" ")[0] for name in REFUSED} | ENDS.keys() | ASKS_NOBODY | INTERNAL
+    methods = {
+        f"{cls.__name__}.{name}"
+        for cls in (field.type for field in fields(Inherited))
+        for cls in [vars(jetstream_sync).get(str(cls), Msg)]
+        for name in dir(cls)
+        if inspect.isfunction(getattr(cls, name)) and not name.startswith("_")
+    }
+    assert methods - rows == set()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_every_call_is_refused_in_a_child(it: Inherited, name: str) -> None:
+    """In a child each call on what came from the parent raises ForkedConnectionError at once."""
 
     def check() -> None:
         with pytest.raises(ForkedConnectionError):
-            all_calls(nc, sub)[name]()
+            REFUSED[name](it)
 
     in_child(check)
-    assert sub.next_msg(timeout=0).data == b"waits"
+    assert it.sub.next_msg(timeout=0).data == b"waits"
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_child_may_end_what_it_inherits(it: Inherited, name: str) -> None:
+    """A `with` block or a `finally` of the parent's can run in a child; the parent does not notice."""
+    in_child(lambda: ENDS[name](it))
+    assert it.messages.next(timeout=5).data == b"2"
+    assert it.ordered_messages.next(timeout=5).data == b"1"
+    assert not it.handle.closed
+    it.nc.flush()
 
 
 def test_what_is_known_of_it_in_a_child(nc: Connection) -> None:
@@ -209,14 +379,14 @@ def test_a_callback_that_forks(nc: Connection) -> None:
 
 
 @pytest.fixture
-def busy(nc: Connection, js: JetStream, stream_name: str) -> Iterator[list[str]]:
+def busy(it: Inherited) -> Iterator[list[str]]:
     """Threads that use the connection in every way, all the time; the errors that they met."""
-    js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
+    nc, js = it.nc, it.js
     nc.subscribe("fork.service", cb=lambda msg: msg.respond(b"yes"))
     mine = nc.subscribe("fork.mine", pending_msgs_limit=100)
     stop = threading.Event()
     wrong: list[str] = []
-    counts = {"publish": 0, "request": 0, "subscribe": 0, "flush": 0, "read": 0, "async": 0}
+    counts: dict[str, int] = {}
 
     def loop(name: str, call: Callable[[], object]) -> None:
         while not stop.is_set():
@@ -237,8 +407,12 @@ def busy(nc: Connection, js: JetStream, stream_name: str) -> Iterator[list[str]]
         "subscribe": lambda: nc.subscribe("fork.other").unsubscribe(),
         "flush": lambda: nc.flush(timeout=5),
         "read": read,
-        "async": lambda: js.publish_async(f"{stream_name}.a").result(5),
+        "async": lambda: js.publish_async("js.b").result(5),
+        "messages": lambda: it.messages.next(timeout=5).ack(),
+        "ordered": lambda: it.ordered_messages.next(timeout=5),
+        "fetch": lambda: it.ordered.fetch(1, timeout=5),
     }
+    counts.update(dict.fromkeys(calls, 0))
     threads = [threading.Thread(target=loop, args=item) for item in calls.items()]
     for thread in threads:
         thread.start()
@@ -255,28 +429,112 @@ def busy(nc: Connection, js: JetStream, stream_name: str) -> Iterator[list[str]]
     "coverage" in sys.modules and sys.modules["coverage"].Coverage.current() is not None,
     reason="a thread of the parent may hold a lock of coverage when it forks, and the child hangs",
 )
-def test_a_fork_amid_everything(nc: Connection, busy: list[str]) -> None:
+def test_a_fork_amid_everything(it: Inherited, busy: list[str]) -> None:
     """Whatever threads of the parent are at when it forks, no call of the child hangs."""
-    quiet = nc.subscribe("fork.quiet")
-    nc.flush()
 
     def check() -> None:
-        for call in all_calls(nc, quiet).values():
+        for call in REFUSED.values():
             with pytest.raises(ForkedConnectionError):
-                call()
-        nc.close()
+                call(it)
+        for call in ENDS.values():
+            call(it)
 
     for _ in range(15):
         in_child(check)
         assert not busy
-    assert nc.is_connected
-    assert nc.stats["errors_received"] == 0
+    assert it.nc.is_connected
+    assert it.nc.stats["errors_received"] == 0
+
+
+def locks(it: object, seen: dict[int, object]) -> Iterator[threading.Lock]:
+    """Find every lock in what the package has made."""
+    if id(it) in seen:
+        return
+    seen[id(it)] = it
+    if isinstance(it, type(threading.Lock()) | type(threading.RLock())):
+        yield it
+        return
+    if isinstance(it, threading.Condition | threading.Event):
+        parts: list[object] = list(vars(it).values())
+    elif isinstance(it, dict):
+        parts = list(it.values())
+    elif isinstance(it, list | tuple | set | deque):
+        parts = list(it)
+    elif type(it).__module__.startswith("jetstream_sync") or isinstance(it, Inherited):
+        names = {name for cls in type(it).__mro__ for name in getattr(cls, "__slots__", ())}
+        names |= getattr(it, "__dict__", {}).keys()
+        parts = [getattr(it, name, None) for name in names]
+    else:
+        return
+    for part in parts:
+        yield from locks(part, seen)
+
+
+def test_every_lock_may_be_held_when_a_process_forks(it: Inherited) -> None:
+    """No call of a child waits for a lock, whichever the threads of the parent hold."""
+    it.future.add_done_callback(print)  # gives it locks
+    held = threading.Event()
+    forked = threading.Event()
+    count = 0
+
+    def hold() -> None:
+        nonlocal count
+        every = [*locks([it, shared._shared], {}), acks._first_look]
+        taken = [lock for lock in every if lock.acquire(blocking=False)]
+        count = len(taken)
+        held.set()
+        forked.wait(20 * SCALE)
+        for lock in taken:
+            lock.release()
+
+    def check() -> None:
+        for call in REFUSED.values():
+            with pytest.raises(ForkedConnectionError):
+                call(it)
+        for call in ENDS.values():
+            call(it)
+        with pytest.raises(NoServersError):
+            jetstream_sync.shared_connection("nats://127.0.0.1:1")
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(5)
+    try:
+        in_child(check)
+    finally:
+        forked.set()
+        thread.join()
+    assert count > 30, "the search finds no locks any more"
+    it.nc.flush()
 
 
 def test_a_connection_is_not_pickled(nc: Connection) -> None:
     """Pickling a connection is refused, with the advice to open one where it is used."""
     with pytest.raises(TypeError, match="open one in the process that uses it"):
         pickle.dumps(nc)
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Inherited)])
+def test_nothing_that_has_a_connection_is_pickled(it: Inherited, name: str) -> None:
+    """Pickling it is refused, with the advice what to pass instead."""
+    with pytest.raises(TypeError, match="can not be pickled; "):
+        pickle.dumps(getattr(it, name))
+
+
+def test_options_can_be_sent_to_another_process(nats_server: NatsServer) -> None:
+    """What a child needs to connect is a dict, whose values survive pickle."""
+    options: ConnectOptions = {
+        "name": "child",
+        "connect_timeout": timedelta(seconds=5),
+        "tls": TLSOptions(ca_file=Path("ca.pem"), key_file="key.pem", cert_file="cert.pem"),
+        "ws_connection_headers": {"A": ["b", "c"]},
+        "error_cb": print,
+    }
+    again = pickle.loads(pickle.dumps(options))
+    assert again == options
+    del again["tls"]
+    with jetstream_sync.connect(nats_server.url, **again) as nc:
+        nc.flush()
 
 
 def test_errors_survive_pickle(nc: Connection, nats_server: NatsServer) -> None:

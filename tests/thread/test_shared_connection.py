@@ -1,0 +1,473 @@
+"""One connection per process and options: who opens it, who waits, who gets another one."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import pickle
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from fix_ctrl_c import interrupted
+from fix_fork import in_child
+from fix_proxy import Listener, Puppet
+from fix_threads import SCALE, wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    Connection,
+    ConnectionClosedError,
+    ForkedConnectionError,
+    InvalidOptionError,
+    NoServersError,
+    shared_connection,
+)
+from jetstream_sync.jetstream import shared
+from jetstream_sync.options import TLSOptions
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+
+
+@pytest.fixture(autouse=True)
+def none_left() -> Iterator[None]:
+    """Each test begins and ends without a shared connection."""
+    yield
+    for connection in list(shared._shared._open.values()):
+        connection.close()
+    shared._shared.forked()
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    """A server that lets everybody in."""
+    with Listener() as one:
+        yield one
+
+
+class Door:
+    """A server that keeps clients waiting until the test opens its door."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.listener = Listener(self._play)
+        self.url = self.listener.url
+
+    def _play(self, puppet: Puppet) -> None:
+        self.opened.wait(10 * SCALE)
+        puppet.shake_hands()
+
+    def wait_for_knock(self) -> None:
+        wait_until(lambda: self.listener.clients)
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    it = Door()
+    with it.listener:
+        yield it
+        it.opened.set()
+
+
+# --- the same, or another one -------------------------------------------------------------------
+
+
+def test_the_same_call_gives_the_same_connection(listener: Listener) -> None:
+    """One connection serves all calls, and one client is on the server."""
+    first = shared_connection(listener.url, name="web")
+    assert first.is_connected
+    assert all(shared_connection(listener.url, name="web") is first for _ in range(10))
+    assert listener.clients == 1
+
+
+def error_cb(error: Exception) -> None:
+    """Take an error."""
+
+
+class Vault:
+    def token(self) -> str:
+        return "t"
+
+
+VAULT = Vault()
+CONTEXT = ssl.create_default_context()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"connect_timeout": 3}, {"connect_timeout": timedelta(seconds=3)}),
+        ({"connect_timeout": 2.0}, {}),
+        ({"no_echo": False, "name": "a"}, {"name": "a"}),
+        ({"error_cb": error_cb}, {"error_cb": error_cb}),
+        ({"token": VAULT.token}, {"token": VAULT.token}),
+        ({"user_credentials": Path("a")}, {"user_credentials": Path("a")}),
+        (
+            {"ws_connection_headers": {"A": ["b", "c"], "D": "e"}},
+            {"ws_connection_headers": {"D": "e", "A": ["b", "c"]}},
+        ),
+        ({"tls": TLSOptions(ca_file="a")}, {"tls": TLSOptions(ca_file="a")}),
+        ({"tls": CONTEXT}, {"tls": CONTEXT}),
+    ],
+)
+def test_options_that_mean_the_same(one: dict[str, object], other: dict[str, object]) -> None:
+    """What is equal, or is the same function or SSLContext, gives the same connection."""
+    assert key("nats://a", **one) == key("nats://a", **other)
+    assert hash(key("nats://a", **one)) == hash(key("nats://a", **other))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"connect_timeout": 3}, {}),
+        ({"error_cb": lambda _: None}, {"error_cb": lambda _: None}),
+        ({"error_cb": functools.partial(print)}, {"error_cb": functools.partial(print)}),
+        ({"token": Vault().token}, {"token": VAULT.token}),
+        ({"token": "a"}, {"token": "b"}),
+        ({"ws_connection_headers": {"A": "b"}}, {"ws_connection_headers": {"A": "c"}}),
+        ({"tls": ssl.create_default_context()}, {"tls": CONTEXT}),
+        ({"tls": True}, {}),
+    ],
+)
+def test_options_that_do_not(one: dict[str, object], other: dict[str, object]) -> None:
+    """What differs, or is another function, gives another connection."""
+    assert key("nats://a", **one) != key("nats://a", **other)
+
+
+def key(servers: str | list[str], **options: object) -> object:
+    return shared._understood(servers, options)[0]
+
+
+def test_servers_that_mean_the_same() -> None:
+    """Servers are compared by what their URLs say, in order, with their logins."""
+    assert key("nats://a:4222,nats://b:4222") == key(["a", "b:4222"])
+    assert key("nats://a,nats://b") != key("nats://b,nats://a")
+    assert key("nats://me:pw@a") != key("nats://you:pw@a")
+
+
+def test_a_callable_that_is_compared_by_value_and_can_not_be_hashed(listener: Listener) -> None:
+    """Such an option is the same if it is the same object."""
+
+    class Callback:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Callback) and other.number == self.number
+
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self, error: Exception) -> None:
+            pass
+
+    mine = Callback(1)
+    first = shared_connection(listener.url, error_cb=mine)
+    assert shared_connection(listener.url, error_cb=mine) is first
+    assert shared_connection(listener.url, error_cb=Callback(1)) is not first
+
+
+def test_other_options_are_another_connection(listener: Listener) -> None:
+    """Each equal set of servers and options has its own."""
+    with Listener() as second:
+        connections = {
+            shared_connection(listener.url),
+            shared_connection(listener.url, name="a"),
+            shared_connection(second.url),
+        }
+        assert len(connections) == 3
+        assert (listener.clients, second.clients) == (2, 1)
+
+
+def test_a_slip_is_told_as_connect_tells_it() -> None:
+    """Options are checked at the door, every time."""
+    for _ in range(2):
+        with pytest.raises(InvalidOptionError, match="did you mean connect_timeout"):
+            shared_connection("nats://127.0.0.1:1", conect_timeout=1)  # type: ignore[call-arg]
+        with pytest.raises(InvalidOptionError, match="servers"):
+            shared_connection(None)  # type: ignore[arg-type]
+        with pytest.raises(InvalidOptionError, match="no such option"):
+            shared_connection("nats://127.0.0.1:1", x=[[]])  # type: ignore[call-arg]
+
+
+def test_too_many_are_told_of(listener: Listener, caplog: pytest.LogCaptureFixture) -> None:
+    """A lambda in the call, which makes a connection each time, is a mistake that the log tells."""
+    caplog.set_level(logging.WARNING)
+    for _ in range(9):
+        shared_connection(listener.url, error_cb=lambda _: None)
+    assert not caplog.records
+    for _ in range(3):
+        shared_connection(listener.url, error_cb=lambda _: None)
+    assert len(caplog.records) == 1
+    assert "10 shared connections" in caplog.text
+
+
+# --- who opens it -------------------------------------------------------------------------------
+
+
+def test_one_opens_it_and_the_others_wait(door: Door) -> None:
+    """Threads that come while it is being opened get that one."""
+    with ThreadPoolExecutor(8) as pool:
+        calls = [pool.submit(shared_connection, door.url) for _ in range(8)]
+        door.wait_for_knock()
+        door.opened.set()
+        assert len({call.result(5) for call in calls}) == 1
+    assert door.listener.clients == 1
+
+
+def test_openings_do_not_wait_for_each_other(door: Door, listener: Listener) -> None:
+    """A server that takes its time keeps only those who want it."""
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(shared_connection, door.url)
+        door.wait_for_knock()
+        assert shared_connection(listener.url).is_connected
+        assert shared_connection(listener.url) is shared_connection(listener.url)
+        assert not slow.done()
+        door.opened.set()
+        assert slow.result(5).is_connected
+
+
+def test_a_failure_is_everybody_s_and_the_next_call_tries_anew() -> None:
+    """Who waits for an opening that fails gets its error, each a copy; then there is another chance."""
+    go = threading.Event()
+    refuse = threading.Event()
+
+    def play(puppet: Puppet) -> None:
+        go.wait(10 * SCALE)
+        if refuse.is_set():
+            puppet.hang_up()
+        else:
+            puppet.shake_hands()
+
+    refuse.set()
+    with Listener(play) as listener, ThreadPoolExecutor(4) as pool:
+        calls = [pool.submit(shared_connection, listener.url) for _ in range(4)]
+        wait_until(lambda: listener.clients)
+        # The others are at the gate, or will be: they find it open, or the opening gone.
+        go.set()
+        errors = [call.exception(5) for call in calls]
+        assert {type(error) for error in errors} == {jetstream_sync.ConnectionLostError}
+        assert len({id(error) for error in errors}) == 4
+        refuse.clear()
+        assert shared_connection(listener.url).is_connected
+
+
+def test_an_error_of_a_users_function_is_raised_in_all_who_wait() -> None:
+    """Any error of a callback that the opening asks passes through."""
+
+    class OddError(Exception):
+        def __init__(self, one: int, *, two: int) -> None:
+            super().__init__(f"{one} {two}")
+
+    asked = threading.Event()
+    go = threading.Event()
+
+    def token() -> str:
+        asked.set()
+        go.wait(10 * SCALE)
+        raise OddError(1, two=2)
+
+    with Listener() as listener, ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(shared_connection, listener.url, token=token) for _ in range(2)]
+        assert asked.wait(5 * SCALE)
+        wait_until(lambda: len(shared._shared._openings) == 1)
+        go.set()
+        for call in calls:
+            assert "1 2" in repr(call.exception(5)) or "1 2" in repr(call.exception(5).__cause__)
+
+
+def test_a_callback_of_the_opening_that_wants_the_connection(listener: Listener) -> None:
+    """A function that is asked for a secret can not have the connection, and is told instead of waiting."""
+    told: list[Exception] = []
+
+    def token() -> str:
+        try:
+            shared_connection(listener.url, token=token)
+        except jetstream_sync.Error as error:
+            told.append(error)
+        return "t"
+
+    assert shared_connection(listener.url, token=token).is_connected
+    assert "wait for itself" in str(told[0])
+
+
+# --- when it is over ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["close", "server"])
+def test_a_closed_one_is_replaced(listener: Listener, how: str) -> None:
+    """Whoever closes it, the next call opens another."""
+    first = shared_connection(listener.url, allow_reconnect=False)
+    if how == "close":
+        first.close()
+    else:
+        listener.take().hang_up()
+        wait_until(lambda: first.is_closed)
+    second = shared_connection(listener.url, allow_reconnect=False)
+    assert second is not first
+    assert second.is_connected
+    assert len(shared._shared._open) == 1
+
+
+def test_one_that_is_being_drained_is_replaced() -> None:
+    """It would end under the hands of whoever gets it."""
+
+    def play(puppet: Puppet) -> None:
+        puppet.shake_hands()
+        while puppet.line():  # deaf to pings
+            pass
+
+    with Listener(play) as listener, ThreadPoolExecutor(1) as pool:
+        first = shared_connection(listener.url)
+        drained = pool.submit(first.drain, timeout=30)
+        wait_until(lambda: first.is_draining)
+        second = shared_connection(listener.url)
+        assert second is not first
+        assert shared_connection(listener.url) is second
+        first.close()
+        assert isinstance(drained.exception(5), ConnectionClosedError)
+
+
+def test_one_that_is_reconnecting_is_kept(listener: Listener) -> None:
+    """A broken link is no reason for another connection: the one that there is seeks the next link."""
+    first = shared_connection(listener.url, reconnect_time_wait=0.01)
+    listener.take().hang_up()
+    wait_until(lambda: not first.is_connected or listener.clients == 2)
+    assert shared_connection(listener.url, reconnect_time_wait=0.01) is first
+    wait_until(lambda: first.is_connected)
+
+
+def test_it_is_kept_alive_without_a_reference(listener: Listener) -> None:
+    """Nobody has to hold on to it."""
+    identity = id(shared_connection(listener.url))
+    assert id(shared_connection(listener.url)) == identity
+    assert listener.clients == 1
+
+
+# --- forks --------------------------------------------------------------------------------------
+
+
+@needs_fork
+def test_a_child_gets_its_own(listener: Listener) -> None:
+    """After a fork the same call opens another one, in a child of the child, too."""
+    mine = shared_connection(listener.url)
+
+    def grandchild(parents: Connection) -> None:
+        own = shared_connection(listener.url)
+        assert own is not parents
+        assert own.is_connected
+        with pytest.raises(ForkedConnectionError):
+            parents.publish("a")
+
+    def child() -> None:
+        own = shared_connection(listener.url)
+        assert own is not mine
+        assert own.is_connected
+        assert shared_connection(listener.url) is own
+        in_child(lambda: grandchild(own))
+
+    in_child(child)
+    assert shared_connection(listener.url) is mine
+    assert mine.is_connected
+    assert listener.clients == 3
+
+
+@needs_fork
+def test_a_fork_amid_an_opening(door: Door) -> None:
+    """A child that is forked while its parent connects waits for nobody, and opens its own."""
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(shared_connection, door.url) for _ in range(2)]
+        door.wait_for_knock()
+
+        def child() -> None:
+            door.opened.set()  # of the child alone
+            with pytest.raises(NoServersError):
+                shared_connection(door.url, connect_timeout=0.2)
+            with pytest.raises(NoServersError):
+                shared_connection("nats://127.0.0.1:1")
+
+        in_child(child)
+        assert not any(call.done() for call in calls)
+        door.opened.set()
+        assert len({call.result(5) for call in calls}) == 1
+
+
+@needs_fork
+@pytest.mark.parametrize("forks", [10])
+def test_forks_at_any_moment(forks: int) -> None:
+    """Threads that open, use and close it all the time leave no child hanging."""
+    with Listener() as listener:
+        stop = threading.Event()
+
+        def churn() -> None:
+            while not stop.is_set():
+                shared_connection(listener.url).close()
+
+        threads = [threading.Thread(target=churn) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(forks):
+                in_child(lambda: shared_connection(listener.url).is_connected or os._exit(3))
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(5)
+
+
+# --- Ctrl-C -------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(
+    sys.version_info >= (3, 12), reason="Pythons from 3.12 on may crash when they trace opcodes"
+)
+# A socket that was being made when the signal came is closed by the collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_ctrl_c_at_any_moment(listener: Listener) -> None:
+    """Wherever it strikes, the next call has a connection, and nobody waits for ever."""
+    moment = 1
+    found: list[Connection] = []
+
+    def find() -> None:
+        found.append(shared_connection(listener.url))
+
+    while interrupted(lambda: shared_connection(listener.url), moment):
+        thread = threading.Thread(target=find, daemon=True)
+        thread.start()
+        thread.join(5 * SCALE)
+        assert found, f"it hangs after a Ctrl-C at point {moment}"
+        assert found[0].is_connected
+        assert not shared._shared._openings
+        found.pop().close()
+        moment += 13
+    assert moment > 100
+
+
+# --- speed --------------------------------------------------------------------------------------
+
+
+def test_a_call_costs_next_to_nothing(listener: Listener) -> None:
+    """It can stand in every function that publishes."""
+    options = {"name": "web", "connect_timeout": 5.0}
+    shared_connection(listener.url, **options)  # type: ignore[arg-type]
+
+    def measure(call: Callable[[], object]) -> float:
+        started = time.perf_counter()
+        for _ in range(1000):
+            call()
+        return (time.perf_counter() - started) / 1000
+
+    best = min(measure(lambda: shared_connection(listener.url, **options)) for _ in range(5))  # type: ignore[arg-type]
+    assert best < 20e-6 * SCALE
+
+
+def test_its_options_can_be_pickled_as_a_dict() -> None:
+    """A process that is spawned gets what it needs as plain data."""
+    options = {"servers": ["nats://127.0.0.1:4222"], "name": "x", "tls": TLSOptions(ca_file="a")}
+    assert pickle.loads(pickle.dumps(options)) == options
