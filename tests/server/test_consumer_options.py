@@ -68,7 +68,7 @@ def stream(js: JetStream, stream_name: str) -> Stream:
     return js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
 
 
-@pytest.fixture(params=["pull"])
+@pytest.fixture(params=["pull", "push"])
 def read(request: pytest.FixtureRequest, js: JetStream, stream: Stream) -> Iterator[Read]:
     """Both kinds of consumers of the stream."""
 
