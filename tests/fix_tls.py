@@ -1,0 +1,71 @@
+"""Certificates in files, as servers and clients take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+import trustme
+
+from jetstream_sync.options import TLSOptions
+from jetstream_sync.server.runtime import reserve_port
+
+__all__ = ["Certificates", "certificates", "free_port"]
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """An authority, and what it signed, in a directory."""
+
+    directory: Path
+    authority: trustme.CA
+
+    @classmethod
+    def make(cls, directory: Path) -> Certificates:
+        made = cls(directory, trustme.CA())
+        made.authority.cert_pem.write_to_path(directory / "ca.pem")
+        trustme.CA().cert_pem.write_to_path(directory / "other-ca.pem")
+        past = datetime(2020, 1, 1, tzinfo=timezone.utc)
+        for name, issued in {
+            "server": made.authority.issue_cert("localhost", "127.0.0.1"),
+            "elsewhere": made.authority.issue_cert("elsewhere.example"),
+            "expired": made.authority.issue_cert("localhost", "127.0.0.1", not_after=past),
+            "client": made.authority.issue_cert("client@example.com", common_name="client"),
+            "stranger": trustme.CA().issue_cert("client@example.com", common_name="client"),
+            "outdated": made.authority.issue_cert("client@example.com", not_after=past),
+        }.items():
+            issued.private_key_and_cert_chain_pem.write_to_path(directory / f"{name}.pem")
+        return made
+
+    def path(self, name: str) -> Path:
+        return self.directory / f"{name}.pem"
+
+    def trusted(self, own: str | None = None) -> TLSOptions:
+        """Return options that trust the authority, with a certificate of the client's own."""
+        cert_file = None if own is None else self.path(own)
+        return TLSOptions(ca_file=self.path("ca"), cert_file=cert_file)
+
+    def server(self, name: str = "server", more: str = "") -> str:
+        """Return the ``tls`` block of a nats-server."""
+        return f'tls {{ cert_file: "{self.path(name)}", key_file: "{self.path(name)}", {more} }}'
+
+    def verifying(self, more: str = "") -> str:
+        """Return the ``tls`` block of a nats-server that wants to know who its clients are."""
+        return self.server(more=f'verify: true, ca_file: "{self.path("ca")}", {more}')
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates.make(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+def free_port() -> Iterator[int]:
+    """A port that nobody else takes, besides that of a server's clients."""
+    port, holder = reserve_port()
+    yield port
+    if holder is not None:
+        holder.close()
