@@ -156,9 +156,14 @@ class ConfigMismatchError(SubscribeError):
 
     def __str__(self) -> str:
         return (
-            f"{self.option}={self.asked!r} was asked for, but the consumer has {self.found!r}, "
-            "and is not changed"
+            f"{self.option}={_shown(self.asked)} was asked for, but the consumer has "
+            f"{_shown(self.found)}, and is not changed"
         )
+
+
+def _shown(value: object) -> str:
+    """Return a config's value as people write it: enums are words, durations are not calls."""
+    return f"'{value}'" if isinstance(value, str) else str(value)
 
 
 class ConsumerSequenceMismatchError(JetStreamError):

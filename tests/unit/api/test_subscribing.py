@@ -1,0 +1,619 @@
+"""
+The checks of ADR-15: one row for each sentence of the document that calls something an error.
+
+A row says, in our words, what the sentence demands; what is asked for; what consumer is there, where
+the sentence is about one that exists; and the error with the two values that it has to name.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from jetstream_sync import (
+    AckPolicy,
+    BadSubjectError,
+    ConfigMismatchError,
+    ConsumerConfig,
+    ConsumerInfo,
+    DeliverPolicy,
+    DuplicateSubscriptionError,
+    InvalidNameError,
+    InvalidOptionError,
+    NoDeliverGroupError,
+    PullAckPolicyError,
+    PullOnPushConsumerError,
+    PushOnPullConsumerError,
+    QueueFlowControlError,
+    QueueHeartbeatError,
+    QueueMismatchError,
+    QueueRequiredError,
+    ReplayPolicy,
+    SequenceInfo,
+    SubjectMismatchError,
+    SubjectRequiredError,
+    SubscribeError,
+)
+from jetstream_sync.api.subscribing import Wanted, ordered_config
+
+NOTHING = SequenceInfo(consumer_seq=0, stream_seq=0)
+
+
+def consumer(push_bound: bool | None = None, **fields: Any) -> ConsumerInfo:
+    """What a server says of a consumer that exists."""
+    return ConsumerInfo(
+        stream_name="S",
+        name="C",
+        created=datetime(2024, 1, 1, tzinfo=timezone.utc),
+        config=ConsumerConfig(**{"durable_name": "C", "name": "C", **fields}),
+        delivered=NOTHING,
+        ack_floor=NOTHING,
+        num_ack_pending=0,
+        num_redelivered=0,
+        num_waiting=0,
+        num_pending=0,
+        push_bound=push_bound,
+    )
+
+
+PUSH = {"deliver_subject": "to.here"}
+GROUP = {**PUSH, "deliver_group": "workers"}
+BEAT = {"idle_heartbeat": 5}
+FLOW = {**BEAT, "flow_control": True}
+CFG = ConsumerConfig
+
+# (what the sentence demands, what is asked for, the consumer that exists, error, asked, found)
+SENTENCES: list[tuple[str, dict[str, Any], ConsumerInfo | None, type, object, object]] = [
+    # --- "Configuration" -------------------------------------------------------------------------
+    (
+        "a queue with a heartbeat is refused, for the server would beat at random members",
+        {"subject": "a", "queue": "workers", "options": BEAT},
+        None,
+        QueueHeartbeatError,
+        "workers",
+        timedelta(seconds=5),
+    ),
+    (
+        "a heartbeat in the config is one, too",
+        {"subject": "a", "queue": "workers", "config": CFG(**BEAT)},
+        None,
+        QueueHeartbeatError,
+        "workers",
+        timedelta(seconds=5),
+    ),
+    (
+        "a queue with flow control is refused, for the same reason",
+        {"subject": "a", "queue": "workers", "options": {"flow_control": True}},
+        None,
+        QueueFlowControlError,
+        "workers",
+        True,
+    ),
+    (
+        "with neither a subject nor a stream there is no way to find the consumer",
+        {"subject": ""},
+        None,
+        SubjectRequiredError,
+        "",
+        None,
+    ),
+    (
+        "a pull subscription without acks is an error",
+        {"subject": "a", "pull": True, "config": CFG(ack_policy="none")},
+        None,
+        PullAckPolicyError,
+        "a pull subscription",
+        AckPolicy.NONE,
+    ),
+    (
+        "a pull subscription that acks all up to a message is an error",
+        {"subject": "a", "pull": True, "config": CFG(ack_policy="all")},
+        None,
+        PullAckPolicyError,
+        "a pull subscription",
+        AckPolicy.ALL,
+    ),
+    # --- "Stream name" ---------------------------------------------------------------------------
+    (
+        "without a stream the subject is required",
+        {"subject": None, "durable": "C"},
+        None,
+        SubjectRequiredError,
+        None,
+        None,
+    ),
+    (
+        "also where the stream is named, a filter that is there has to be the subject",
+        {"subject": "a", "stream": "S", "durable": "C"},
+        consumer(**PUSH, filter_subject="b"),
+        SubjectMismatchError,
+        "a",
+        "b",
+    ),
+    # --- "Push Consumer active information and queue group binding" ------------------------------
+    (
+        "bound, without a group, and no queue is asked for: a duplicate subscription",
+        {"subject": "a", "durable": "C"},
+        consumer(push_bound=True, **PUSH),
+        DuplicateSubscriptionError,
+        "C",
+        "to.here",
+    ),
+    (
+        "no queue is asked for, and there is a group, though nobody is bound",
+        {"subject": "a", "durable": "C"},
+        consumer(push_bound=False, **GROUP),
+        QueueRequiredError,
+        None,
+        "workers",
+    ),
+    (
+        "no queue is asked for, and there is a group, and somebody is bound",
+        {"subject": "a", "durable": "C"},
+        consumer(push_bound=True, **GROUP),
+        QueueRequiredError,
+        None,
+        "workers",
+    ),
+    (
+        "a queue is asked for, and the group is another one",
+        {"subject": "a", "durable": "C", "queue": "others"},
+        consumer(push_bound=True, **GROUP),
+        QueueMismatchError,
+        "others",
+        "workers",
+    ),
+    (
+        "a queue is asked for, and the group is another one, though nobody is bound",
+        {"subject": "a", "durable": "C", "queue": "others"},
+        consumer(push_bound=False, **GROUP),
+        QueueMismatchError,
+        "others",
+        "workers",
+    ),
+    (
+        "a queue is asked for, and there is no group",
+        {"subject": "a", "durable": "C", "queue": "workers"},
+        consumer(push_bound=False, **PUSH),
+        NoDeliverGroupError,
+        "workers",
+        None,
+    ),
+    (
+        "a queue is asked for, and there is no group, and somebody is bound",
+        {"subject": "a", "durable": "C", "queue": "workers"},
+        consumer(push_bound=True, **PUSH),
+        NoDeliverGroupError,
+        "workers",
+        None,
+    ),
+    # --- "Other checks" --------------------------------------------------------------------------
+    (
+        "a filter that is not empty has to be the subject",
+        {"subject": "orders.*", "durable": "C"},
+        consumer(**PUSH, filter_subject="orders.new"),
+        SubjectMismatchError,
+        "orders.*",
+        "orders.new",
+    ),
+    (
+        "so have several filters, which are later than the document",
+        {"subject": "a", "durable": "C"},
+        consumer(**PUSH, filter_subjects=["a", "b"]),
+        SubjectMismatchError,
+        "a",
+        ["a", "b"],
+    ),
+    (
+        "pulling from a consumer that has a deliver subject is an error",
+        {"subject": "a", "durable": "C", "pull": True},
+        consumer(**PUSH),
+        PullOnPushConsumerError,
+        "C",
+        "to.here",
+    ),
+    (
+        "subscribing to a consumer that has none is one, for it has to be pulled from",
+        {"subject": "a", "durable": "C"},
+        consumer(),
+        PushOnPullConsumerError,
+        "C",
+        None,
+    ),
+    (
+        "what is configured has to be what the consumer has, because it is not changed",
+        {"subject": "a", "durable": "C", "config": CFG(ack_wait=7)},
+        consumer(**PUSH, ack_wait=30),
+        ConfigMismatchError,
+        timedelta(seconds=7),
+        timedelta(seconds=30),
+    ),
+    (
+        "flow control that the consumer of a group has is an error",
+        {"subject": "a", "durable": "C", "queue": "workers"},
+        consumer(**GROUP, **FLOW),
+        QueueFlowControlError,
+        "workers",
+        True,
+    ),
+    (
+        "a heartbeat that the consumer of a group has is an error",
+        {"subject": "a", "durable": "C", "queue": "workers"},
+        consumer(**GROUP, **BEAT),
+        QueueHeartbeatError,
+        "workers",
+        timedelta(seconds=5),
+    ),
+    # --- "Creating the JS Consumer" --------------------------------------------------------------
+    (
+        "a consumer to pull from has no deliver subject",
+        {"subject": "a", "durable": "C", "pull": True, "config": CFG(deliver_subject="x")},
+        None,
+        PullOnPushConsumerError,
+        "C",
+        "x",
+    ),
+    (
+        "after losing a race, a pull subscription still needs a consumer to pull from",
+        {"subject": "a", "durable": "C", "pull": True},
+        consumer(push_bound=True, **GROUP),
+        PullOnPushConsumerError,
+        "C",
+        "to.here",
+    ),
+]
+
+
+def attempt(asked: dict[str, Any], existing: ConsumerInfo | None) -> Wanted:
+    wanted = Wanted.of(**asked)
+    if existing is not None:
+        wanted.check_existing(existing)
+    return wanted
+
+
+@pytest.mark.parametrize(("sentence", "asked", "existing", "error", "one", "other"), SENTENCES)
+def test_every_sentence_has_its_error(
+    sentence: str,
+    asked: dict[str, Any],
+    existing: ConsumerInfo | None,
+    error: type[SubscribeError],
+    one: object,
+    other: object,
+) -> None:
+    """Each check of the document is an error of its own class that names both values."""
+    with pytest.raises(SubscribeError) as caught:
+        attempt(asked, existing)
+    assert type(caught.value) is error, sentence
+    assert caught.value.asked == one, sentence
+    assert caught.value.found == other, sentence
+    for value in (one, other):
+        said = str(value) if isinstance(value, (timedelta, AckPolicy)) else repr(value)
+        assert said.strip("'") in str(caught.value), sentence
+
+
+def test_the_errors_are_distinct() -> None:
+    """No two kinds of disagreement share a class."""
+    kinds = {row[3] for row in SENTENCES}
+    assert len(kinds) == 12
+    assert not any(issubclass(a, b) for a in kinds for b in kinds if a is not b)
+
+
+@pytest.mark.parametrize(
+    ("asked", "existing"),
+    [
+        ({"subject": "a", "durable": "C"}, consumer(push_bound=False, **PUSH)),
+        ({"subject": "a", "durable": "C"}, consumer(**PUSH, filter_subject="a")),
+        ({"subject": "a", "durable": "C", "queue": "workers"}, consumer(push_bound=True, **GROUP)),
+        ({"subject": "a", "durable": "C", "pull": True}, consumer(filter_subject="a")),
+        ({"stream": "S", "bind": "C"}, consumer(**PUSH, filter_subject="a")),
+        ({"stream": "S", "bind": "C", "queue": "workers"}, consumer(**GROUP)),
+        # The group may be said in the config, as nats-py has it.
+        ({"stream": "S", "bind": "C", "config": CFG(deliver_group="workers")}, consumer(**GROUP)),
+        # Filters are a set.
+        (
+            {"subject": "a", "durable": "C", "config": CFG(filter_subjects=["y", "x"])},
+            consumer(**PUSH, filter_subjects=["x", "y"]),
+        ),
+        # Heartbeats and flow control that nobody asked for are taken as they are.
+        ({"subject": "a", "durable": "C"}, consumer(**PUSH, **FLOW)),
+        # What somebody else set and nobody asks for is fine.
+        (
+            {"subject": "a", "durable": "C", "options": {"deliver_policy": "all"}},
+            consumer(**PUSH, ack_policy="none", description="of others"),
+        ),
+    ],
+)
+def test_what_fits_is_taken(asked: dict[str, Any], existing: ConsumerInfo) -> None:
+    """A consumer that has what is asked for can be bound to."""
+    attempt(asked, existing)
+
+
+NOON = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("option", "asked", "found"),
+    [
+        ("ack_policy", {"ack_policy": "all"}, {"ack_policy": "explicit"}),
+        ("ack_policy", {"ack_policy": "explicit"}, {"ack_policy": "none"}),
+        ("ack_wait", {"ack_wait": 5}, {"ack_wait": 30}),
+        ("backoff", {"backoff": [1, 2]}, {"backoff": [1, 3]}),
+        ("backoff", {"backoff": [1, 2]}, {}),
+        ("deliver_policy", {"deliver_policy": "new"}, {"deliver_policy": "all"}),
+        ("deliver_subject", {"deliver_subject": "mine"}, {}),
+        ("description", {"description": "mine"}, {"description": "theirs"}),
+        ("durable_name", {"durable_name": "C"}, {"durable_name": None}),
+        ("flow_control", {**FLOW}, {**BEAT}),
+        ("flow_control", {"flow_control": False}, {**FLOW}),
+        ("headers_only", {"headers_only": True}, {}),
+        ("idle_heartbeat", {"idle_heartbeat": 1}, {"idle_heartbeat": 2}),
+        ("inactive_threshold", {"inactive_threshold": 60}, {}),
+        ("max_ack_pending", {"max_ack_pending": 5}, {"max_ack_pending": 1000}),
+        ("max_deliver", {"max_deliver": 3}, {"max_deliver": -1}),
+        ("mem_storage", {"mem_storage": True}, {}),
+        ("metadata", {"metadata": {"a": "1"}}, {"metadata": {"a": "2"}}),
+        ("metadata", {"metadata": {"a": "1"}}, {}),
+        ("num_replicas", {"num_replicas": 3}, {"num_replicas": 1}),
+        (
+            "opt_start_seq",
+            {"deliver_policy": "by_start_sequence", "opt_start_seq": 5},
+            {"deliver_policy": "by_start_sequence", "opt_start_seq": 6},
+        ),
+        (
+            "opt_start_time",
+            {"deliver_policy": "by_start_time", "opt_start_time": NOON},
+            {"deliver_policy": "by_start_time", "opt_start_time": NOON + timedelta(seconds=1)},
+        ),
+        ("pause_until", {"pause_until": NOON}, {}),
+        ("rate_limit_bps", {"rate_limit_bps": 1000}, {"rate_limit_bps": 2000}),
+        ("replay_policy", {"replay_policy": "original"}, {"replay_policy": "instant"}),
+        ("sample_freq", {"sample_freq": "30%"}, {"sample_freq": "40%"}),
+    ],
+)
+def test_any_option_that_differs_is_named(
+    option: str, asked: dict[str, Any], found: dict[str, Any]
+) -> None:
+    """The error names the option, what was asked for, and what the consumer has."""
+    existing = consumer(**PUSH, **found)
+    with pytest.raises(ConfigMismatchError) as caught:
+        attempt({"stream": "S", "bind": "C", "config": CFG(**asked)}, existing)
+    error = caught.value
+    assert error.option == option
+    assert error.asked == getattr(CFG(**asked), option)
+    assert error.found == getattr(existing.config, option)
+    assert option in str(error)
+
+
+@pytest.mark.parametrize(
+    ("option", "asked", "found"),
+    [
+        ("max_waiting", 5, 512),
+        ("max_batch", 10, None),
+        ("max_expires", 10, None),
+        ("max_bytes", 10, None),
+    ],
+)
+def test_so_is_one_of_a_pull_consumer(option: str, asked: int, found: int | None) -> None:
+    """What only consumers that are pulled from have is compared there."""
+    with pytest.raises(ConfigMismatchError) as caught:
+        attempt(
+            {"stream": "S", "bind": "C", "pull": True, "config": CFG(**{option: asked})},
+            consumer(**{option: found}),
+        )
+    assert caught.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        # The server's defaults, and how it writes what was asked for.
+        ({"ack_wait": 0}, {"ack_wait": 30}),
+        ({"max_deliver": 0}, {"max_deliver": -1}),
+        ({"num_replicas": 0}, {"num_replicas": 3}),
+        ({"headers_only": False}, {}),
+        ({"sample_freq": "30"}, {"sample_freq": "30%"}),
+        ({"metadata": {"a": "1"}}, {"metadata": {"a": "1", "_nats.level": "1"}}),
+        ({"backoff": [1, 2], "ack_wait": 30}, {"backoff": [1, 2], "ack_wait": 1}),
+        ({"opt_start_time": NOON, "deliver_policy": "by_start_time"},) * 2,
+    ],
+)
+def test_what_means_the_same_does_not_differ(asked: dict[str, Any], found: dict[str, Any]) -> None:
+    """An option may be written in another way by the server, or stand for its default."""
+    attempt({"stream": "S", "bind": "C", "config": CFG(**asked)}, consumer(**PUSH, **found))
+
+
+def test_the_config_of_the_consumer_itself_never_differs() -> None:
+    """Binding with what `consumer_info` said, as programs for nats-py do, always fits."""
+    existing = consumer(
+        **GROUP, filter_subject="a", backoff=[1, 2], ack_wait=1, max_deliver=5, max_ack_pending=7
+    )
+    attempt({"stream": "S", "bind": "C", "config": existing.config}, existing)
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+def test_the_queue_is_the_durable_where_neither_is_named() -> None:
+    """Members of a queue share one consumer, also where nobody named it."""
+    wanted = Wanted.of(subject="a", queue="workers")
+    assert wanted.consumer == "workers"
+    assert wanted.new_config("inbox").durable_name == "workers"
+    assert Wanted.of(subject="a", queue="workers", durable="d").consumer == "d"
+    assert Wanted.of(stream="S", queue="workers", bind="c").consumer == "c"
+    named = Wanted.of(subject="a", queue="workers", config=CFG(name="n"))
+    assert named.consumer == "n"
+    assert named.new_config("inbox").durable_name is None
+
+
+def test_a_queue_that_can_not_be_a_durable_needs_one() -> None:
+    """The queue's name becomes a consumer's only if it can be one."""
+    with pytest.raises(InvalidNameError):
+        Wanted.of(subject="a", queue="my.workers")
+    assert Wanted.of(subject="a", queue="my.workers", durable="d").queue == "my.workers"
+
+
+@pytest.mark.parametrize(
+    ("option", "asked"),
+    [
+        ("durable", {"durable": "d", "config": CFG(durable_name="e")}),
+        ("queue", {"queue": "g", "config": CFG(deliver_group="h")}),
+        ("subject", {"config": CFG(filter_subject="b")}),
+        ("config", {"config": {"ack_wait": 5}}),
+    ],
+)
+def test_a_name_is_not_said_in_two_ways(option: str, asked: dict[str, Any]) -> None:
+    """What the arguments and the config say differently is refused, with the argument's name."""
+    with pytest.raises(InvalidOptionError) as caught:
+        Wanted.of(**{"subject": "a", **asked})
+    assert caught.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [
+        (BadSubjectError, {"subject": "a..b"}),
+        (BadSubjectError, {"subject": "a", "queue": "a b"}),
+        (InvalidNameError, {"subject": "a", "stream": "a.b"}),
+        (InvalidNameError, {"subject": "a", "durable": "a.b"}),
+        (InvalidNameError, {"stream": "S", "bind": "a.b"}),
+    ],
+)
+def test_bad_names_are_refused(error: type[Exception], asked: dict[str, Any]) -> None:
+    """Names are checked before anything is sent."""
+    with pytest.raises(error):
+        Wanted.of(**asked)
+
+
+# --- the consumer to make -----------------------------------------------------------------------
+
+
+def test_a_new_push_consumer_is_filled_in() -> None:
+    """Deliver subject, filter, ack policy and deliver group are what the document says."""
+    config = Wanted.of(subject="a.*", queue="workers", options={"headers_only": True}).new_config(
+        "inbox"
+    )
+    assert config == CFG(
+        durable_name="workers",
+        deliver_subject="inbox",
+        deliver_group="workers",
+        filter_subject="a.*",
+        ack_policy=AckPolicy.EXPLICIT,
+        headers_only=True,
+    )
+
+
+def test_a_new_pull_consumer_delivers_nowhere() -> None:
+    """For consumers to pull from, deliver subject and group stay blank."""
+    config = Wanted.of(subject="a", durable="d", pull=True).new_config(None)
+    assert config == CFG(durable_name="d", filter_subject="a", ack_policy=AckPolicy.EXPLICIT)
+
+
+def test_a_deliver_subject_of_the_user_is_kept() -> None:
+    """An inbox is chosen only where nobody said a deliver subject."""
+    wanted = Wanted.of(subject="a", config=CFG(deliver_subject="mine"))
+    assert wanted.new_config("inbox").deliver_subject == "mine"
+
+
+def test_arguments_go_before_the_config() -> None:
+    """What is said as an argument and in the config is as the argument says, as in nats-py."""
+    config = CFG(idle_heartbeat=1, inactive_threshold=5, ack_policy="none")
+    options = {"idle_heartbeat": 2, "deliver_policy": "new"}
+    made = Wanted.of(subject="a", config=config, options=options).new_config("inbox")
+    assert made.idle_heartbeat == timedelta(seconds=2)
+    assert made.inactive_threshold == timedelta(seconds=5)
+    assert made.deliver_policy == DeliverPolicy.NEW
+    assert made.ack_policy == AckPolicy.NONE
+
+
+def test_several_filters_go_before_the_subject() -> None:
+    """With filter_subjects, the subject only finds the stream."""
+    config = CFG(filter_subjects=["a.x", "a.y"])
+    made = Wanted.of(subject="a.>", config=config).new_config("inbox")
+    assert made.filter_subject is None
+    assert made.filter_subjects == ["a.x", "a.y"]
+
+
+def test_the_last_of_each_subject_needs_no_filter_of_its_own() -> None:
+    """The subject is the filter that the policy needs."""
+    options = {"deliver_policy": "last_per_subject"}
+    made = Wanted.of(subject="a.*", options=options).new_config("inbox")
+    assert made.filter_subject == "a.*"
+
+
+def test_what_needs_deliveries_is_refused_for_a_pull_subscription() -> None:
+    """A rate limit makes no sense where nothing is delivered."""
+    wanted = Wanted.of(subject="a", pull=True, config=CFG(rate_limit_bps=1000))
+    with pytest.raises(InvalidOptionError):
+        wanted.new_config(None)
+
+
+# --- ordered consumers (ADR-17) -----------------------------------------------------------------
+
+
+def ordered(**asked: Any) -> ConsumerConfig:
+    return ordered_config(Wanted.of(**{"subject": "a", **asked}), "name", "inbox")
+
+
+def test_an_ordered_consumer_is_made_as_the_document_says() -> None:
+    """Nothing is acknowledged or delivered twice, and the server keeps one copy in memory."""
+    assert ordered() == CFG(
+        name="name",
+        deliver_subject="inbox",
+        filter_subject="a",
+        ack_policy=AckPolicy.NONE,
+        max_deliver=1,
+        flow_control=True,
+        mem_storage=True,
+        num_replicas=1,
+        idle_heartbeat=5,
+        ack_wait=22 * 3600,
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "asked"),
+    [
+        ("durable_name", {"durable": "d"}),
+        ("durable_name", {"config": CFG(durable_name="d")}),
+        ("deliver_subject", {"config": CFG(deliver_subject="x")}),
+        ("ack_policy", {"config": CFG(ack_policy="all")}),
+        ("max_deliver", {"config": CFG(max_deliver=2)}),
+        ("flow_control", {"config": CFG(flow_control=False)}),
+        ("mem_storage", {"config": CFG(mem_storage=False)}),
+        ("num_replicas", {"config": CFG(num_replicas=3)}),
+        ("num_replicas", {"config": CFG(num_replicas=1)}),
+        ("queue", {"queue": "g"}),
+        ("queue", {"config": CFG(deliver_group="g")}),
+        ("consumer", {"bind": "C", "stream": "S"}),
+    ],
+)
+def test_what_an_ordered_consumer_can_not_have_is_refused(
+    option: str, asked: dict[str, Any]
+) -> None:
+    """Each forbidden option is an error that names it."""
+    with pytest.raises(InvalidOptionError) as caught:
+        ordered(**asked)
+    assert caught.value.option == option
+
+
+def test_what_an_ordered_consumer_may_have_is_kept() -> None:
+    """The rest of the config is the user's, and what is forbidden may be said as it has to be."""
+    config = CFG(
+        ack_policy="none",
+        max_deliver=1,
+        mem_storage=True,
+        replay_policy="original",
+        headers_only=True,
+        metadata={"a": "b"},
+        idle_heartbeat=1,
+        name="mine",
+    )
+    made = ordered(config=config, options={"deliver_policy": "new"})
+    assert made.replay_policy == ReplayPolicy.ORIGINAL
+    assert made.headers_only
+    assert made.metadata == {"a": "b"}
+    assert made.idle_heartbeat == timedelta(seconds=1)
+    assert made.deliver_policy == DeliverPolicy.NEW
+    assert made.name == "mine"

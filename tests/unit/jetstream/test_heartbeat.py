@@ -1,0 +1,147 @@
+"""The heartbeat monitor: one timer, which looks at a stamp."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from jetstream_sync.jetstream import heartbeat
+from jetstream_sync.jetstream.heartbeat import HeartbeatMonitor, Patience
+
+
+class Played:
+    """A clock that is moved by hand, and timers that run when it reaches them."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.timers: list[PlayedTimer] = []
+        self.armed: list[float] = []
+
+    def start_timer(self, name: str, seconds: float, target: Callable[[], None]) -> PlayedTimer:
+        assert name.startswith("heartbeat-")
+        timer = PlayedTimer(self.now + seconds, target)
+        self.timers.append(timer)
+        self.armed.append(seconds)
+        return timer
+
+    def until(self, moment: float) -> None:
+        while due := [timer for timer in self.timers if timer.at <= moment]:
+            timer = min(due, key=lambda timer: timer.at)
+            self.timers.remove(timer)
+            self.now = timer.at
+            if not timer.cancelled:
+                timer.target()
+        self.now = moment
+
+
+class PlayedTimer:
+    def __init__(self, at: float, target: Callable[[], None]) -> None:
+        self.at = at
+        self.target = target
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Played:
+    played = Played()
+    monkeypatch.setattr(heartbeat, "start_timer", played.start_timer)
+    monkeypatch.setattr(heartbeat, "monotonic", lambda: played.now)
+    return played
+
+
+def monitor(played: Played, seen: Callable[[], float]) -> tuple[HeartbeatMonitor, list[float]]:
+    alarms: list[float] = []
+    patience = Patience(5.0, 3)
+    return HeartbeatMonitor("C", patience, seen, lambda: alarms.append(played.now)), alarms
+
+
+def test_the_alarm_comes_after_three_intervals(played: Played) -> None:
+    """Silence is told of after 3 intervals, and again each time that it lasts as long."""
+    _, alarms = monitor(played, lambda: 100.0)
+    played.until(114.9)
+    assert alarms == []
+    played.until(150)
+    assert alarms == [115, 130, 145]
+
+
+def test_whatever_comes_puts_it_off(played: Played) -> None:
+    """With a word now and then there is no alarm; after the last one it is three intervals."""
+    last = 100.0
+
+    def seen() -> float:
+        return min(played.now - (played.now % 5), last)
+
+    _, alarms = monitor(played, seen)
+    last = 160.0
+    played.until(170)
+    assert alarms == []
+    played.until(180)
+    assert alarms == [175]
+
+
+def test_it_is_armed_at_most_once_for_each_interval(played: Played) -> None:
+    """However busy a consumer is, the timer looks once in two intervals or so."""
+    _, alarms = monitor(played, lambda: played.now - 0.001)
+    played.until(200)
+    assert alarms == []
+    assert len(played.armed) <= 100 / 5
+    assert min(played.armed) >= 5
+
+
+def test_an_irregular_word_does_not_arm_it_more_often(played: Played) -> None:
+    """Also where it would have to look again very soon, it waits for an interval."""
+    stamps = [100.0, 100.5, 114.0, 116.0, 129.0]
+    _, _ = monitor(played, lambda: max(stamp for stamp in stamps if stamp <= played.now))
+    played.until(140)
+    assert min(played.armed) >= 5
+
+
+def test_stopped_is_stopped(played: Played) -> None:
+    """After the end there is no alarm and no timer, also where one is just looking."""
+    watching, alarms = monitor(played, lambda: 100.0)
+    watching.stop()
+    watching.stop()
+    played.until(200)
+    assert alarms == []
+    assert len(played.armed) == 1
+
+    ended: list[HeartbeatMonitor] = []
+    ended.append(HeartbeatMonitor("C", Patience(5.0, 3), lambda: 100.0, lambda: ended[0].stop()))
+    played.until(300)
+    assert len(played.armed) == 2
+
+
+def test_in_a_forked_child_no_lock_of_the_parent_is_taken(played: Played) -> None:
+    """A thread that is not there may have held the lock."""
+    watching, _ = monitor(played, lambda: 100.0)
+    watching._lock.acquire()
+    watching.forked()
+    watching.stop()
+    assert watching._timer is None
+
+
+def test_the_timer_is_a_daemon_with_a_name() -> None:
+    """It is a `threading.Timer` that keeps no program alive."""
+    watching = HeartbeatMonitor("C", Patience(100.0, 3), lambda: 0.0, lambda: None)
+    timer = watching._timer
+    assert isinstance(timer, threading.Timer)
+    assert timer.daemon
+    assert timer.name == "nats-heartbeat-C"
+    watching.stop()
+    timer.join(5)
+    assert not timer.is_alive()
+
+
+@pytest.mark.parametrize(("interval", "intervals", "limit"), [(5, 3, 15), (0.5, 2, 1), (2, 1.5, 3)])
+def test_patience_is_a_number_of_intervals(interval: float, intervals: float, limit: float) -> None:
+    """How long a consumer may be silent is decided in one place."""
+    patience = Patience(interval, intervals)
+    assert patience.limit == limit
+    error = patience.error("C")
+    assert error.consumer == "C"
+    assert error.seconds == limit

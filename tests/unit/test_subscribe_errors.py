@@ -1,0 +1,66 @@
+"""The errors of the subscribe workflow: drawn once, catchable by kind, fit to travel."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+
+import pytest
+
+from jetstream_sync import errors, subscribe_errors
+from jetstream_sync.errors import Error, InvalidArgumentError, JetStreamError
+from jetstream_sync.subscribe_errors import (
+    ConfigMismatchError,
+    ConsumerSequenceMismatchError,
+    SubscribeError,
+)
+
+CLASSES = [getattr(subscribe_errors, name) for name in subscribe_errors.__all__]
+
+
+def example(cls: type[Error]) -> Error:
+    if cls is ConsumerSequenceMismatchError:
+        return cls(70, 7, 9)
+    if cls is ConfigMismatchError:
+        return cls("ack_wait", 1, 2)
+    return cls("asked", "found")
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_error_survives_pickle(cls: type[Error]) -> None:
+    """Between processes an error keeps its class, its fields and its text."""
+    error = example(cls)
+    copied = pickle.loads(pickle.dumps(error))
+    assert type(copied) is cls
+    assert vars(copied) == vars(error)
+    assert str(copied) == str(error)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_error_is_in_the_tree(cls: type[Error]) -> None:
+    """Each is a JetStreamError; those that are raised say that an argument can not work."""
+    assert issubclass(cls, JetStreamError)
+    if cls is not ConsumerSequenceMismatchError:
+        assert issubclass(cls, SubscribeError)
+        assert issubclass(cls, InvalidArgumentError)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_the_text_has_the_values(cls: type[Error]) -> None:
+    """What is printed names what disagrees."""
+    error = example(cls)
+    for value in error.args[-2:]:
+        assert str(value) in str(error)
+
+
+def test_the_drawing_shows_every_error() -> None:
+    """The docstring's tree has each class once, and no other."""
+    drawing = inspect.getdoc(subscribe_errors).split("::")[1]
+    names = re.findall(r"^ *(?:[├└]── )?(\w+Error)\b", drawing, re.MULTILINE)
+    assert sorted(names) == sorted(subscribe_errors.__all__)
+
+
+def test_no_name_is_taken_twice() -> None:
+    """All errors can be imported from one place."""
+    assert not set(errors.__all__) & set(subscribe_errors.__all__)
