@@ -39,7 +39,10 @@ _ALERTS: Final = (
     ("ALERT_ACCESS_DENIED", "the server does not accept the client certificate"),
     ("ALERT_PROTOCOL_VERSION", "there is no version of TLS that both sides speak"),
     ("UNSUPPORTED_PROTOCOL", "there is no version of TLS that both sides speak"),
-    ("ALERT_HANDSHAKE_FAILURE", "the server refused the TLS handshake"),
+    (
+        "ALERT_HANDSHAKE_FAILURE",
+        "the server wants a client certificate, or has no cipher in common",
+    ),
     ("UNRECOGNIZED_NAME", "the server has no certificate for that name"),
     ("WRONG_VERSION_NUMBER", "the server does not speak TLS here"),
     ("PACKET_LENGTH_TOO_LONG", "the server does not speak TLS here"),

@@ -1,0 +1,401 @@
+"""TLS against a real nats-server: who is trusted, who insists, and who is told what, and how soon."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+from fix_proxy import Listener, Puppet
+from fix_threads import SCALE
+from fix_tls import Certificates
+
+import jetstream_sync
+from jetstream_sync import (
+    AuthorizationError,
+    CertificateError,
+    Connection,
+    InvalidOptionError,
+    ProtocolError,
+    SecureConnectionError,
+)
+from jetstream_sync.address import ServerAddress
+from jetstream_sync.client.link import open_link
+from jetstream_sync.net.clock import Deadline
+from jetstream_sync.net.stream import ByteStream
+from jetstream_sync.options import ConnectionOptions, TLSOptions
+from jetstream_sync.server import NatsServer
+
+BIG = bytes(range(256)) * 3000
+#: Far below the time that connecting may take: nobody waits for something that does not come.
+QUICKLY = 1.0
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """What is in this block takes less than so many seconds."""
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert took < seconds * SCALE, f"it took {took:.3f} s"
+
+
+@contextmanager
+def refused(kind: type[Exception], text: str) -> Iterator[None]:
+    """Connecting in this block fails quickly, with exactly this kind of error."""
+    with within(QUICKLY), pytest.raises(kind, match=text) as caught:
+        yield
+    assert type(caught.value) is kind
+
+
+def connect(url: str, **options: Any) -> Connection:
+    return jetstream_sync.connect(url, connect_timeout=5 * SCALE, **options)
+
+
+def echoes(nc: Connection) -> bool:
+    """Say whether messages go out and come in, small ones and large ones."""
+    sub = nc.subscribe("tls.echo")
+    for data in (b"small", BIG, b""):
+        nc.publish("tls.echo", data)
+    return [sub.next_msg(timeout=5 * SCALE).data for _ in range(3)] == [b"small", BIG, b""]
+
+
+def url_of(server: NatsServer, scheme: str = "nats", host: str = "127.0.0.1") -> str:
+    return f"{scheme}://{host}:{server.port}"
+
+
+@pytest.fixture(scope="module")
+def server(certificates: Certificates) -> Iterator[NatsServer]:
+    """A server that requires TLS."""
+    with NatsServer(config=certificates.server()) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def verifying(certificates: Certificates) -> Iterator[NatsServer]:
+    """A server that requires a certificate of its clients."""
+    with NatsServer(config=certificates.verifying(), jetstream=False) as running:
+        yield running
+
+
+# --- who asks for TLS, and who offers it ------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["nats", "tls"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_server_that_requires_tls(
+    server: NatsServer, certificates: Certificates, scheme: str, host: str
+) -> None:
+    """It is reached by name and by address, with or without tls:// in its URL."""
+    with connect(url_of(server, scheme, host), tls=certificates.trusted()) as nc:
+        assert echoes(nc)
+        assert nc.server_info.tls_required
+
+
+def test_a_context_of_ones_own(server: NatsServer) -> None:
+    """It is used as it is: here it trusts anybody."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with connect(server.url, tls=context) as nc:
+        assert echoes(nc)
+
+
+@pytest.mark.parametrize("options", [{}, {"tls": True}, {"tls": TLSOptions()}])
+def test_by_default_the_system_is_trusted(
+    server: NatsServer,
+    certificates: Certificates,
+    options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a CA of one's own, also where only the server wants TLS, the system's ones count."""
+    with refused(CertificateError, "authority that is not trusted here"):
+        connect(server.url, **options)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates.path("ca")))
+    with connect(server.url, **options) as nc:
+        assert echoes(nc)
+
+
+def test_tls_can_be_forbidden(server: NatsServer) -> None:
+    """With tls=False a server that requires it is refused, and so is a URL that asks for it."""
+    with refused(SecureConnectionError, "the server requires TLS"):
+        connect(server.url, tls=False)
+    with refused(SecureConnectionError, "tls=False forbids it"):
+        connect(url_of(server, "tls"), tls=False)
+
+
+@pytest.mark.parametrize("how", ["scheme", "option"])
+def test_a_server_without_tls_is_refused(nats_server: NatsServer, how: str) -> None:
+    """Where TLS was asked for, nothing is said in the clear."""
+    with refused(SecureConnectionError, "the server does not offer it"):
+        if how == "scheme":
+            connect(url_of(nats_server, "tls"))
+        else:
+            connect(nats_server.url, tls=True)
+
+
+def test_a_server_that_offers_tls(certificates: Certificates) -> None:
+    """It is spoken to in the clear, unless TLS was asked for; CONNECT says which it is."""
+    with NatsServer(config=certificates.server() + "\nallow_non_tls: true") as server:
+        for options, encrypted in (({}, False), ({"tls": certificates.trusted()}, True)):
+            with connect(server.url, **options) as nc:
+                assert nc.server_info.tls_available
+                assert echoes(nc)
+                assert (type(nc._core._link.stream).__name__ == "TLSStream") is encrypted
+
+
+def test_connect_says_that_tls_is_on(server: NatsServer, certificates: Certificates) -> None:
+    """The field tls_required of CONNECT is true over TLS and false without it; a wrapper sees it."""
+
+    class Watching:
+        def __init__(self, inner: ByteStream) -> None:
+            self.inner = inner
+            self.heard = b""
+            self.said = b""
+
+        def receive(self) -> bytes:
+            data = self.inner.receive()
+            self.heard += data
+            return data
+
+        def send(self, data: memoryview, sent: list[int]) -> None:
+            before = len(sent)
+            self.inner.send(data, sent)
+            self.said += bytes(data[: sum(sent[before:])])
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+    wrapped: list[Watching] = []
+
+    def wrap(stream: ByteStream) -> ByteStream:
+        wrapped.append(Watching(stream))
+        return wrapped[-1]
+
+    address = ServerAddress.parse(server.url)
+    options = ConnectionOptions(servers=(address,), tls=certificates.trusted())
+    link = open_link(address, options, lambda _: {"verbose": False}, Deadline(5 * SCALE), wrap)
+    link.stream.shutdown()
+    link.stream.close()
+    before, after = wrapped
+    assert link.stream is after
+    assert before.heard.startswith(b"INFO ")
+    assert before.heard.count(b"\r\n") == 1
+    assert before.said == b""
+    connect_line, ping = after.said.split(b"\r\n")[:2]
+    assert json.loads(connect_line.removeprefix(b"CONNECT ")) == {
+        "verbose": False,
+        "tls_required": True,
+    }
+    assert ping == b"PING"
+    assert b"PONG\r\n" in after.heard
+
+
+# --- the server's certificate -----------------------------------------------------------------
+
+
+def test_another_authority_is_not_trusted(server: NatsServer, certificates: Certificates) -> None:
+    """A server whose certificate another CA signed is refused, and the error says so."""
+    with refused(CertificateError, "127.0.0.1 is signed by an authority that is not trusted"):
+        connect(server.url, tls=TLSOptions(ca_file=certificates.path("other-ca")))
+
+
+def test_the_error_names_the_server(server: NatsServer, certificates: Certificates) -> None:
+    """It has its URL, so that one of many can be found."""
+    with pytest.raises(CertificateError) as caught:
+        connect(server.url, tls=TLSOptions(ca_file=certificates.path("other-ca")))
+    assert server.url in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "text"),
+    [("expired", "has expired"), ("elsewhere", "is for another address")],
+)
+def test_a_certificate_that_does_not_hold(
+    certificates: Certificates, certificate: str, text: str
+) -> None:
+    """One that has run out, or that names another host, is refused."""
+    with (
+        NatsServer(config=certificates.server(certificate), jetstream=False) as server,
+        refused(CertificateError, text),
+    ):
+        connect(server.url, tls=certificates.trusted())
+
+
+def test_the_name_to_check_can_be_given(certificates: Certificates) -> None:
+    """A server that is reached by its address can be held to a name."""
+    with NatsServer(config=certificates.server("elsewhere"), jetstream=False) as server:
+        trusted = certificates.trusted()
+        with connect(server.url, tls=trusted, tls_hostname="elsewhere.example") as nc:
+            assert echoes(nc)
+        with refused(CertificateError, "other.example is for another name"):
+            connect(server.url, tls=trusted, tls_hostname="other.example")
+        with refused(InvalidOptionError, "tls_hostname"):
+            open_link_to(server, tls=trusted, tls_hostname=".bad")
+
+
+def open_link_to(server: NatsServer, **options: Any) -> None:
+    address = ServerAddress.parse(server.url)
+    link = open_link(
+        address,
+        ConnectionOptions(servers=(address,), **options),
+        lambda _: {},
+        Deadline(5 * SCALE),
+    )
+    link.stream.shutdown()
+    link.stream.close()
+
+
+def test_a_discovered_server_goes_by_the_name_of_the_one_that_told(
+    certificates: Certificates,
+) -> None:
+    """A server known by its address alone may be checked against a name."""
+    with NatsServer(config=certificates.server("elsewhere"), jetstream=False) as server:
+        address = ServerAddress("127.0.0.1", server.port, tls_name="elsewhere.example")
+        options = ConnectionOptions(servers=(address,), tls=certificates.trusted())
+        link = open_link(address, options, lambda _: {}, Deadline(5 * SCALE))
+        link.stream.shutdown()
+        link.stream.close()
+
+
+# --- the client's certificate -----------------------------------------------------------------
+
+
+def test_a_client_with_a_certificate(verifying: NatsServer, certificates: Certificates) -> None:
+    """A server that verifies its clients takes one whose certificate it trusts."""
+    with connect(verifying.url, tls=certificates.trusted("client")) as nc:
+        assert echoes(nc)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("own", [None, "stranger", "outdated"])
+def test_a_client_that_is_not_trusted(
+    verifying: NatsServer, certificates: Certificates, version: ssl.TLSVersion, own: str | None
+) -> None:
+    """
+    Without a certificate, or with one of another CA or of the past, connecting fails, typed and soon.
+
+    With TLS 1.3 a server only says so after the handshake.
+    """
+    context = ssl.create_default_context(cafile=certificates.path("ca"))
+    context.minimum_version = context.maximum_version = version
+    if own is not None:
+        context.load_cert_chain(certificates.path(own))
+    for _ in range(5):
+        with refused(SecureConnectionError, "certificate"):
+            connect(verifying.url, tls=context)
+
+
+def test_a_certificate_can_be_the_login(certificates: Certificates) -> None:
+    """With verify_and_map the user is whom the certificate names."""
+    users = 'authorization { users: [{ user: "client@example.com" }] }'
+    config = f"{certificates.verifying('verify_and_map: true')}\n{users}"
+    with NatsServer(config=config, jetstream=False) as server:
+        with connect(server.url, tls=certificates.trusted("client")) as nc:
+            assert echoes(nc)
+        with refused(AuthorizationError, "Authorization Violation"):
+            connect(server.url, tls=certificates.trusted("server"))
+
+
+def test_a_wrong_password_over_tls_is_not_a_matter_of_tls(certificates: Certificates) -> None:
+    """The server's own words come through."""
+    config = certificates.server() + "\nauthorization { user: a, password: b }"
+    with NatsServer(config=config, jetstream=False) as server:
+        with refused(AuthorizationError, "Authorization Violation"):
+            connect(server.url, tls=certificates.trusted(), user="a", password="c")
+        with connect(server.url, tls=certificates.trusted(), user="a", password="b") as nc:
+            assert echoes(nc)
+
+
+def test_files_that_are_missing(server: NatsServer, certificates: Certificates) -> None:
+    """It is the option that is wrong, and its name is in the error."""
+    with refused(InvalidOptionError, "ca_file=.*nowhere.pem.*No such file"):
+        open_link_to(server, tls=TLSOptions(ca_file=certificates.directory / "nowhere.pem"))
+
+
+# --- handshake first --------------------------------------------------------------------------
+
+
+def test_handshake_first(certificates: Certificates) -> None:
+    """A server that begins with TLS is reached by a client that does, too."""
+    config = certificates.server(more="handshake_first: true")
+    with NatsServer(config=config, jetstream=False) as server:
+        trusted = certificates.trusted()
+        with connect(server.url, tls=trusted, tls_handshake_first=True) as nc:
+            assert echoes(nc)
+        # The option alone asks for TLS.
+        with refused(CertificateError, "not trusted here"):
+            connect(server.url, tls_handshake_first=True)
+
+
+def test_handshake_first_with_a_server_that_waits_for_it(certificates: Certificates) -> None:
+    """With a fallback the server takes both kinds of clients."""
+    config = certificates.server(more='handshake_first: "100ms"')
+    with NatsServer(config=config, jetstream=False) as server:
+        for first in (True, False):
+            trusted = certificates.trusted()
+            with connect(server.url, tls=trusted, tls_handshake_first=first) as nc:
+                assert echoes(nc)
+
+
+def test_handshake_first_with_a_server_that_does_not(
+    server: NatsServer, nats_server: NatsServer, certificates: Certificates
+) -> None:
+    """It says INFO, in the clear, which is no TLS."""
+    for each in (server, nats_server):
+        with refused(SecureConnectionError, "the server does not speak TLS here"):
+            connect(each.url, tls=certificates.trusted(), tls_handshake_first=True)
+
+
+# --- servers that are played ------------------------------------------------------------------
+
+INFO = b'INFO {"server_id":"S","tls_required":true,"max_payload":1048576}\r\n'
+
+
+@pytest.mark.parametrize("behind", [b"PING\r\n", b"M", b"+OK\r\n-ERR", b"INFO"])
+def test_nothing_may_come_between_info_and_tls(behind: bytes) -> None:
+    """What somebody on the way puts there is not taken for what TLS protects."""
+    heard: SimpleQueue[bytes] = SimpleQueue()
+
+    def play(puppet: Puppet) -> None:
+        puppet.say(INFO + behind)
+        heard.put(puppet.rest())
+
+    with Listener(play) as listener:
+        with refused(ProtocolError, "more than INFO before TLS"):
+            connect(listener.url)
+        assert heard.get(timeout=5 * SCALE) == b""
+
+
+@pytest.mark.parametrize("when", ["hello", "info"])
+def test_a_server_that_hangs_up_in_the_handshake(when: str) -> None:
+    """It is said that TLS was under way; it is no timeout."""
+
+    def play(puppet: Puppet) -> None:
+        puppet.say(INFO)
+        if when == "hello":
+            puppet.read(100)
+        puppet.hang_up()
+
+    with Listener(play) as listener, refused(SecureConnectionError, "the TLS handshake"):
+        connect(listener.url)
+
+
+def test_a_server_that_stops_answering_in_the_handshake() -> None:
+    """TLS has to be through within connect_timeout."""
+
+    def play(puppet: Puppet) -> None:
+        puppet.say(INFO)
+        puppet.rest()
+
+    with (
+        Listener(play) as listener,
+        within(QUICKLY),
+        pytest.raises(jetstream_sync.NoServersError, match="timed out|took too long"),
+    ):
+        jetstream_sync.connect(listener.url, connect_timeout=0.2)
