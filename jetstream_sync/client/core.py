@@ -65,6 +65,8 @@ log = logging.getLogger("jetstream_sync.connection")
 _CLOSE_PATIENCE = 1.0
 #: Seconds that reconnect() gives to what is buffered.
 _LETTING_GO = 0.1
+#: Seconds that it goes on to take what the old server has sent.
+_READING_ON = 1.0
 
 
 class Core:
@@ -243,6 +245,7 @@ class Core:
             link = self._link
             interests = list(self._session.interests.values())
         if link is not None:
+            self._reader.leave(link, 0.0)
             link.stream.shutdown()
         self._pings.close(reason)
         self._mux.ended(reason)
@@ -477,7 +480,8 @@ class Core:
             try:
                 self.writer.let_go(link.stream, Deadline(_LETTING_GO))
             finally:
-                self._give_up(link, ConnectionLostError("a reconnect was asked for"))
+                error = ConnectionLostError("a reconnect was asked for")
+                self._give_up(link, error, _READING_ON)
 
     def _next_link(self, broken: Link, error: BaseException) -> Link | None:
         """Clean up after a link, and find the next one; ``None`` when it is over."""
@@ -558,9 +562,10 @@ class Core:
         if link is not None:
             self._give_up(link, error)
 
-    def _give_up(self, link: Link, error: ConnectionClosedError) -> None:
-        """Break a link for the given reason; the reader sees to it."""
+    def _give_up(self, link: Link, error: ConnectionClosedError, patience: float = 0.0) -> None:
+        """Break a link for the given reason; the reader sees to it, once it has read what has come."""
         self._given_up = (link, error)
+        self._reader.leave(link, patience)
         link.stream.shutdown()
 
     def _crashed(self, error: Exception) -> None:

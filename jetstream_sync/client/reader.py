@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..errors import BadSubscriptionError, ConnectionLostError, Error, PermissionsError
+from ..net.clock import Deadline
 from ..protocol.parser import Delivery, Info, Messages, Operation, Ping, Pong, ServerError
 from ..protocol.session import Interest, ServerInfo, ends_connection, error_from_text
 from .events import Events
@@ -57,6 +58,8 @@ class Reader:
         self.errors_received = 0
         # What the server said before it hangs up.
         self._last_words: Error | None = None
+        # A link that was shut down at this end, and how long to read what has come on it.
+        self._left: tuple[Link, Deadline] | None = None
 
     def read(self, link: Link) -> BaseException:
         """Read a link until it breaks, and return why."""
@@ -66,10 +69,24 @@ class Reader:
             self._dispatch(link.early)
             while data := receive():
                 self._dispatch(feed(data))
+                if self._left is not None and self._is_over(link):
+                    break
         except OSError as error:
             # A ProtocolError is one, too: a ConnectionError.
             return self._last_words or error
         return self._last_words or ConnectionLostError("the server closed the connection")
+
+    def leave(self, link: Link, patience: float) -> None:
+        """
+        Read a link no longer than some seconds more; any thread may say so, before it shuts it down.
+
+        Shutting down does not do that alone: a server that takes no notice may go on sending.
+        """
+        self._left = link, Deadline(patience)
+
+    def _is_over(self, link: Link) -> bool:
+        left = self._left
+        return left is not None and left[0] is link and left[1].expired()
 
     def _dispatch(self, operations: list[Operation]) -> None:
         interests = self._interests

@@ -509,6 +509,7 @@ def test_garbage_in_mid_stream_breaks_the_link(garbage: bytes) -> None:
         assert error.excerpt
         assert garbage.startswith(error.excerpt)
         assert repr(error.excerpt) in str(error)
+        wait_until(lambda: nc.stats["reconnects"])
         again = listener.take(1)
         assert again.line().startswith(b"SUB orders")
         again.say(b"MSG orders %d 6\r\nsecond\r\n" % sub.sid)

@@ -417,6 +417,7 @@ def test_reconnect_sends_what_is_buffered_first() -> None:
             nc.publish("orders", b"%03d" % number)
         nc.reconnect()
         nc.publish("orders", b"end")
+        wait_until(lambda: nc.stats["reconnects"])
         again = listener.take(1)
         sent = listener.take().rest()
         while not sent.endswith(b"end\r\n"):

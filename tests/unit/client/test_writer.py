@@ -278,3 +278,70 @@ def test_the_flusher_of_a_closed_writer_ends(writer):
     """At once, also without a link."""
     writer.close(ConnectionClosedError("why"))
     writer.flusher(lambda: 5.0)
+
+
+# --- answers to pings, and a stream that is let go ---------------------------------------------------
+
+
+def test_an_answer_to_each_ping(writer, stream):
+    """As many as were asked for, while little waits to be sent."""
+    for _ in range(100):
+        writer.pong()
+    writer.send_buffered()
+    assert stream.sent == PONG * 100
+
+
+def test_one_answer_for_many_pings(writer):
+    """Where much waits to be sent, answers that follow each other are one."""
+    writer.attach(MemoryStream([]), b"")
+    writer.append(b"x" * (_SEND_ABOVE + 1))
+    for _ in range(1000):
+        writer.pong()
+    writer.append(b"y")
+    writer.pong()
+    assert writer._size == _SEND_ABOVE + 1 + len(PONG) + 1 + len(PONG)
+
+
+def test_answers_are_owed_to_one_server(writer):
+    """What was not sent of them goes with the link."""
+    writer.attach(MemoryStream([]), b"")
+    writer.pong()
+    writer.append(b"SUB a 1")
+    writer.pong()
+    writer.detach()
+    second = MemoryStream([])
+    writer.attach(second, b"")
+    writer.send_buffered()
+    assert second.sent == b"SUB a 1"
+
+
+def test_a_stream_that_is_let_go_gets_what_was_buffered(writer, stream):
+    """And nothing that comes later, which is for the next one."""
+    writer.publish(b"before", 0)
+    writer.let_go(stream, Deadline(0.1))
+    assert stream.sent == b"before"
+    writer.publish(b"after", 0)
+    writer.send_buffered()
+    assert stream.sent == b"before"
+    writer.detach()
+    second = MemoryStream([])
+    writer.attach(second, b"first,")
+    writer.send_buffered()
+    assert second.sent == b"first,after"
+
+
+def test_another_stream_is_not_let_go(writer, stream):
+    """Who comes too late with its stream does the new one no harm."""
+    writer.let_go(MemoryStream([]), Deadline(0.1))
+    writer.send(b"one", 1, 0)
+    assert stream.sent == b"one"
+
+
+def test_a_full_stream_is_let_go_in_time(writer):
+    """What it did not take at all is kept."""
+    narrow = Narrow(0, 0, 0, 0, 0, 0, 0, 0)
+    writer.attach(narrow, b"")
+    writer.publish(b"stays", 0)
+    writer.let_go(narrow, Deadline(0))
+    assert narrow.sent == b""
+    assert writer._stream is None

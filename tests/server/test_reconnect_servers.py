@@ -1,0 +1,378 @@
+"""Reconnecting to real servers: restarts, crashes, clusters, and how fast it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+from fix_threads import SCALE, wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    AuthorizationError,
+    Connection,
+    ConnectionEvent,
+    ConnectionStatus,
+    ForkedConnectionError,
+    NoServersError,
+)
+from jetstream_sync.server import NatsCluster, NatsServer
+
+QUICK: dict[str, Any] = {"reconnect_time_wait": 0.01, "max_reconnect_attempts": -1}
+
+
+@pytest.fixture
+def server() -> Iterator[NatsServer]:
+    """A server without JetStream for this test alone."""
+    with NatsServer(jetstream=False) as starting:
+        yield starting
+
+
+def numbers_of(sub: jetstream_sync.Subscription) -> list[int]:
+    """What a subscription has now, as numbers."""
+    return [int(sub.next_msg(timeout=0).data) for _ in range(sub.pending_msgs)]
+
+
+# --- one server -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_the_stream_is_there_after_a_crash(fresh_server: NatsServer, how: str) -> None:
+    """After a stop or a kill -9 the same connection publishes to, and reads from, the same stream."""
+    with jetstream_sync.connect(fresh_server.url, **QUICK) as nc:
+        js = nc.jetstream(timeout=10 * SCALE)
+        stream = js.create_stream(name="ORDERS", subjects=["orders.*"])
+        consumer = stream.create_consumer(durable_name="READER")
+        js.publish("orders.1", b"before")
+        getattr(fresh_server, how)()
+        wait_until(lambda: nc.is_reconnecting)
+        fresh_server.start()
+        wait_until(lambda: nc.is_connected)
+        js.publish("orders.2", b"after")
+        assert [msg.data for msg in consumer.fetch(2, timeout=10 * SCALE)] == [b"before", b"after"]
+
+
+def test_a_restarted_server_is_found_within_a_tenth_of_a_second(server: NatsServer) -> None:
+    """With no wait between attempts, a server that accepts again has its clients back in 100 ms."""
+    back = threading.Event()
+    took = []
+    options: dict[str, Any] = {"reconnect_time_wait": 0, "max_reconnect_attempts": -1}
+    with jetstream_sync.connect(server.url, reconnected_cb=back.set, **options) as nc:
+        for _ in range(5):
+            server.stop()
+            wait_until(lambda: nc.is_reconnecting)
+            back.clear()
+            server.start()
+            # start() returns some moments after the server has begun to accept.
+            began = time.monotonic()
+            assert back.wait(5 * SCALE)
+            took.append(time.monotonic() - began)
+    assert sorted(took)[2] < 0.1 * SCALE, took
+
+
+def test_seeking_a_server_leaves_the_processor_alone(server: NatsServer) -> None:
+    """While the server is down, attempts without a wait take less than a fifth of a core."""
+    began = [0.0, 0.0]
+
+    def spent() -> float:
+        return (time.process_time() - began[0]) / (time.monotonic() - began[1])
+
+    with jetstream_sync.connect(server.url, reconnect_time_wait=0, max_reconnect_attempts=-1) as nc:
+        server.stop()
+        wait_until(lambda: nc.is_reconnecting)
+        began[:] = [time.process_time(), time.monotonic()]
+        assert not nc._core.wait_closed(1.0)
+        assert spent() < 0.2
+
+
+def test_reconnect_loses_nothing(server: NatsServer) -> None:
+    """What is published while other links are asked for arrives once and in order, all of it."""
+    with (
+        jetstream_sync.connect(server.url) as reader,
+        jetstream_sync.connect(server.url, **QUICK) as nc,
+    ):
+        sub = reader.subscribe("numbers")
+        reader.flush(5 * SCALE)
+        published = 0
+        stop = threading.Event()
+
+        def publish() -> None:
+            nonlocal published
+            while not stop.is_set():
+                nc.publish("numbers", b"%d" % published)
+                published += 1
+                if published % 100 == 0:
+                    stop.wait(0.001)
+
+        publisher = threading.Thread(target=publish)
+        publisher.start()
+        for number in range(20):
+            nc.reconnect()
+            wait_until(lambda number=number: nc.stats["reconnects"] > number)
+        stop.set()
+        publisher.join()
+        nc.flush(5 * SCALE)
+        reader.flush(5 * SCALE)
+        assert published > 0
+        assert numbers_of(sub) == list(range(published))
+
+
+def test_a_new_password_is_taken_at_the_next_link() -> None:
+    """Where the server's password changed, a function that knows the new one keeps the connection."""
+    passwords = iter(["old", "new"])
+    config = "authorization {{ user: clerk, password: {} }}"
+    with NatsServer(jetstream=False, config=config.format("old")) as old:
+        nc = jetstream_sync.connect(
+            old.url, user="clerk", password=lambda: next(passwords), **QUICK
+        )
+        port = old.port
+        old.stop()
+        wait_until(lambda: nc.is_reconnecting)
+        with NatsServer(jetstream=False, config=config.format("new"), port=port):
+            wait_until(lambda: nc.is_connected)
+            nc.flush(5 * SCALE)
+            nc.close()
+
+
+def test_an_old_password_is_refused_twice() -> None:
+    """Where the server's password changed and the old one is all there is, the connection ends so."""
+    config = "authorization {{ user: clerk, password: {} }}"
+    with NatsServer(jetstream=False, config=config.format("old")) as old:
+        nc = jetstream_sync.connect(
+            old.url, user="clerk", password="old", error_cb=lambda _: None, **QUICK
+        )
+        port = old.port
+        old.stop()
+        wait_until(lambda: nc.is_reconnecting)
+        with NatsServer(jetstream=False, config=config.format("new"), port=port):
+            wait_until(lambda: nc.is_closed)
+        assert isinstance(nc.last_error, AuthorizationError)
+        nc.close()
+
+
+def test_a_full_server_is_tried_again() -> None:
+    """A server that has no room for another connection is asked until it has."""
+    with NatsServer(jetstream=False, config="max_connections: 2") as small:
+        first = jetstream_sync.connect(small.url, **QUICK)
+        second = jetstream_sync.connect(small.url, **QUICK)
+        third = jetstream_sync.connect(
+            small.url, retry_on_failed_connect=True, error_cb=lambda _: None, **QUICK
+        )
+        assert third.is_reconnecting
+        first.close()
+        wait_until(lambda: third.is_connected)
+        third.flush(5 * SCALE)
+        for nc in (second, third):
+            nc.close()
+
+
+def test_a_server_that_is_started_later(server: NatsServer) -> None:
+    """With retry_on_failed_connect a program may be started before its server."""
+    url = server.url
+    server.stop()
+    with jetstream_sync.connect(
+        url, retry_on_failed_connect=True, error_cb=lambda _: None, **QUICK
+    ) as nc:
+        sub = nc.subscribe("early")
+        nc.publish("early", b"bird")
+        server.start()
+        assert sub.next_msg(timeout=10 * SCALE).data == b"bird"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_fork_while_reconnecting(server: NatsServer) -> None:
+    """A child of a process that has no link gets ForkedConnectionError, and the parent comes back."""
+    nc = jetstream_sync.connect(server.url, **QUICK)
+    sub = nc.subscribe("orders")
+    server.stop()
+    wait_until(lambda: nc.is_reconnecting)
+    for _ in range(5):
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                for call in (lambda: nc.publish("orders"), nc.flush, nc.reconnect, nc.drain):
+                    with pytest.raises(ForkedConnectionError):
+                        call()
+                nc.close()
+                assert nc.is_closed
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(pid, 0)[1] == 0
+    nc.publish("orders", b"of the parent")
+    server.start()
+    assert sub.next_msg(timeout=10 * SCALE).data == b"of the parent"
+    nc.close()
+
+
+CONNECTING = """
+import socket, threading
+import jetstream_sync
+hole = socket.create_server(("127.0.0.1", 0))
+url = "nats://127.0.0.1:%d" % hole.getsockname()[1]
+def serve():
+    accepted.append(hole.accept())
+    print("connecting", flush=True)
+accepted = []
+threading.Thread(target=serve, daemon=True).start()
+try:
+    jetstream_sync.connect(url, connect_timeout=60, retry_on_failed_connect={retry})
+except KeyboardInterrupt:
+    left = [each.name for each in threading.enumerate() if each.name.startswith("nats-")]
+    print("interrupted", *left, flush=True)
+"""
+
+
+@pytest.mark.parametrize("retry", [False, True])
+def test_ctrl_c_ends_connecting(*, retry: bool) -> None:
+    """Ctrl-C while a server does not answer ends connect() at once and leaves no thread."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        [sys.executable, "-c", CONNECTING.format(retry=retry)],
+        stdout=subprocess.PIPE,
+        env=environment,
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"connecting\n"
+        began = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        assert child.stdout.readline() == b"interrupted\n"
+        assert child.wait(5 * SCALE) == 0
+        assert time.monotonic() - began < 2 * SCALE
+
+
+# --- a cluster --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def three() -> Iterator[NatsCluster]:
+    """Three servers without much to do, which tell their clients of each other soon."""
+    with NatsCluster(config="lame_duck_duration: 30s, lame_duck_grace_period: 100ms") as servers:
+        yield servers
+
+
+def known(nc: Connection) -> set[str]:
+    return {address.url for address in nc._core._finder._pool.addresses()}
+
+
+def test_a_life_in_a_cluster(three: NatsCluster) -> None:
+    """
+    One seed is enough: the others are learnt, and taken one after the other as servers go.
+
+    A server that ends itself as a lame duck says so, one that is killed does not, and one that is
+    started again is known again.
+    """
+    lost: SimpleQueue[ConnectionEvent] = SimpleQueue()
+    lame: SimpleQueue[ConnectionEvent] = SimpleQueue()
+    discovered: SimpleQueue[ConnectionEvent] = SimpleQueue()
+    servers = {server.url: server for server in three.servers}
+    seed = three.servers[0]
+    nc = jetstream_sync.connect(
+        seed.url,
+        disconnected_cb=lost.put,
+        lame_duck_mode_cb=lame.put,
+        discovered_server_cb=discovered.put,
+        **QUICK,
+    )
+    sub = nc.subscribe("orders")
+    wait_until(lambda: known(nc) == set(servers))
+
+    # Killed: another one is taken.
+    seed.kill()
+    assert lost.get(timeout=5 * SCALE).server == seed.url
+    wait_until(lambda: nc.is_connected)
+    second = nc.connected_url
+    assert second is not None
+    assert second != seed.url
+    nc.publish("orders", b"1")
+    assert sub.next_msg(timeout=5 * SCALE).data == b"1"
+    assert lame.empty()
+
+    # A lame duck says so, and is left when it closes the link.
+    seed.start()
+    # A named server stays known while it is away, so its return is no discovery.
+    assert known(nc) >= {seed.url, second}
+    process = servers[second].pid
+    assert process is not None
+    os.kill(process, signal.SIGUSR2)
+    event = lame.get(timeout=5 * SCALE)
+    assert event.server == second
+    nc.publish("orders", b"2")
+    assert sub.next_msg(timeout=5 * SCALE).data == b"2"
+    assert lost.get(timeout=10 * SCALE).server == second
+    wait_until(lambda: nc.is_connected and nc.connected_url != second)
+    nc.publish("orders", b"3")
+    assert sub.next_msg(timeout=5 * SCALE).data == b"3"
+    assert lame.empty()
+    # What the cluster told of and is gone now is forgotten.
+    wait_until(lambda: second not in known(nc))
+
+    # The last ones: with none left, it is over.
+    wait_until(lambda: nc.is_connected)
+    three.stop()
+    wait_until(lambda: nc.is_reconnecting)
+    nc.close()
+    assert nc.status is ConnectionStatus.CLOSED
+
+
+def test_discovered_servers_may_be_ignored(three: NatsCluster) -> None:
+    """With ignore_discovered_servers the loss of the named server is the loss of all."""
+    closed = threading.Event()
+    seed = three.servers[0]
+    nc = jetstream_sync.connect(
+        seed.url,
+        ignore_discovered_servers=True,
+        max_reconnect_attempts=2,
+        reconnect_time_wait=0,
+        closed_cb=closed.set,
+        error_cb=lambda _: None,
+    )
+    nc.flush(5 * SCALE)
+    seed.kill()
+    assert closed.wait(5 * SCALE)
+    assert nc.last_error is not None
+    failure = nc.last_error.__cause__
+    assert isinstance(failure, NoServersError)
+    assert [address for address, _ in failure.attempts] == [seed.url]
+    nc.close()
+
+
+def test_a_new_server_is_discovered() -> None:
+    """A server that joins the cluster is told of with its URL, to those who are connected."""
+    discovered: SimpleQueue[ConnectionEvent] = SimpleQueue()
+    with NatsCluster() as cluster:
+        first, second, third = cluster.servers
+        third.stop()
+        first.stop()
+        first.start()  # it has never heard of the third
+        with jetstream_sync.connect(first.url, discovered_server_cb=discovered.put) as nc:
+            wait_until(lambda: known(nc) == {first.url, second.url})
+            third.start()
+            event = discovered.get(timeout=10 * SCALE)
+            if event.servers == (second.url,):  # it may have been learnt just after connecting
+                event = discovered.get(timeout=10 * SCALE)
+            assert event.servers == (third.url,)
+            assert event.server == first.url
+
+
+def test_clients_spread_over_a_cluster(three: NatsCluster) -> None:
+    """When a server goes, its clients go to all the others."""
+    connections = [jetstream_sync.connect(three.servers[0].url, **QUICK) for _ in range(16)]
+    try:
+        for nc in connections:
+            wait_until(lambda nc=nc: len(known(nc)) == 3)
+        three.servers[0].kill()
+        others = {server.url for server in three.servers[1:]}
+        wait_until(lambda: {nc.connected_url for nc in connections} == others)
+    finally:
+        for nc in connections:
+            nc.close()

@@ -1,0 +1,318 @@
+"""Peers that are dead, deaf or slow: they are found out in time, and nothing waits for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+from fix_proxy import Listener, Puppet
+from fix_threads import SCALE, wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    Connection,
+    ConnectionClosedError,
+    ConnectionEvent,
+    ConnectionLostError,
+    DrainTimeoutError,
+    OutboundBufferLimitError,
+    SlowConsumerError,
+    StaleConnectionError,
+    TimeoutError,
+)
+from jetstream_sync.server import NatsServer
+
+BIG = b"x" * 1_000_000
+#: More than the system keeps for both ends of a connection.
+PLENTY = 40
+
+
+@pytest.fixture
+def server() -> Iterator[NatsServer]:
+    """A server for this test alone, which may be stopped in its tracks."""
+    with NatsServer(jetstream=False) as starting:
+        yield starting
+        starting.kill()
+
+
+def fill(nc: Connection) -> threading.Thread:
+    """Publish on another thread until the socket is full and the publisher waits."""
+
+    def publish() -> None:
+        # The second: the link is gone, and this is more than is kept for the next one.
+        with pytest.raises((ConnectionClosedError, OutboundBufferLimitError)):
+            while True:
+                nc.publish("big", BIG)
+
+    publisher = threading.Thread(target=publish, daemon=True)
+    publisher.start()
+    seen = [0, time.monotonic()]
+
+    def stuck() -> bool:
+        now = nc.stats["out_msgs"]
+        if now != seen[0]:
+            seen[:] = now, time.monotonic()
+        return now > 0 and time.monotonic() - seen[1] > 0.05
+
+    wait_until(stuck)
+    return publisher
+
+
+# --- a server that stands still ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "publisher waits"])
+def test_a_stopped_server_is_found_out(server: NatsServer, *, busy: bool) -> None:
+    """A server that stands still is noticed within (max_outstanding_pings + 1) intervals."""
+    lost: SimpleQueue[tuple[float, ConnectionEvent]] = SimpleQueue()
+    interval, outstanding = 0.2, 2
+    nc = jetstream_sync.connect(
+        server.url,
+        ping_interval=interval,
+        max_outstanding_pings=outstanding,
+        disconnected_cb=lambda event: lost.put((time.monotonic(), event)),
+        error_cb=lambda _: None,
+        connect_timeout=0.2,
+        reconnect_time_wait=60,
+    )
+    nc.flush(5 * SCALE)
+    server.pause()
+    began = time.monotonic()
+    publisher = fill(nc) if busy else None
+    when, event = lost.get(timeout=5 * SCALE)
+    assert isinstance(event.error, StaleConnectionError)
+    # It can not be sooner than the pings that are left unanswered take.
+    assert interval * (outstanding - 1) < when - began < interval * (outstanding + 1) + 0.3 * SCALE
+    wait_until(lambda: nc.is_reconnecting)
+    began = time.monotonic()
+    nc.close()
+    assert time.monotonic() - began < 2 * SCALE
+    if publisher is not None:
+        publisher.join(5 * SCALE)
+        assert not publisher.is_alive()
+
+
+def test_a_server_that_goes_on_in_time_keeps_its_link(server: NatsServer) -> None:
+    """A server that stands still for less than that long is the same link afterwards."""
+    nc = jetstream_sync.connect(server.url, ping_interval=0.2, max_outstanding_pings=20)
+    sub = nc.subscribe("orders")
+    nc.flush(5 * SCALE)
+    server.pause()
+    wait_until(lambda: nc._core._pings._outstanding >= 2)
+    nc.publish("orders", b"late")
+    server.resume()
+    assert sub.next_msg(timeout=5 * SCALE).data == b"late"
+    wait_until(lambda: nc._core._pings._outstanding == 0)
+    assert nc.stats["reconnects"] == 0
+    nc.close()
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["idle", "full"])
+def test_close_does_not_wait_for_a_dead_server(server: NatsServer, *, full: bool) -> None:
+    """close() takes two seconds at most when the server stands still, and wakes whoever waits."""
+    nc = jetstream_sync.connect(server.url)
+    nc.flush(5 * SCALE)
+    server.pause()
+    publisher = fill(nc) if full else None
+    began = time.monotonic()
+    nc.close()
+    assert time.monotonic() - began < (2 if full else 1.5) * SCALE
+    assert nc.is_closed
+    if publisher is not None:
+        publisher.join(5 * SCALE)
+        assert not publisher.is_alive()
+
+
+def test_drain_does_not_wait_for_a_dead_server(server: NatsServer) -> None:
+    """drain() takes its timeout and the time of a close() at most, and closes."""
+    nc = jetstream_sync.connect(server.url)
+    nc.subscribe("orders", cb=lambda _: None)
+    nc.flush(5 * SCALE)
+    server.pause()
+    began = time.monotonic()
+    with pytest.raises(DrainTimeoutError):
+        nc.drain(timeout=0.3)
+    assert time.monotonic() - began < 2.3 * SCALE
+    assert nc.is_closed
+
+
+def test_calls_keep_their_deadlines(server: NatsServer) -> None:
+    """Requests, flushes and reads end with their own timeouts while the server stands still."""
+    nc = jetstream_sync.connect(server.url)
+    sub = nc.subscribe("orders")
+    nc.flush(5 * SCALE)
+    server.pause()
+    calls: list[Callable[[], object]] = [
+        lambda: nc.flush(timeout=0.1),
+        lambda: nc.rtt(timeout=0.1),
+        lambda: nc.request("service", timeout=0.1),
+        lambda: sub.next_msg(timeout=0.1),
+        lambda: sub.drain(timeout=0.1),
+    ]
+    for call in calls:
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            call()
+        assert time.monotonic() - began < 0.5 * SCALE
+    nc.close()
+
+
+def test_a_flush_ends_with_the_link(server: NatsServer) -> None:
+    """A flush without a timeout ends when the dead server is found out."""
+    nc = jetstream_sync.connect(
+        server.url,
+        ping_interval=0.1,
+        max_outstanding_pings=1,
+        connect_timeout=0.2,
+        error_cb=lambda _: None,
+    )
+    server.pause()
+    with pytest.raises(ConnectionLostError):
+        nc.flush(timeout=None)
+    nc.close()
+
+
+def test_life_goes_on_elsewhere(server: NatsServer) -> None:
+    """When a server stands still its clients are served by another one, with what was not sent."""
+    with NatsServer(jetstream=False) as other:
+        nc = jetstream_sync.connect(
+            [server.url, other.url],
+            dont_randomize=True,
+            ping_interval=0.1,
+            max_outstanding_pings=2,
+            error_cb=lambda _: None,
+        )
+        sub = nc.subscribe("orders")
+        nc.flush(5 * SCALE)
+        server.pause()
+        wait_until(lambda: nc.connected_url == other.url)
+        nc.publish("orders", b"there")
+        assert sub.next_msg(timeout=5 * SCALE).data == b"there"
+        nc.close()
+
+
+# --- a server that is deaf and talks ----------------------------------------------------------
+
+
+def test_what_is_owed_to_a_flood_of_pings_is_bounded() -> None:
+    """A server that pings without end and reads nothing makes the client keep next to nothing."""
+    with Listener() as listener:
+        nc = jetstream_sync.connect(listener.url, allow_reconnect=False)
+        puppet = listener.take()
+        writer = nc._core.writer
+        for _ in range(PLENTY):
+            writer.append(b"PUB big %d\r\n%b\r\n" % (len(BIG), BIG))
+        wait_until(lambda: writer._batch and writer._sent)
+        before = writer._size
+        for _ in range(300):
+            puppet.say(b"PING\r\n" * 1000)
+        puppet.say(b'INFO {"server_id":"after"}\r\n')
+        wait_until(lambda: nc.server_info.server_id == "after", 20)
+        assert writer._size <= max(before, 64 * 1024) + 1000
+        # When it listens again it gets everything in order, and an answer.
+        for _ in range(PLENTY):
+            assert puppet.line() == b"PUB big %d\r\n" % len(BIG)
+            assert len(puppet.read(len(BIG) + 2)) == len(BIG) + 2
+        assert puppet.line() == b"PONG\r\n"
+        nc.close()
+
+
+def test_every_ping_of_a_peer_that_listens_is_answered() -> None:
+    """As many answers as pings, where they are read."""
+    with Listener() as listener:
+        nc = jetstream_sync.connect(listener.url)
+        puppet = listener.take()
+        for _ in range(20):
+            puppet.say(b"PING\r\n" * 50)
+            assert puppet.read(6 * 50) == b"PONG\r\n" * 50
+        nc.close()
+
+
+def test_a_deaf_and_flooding_server_is_found_out() -> None:
+    """Messages that pour in do not count as an answer to the pings."""
+    stop = threading.Event()
+    with Listener() as listener:
+        nc = jetstream_sync.connect(
+            listener.url, allow_reconnect=False, ping_interval=0.2, error_cb=lambda _: None
+        )
+        puppet = listener.take()
+        sub = nc.subscribe("a", pending_msgs_limit=10)
+
+        def flood() -> None:
+            with pytest.raises((OSError, ValueError)):
+                while not stop.is_set():
+                    puppet.say(b"MSG a %d 5\r\nhello\r\n" % sub.sid * 100 + b"PING\r\n" * 100)
+
+        flooding = threading.Thread(target=flood)
+        flooding.start()
+        began = time.monotonic()
+        publisher = fill(nc)
+        wait_until(lambda: nc.is_closed, 10)
+        assert time.monotonic() - began < 2 * SCALE
+        assert isinstance(nc.last_error, StaleConnectionError)
+        publisher.join(5 * SCALE)
+        assert not publisher.is_alive()
+        flooding.join(5 * SCALE)
+        assert not flooding.is_alive()
+        stop.set()
+        nc.close()
+
+
+def test_a_publisher_goes_on_with_the_next_link() -> None:
+    """Who waits for a full socket goes on when there is another link; no message is cut up."""
+    count = 30
+    options: dict[str, Any] = {"reconnect_time_wait": 0.01, "error_cb": lambda _: None}
+    with Listener() as listener:
+        nc = jetstream_sync.connect(
+            listener.url, ping_interval=0.2, pending_size=count * 2 * len(BIG), **options
+        )
+        first = listener.take()
+
+        def publish() -> None:
+            for number in range(count):
+                nc.publish("big", b"%06d" % number + BIG)
+
+        publisher = threading.Thread(target=publish)
+        publisher.start()
+        wait_until(lambda: nc.stats["reconnects"])
+        second: Puppet = listener.take(1)
+        got = []
+        while not got or got[-1] < count - 1:
+            line = second.line()
+            if line == b"PING\r\n":
+                second.say(b"PONG\r\n")
+                continue
+            assert line == b"PUB big %d\r\n" % (len(BIG) + 6)
+            got.append(int(second.read(len(BIG) + 8)[:6]))
+        publisher.join(5 * SCALE)
+        assert not publisher.is_alive()
+        assert got == list(range(got[0], count)), "in order, and all from the first one on"
+        assert first is not second
+        nc.close()
+
+
+# --- a subscription that is slow --------------------------------------------------------------
+
+
+def test_a_slow_subscription_is_told_and_the_connection_goes_on(nats_server: NatsServer) -> None:
+    """A subscription above its limit drops what is new and says so, the others miss nothing."""
+    errors: SimpleQueue[Exception] = SimpleQueue()
+    with jetstream_sync.connect(nats_server.url, error_cb=errors.put) as nc:
+        slow = nc.subscribe("slow_peers.all", pending_msgs_limit=10)
+        quick = nc.subscribe("slow_peers.all")
+        nc.flush(5 * SCALE)
+        for number in range(100):
+            nc.publish("slow_peers.all", b"%d" % number)
+        nc.flush(5 * SCALE)
+        error = errors.get(timeout=5 * SCALE)
+        assert isinstance(error, SlowConsumerError)
+        assert error.subject == "slow_peers.all"
+        assert [int(slow.next_msg(timeout=0).data) for _ in range(10)] == list(range(10))
+        assert [int(quick.next_msg(timeout=0).data) for _ in range(100)] == list(range(100))
+        nc.publish("slow_peers.all", b"100")
+        assert slow.next_msg(timeout=5 * SCALE).data == b"100"
+        assert nc.is_connected
