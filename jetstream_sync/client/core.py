@@ -377,6 +377,8 @@ class Core:
         payload: bytes,
         deadline: Deadline,
         headers: HeadersLike | None = None,
+        *,
+        ends_with_link: bool = False,
     ) -> Delivery:
         """
         Publish and wait for one answer; see `RequestMux.request`.
@@ -386,10 +388,11 @@ class Core:
             payload: the message.
             deadline: by when the answer has to be there.
             headers: names and values; ``None``: none.
+            ends_with_link: do not wait for an answer any more when the link breaks.
 
         """
         where = self.composer.encoded(subject) if isinstance(subject, str) else subject
-        return self._mux.request(where, payload, deadline, headers)
+        return self._mux.request(where, payload, deadline, headers, ends_with_link=ends_with_link)
 
     def flush(self, deadline: Deadline) -> None:
         """Wait until the server has processed what was sent; see `Pings.flush`."""

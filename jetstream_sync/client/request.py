@@ -56,7 +56,7 @@ class RequestMux:
         self._tokens = itertools.count(1)
         # With the subject of each, in the order in which they were made.
         self._waiting: dict[bytes, tuple[Handoff[Delivery], bytes]] = {}
-        # Those among them that have no deadline: a link that breaks has to end them.
+        # Those among them that a link which breaks ends; without a deadline nothing else would.
         self._endless: set[bytes] = set()
         # Guards the subscription; never held while waiting.
         self._lock = threading.Lock()
@@ -65,17 +65,30 @@ class RequestMux:
         self._reason: BaseException | None = None
 
     def request(
-        self, subject: bytes, payload: bytes, deadline: Deadline, headers: HeadersLike | None = None
+        self,
+        subject: bytes,
+        payload: bytes,
+        deadline: Deadline,
+        headers: HeadersLike | None = None,
+        *,
+        ends_with_link: bool = False,
     ) -> Delivery:
         """
         Publish a message and wait for the first answer.
+
+        Args:
+            subject: where to.
+            payload: the message.
+            deadline: by when the answer has to be there.
+            headers: names and values; ``None``: none.
+            ends_with_link: do not wait for an answer any more when the link breaks.
 
         Raises:
             NoRespondersError: nobody listens on the subject.
             TimeoutError: no answer came in time.
             PermissionsError: the server does not permit the subject, or the inbox for answers.
-            ConnectionLostError: the link broke, and there is no deadline to wait for, or the option
-                ``fail_requests_on_disconnect`` is set.
+            ConnectionLostError: the link broke, and there is no deadline to wait for, or
+                ``ends_with_link`` or the option ``fail_requests_on_disconnect`` is set.
             ConnectionClosedError: the connection is closed, or was while waiting.
             InvalidArgumentError, InvalidHeaderError, MaxPayloadError: it can not be sent.
 
@@ -83,7 +96,7 @@ class RequestMux:
         token = b"%x" % next(self._tokens)
         handoff: Handoff[Delivery] = Handoff()
         self._waiting[token] = handoff, subject
-        if deadline.left() is None:
+        if ends_with_link or deadline.left() is None:
             self._endless.add(token)
         try:
             if not self._subscribed:

@@ -21,6 +21,7 @@ from ..api.reply import ack_tokens
 from ..errors import (
     BadRequestError,
     ConnectionClosedError,
+    ConnectionLostError,
     Error,
     InvalidOptionError,
     IteratorClosedError,
@@ -87,7 +88,8 @@ class Position:
             attempts: after how many failed attempts in a row to give up; 0: never.
 
         """
-        self._api = api
+        # An answer that went with the link need not be waited for: another attempt is made.
+        self._api = api.ending_with_link()
         self.stream = stream
         self._prefix = prefix
         self._serial = 0
@@ -161,16 +163,19 @@ class Position:
                 config = self._next_config(subject)
                 limit = deadline.sooner(_ATTEMPT)
                 info = add_consumer(self._api, self.stream, config, CREATE, limit)
-            except (
-                StreamNotFoundError,
-                BadRequestError,
-                PermissionsError,
-                ConnectionClosedError,
-            ):
+            except (StreamNotFoundError, BadRequestError, PermissionsError):
                 raise
             except Error as error:
+                lost = isinstance(error, ConnectionLostError)
+                closed = isinstance(error, ConnectionClosedError) and not lost
+                if closed or self._api.core.writer.closed is not None:
+                    raise
+                self._drop(config)  # it may have been made
                 if deadline.expired():
                     raise TimeoutError("the ordered consumer could not be made in time") from error
+                if lost and not self.given_up:
+                    attempt -= 1
+                    continue  # the next one goes out as soon as there is a link
                 if attempt == self._attempts:
                     raise OrderedConsumerResetError(
                         f"no consumer on stream {self.stream!r} after {attempt} attempts"
@@ -203,12 +208,16 @@ class Position:
         """Have the server drop the current consumer, without waiting for its word."""
         info, self.info = self.info, None
         if info is not None:
-            route = self._api.routes.consumer_delete(self.stream, info.name)
-            try:
-                core = self._api.core
-                core.writer.publish(*core.composer.message(route, b""))
-            except Error:
-                return  # it goes by itself, after its inactive_threshold
+            self._drop(info.config)
+
+    def _drop(self, config: ConsumerConfig) -> None:
+        assert config.name is not None
+        route = self._api.routes.consumer_delete(self.stream, config.name)
+        try:
+            core = self._api.core
+            core.writer.publish(*core.composer.message(route, b""))
+        except Error:
+            return  # it goes by itself, after its inactive_threshold
 
 
 def pull_position(api: APIRequests, stream: str, options: OrderedOptions) -> Position:

@@ -28,14 +28,28 @@ class APIRequests:
         core: the connection.
         routes: where the API is.
         timeout: seconds to wait for an answer where a call names none; ``None``: for ever.
+        ends_with_link: give a request up with `ConnectionLostError` when the link breaks, for a
+            caller that then asks again.
 
     Any thread may call its methods.
     """
 
-    def __init__(self, core: Core, routes: Routes, timeout: float | timedelta | None) -> None:
+    def __init__(
+        self,
+        core: Core,
+        routes: Routes,
+        timeout: float | timedelta | None,
+        *,
+        ends_with_link: bool = False,
+    ) -> None:
         self.core = core
         self.routes = routes
         self.timeout = timeout
+        self._ends_with_link = ends_with_link
+
+    def ending_with_link(self) -> APIRequests:
+        """Return the same, whose requests are given up when the link breaks."""
+        return APIRequests(self.core, self.routes, self.timeout, ends_with_link=True)
 
     def deadline(self, timeout: float | timedelta | None = None) -> Deadline:
         """Return the deadline of a call that starts now; ``None``: after the usual time."""
@@ -65,7 +79,12 @@ class APIRequests:
         try:
             # As bytes it is not checked as a subject to publish to: the filter in a consumer's route
             # may have wildcards. What goes into a route was checked before.
-            delivery = self.core.request(route.encode(), payload, deadline or self.deadline())
+            delivery = self.core.request(
+                route.encode(),
+                payload,
+                deadline or self.deadline(),
+                ends_with_link=self._ends_with_link,
+            )
         except NoRespondersError as error:
             raise JetStreamNotEnabledError(*_NOT_ENABLED.args) from error
         answer = loads(delivery[3])

@@ -97,7 +97,7 @@ class Ground:
         lines = LINES if fault.where == "all" else (fault.where,)
         if fault.kind == "reconnect":
             for line in lines:
-                getattr(self.connections[line], "reconnect", lambda: None)()
+                self.connections[line].reconnect()
             return lambda: None
         proxies = [proxy for line in lines for proxy in self.proxies[line]]
         for proxy in proxies:

@@ -50,8 +50,10 @@ from .verdict import judge, read_back
 
 __all__ = ["Outcome", "main", "run"]
 
-#: Seconds that the end may take: until all is published, and until all is read.
+#: Seconds that the end may take: until all is published, and until everything has come to rest.
 _PATIENCE = 60 * SCALE
+#: Seconds that a reader may make no progress at the end, when nothing goes wrong any more.
+_STALL = 15 * SCALE
 
 #: A client that comes back at once, and finds out soon that a server is silent.
 _OPTIONS: dict[str, Any] = {
@@ -204,6 +206,20 @@ class _Run:
         self.told(f"{what}, after {time.monotonic() - began:.1f} s")
         return True
 
+    def _wait_for_reader(self, name: str, seen: Counter[str], count: int) -> None:
+        """Wait until a reader has seen all, as long as he gets on."""
+        known = -1
+        while len(seen) < count:
+            if known == len(seen):
+                self.book.complain(f"{name} got nothing for {_STALL:g} s, at {known} of {count}")
+                return
+            known = len(seen)
+            deadline = time.monotonic() + _STALL
+            while known == len(seen) and time.monotonic() < deadline:
+                self.book.look_for_hanging()
+                time.sleep(0.05)
+        self.told(f"{name} has seen all")
+
     def end(self) -> list[str]:
         """Have all drained, and return what is stored."""
         self.stop_publishing.set()
@@ -213,9 +229,7 @@ class _Run:
             stored = read_back(raw)
             want = set(stored)
             for name, seen in self.book.seen.items():
-                self.wait_for(
-                    f"{name} has seen all", lambda seen=seen: len(seen) >= len(want), _PATIENCE / 2
-                )
+                self._wait_for_reader(name, seen, len(want))
             for name in DURABLES:
                 self.wait_for(
                     f"all is acknowledged by {name}",

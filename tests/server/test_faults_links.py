@@ -1,0 +1,424 @@
+"""Calls and consumers over links that break, at any byte and in any way, and over bad lines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+from fix_faults import FaultProxy, Toward, open_files
+from fix_threads import SCALE, wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    Connection,
+    ConnectionLostError,
+    JetStream,
+    JetStreamMsg,
+    PullConsumer,
+    Stream,
+    TimeoutError,
+)
+from jetstream_sync.server import NatsServer
+
+#: Back at once, and a silent peer is given up after 0.6 s at the latest.
+OPTIONS: dict[str, Any] = {
+    "reconnect_time_wait": 0.01,
+    "max_reconnect_attempts": -1,
+    "connect_timeout": 0.5,
+    "ping_interval": 0.2,
+    "max_outstanding_pings": 2,
+}
+HEARTBEAT = 1.0
+
+BREAKS: dict[str, Callable[[FaultProxy], object]] = {
+    "FIN": FaultProxy.cut,
+    "RST": lambda line: line.cut(reset=True),
+    "server does not know": lambda line: line.cut((Toward.CLIENT,), reset=True),
+    "client does not know": lambda line: line.cut((Toward.SERVER,), reset=True),
+    "half closed": lambda line: line.half_close(Toward.CLIENT),
+    "black hole": FaultProxy.hold,
+    "black hole, one way": lambda line: line.hold(Toward.CLIENT),
+}
+every_break = pytest.mark.parametrize("how", BREAKS)
+
+
+@pytest.fixture
+def line(nats_server: NatsServer) -> Iterator[FaultProxy]:
+    """The network between the server and `far`."""
+    with FaultProxy(nats_server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def far(line: FaultProxy) -> Iterator[Connection]:
+    """A connection through that network; the fixture ``js`` is one around it."""
+    with jetstream_sync.connect(line.url, **OPTIONS) as nc:
+        yield nc
+
+
+@pytest.fixture
+def stream(js: JetStream, stream_name: str) -> Stream:
+    return js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
+
+
+@pytest.fixture
+def durable(far: Connection, stream: Stream) -> PullConsumer:
+    """A durable consumer, used over the bad network."""
+    stream.create_consumer(durable_name="C", ack_wait=60)
+    return far.jetstream().get_consumer(stream.name, "C")
+
+
+def break_link(far: Connection, line: FaultProxy, how: str) -> None:
+    """Break the link in this way, wait until the client knows, mend it, and wait for the next one."""
+    before = far.stats["reconnects"]
+    BREAKS[how](line)
+    wait_until(lambda: not far.is_connected or far.stats["reconnects"] > before)
+    line.heal()
+    wait_until(lambda: far.is_connected and far.stats["reconnects"] > before)
+
+
+def publish(js: JetStream, subject: str, numbers: range) -> None:
+    for number in numbers:
+        js.publish(subject, b"%d" % number)
+
+
+def read(messages: Any, count: int) -> list[int]:
+    """Take so many messages, and see to it that the server knows that they are done with."""
+    taken = []
+    for _ in range(count):
+        msg = messages.next(timeout=5 * SCALE)
+        msg.ack_sync(5 * SCALE)
+        taken.append(int(msg.data))
+    return taken
+
+
+def waiting(stream: Stream, consumer: str = "C") -> int:
+    """Return how many pull requests the server has; asked around the bad network."""
+    return stream.get_consumer(consumer).info().num_waiting
+
+
+# --- readers ------------------------------------------------------------------------------------
+
+
+@every_break
+def test_messages_resume_within_two_heartbeats(
+    far: Connection,
+    line: FaultProxy,
+    js: JetStream,
+    stream: Stream,
+    durable: PullConsumer,
+    how: str,
+) -> None:
+    """An iterator gets what comes after a break within two heartbeats of the new link."""
+    with durable.messages(heartbeat=HEARTBEAT, expires=4) as messages:
+        publish(js, stream.name, range(5))
+        assert read(messages, 5) == [0, 1, 2, 3, 4]
+        with ThreadPoolExecutor(1) as pool:
+            taken = pool.submit(messages.next, 20 * SCALE)
+            break_link(far, line, how)
+            back = time.monotonic()
+            publish(js, stream.name, range(5, 10))
+            taken.result(5 * SCALE).ack()
+        assert time.monotonic() - back < 2 * HEARTBEAT * SCALE
+        assert read(messages, 4) == [6, 7, 8, 9]
+        wait_until(lambda: stream.get_consumer("C").info().num_ack_pending == 0)
+    wait_until(lambda: waiting(stream) == 0)
+
+
+@every_break
+def test_consume_resumes_within_two_heartbeats(
+    far: Connection,
+    line: FaultProxy,
+    js: JetStream,
+    stream: Stream,
+    durable: PullConsumer,
+    how: str,
+) -> None:
+    """A callback gets what comes after a break within two heartbeats of the new link."""
+    got: SimpleQueue[bytes] = SimpleQueue()
+
+    def called(msg: JetStreamMsg) -> None:
+        msg.ack()
+        got.put(msg.data)
+
+    handle = durable.consume(called, heartbeat=HEARTBEAT, expires=4)
+    publish(js, stream.name, range(1))
+    assert got.get(timeout=5 * SCALE) == b"0"
+    break_link(far, line, how)
+    back = time.monotonic()
+    publish(js, stream.name, range(1, 3))
+    assert [got.get(timeout=5 * SCALE) for _ in range(2)] == [b"1", b"2"]
+    assert time.monotonic() - back < 2 * HEARTBEAT * SCALE
+    assert handle.error is None
+    handle.stop()
+    handle.wait_closed(5 * SCALE)
+    wait_until(lambda: waiting(stream) == 0)
+
+
+@every_break
+def test_a_fetch_and_a_next_go_on(
+    far: Connection,
+    line: FaultProxy,
+    js: JetStream,
+    stream: Stream,
+    durable: PullConsumer,
+    how: str,
+) -> None:
+    """A fetch or next that waits over a break gets what comes after it, and leaves nothing behind."""
+    stream.create_consumer(durable_name="N")
+    other = far.jetstream().get_consumer(stream.name, "N")
+    with ThreadPoolExecutor(2) as pool:
+        fetched = pool.submit(durable.fetch, 3, 20 * SCALE)
+        single = pool.submit(other.next, 20 * SCALE)
+        wait_until(lambda: waiting(stream) == 1 and waiting(stream, "N") == 1)
+        break_link(far, line, how)
+        wait_until(lambda: waiting(stream) >= 1 and waiting(stream, "N") >= 1)
+        if how == "server does not know":
+            # What was asked on the old link is gone when the server has noticed.
+            wait_until(lambda: waiting(stream) == 1 and waiting(stream, "N") == 1)
+        publish(js, stream.name, range(3))
+        assert [msg.data for msg in fetched.result(5 * SCALE)] == [b"0", b"1", b"2"]
+        assert single.result(5 * SCALE).data == b"0"
+    wait_until(lambda: waiting(stream) == 0 and waiting(stream, "N") == 0)
+
+
+@every_break
+@pytest.mark.parametrize("way", ["messages", "fetch"])
+def test_an_ordered_consumer_stays_gapless(
+    far: Connection, line: FaultProxy, js: JetStream, stream: Stream, way: str, how: str
+) -> None:
+    """An ordered consumer gives each message once and in order, whatever its link does."""
+    publish(js, stream.name, range(300))
+    consumer = far.jetstream().ordered_consumer(stream.name)
+    messages = consumer.messages(heartbeat=0.5) if way == "messages" else None
+
+    def take() -> int:
+        msg = messages.next(10 * SCALE) if messages is not None else consumer.next(10 * SCALE)
+        return int(msg.data)
+
+    got = [take() for _ in range(100)]
+    break_link(far, line, how)
+    got += [take() for _ in range(100)]
+    break_link(far, line, how)
+    publish(js, stream.name, range(300, 320))
+    got += [take() for _ in range(120)]
+    assert got == list(range(320))
+    if messages is not None:
+        messages.stop()
+        wait_until(lambda: js.consumer_names(stream.name) == [])
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 40, 41, 300, 5_000, 100_000])
+def test_an_ordered_consumer_may_be_cut_at_any_byte(
+    far: Connection, line: FaultProxy, js: JetStream, stream: Stream, count: int
+) -> None:
+    """A link that ends within a message costs nothing: the message comes again, whole."""
+    for number in range(500):
+        js.publish_async(stream.name, b"%d " % number + b"x" * 300)
+    js.publish_async_completed(5 * SCALE)
+    consumer = far.jetstream().ordered_consumer(stream.name)
+    with consumer.messages(max_messages=20, heartbeat=0.5) as messages:
+        line.cut_after(count, Toward.CLIENT, after=b"MSG ")
+        got = [int(messages.next(5 * SCALE).data.split()[0]) for _ in range(500)]
+    assert got == list(range(500))
+    assert line.cuts == 1
+
+
+def test_what_a_dead_client_was_sent_comes_again(
+    far: Connection, line: FaultProxy, js: JetStream, stream: Stream
+) -> None:
+    """What the server sends to a link that it does not know to be dead comes again after ack_wait."""
+    stream.create_consumer(durable_name="C", ack_wait=0.5)
+    consumer = far.jetstream().get_consumer(stream.name, "C")
+    with ThreadPoolExecutor(1) as pool:
+        fetched = pool.submit(consumer.fetch, 1, 20 * SCALE)
+        wait_until(lambda: waiting(stream) == 1)
+        line.cut((Toward.CLIENT,), reset=True)
+        publish(js, stream.name, range(1))
+        msg = fetched.result(10 * SCALE)[0]
+    assert msg.data == b"0"
+    msg.ack_sync(5 * SCALE)
+
+
+def test_a_fetch_ends_in_time_in_a_black_hole(
+    far: Connection, line: FaultProxy, durable: PullConsumer, stream: Stream
+) -> None:
+    """Where nothing comes through, a fetch and a next return within their time and a second."""
+    line.hold()
+    began = time.monotonic()
+    assert durable.fetch(3, timeout=1) == []
+    assert time.monotonic() - began < 2.2 * SCALE
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        durable.next(timeout=0.5)
+    assert time.monotonic() - began < 1.7 * SCALE
+    began = time.monotonic()
+    assert far.jetstream().ordered_consumer(stream.name).fetch(1, timeout=0.5) == []
+    assert time.monotonic() - began < 2.7 * SCALE
+
+
+# --- publishing and asking ----------------------------------------------------------------------
+
+
+def test_a_publish_whose_ack_is_lost_is_stored_once(
+    far: Connection, line: FaultProxy, stream: Stream
+) -> None:
+    """Published again with its id, a message whose acknowledgement was lost is a duplicate."""
+    line.hold(Toward.CLIENT)
+    with pytest.raises(TimeoutError):
+        far.jetstream().publish(stream.name, b"0", msg_id="zero", timeout=0.3)
+    break_link(far, line, "RST")
+    ack = far.jetstream().publish(stream.name, b"0", msg_id="zero", timeout=5 * SCALE)
+    assert (ack.seq, ack.duplicate) == (1, True)
+    assert stream.info().state.messages == 1
+
+
+@pytest.mark.parametrize("count", [0, 5, 60, 4000])
+def test_a_publish_that_is_cut_off_is_not_stored_in_part(
+    far: Connection, line: FaultProxy, stream: Stream, count: int
+) -> None:
+    """A message of which a part was sent is an error in time, and is whole when sent again."""
+    payload = bytes(range(256)) * 40
+    line.cut_after(count, Toward.SERVER, after=b"HPUB ")
+    with pytest.raises(TimeoutError):
+        far.jetstream().publish(stream.name, payload, msg_id="one", timeout=0.5)
+    assert stream.info().state.messages == 0
+    ack = far.jetstream().publish(stream.name, payload, msg_id="one", timeout=5 * SCALE)
+    assert not ack.duplicate
+    assert stream.get_msg(1).data == payload
+
+
+@every_break
+def test_every_future_settles(far: Connection, line: FaultProxy, stream: Stream, how: str) -> None:
+    """Over a break each future of publish_async settles; sent again with its id, each is stored once."""
+    far_js = far.jetstream()
+    far_js.publish(stream.name, b"first")
+    futures = {}
+    BREAKS[how](line)
+    for number in range(300):
+        futures[number] = far_js.publish_async(
+            stream.name, b"%d" % number, msg_id=f"{number}", timeout=3 * SCALE
+        )
+    failed = []
+    began = time.monotonic()
+    for number, future in futures.items():
+        error = future.exception(timeout=10 * SCALE)
+        assert error is None or isinstance(error, (TimeoutError, ConnectionLostError))
+        if error is not None:
+            failed.append(number)
+    assert time.monotonic() - began < 4.5 * SCALE
+    line.heal()
+    wait_until(lambda: far.is_connected)
+    for number in failed:
+        far_js.publish_async(stream.name, b"%d" % number, msg_id=f"{number}")
+    far_js.publish_async_completed(10 * SCALE)
+    assert far_js.publish_async_pending == 0
+    assert stream.info().state.messages == 301
+
+
+def test_publish_async_may_be_cut_in_its_middle(
+    far: Connection, line: FaultProxy, stream: Stream
+) -> None:
+    """A link that is cut again and again among many messages loses none that was acknowledged."""
+    far_js = far.jetstream()
+    left = list(range(2000))
+    for count in (1_000, 30_000, 77_777, 150_001):
+        line.cut_after(count, Toward.SERVER, after=b"HPUB ")
+        futures = {}
+        for number in left:
+            payload = b"%d " % number + b"x" * 100
+            futures[number] = far_js.publish_async(
+                stream.name, payload, msg_id=f"{number}", timeout=10 * SCALE
+            )
+        left = [number for number, future in futures.items() if future.exception() is not None]
+        wait_until(lambda: far.is_connected)
+    line.heal()
+    for number in left:
+        far_js.publish(stream.name, b"%d " % number, msg_id=f"{number}")
+    # The last one had nothing left to cut.
+    assert line.cuts >= 2
+    assert stream.info().state.messages == 2000
+
+
+@pytest.mark.parametrize("how", ["black hole", "black hole, one way"])
+def test_calls_return_in_time_where_nothing_comes_back(
+    far: Connection, line: FaultProxy, stream: Stream, how: str
+) -> None:
+    """A request and a call of the API raise when their time is up, a flush as the link is given up."""
+    far_js = far.jetstream(timeout=0.3)
+    BREAKS[how](line)
+    calls: list[Callable[[], object]] = [
+        lambda: far.request("nobody.knows", timeout=0.3),
+        lambda: far_js.get_stream(stream.name),
+        lambda: far_js.publish(stream.name, b"0", timeout=0.3),
+        lambda: far.flush(0.3),
+    ]
+    for call in calls:
+        began = time.monotonic()
+        with pytest.raises((TimeoutError, ConnectionLostError)):
+            call()
+        assert time.monotonic() - began < 0.8 * SCALE
+    # 3 pings, one each 0.2 s; connecting goes on meanwhile, and is given up after 0.5 s each.
+    wait_until(lambda: not far.is_connected or line.accepted > 1, 1.5)
+    line.heal()
+    wait_until(lambda: far.is_connected)
+    assert far_js.publish(stream.name, b"1").stream == stream.name
+
+
+# --- bad lines ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 7, 64])
+def test_bytes_may_come_in_any_pieces(
+    far: Connection,
+    line: FaultProxy,
+    stream: Stream,
+    durable: PullConsumer,
+    piece: int,
+) -> None:
+    """Messages with headers and any payload go both ways unharmed, however the bytes are cut."""
+    line.slow(piece=piece)
+    payloads = [b"", b"\r\n", b"MSG a 1 5\r\n", bytes(range(256)), b"\r\n" * 100]
+    for number, payload in enumerate(payloads):
+        far.jetstream().publish(stream.name, payload, headers={"Number": f"{number}"})
+    got = durable.fetch(5, timeout=5 * SCALE)
+    assert [msg.data for msg in got] == payloads
+    assert [msg.headers and msg.headers["Number"] for msg in got] == ["0", "1", "2", "3", "4"]
+
+
+def test_a_trickle_is_not_a_dead_link(line: FaultProxy, js: JetStream, stream: Stream) -> None:
+    """A line that gives a few bytes at a time is slow, and that is all: no link is given up for it."""
+    line.slow(piece=4, pause=0.0005)
+    stream.create_consumer(durable_name="C")
+    publish(js, stream.name, range(3))
+    options = {**OPTIONS, "connect_timeout": 10 * SCALE, "ping_interval": 1.0 * SCALE}
+    with jetstream_sync.connect(line.url, **options) as far:
+        consumer = far.jetstream().get_consumer(stream.name, "C")
+        assert read(consumer, 3) == [0, 1, 2]
+        assert far.stats["reconnects"] == 0
+
+
+# --- nothing is left ----------------------------------------------------------------------------
+
+
+def test_breaks_leave_nothing_behind(
+    far: Connection, line: FaultProxy, js: JetStream, stream: Stream, durable: PullConsumer
+) -> None:
+    """After many breaks there are the files, the subscriptions and the pull requests of one link."""
+    with durable.messages(heartbeat=HEARTBEAT, expires=4) as messages:
+        publish(js, stream.name, range(1))
+        assert read(messages, 1) == [0]
+        files, interests = open_files(), len(far._core.interests())
+        for round_number in range(1, 16):
+            break_link(far, line, "RST" if round_number % 2 else "FIN")
+            publish(js, stream.name, range(round_number, round_number + 1))
+            assert read(messages, 1) == [round_number]
+        wait_until(lambda: open_files() == files)
+        assert len(far._core.interests()) == interests
+        wait_until(lambda: waiting(stream) == 1)
+    wait_until(lambda: waiting(stream) == 0)
+    assert len(far._core.interests()) == interests - 1
