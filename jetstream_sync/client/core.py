@@ -480,11 +480,9 @@ class Core:
             link = self._link
         self._finder.hurry()
         if link is not None:
-            try:
-                self.writer.let_go(link.stream, Deadline(_LETTING_GO))
-            finally:
-                error = ConnectionLostError("a reconnect was asked for")
-                self._give_up(link, error, _READING_ON)
+            self._given_up = (link, ConnectionLostError("a reconnect was asked for"))
+            self._reader.leave(link, _READING_ON)
+            self.writer.let_go(link.stream, Deadline(_LETTING_GO))
 
     def _next_link(self, broken: Link, error: BaseException) -> Link | None:
         """Clean up after a link, and find the next one; ``None`` when it is over."""
@@ -560,16 +558,12 @@ class Core:
             stream.shutdown()
 
     def _give_up_link(self, error: StaleConnectionError) -> None:
-        """Break the link, whichever it is, for the given reason."""
+        """Break the link for the given reason; the reader sees to it."""
         link = self._link
         if link is not None:
-            self._give_up(link, error)
-
-    def _give_up(self, link: Link, error: ConnectionClosedError, patience: float = 0.0) -> None:
-        """Break a link for the given reason; the reader sees to it, once it has read what has come."""
-        self._given_up = (link, error)
-        self._reader.leave(link, patience)
-        link.stream.shutdown()
+            self._given_up = (link, error)
+            self._reader.leave(link, 0.0)
+            link.stream.shutdown()
 
     def _crashed(self, error: Exception) -> None:
         """One of the threads met an error that is a fault of this package."""

@@ -260,7 +260,7 @@ class Writer:
 
     def let_go(self, stream: ByteStream, deadline: Deadline) -> None:
         """
-        Send what is buffered to a stream that is about to be shut down, and nothing more after that.
+        Send what is buffered to a stream, and shut it down.
 
         What comes later, and what does not go out in time, is kept for the next stream; a batch
         that has begun to go out is lost, as with a stream that breaks.
@@ -270,6 +270,8 @@ class Writer:
         try:
             # As in `_send_if_free`. Nobody is in the middle of a send while this is held.
             taken.extend(map(self._sending.acquire, (True,), (deadline.lock_timeout(),)))
+            # In this order: a Ctrl-C in between must not leave a link to which nothing is sent.
+            stream.shutdown()
             if self._stream is stream:
                 self._stream = None
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
+from fix_ctrl_c import interrupted
 from fix_threads import SCALE, wait_until
 
 import jetstream_sync
@@ -20,6 +22,7 @@ from jetstream_sync import (
     AuthorizationError,
     Connection,
     ConnectionEvent,
+    ConnectionLostError,
     ConnectionStatus,
     ForkedConnectionError,
     NoServersError,
@@ -248,6 +251,30 @@ def test_ctrl_c_ends_connecting(*, retry: bool) -> None:
         assert child.stdout.readline() == b"interrupted\n"
         assert child.wait(5 * SCALE) == 0
         assert time.monotonic() - began < 2 * SCALE
+
+
+# As in test_ctrl_c.py.
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every opcode is traced")
+def test_ctrl_c_during_reconnect(server: NatsServer) -> None:
+    """Wherever a Ctrl-C strikes in reconnect(), the connection works afterwards."""
+    with jetstream_sync.connect(server.url, **QUICK) as nc:
+        sub = nc.subscribe("orders")
+
+        def works() -> bool:
+            nc.publish("orders", b"x")
+            with contextlib.suppress(ConnectionLostError, TimeoutError):
+                nc.flush(timeout=0.5 * SCALE)
+                return True
+            return False
+
+        moment = 0
+        went_off = True
+        while went_off:
+            moment += 1
+            went_off = interrupted(nc.reconnect, moment)
+            wait_until(works)
+        assert moment > 10
+        assert sub.next_msg(timeout=5 * SCALE).data == b"x"
 
 
 # --- a cluster --------------------------------------------------------------------------------
