@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import time
 from collections.abc import Callable, Sequence
 from types import BuiltinMethodType
 
@@ -21,6 +22,9 @@ _SHORTEST = 0.001
 
 # Lets one thread send without waiting while another waits to receive on the same, blocking socket.
 _DONT_WAIT = getattr(socket, "MSG_DONTWAIT", 0)
+
+# The shortest sleep in which gevent looks at timers and sockets, too; with 0 it would not.
+_TURN = 1e-6
 
 
 def dial(addresses: Sequence[Address], peer: str, deadline: Deadline, patience: float) -> TCPStream:
@@ -106,6 +110,22 @@ def send_now(connected: socket.socket) -> Callable[[memoryview, int], int]:
     return lambda data, flags: connected.sendmsg((data,), (), flags)
 
 
+def _receive_into(connected: socket.socket) -> Callable[[bytearray], int]:
+    """
+    Return the ``recv_into()`` of a socket, which under gevent lets the others have their turn first.
+
+    gevent's own does so only when there is nothing to read, and a busy server always has something.
+    """
+    if isinstance(connected.recv_into, BuiltinMethodType):
+        return connected.recv_into
+
+    def receive_into(buffer: bytearray) -> int:
+        time.sleep(_TURN)
+        return connected.recv_into(buffer)
+
+    return receive_into
+
+
 class TCPStream:
     """
     A connected socket.
@@ -120,6 +140,7 @@ class TCPStream:
         self.peer = peer
         self._socket = connected
         self._send_now = send_now(connected)
+        self._receive_into = _receive_into(connected)
         # Read into one buffer that stays: a fresh one of this size for each read would be mapped
         # and unmapped by the system every time.
         self._buffer = bytearray(RECEIVE_SIZE)
@@ -127,7 +148,7 @@ class TCPStream:
 
     def receive(self) -> bytes:
         """Wait for bytes and return them, ``b""`` at the end."""
-        return bytes(self._view[: self._socket.recv_into(self._buffer)])
+        return bytes(self._view[: self._receive_into(self._buffer)])
 
     def send(self, data: memoryview, sent: list[int]) -> None:
         """Send what can be sent without waiting, and append the count to ``sent``."""
