@@ -240,6 +240,7 @@ class PullSubscription:
         self._end("the subscription was ended by unsubscribe()")
         for inbox in tuple(self._busy):
             self._stop(inbox)
+            inbox.close()  # before the consumer goes, of which this fetch need not hear
         if self._delete is not None:
             self._delete()
 
@@ -268,6 +269,7 @@ class PullSubscription:
         finally:
             for inbox in tuple(self._busy):
                 self._stop(inbox)
+                inbox.close()
         if self._delete is not None:
             try:
                 self._delete()
@@ -310,7 +312,7 @@ class _Requests(NamedTuple):
     """How long the client waits for both."""
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64, typed=True)
 def _requests(
     batch: int, timeout: float | timedelta | None, heartbeat: float | timedelta | None
 ) -> _Requests:

@@ -1,0 +1,475 @@
+"""Pull subscriptions: which consumer they use, what a fetch returns, how they end (ADR-13, ADR-15)."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from fix_threads import wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    AckPolicy,
+    BadSubjectError,
+    BadSubscriptionError,
+    Connection,
+    ConnectionClosedError,
+    ConsumerConfig,
+    ConsumerNotFoundError,
+    InvalidNameError,
+    InvalidOptionError,
+    JetStream,
+    JetStreamMsg,
+    PullSubscription,
+    RequestLimitError,
+    Stream,
+    StreamNotFoundError,
+    TimeoutError,
+)
+from jetstream_sync.server import NatsServer
+
+
+@contextmanager
+def within(least: float, most: float) -> Iterator[None]:
+    """What is in this block takes so many seconds."""
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert least <= took < most, f"it took {took:.3f} s"
+
+
+@pytest.fixture
+def stream(js: JetStream, stream_name: str) -> Stream:
+    """An empty stream."""
+    return js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
+
+
+@pytest.fixture
+def subject(stream: Stream) -> str:
+    """A subject of it."""
+    return f"{stream.name}.a"
+
+
+@pytest.fixture
+def sub(js: JetStream, subject: str) -> PullSubscription:
+    """A subscription to that, with a durable consumer."""
+    return js.pull_subscribe(subject, "D")
+
+
+def put(js: JetStream, subject: str, *numbers: int) -> None:
+    """Store messages with these numbers."""
+    for number in numbers:
+        js.publish(subject, b"%d" % number)
+
+
+def numbers_of(messages: list[JetStreamMsg]) -> list[int]:
+    """Return the numbers in messages."""
+    return [int(msg.data) for msg in messages]
+
+
+def subscriptions(nc: Connection) -> list[str]:
+    """Return the connection's subscriptions, without the one for all answers."""
+    answers = nc._core._mux._interest
+    return [each.subject for each in nc._core.interests() if each is not answers]
+
+
+# --- the consumer --------------------------------------------------------------------------------
+
+
+def test_without_a_durable_the_consumer_is_ephemeral(
+    js: JetStream, stream: Stream, subject: str
+) -> None:
+    """The stream is found by the subject, which is the consumer's filter; acks are explicit."""
+    sub = js.pull_subscribe(subject)
+    assert stream.consumer_names() == [sub.consumer_name]
+    assert sub.stream_name == stream.name
+    config = sub.consumer_info().config
+    assert (config.durable_name, config.filter_subject) == (None, subject)
+    assert config.ack_policy == AckPolicy.EXPLICIT
+    assert config.deliver_subject is None
+
+
+def test_a_durable_is_made_when_it_is_not_there(
+    js: JetStream, stream: Stream, subject: str
+) -> None:
+    """The second subscription uses the consumer that the first one made, with its position."""
+    put(js, subject, 1, 2)
+    first = js.pull_subscribe(subject, "D")
+    assert first.consumer_name == "D"
+    first.fetch()[0].ack_sync()
+    second = js.pull_subscribe(subject, durable="D", stream=stream.name)
+    assert numbers_of(second.fetch()) == [2]
+    assert stream.consumer_names() == ["D"]
+
+
+def test_the_config_is_what_the_consumer_is_made_of(js: JetStream, subject: str) -> None:
+    """Its fields are the consumer's; several filters go before the subject."""
+    config = ConsumerConfig(ack_wait=7, max_deliver=3, filter_subjects=[f"{subject}.x", subject])
+    made = js.pull_subscribe("", stream=subject.partition(".")[0], config=config)
+    info = made.consumer_info().config
+    assert (info.ack_wait, info.max_deliver) == (timedelta(seconds=7), 3)
+    assert info.filter_subjects == [f"{subject}.x", subject]
+
+
+def test_binding_takes_a_consumer_as_it_is(js: JetStream, stream: Stream, subject: str) -> None:
+    """Whatever its filter and its limits are."""
+    put(js, subject, 1)
+    stream.create_consumer(durable_name="D", max_batch=1)
+    bound = js.pull_subscribe_bind("D", stream.name)
+    assert numbers_of(bound.fetch()) == [1]
+    with pytest.raises(RequestLimitError):
+        bound.fetch(2)
+
+
+def test_binding_to_what_is_not_there_is_found_out_by_fetching(
+    js: JetStream, stream: Stream, subject: str
+) -> None:
+    """A look-up that fails is no error (ADR-15); it may be made by then."""
+    early = js.pull_subscribe_bind("D", stream.name)
+    with within(0, 3), pytest.raises(ConsumerNotFoundError):
+        early.fetch(5, timeout=10)
+    with within(0, 3), pytest.raises(ConsumerNotFoundError):
+        early.fetch(1, timeout=10)
+    stream.create_consumer(durable_name="D")
+    put(js, subject, 1)
+    assert numbers_of(early.fetch()) == [1]
+    with pytest.raises(StreamNotFoundError):
+        js.pull_subscribe_bind("D", "no_such_stream").fetch()
+
+
+def test_a_consumer_with_groups_is_refused(js: JetStream, stream: Stream) -> None:
+    """Its requests have to name a group, and these do not."""
+    if not js.account_info().api.level:
+        pytest.skip("groups came with server 2.11")
+    stream.create_consumer(durable_name="G", priority_policy="overflow", priority_groups=["A"])
+    with pytest.raises(InvalidOptionError, match="group"):
+        js.pull_subscribe_bind("G", stream.name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"subject": "a b"}, BadSubjectError),
+        ({"subject": "x", "durable": "a.b"}, InvalidNameError),
+        ({"subject": "x", "stream": "a.b"}, InvalidNameError),
+        ({"subject": "", "durable": "D"}, jetstream_sync.InvalidArgumentError),
+        ({"subject": "x", "config": {"ack_wait": 3}}, InvalidOptionError),
+        ({"subject": "x", "config": ConsumerConfig(ack_policy="all")}, Exception),
+    ],
+)
+def test_arguments_are_checked_here(
+    nc: Connection, arguments: dict[str, Any], error: type[Exception]
+) -> None:
+    """What can not work is refused before anything is sent."""
+    nobody = nc.jetstream(prefix="nobody.is.there", timeout=0.1)
+    with pytest.raises(error) as caught:
+        nobody.pull_subscribe(**arguments)
+    assert not isinstance(caught.value, (TimeoutError, jetstream_sync.APIError))
+
+
+# --- what a fetch returns ------------------------------------------------------------------------
+
+
+def test_what_is_there_is_returned_at_once(
+    js: JetStream, subject: str, sub: PullSubscription
+) -> None:
+    """Fewer than asked for, in order, without waiting for more."""
+    put(js, subject, 1, 2, 3)
+    with within(0, 1):
+        assert numbers_of(sub.fetch(10, timeout=10)) == [1, 2, 3]
+    assert sub.delivered == 3
+
+
+def test_a_batch_is_not_exceeded(js: JetStream, subject: str, sub: PullSubscription) -> None:
+    """The rest stays for the next fetch."""
+    put(js, subject, 1, 2, 3)
+    assert numbers_of(sub.fetch(2)) == [1, 2]
+    assert numbers_of(sub.fetch(2)) == [3]
+
+
+def test_one_is_what_is_fetched_when_nobody_says(
+    js: JetStream, subject: str, sub: PullSubscription
+) -> None:
+    """``fetch()`` returns a list with one message, again and again."""
+    put(js, subject, 1, 2)
+    assert [numbers_of(sub.fetch()) for _ in range(2)] == [[1], [2]]
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_nothing_is_a_timeout(sub: PullSubscription, batch: int) -> None:
+    """The error comes when the time is up, not before."""
+    with within(0.4, 0.8), pytest.raises(TimeoutError):
+        sub.fetch(batch, timeout=0.4)
+    with within(0.4, 0.8), pytest.raises(TimeoutError):
+        sub.fetch(batch, timeout=timedelta(milliseconds=400))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_what_comes_meanwhile_is_returned(
+    js: JetStream, subject: str, sub: PullSubscription, batch: int
+) -> None:
+    """A fetch that waits ends with the last message that it asked for."""
+    with ThreadPoolExecutor(1) as pool, within(0, 5):
+        fetched = pool.submit(sub.fetch, batch, 10)
+        wait_until(lambda: sub.consumer_info().num_waiting == 1)
+        put(js, subject, *range(batch))
+        assert numbers_of(fetched.result(5)) == list(range(batch))
+
+
+def test_some_of_what_was_waited_for_is_returned_in_time(
+    js: JetStream, subject: str, sub: PullSubscription
+) -> None:
+    """With two of three the fetch ends when its time is nearly up."""
+    with ThreadPoolExecutor(1) as pool, within(0.8, 1.5):
+        fetched = pool.submit(sub.fetch, 3, 1)
+        wait_until(lambda: sub.consumer_info().num_waiting == 1)
+        put(js, subject, 1, 2)
+        assert numbers_of(fetched.result(5)) == [1, 2]
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_heartbeats_keep_a_fetch_alive(sub: PullSubscription, batch: int) -> None:
+    """A fetch that waits for many times its heartbeat ends when its time is up."""
+    with within(0.8, 1.2), pytest.raises(TimeoutError):
+        sub.fetch(batch, timeout=0.8, heartbeat=0.05)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        ({"batch": 0}, "batch"),
+        ({"batch": True}, "batch"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": -1}, "timeout"),
+        ({"timeout": 1, "heartbeat": 0.6}, "heartbeat"),
+        ({"heartbeat": -1}, "heartbeat"),
+    ],
+)
+def test_options_of_a_fetch_are_checked(
+    sub: PullSubscription, nc: Connection, arguments: dict[str, Any], option: str
+) -> None:
+    """The option is named in the error, and nothing is left behind."""
+    with pytest.raises(InvalidOptionError) as caught:
+        sub.fetch(**arguments)
+    assert caught.value.option == option
+    assert subscriptions(nc) == []
+
+
+def test_messages_that_nobody_waits_for_are_not_sent(
+    js: JetStream, subject: str, sub: PullSubscription
+) -> None:
+    """After a fetch in vain the server sends nothing to where it was; the next fetch gets it, once."""
+    for batch in (1, 5):
+        with pytest.raises(TimeoutError):
+            sub.fetch(batch, timeout=0.1)
+    put(js, subject, 1)
+    (msg,) = sub.fetch(5)
+    assert msg.metadata.num_delivered == 1
+
+
+def test_a_deleted_consumer_ends_a_fetch(stream: Stream, sub: PullSubscription) -> None:
+    """Who waits learns at once, and so does who asks afterwards."""
+    with ThreadPoolExecutor(1) as pool, within(0, 5):
+        fetched = pool.submit(sub.fetch, 5, 30)
+        wait_until(lambda: sub.consumer_info().num_waiting == 1)
+        stream.delete_consumer("D")
+        with pytest.raises((jetstream_sync.ConsumerDeletedError, ConsumerNotFoundError)):
+            fetched.result(5)
+        with pytest.raises(ConsumerNotFoundError):
+            sub.fetch(5, 30)
+
+
+# --- threads -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 7])
+def test_threads_fetch_from_one_subscription(
+    js: JetStream, subject: str, sub: PullSubscription, batch: int
+) -> None:
+    """Each message goes to one of them, and every one to somebody."""
+    for number in range(600):
+        js.publish_async(subject, b"%d" % number)
+    js.publish_async_completed(10)
+    got: list[int] = []
+
+    def work() -> None:
+        while len(got) < 600:
+            try:
+                messages = sub.fetch(batch, timeout=0.3)
+            except TimeoutError:
+                continue
+            for msg in messages:
+                msg.ack()
+            got.extend(numbers_of(messages))
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert sorted(got) == list(range(600))
+    assert sub.delivered == 600
+    wait_until(lambda: sub.consumer_info().num_ack_pending == 0)
+    assert sub.consumer_info().delivered.consumer_seq == 600, "none was delivered twice"
+
+
+# --- ending --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["unsubscribe", "drain", "with"])
+@pytest.mark.parametrize("durable", [None, "D"])
+def test_what_it_made_it_deletes(
+    js: JetStream, stream: Stream, subject: str, how: str, durable: str | None
+) -> None:
+    """The end of a subscription is the end of its consumer, a durable one, too."""
+    sub = js.pull_subscribe(subject, durable)
+    assert len(stream.consumer_names()) == 1
+    end(sub, how)
+    assert stream.consumer_names() == []
+
+
+@pytest.mark.parametrize("how", ["unsubscribe", "drain", "with"])
+def test_it_may_be_told_to_leave_it(js: JetStream, stream: Stream, subject: str, how: str) -> None:
+    """With ``delete_consumer=False`` the consumer stays."""
+    end(js.pull_subscribe(subject, "D", delete_consumer=False), how)
+    assert stream.consumer_names() == ["D"]
+
+
+@pytest.mark.parametrize("how", ["unsubscribe", "drain", "with"])
+def test_what_was_there_stays(js: JetStream, stream: Stream, subject: str, how: str) -> None:
+    """A consumer that somebody else made is left, whether bound to or found by its name."""
+    stream.create_consumer(durable_name="D", filter_subject=subject)
+    end(js.pull_subscribe(subject, "D"), how)
+    end(js.pull_subscribe_bind("D", stream.name), how)
+    assert stream.consumer_names() == ["D"]
+
+
+def end(sub: PullSubscription, how: str) -> None:
+    """End a subscription in one of three ways."""
+    if how == "with":
+        with sub:
+            assert sub.is_valid
+    else:
+        getattr(sub, how)()
+    assert not sub.is_valid
+    for call in (sub.fetch, sub.unsubscribe, sub.drain):
+        with pytest.raises(BadSubscriptionError):
+            call()
+
+
+@pytest.mark.parametrize("how", ["unsubscribe", "drain"])
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_fetch_under_way_ends_with_the_subscription(
+    js: JetStream, stream: Stream, subject: str, nc: Connection, how: str, batch: int
+) -> None:
+    """Who waits for a first message learns that there will be none."""
+    sub = js.pull_subscribe(subject)
+    with ThreadPoolExecutor(1) as pool:
+        fetched = pool.submit(sub.fetch, batch, 30)
+        wait_until(lambda: sub.consumer_info().num_waiting == 1)
+        with within(0, 2):
+            getattr(sub, how)()
+            with pytest.raises(BadSubscriptionError):
+                fetched.result(5)
+    assert subscriptions(nc) == []
+    assert stream.consumer_names() == []
+
+
+def test_a_drain_hands_over_what_has_come(
+    js: JetStream, subject: str, sub: PullSubscription
+) -> None:
+    """A fetch that has some of its messages returns them."""
+    with ThreadPoolExecutor(1) as pool:
+        fetched = pool.submit(sub.fetch, 5, 30)
+        wait_until(lambda: sub.consumer_info().num_waiting == 1)
+        put(js, subject, 1, 2)
+        # Behind the status that there was nothing.
+        wait_until(lambda: [inbox._interest.delivered for inbox in tuple(sub._busy)] == [3])
+        sub.drain()
+        assert numbers_of(fetched.result(5)) == [1, 2]
+
+
+@pytest.mark.parametrize("how", ["unsubscribe", "drain"])
+def test_a_consumer_that_is_gone_already_is_no_error(
+    js: JetStream, stream: Stream, subject: str, how: str
+) -> None:
+    """Neither is a stream that is: the consumer is gone, as it was to be."""
+    one, two = js.pull_subscribe(subject), js.pull_subscribe(subject)
+    stream.delete_consumer(one.consumer_name)
+    getattr(one, how)()
+    js.delete_stream(stream.name)
+    getattr(two, how)()
+
+
+def test_an_error_of_the_deletion_is_raised_or_reported(fresh_server: NatsServer) -> None:
+    """That of an unsubscribe is raised by it, that of a drain goes to ``error_cb``."""
+    errors: list[Exception] = []
+    with jetstream_sync.connect(fresh_server.url, error_cb=errors.append) as nc:
+        js = nc.jetstream(timeout=0.3)
+        stream = js.create_stream(name="S", subjects=["s"], storage="memory")
+        one, two = js.pull_subscribe("s"), js.pull_subscribe("s")
+        fresh_server.pause()
+        try:
+            with pytest.raises(TimeoutError):
+                one.unsubscribe()
+            two.drain()
+            wait_until(lambda: errors)
+        finally:
+            fresh_server.resume()
+        assert isinstance(errors[0], TimeoutError)
+        wait_until(lambda: stream.consumer_names() == [])
+
+
+def test_a_closed_connection_ends_it(nats_server: NatsServer, stream: Stream, subject: str) -> None:
+    """Every call says that the connection is closed; the consumer is left."""
+    with jetstream_sync.connect(nats_server.url) as nc, ThreadPoolExecutor(2) as pool:
+        sub = nc.jetstream().pull_subscribe(subject, "D")
+        waiting = [pool.submit(sub.fetch, batch, 30) for batch in (1, 5)]
+        wait_until(lambda: sub.consumer_info().num_waiting == 2)
+        nc.close()
+        for fetched in waiting:
+            with within(0, 1), pytest.raises(ConnectionClosedError):
+                fetched.result(5)
+    assert not sub.is_valid
+    for call in (sub.fetch, sub.unsubscribe, sub.drain, sub.consumer_info):
+        with pytest.raises(ConnectionClosedError):
+            call()
+    assert stream.consumer_names() == ["D"]
+
+
+def test_nothing_is_left_on_the_server() -> None:
+    """Between fetches there is one subscription for single messages, and after the end none."""
+    with NatsServer(config='http: "127.0.0.1:-1"') as server:
+        found = re.search(r"http monitor on (127\.0\.0\.1:\d+)", server.log())
+        assert found is not None
+
+        def count() -> int:
+            with urlopen(f"http://{found[1]}/connz?subs=1", timeout=5) as answer:
+                (client,) = json.load(answer)["connections"]
+            return len(client.get("subscriptions_list") or ())
+
+        with jetstream_sync.connect(server.url) as nc:
+            js = nc.jetstream()
+            js.create_stream(name="S", subjects=["s"], storage="memory")
+            before = count()
+            sub = js.pull_subscribe("s", "D")
+            put(js, "s", *range(60))
+            for batch in (1, 5) * 10:
+                sub.fetch(batch)
+            for batch in (1, 5):
+                with pytest.raises(TimeoutError):
+                    sub.fetch(batch, timeout=0.05)
+            nc.flush()
+            assert count() == before + 1
+            sub.unsubscribe()
+            nc.flush()
+            assert count() == before

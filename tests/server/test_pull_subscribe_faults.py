@@ -1,0 +1,234 @@
+"""Pull subscriptions when something is wrong: lost links, restarts, forks, Ctrl-C."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from fix_threads import wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    Connection,
+    ForkedConnectionError,
+    JetStream,
+    NoHeartbeatError,
+    PullSubscription,
+    TimeoutError,
+)
+from jetstream_sync.server import NatsCluster, NatsServer
+
+
+@pytest.fixture
+def alone(fresh_server: NatsServer) -> Iterator[Connection]:
+    """A connection to a server that the test may stop."""
+    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
+        yield nc
+
+
+@pytest.fixture
+def sub(alone: Connection) -> PullSubscription:
+    """A subscription with a durable consumer of a stream that survives its server."""
+    js = alone.jetstream()
+    js.create_stream(name="S", subjects=["s"], storage="file")
+    return js.pull_subscribe("s", "D")
+
+
+def break_link(nc: Connection) -> None:
+    """Break the link as a network would."""
+    link = nc._core._link
+    assert link is not None
+    link.stream.shutdown()
+    wait_until(lambda: nc._core._link is not link and nc.is_connected)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_fetch_goes_on_over_a_broken_link(
+    alone: Connection, sub: PullSubscription, batch: int
+) -> None:
+    """It asks again on the next one: what is published then comes, once."""
+    with ThreadPoolExecutor(1) as pool:
+        fetched = pool.submit(sub.fetch, batch, 20)
+        wait_until(lambda: sub.consumer_info().num_waiting == 1)
+        break_link(alone)
+        wait_until(lambda: sub.consumer_info().num_waiting == 1)
+        js = alone.jetstream()
+        for number in range(batch):
+            js.publish("s", b"%d" % number)
+        messages = fetched.result(5)
+    assert [msg.data for msg in messages] == [b"%d" % number for number in range(batch)]
+    assert {msg.metadata.num_delivered for msg in messages} == {1}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_fetch_goes_on_over_a_restart(
+    alone: Connection, sub: PullSubscription, fresh_server: NatsServer, batch: int
+) -> None:
+    """A server that was killed and comes back is asked again; the consumer is a durable one."""
+    js = alone.jetstream()
+    js.publish("s", b"0")
+    assert sub.fetch(1)[0].data == b"0"  # an inbox for single messages is there
+    with ThreadPoolExecutor(1) as pool:
+        fetched = pool.submit(sub.fetch, batch, 20)
+        wait_until(lambda: sub.consumer_info().num_waiting == 1)
+        fresh_server.kill()
+        fresh_server.start()
+        wait_until(lambda: alone.is_connected, 10)
+        for number in range(batch):
+            js.publish("s", b"%d" % number)
+        assert len(fetched.result(10)) == batch
+
+
+def test_links_that_broke_between_fetches_are_forgotten(
+    alone: Connection, sub: PullSubscription
+) -> None:
+    """The inbox that waits for its next use works on the new link, with a request or two."""
+    js = alone.jetstream()
+    for number in range(4):
+        js.publish("s", b"%d" % number)
+        assert sub.fetch(1, timeout=5)[0].data == b"%d" % number
+        break_link(alone)
+    assert sub.consumer_info().delivered.consumer_seq == 4
+    assert sub.consumer_info().num_waiting == 0
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_without_a_link_it_ends_in_time(
+    alone: Connection, sub: PullSubscription, fresh_server: NatsServer, batch: int
+) -> None:
+    """Nobody says that the time is up; it is not exceeded all the same, with a heartbeat or without."""
+    fresh_server.kill()
+    wait_until(lambda: not alone.is_connected)
+    for heartbeat in (None, 0.1):
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            sub.fetch(batch, timeout=0.4, heartbeat=heartbeat)
+        assert 0.39 < time.monotonic() - began < 0.8
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_silent_server_does_not_hold_it(
+    sub: PullSubscription, fresh_server: NatsServer, batch: int
+) -> None:
+    """It ends when its time is up, and takes back what it asked for: no message goes to nobody."""
+    fresh_server.pause()
+    try:
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            sub.fetch(batch, timeout=0.3)
+        assert 0.29 < time.monotonic() - began < 0.8
+    finally:
+        fresh_server.resume()
+    wait_until(lambda: sub.consumer_info().num_waiting == 0)
+    with jetstream_sync.connect(fresh_server.url) as other:
+        other.jetstream().publish("s", b"0")
+    (msg,) = sub.fetch(batch)
+    assert msg.metadata.num_delivered == 1
+
+
+def test_a_server_that_falls_silent_is_noticed_by_its_heartbeats(
+    sub: PullSubscription, fresh_server: NatsServer
+) -> None:
+    """Silence of twice the heartbeat is an error, long before the time is up."""
+    with ThreadPoolExecutor(1) as pool:
+        fetched = pool.submit(sub.fetch, 3, 20, 0.2)
+        wait_until(lambda: sub.consumer_info().num_waiting == 1)
+        fresh_server.pause()
+        try:
+            with pytest.raises(NoHeartbeatError):
+                fetched.result(5)
+        finally:
+            fresh_server.resume()
+
+
+def test_a_leader_that_is_away_is_waited_for(cluster: NatsCluster) -> None:
+    """In a cluster the leader of the consumer dies: the fetch gets what is published afterwards."""
+    with jetstream_sync.connect(cluster.urls, reconnect_time_wait=0.1) as nc:
+        js = nc.jetstream()
+        js.create_stream(name="S", subjects=["s"], num_replicas=3)
+        sub = js.pull_subscribe("s", "D")
+        with ThreadPoolExecutor(1) as pool:
+            fetched = pool.submit(sub.fetch, 1, 60)
+            wait_until(lambda: sub.consumer_info().num_waiting == 1)
+            info = sub.consumer_info().cluster
+            assert info is not None
+            (leader,) = [server for server in cluster.servers if server.name == info.leader]
+            leader.kill()
+            wait_until(lambda: published(js), 30)
+            assert fetched.result(40)[0].data == b"x"
+
+
+def published(js: JetStream) -> bool:
+    """Publish a message, and say whether it could be done."""
+    try:
+        js.publish("s", b"x", timeout=2)
+    except jetstream_sync.Error:
+        return False
+    return True
+
+
+# --- forks and Ctrl-C ----------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_can_not_use_it(alone: Connection, sub: PullSubscription) -> None:
+    """Every call of a forked child is refused at once, even while the parent fetches; that goes on."""
+    js = alone.jetstream()
+    js.publish("s", b"0")
+    sub.fetch(1)
+
+    def check() -> None:
+        for call in (
+            sub.fetch,
+            lambda: sub.fetch(5),
+            sub.consumer_info,
+            sub.unsubscribe,
+            sub.drain,
+        ):
+            with pytest.raises(ForkedConnectionError):
+                call()
+        assert not sub.is_valid
+        assert (sub.pending_msgs, sub.delivered) == (0, 1)
+
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(sub.fetch, batch, 20) for batch in (1, 3)]
+        wait_until(lambda: sub.consumer_info().num_waiting == 2)
+        child = multiprocessing.get_context("fork").Process(target=check)
+        child.start()
+        child.join(10)
+        assert child.exitcode == 0, "see the traceback in what was captured"
+        for number in range(4):
+            js.publish("s", b"%d" % number)
+        assert sum(len(fetched.result(5)) for fetched in waiting) == 4
+    assert sub.consumer_info().name == "D"
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_ctrl_c_ends_a_fetch_and_takes_it_back(
+    alone: Connection, sub: PullSubscription, batch: int
+) -> None:
+    """The request is gone from the server, and the next fetch gets what is published."""
+
+    def strike() -> None:
+        wait_until(lambda: sub.consumer_info().num_waiting == 1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    striker = threading.Thread(target=strike)
+    try:
+        striker.start()
+        with pytest.raises(KeyboardInterrupt):
+            sub.fetch(batch, timeout=20)
+    finally:
+        striker.join()
+        signal.signal(signal.SIGINT, before)
+    wait_until(lambda: sub.consumer_info().num_waiting == 0)
+    alone.jetstream().publish("s", b"0")
+    (msg,) = sub.fetch(batch)
+    assert msg.metadata.num_delivered == 1
