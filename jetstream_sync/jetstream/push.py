@@ -271,8 +271,11 @@ class PushSubscription(Subscription):
         if status is None:
             return JetStreamMsg(delivery, self._core, self._settled)
         if status.kind is not Kind.HEARTBEAT:
-            raise _status_error(status, delivery)
-        if delivery[1] != self._answered:
+            error = _status_error(status, delivery)
+            if self._callback is None:
+                raise error
+            self._core.events.error(error)
+        elif delivery[1] != self._answered:
             self._answered = delivery[1]
             self._answer_flow_control(delivery)
         return None

@@ -111,7 +111,11 @@ def test_stopped_is_stopped(played: Played) -> None:
     assert len(played.armed) == 1
 
     ended: list[HeartbeatMonitor] = []
-    ended.append(HeartbeatMonitor("C", Patience(5.0, 3), lambda: 100.0, lambda: ended[0].stop()))
+
+    def end() -> None:
+        ended[0].stop()
+
+    ended.append(HeartbeatMonitor("C", Patience(5.0, 3), lambda: 100.0, end))
     played.until(300)
     assert len(played.armed) == 2
 

@@ -1,0 +1,527 @@
+"""The subscribe workflow against a real server: consumers found, made, shared and deleted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from fix_threads import wait_until
+from rawnats import RawClient
+
+import jetstream_sync
+from jetstream_sync import (
+    AckPolicy,
+    AmbiguousSubjectError,
+    BadSubscriptionError,
+    ConfigMismatchError,
+    Connection,
+    ConnectionClosedError,
+    ConsumerConfig,
+    ConsumerNotFoundError,
+    DeliverPolicy,
+    DuplicateSubscriptionError,
+    Error,
+    InvalidOptionError,
+    JetStream,
+    JetStreamMsg,
+    PushOnPullConsumerError,
+    PushSubscription,
+    QueueHeartbeatError,
+    QueueRequiredError,
+    Stream,
+    StreamNotFoundError,
+    SubjectMismatchError,
+    SubscriptionError,
+    TimeoutError,
+)
+from jetstream_sync.jetstream.consumers import CREATE, add_consumer
+from jetstream_sync.net.clock import Deadline
+from jetstream_sync.server import NatsServer
+
+
+@pytest.fixture
+def stream(js: JetStream, stream_name: str) -> Stream:
+    """A stream with ten messages, numbers on the subjects NAME.0 and NAME.1 in turn."""
+    stream = js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
+    for number in range(10):
+        js.publish(f"{stream_name}.{number % 2}", b"%d" % number)
+    return stream
+
+
+@pytest.fixture
+def other(nats_server: NatsServer) -> Iterator[JetStream]:
+    """JetStream on a connection of its own, as another program has it."""
+    with jetstream_sync.connect(nats_server.url) as nc:
+        yield nc.jetstream()
+
+
+def everything(stream: Stream) -> str:
+    return f"{stream.cached_info.config.name}.>"
+
+
+def numbers(sub: PushSubscription, count: int, ack: bool = True) -> list[int]:
+    """Read so many messages."""
+    got = []
+    for _ in range(count):
+        msg = sub.next_msg(5)
+        if ack:
+            msg.ack()
+        got.append(int(msg.data))
+    return got
+
+
+def quiet(sub: PushSubscription) -> bool:
+    """Say whether nothing comes for a moment."""
+    try:
+        sub.next_msg(0.1)
+    except TimeoutError:
+        return True
+    return False
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def test_an_ephemeral_subscription_reads_and_goes(js: JetStream, stream: Stream) -> None:
+    """The stream is found by the subject, the consumer is made, and goes with the subscription."""
+    sub = js.subscribe(everything(stream))
+    assert numbers(sub, 10) == list(range(10))
+    assert quiet(sub)
+    info = sub.consumer_info()
+    assert info.name == sub.consumer_name
+    assert info.config.filter_subject == everything(stream)
+    assert info.config.ack_policy == AckPolicy.EXPLICIT
+    assert info.config.durable_name is None
+    assert sub.stream_name == stream.cached_info.config.name
+    wait_until(lambda: sub.consumer_info().num_ack_pending == 0)
+    sub.unsubscribe()
+    assert stream.consumer_names() == []
+    assert not sub.is_valid
+
+
+def test_it_reads_only_its_subject(js: JetStream, stream: Stream) -> None:
+    """The subject is the consumer's filter."""
+    with js.subscribe(f"{stream.cached_info.config.name}.1") as sub:
+        assert numbers(sub, 5) == [1, 3, 5, 7, 9]
+        assert quiet(sub)
+
+
+def test_iterating_ends_with_the_subscription(js: JetStream, stream: Stream) -> None:
+    """An iteration yields messages, and ends when somebody unsubscribes or drains."""
+    sub = js.subscribe(everything(stream))
+    got = []
+    for msg in sub:
+        got.append(int(msg.data))
+        if len(got) == 10:
+            sub.drain()
+    assert got == list(range(10))
+    with pytest.raises(BadSubscriptionError):
+        sub.next_msg(0)
+
+
+def test_options_shape_the_consumer(js: JetStream, stream: Stream) -> None:
+    """The arguments of nats-py reach the consumer."""
+    name = stream.cached_info.config.name
+    with js.subscribe(
+        everything(stream),
+        stream=name,
+        deliver_policy=DeliverPolicy.LAST,
+        headers_only=True,
+        inactive_threshold=77,
+        idle_heartbeat=3,
+        flow_control=True,
+        config=ConsumerConfig(description="mine", max_ack_pending=7),
+    ) as sub:
+        config = sub.consumer_info().config
+        assert config.deliver_policy == DeliverPolicy.LAST
+        assert config.headers_only
+        assert config.inactive_threshold is not None
+        assert config.inactive_threshold.total_seconds() == 77
+        assert config.flow_control
+        assert config.description == "mine"
+        assert config.max_ack_pending == 7
+        msg = sub.next_msg(5)
+        assert msg.data == b""
+        assert msg.headers == {"Nats-Msg-Size": "1"}
+        assert msg.metadata.stream_seq == 10
+
+
+def test_two_threads_share_a_subscription(js: JetStream, stream: Stream) -> None:
+    """Each message goes to one of those who wait for it."""
+    sub = js.subscribe(everything(stream), deliver_policy="new")
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(numbers, sub, 10) for _ in range(2)]
+        for number in range(20):
+            js.publish(f"{stream.cached_info.config.name}.x", b"%d" % number)
+        got = [each.result(10) for each in waiting]
+    assert sorted(got[0] + got[1]) == list(range(20))
+    assert all(one == sorted(one) for one in got)
+    sub.unsubscribe()
+
+
+# --- finding and making -------------------------------------------------------------------------
+
+
+def test_a_durable_goes_on_where_it_was(js: JetStream, stream: Stream) -> None:
+    """A durable that is kept remembers what was acknowledged."""
+    config = ConsumerConfig(ack_wait=0.2)
+    sub = js.subscribe(everything(stream), durable="dur", config=config, delete_consumer=False)
+    assert numbers(sub, 4) == [0, 1, 2, 3]
+    js.account_info()  # the acks are processed
+    sub.unsubscribe()
+    sub = js.subscribe(everything(stream), durable="dur", config=config)
+    assert sub.consumer_name == "dur"
+    got = {int(sub.next_msg(5).data) for _ in range(6)}
+    assert got == {4, 5, 6, 7, 8, 9}
+    sub.unsubscribe()
+    assert stream.consumer_names() == ["dur"]  # it was there before
+
+
+def test_binding_to_a_consumer(js: JetStream, stream: Stream) -> None:
+    """A push consumer that somebody made is read and left."""
+    name = stream.cached_info.config.name
+    config = ConsumerConfig(ack_policy="none", deliver_policy="new", deliver_subject=f"to.{name}")
+    first = js.subscribe(everything(stream), durable="dur", config=config, delete_consumer=False)
+    first.unsubscribe()
+    info = js.list_consumers(name)[0]
+    for number in range(10):
+        js.publish(f"{name}.x", b"%d" % number)
+    with js.subscribe_bind(name, "dur", config=info.config) as sub:
+        assert numbers(sub, 10) == list(range(10))
+    with js.subscribe_bind(stream=name, consumer="dur"):
+        pass
+    assert stream.consumer_names() == ["dur"]
+    with pytest.raises(ConsumerNotFoundError):
+        js.subscribe_bind(name, "nobody")
+    with pytest.raises(StreamNotFoundError):
+        js.subscribe_bind("NOTHING", "dur")
+    with pytest.raises(InvalidOptionError, match="name"):
+        js.subscribe_bind(name, info.config)  # type: ignore[arg-type]  # nats-py's order
+    with pytest.raises(InvalidOptionError, match="bound"):
+        js.subscribe_bind(name, "dur", ordered_consumer=True)
+
+
+def test_one_stream_is_needed(js: JetStream, stream: Stream) -> None:
+    """No stream, or several, for a subject is an error that says so."""
+    name = stream.cached_info.config.name
+    with pytest.raises(StreamNotFoundError, match="nobody.home"):
+        js.subscribe("nobody.home")
+    js.create_stream(name=f"{name}_MORE", subjects=[f"{name}_more"])
+    with pytest.raises(AmbiguousSubjectError) as caught:
+        js.subscribe(">")
+    assert {name, f"{name}_MORE"} <= set(caught.value.found)  # type: ignore[call-overload]
+
+
+def test_the_checks_hold_against_a_server(js: JetStream, other: JetStream, stream: Stream) -> None:
+    """What the server says of its consumers is what the checks go by."""
+    name = stream.cached_info.config.name
+    everywhere = everything(stream)
+    js.create_consumer(name, durable_name="pulled")
+    with pytest.raises(PushOnPullConsumerError):
+        js.subscribe(everywhere, durable="pulled")
+    plain = js.subscribe(everywhere, durable="plain")
+    with pytest.raises(DuplicateSubscriptionError):
+        other.subscribe(everywhere, durable="plain")
+    with pytest.raises(SubjectMismatchError):
+        other.subscribe(f"{name}.1", durable="plain")
+    plain.unsubscribe()
+    member = js.subscribe(everywhere, "workers")
+    with pytest.raises(QueueRequiredError):
+        other.subscribe(everywhere, durable="workers")
+    with pytest.raises(ConfigMismatchError) as caught:
+        other.subscribe(everywhere, "workers", config=ConsumerConfig(max_ack_pending=5))
+    assert (caught.value.option, caught.value.asked, caught.value.found) == (
+        "max_ack_pending",
+        5,
+        1000,
+    )
+    member.unsubscribe()
+    beating = {"durable_name": "beating", "deliver_subject": "x", "deliver_group": "g"}
+    add_consumer(js._api, name, ConsumerConfig(**beating, idle_heartbeat=1), CREATE)
+    with pytest.raises(QueueHeartbeatError):
+        js.subscribe(everywhere, "g", durable="beating")
+    with pytest.raises(InvalidOptionError, match="no_such"):
+        js.subscribe(everywhere, no_such=1)  # type: ignore[call-arg]
+    with pytest.raises(InvalidOptionError, match="cb"):
+        js.subscribe(everywhere, cb="print")  # type: ignore[arg-type]
+    with pytest.raises(InvalidOptionError, match="heartbeat_intervals"):
+        js.subscribe(everywhere, heartbeat_intervals=0)
+    assert sorted(stream.consumer_names()) == ["beating", "pulled"]
+
+
+def test_a_race_for_a_durable_has_one_winner(
+    js: JetStream, other: JetStream, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two that find nothing and make the same durable: one gets it, one is told."""
+    monkeypatch.setattr(
+        "jetstream_sync.jetstream.subscribe.find_consumer", lambda *_: None
+    )  # both looked before either made it
+    winner = js.subscribe(everything(stream), durable="dur")
+    with pytest.raises(DuplicateSubscriptionError):
+        other.subscribe(everything(stream), durable="dur")
+    assert numbers(winner, 10) == list(range(10))
+    winner.unsubscribe()
+
+
+def test_a_race_for_a_queue_has_two_members(
+    js: JetStream, other: JetStream, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two that find nothing and make the consumer of a queue share it in the end."""
+    monkeypatch.setattr("jetstream_sync.jetstream.subscribe.find_consumer", lambda *_: None)
+    one = js.subscribe(everything(stream), "workers")
+    two = other.subscribe(everything(stream), "workers")
+    assert one.subject == two.subject
+    assert stream.consumer_names() == ["workers"]
+    two.unsubscribe()
+    assert stream.consumer_names() == ["workers"]  # it did not make it
+    one.unsubscribe()
+    assert stream.consumer_names() == []
+
+
+def test_the_subscription_is_there_before_the_consumer(
+    js: JetStream, stream: Stream, nats_server: NatsServer
+) -> None:
+    """The server counts the consumer as bound from its first moment."""
+    sub = js.subscribe(everything(stream))
+    assert sub.consumer_info().push_bound
+    with RawClient(nats_server.port) as raw:
+        name = stream.cached_info.config.name
+        info = raw.api(f"CONSUMER.INFO.{name}.{sub.consumer_name}")
+    assert info["config"]["deliver_subject"] == sub.subject
+    sub.unsubscribe()
+
+
+# --- queues -------------------------------------------------------------------------------------
+
+
+def test_members_of_a_queue_share_its_messages(
+    js: JetStream, other: JetStream, stream: Stream
+) -> None:
+    """Each message goes to one member, and members come and go without a loss."""
+    name = stream.cached_info.config.name
+    stream.purge()
+    got: list[int] = []
+    by: dict[str, int] = {"one": 0, "two": 0, "three": 0}
+
+    def work(who: str, msg: JetStreamMsg) -> None:
+        by[who] += 1
+        got.append(int(msg.data))
+
+    one = js.subscribe(f"{name}.*", "workers", cb=lambda msg: work("one", msg))
+    two = other.subscribe(f"{name}.*", "workers", cb=lambda msg: work("two", msg))
+    for number in range(100):
+        js.publish(f"{name}.x", b"%d" % number)
+    wait_until(lambda: len(got) == 100)
+    assert by["one"]
+    assert by["two"]
+    one.drain()  # the one that made the consumer: it is left, for there is another member
+    assert stream.consumer_names() == ["workers"]
+    three = js.subscribe(f"{name}.*", "workers", cb=lambda msg: work("three", msg))
+    for number in range(100, 200):
+        js.publish(f"{name}.x", b"%d" % number)
+    wait_until(lambda: len(got) == 200)
+    assert sorted(got) == list(range(200))
+    assert by["three"]
+    two.unsubscribe()
+    three.unsubscribe()
+    assert stream.consumer_names() == ["workers"]  # neither made it
+
+
+def test_the_last_member_deletes_what_it_made(
+    js: JetStream, other: JetStream, stream: Stream
+) -> None:
+    """When the others are gone, the member that made the consumer deletes it."""
+    one = js.subscribe(everything(stream), "workers")
+    two = other.subscribe(everything(stream), "workers")
+    two.unsubscribe()
+    one.unsubscribe()
+    assert stream.consumer_names() == []
+
+
+# --- the end ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durable", [None, "dur"])
+@pytest.mark.parametrize("end", ["unsubscribe", "drain", "with"])
+def test_the_end_of_a_subscription_deletes_what_it_made(
+    js: JetStream, stream: Stream, durable: str | None, end: str
+) -> None:
+    """An ephemeral and a durable consumer that was made goes; one that was there stays."""
+    for kept in (False, True):
+        sub = js.subscribe(everything(stream), durable=durable, delete_consumer=not kept)
+        numbers(sub, 10)
+        if end == "with":
+            with sub:
+                pass
+        else:
+            getattr(sub, end)()
+        if end == "drain":
+            with pytest.raises(BadSubscriptionError):
+                sub.next_msg(0)  # read to the end
+        assert bool(stream.consumer_names()) is kept
+
+
+def test_draining_leaves_time_to_acknowledge(js: JetStream, stream: Stream) -> None:
+    """A drained subscription is read to its end before the consumer is deleted."""
+    sub = js.subscribe(everything(stream))
+    wait_until(lambda: sub.pending_msgs == 10)
+    sub.drain()
+    assert len(stream.consumer_names()) == 1
+    for number, msg in enumerate(sub):
+        msg.ack_sync()
+        assert int(msg.data) == number
+    assert stream.consumer_names() == []
+
+
+def test_draining_a_callback_waits_for_it(js: JetStream, stream: Stream) -> None:
+    """drain() returns when the callback had the last message and the consumer is deleted."""
+    got: list[int] = []
+    go_on = threading.Event()
+
+    def work(msg: JetStreamMsg) -> None:
+        go_on.wait(5)
+        got.append(int(msg.data))
+
+    sub = js.subscribe(everything(stream), cb=work)
+    wait_until(lambda: sub.pending_msgs == 9)
+    with ThreadPoolExecutor(1) as pool:
+        draining = pool.submit(sub.drain)
+        go_on.set()
+        draining.result(10)
+    assert got == list(range(10))
+    assert stream.consumer_names() == []
+    with pytest.raises(SubscriptionError):
+        sub.next_msg(0)
+
+
+@pytest.mark.parametrize("end", ["unsubscribe", "drain"])
+def test_a_callback_may_end_its_own_subscription(js: JetStream, stream: Stream, end: str) -> None:
+    """The callback that unsubscribes or drains does not wait for itself."""
+    got: list[int] = []
+
+    def work(msg: JetStreamMsg) -> None:
+        got.append(int(msg.data))
+        if len(got) == 3:
+            getattr(sub, end)()
+
+    bound = threading.Event()
+    sub = js.subscribe(everything(stream), cb=lambda msg: bound.wait(5) and work(msg))
+    bound.set()
+    wait_until(lambda: stream.consumer_names() == [])
+    assert sub.finished(Deadline(5))
+    assert got[:3] == [0, 1, 2]
+    assert len(got) == 3 or end == "drain"
+
+
+def test_draining_the_connection(nats_server: NatsServer, stream: Stream) -> None:
+    """Ephemeral consumers go with the connection, durable ones outlive it."""
+    got: list[int] = []
+    with jetstream_sync.connect(nats_server.url) as nc:
+        mine = nc.jetstream()
+        mine.subscribe(everything(stream), cb=lambda msg: got.append(int(msg.data)))
+        mine.subscribe(everything(stream))
+        mine.subscribe(everything(stream), durable="dur")
+        mine.subscribe(everything(stream), ordered_consumer=True)
+        assert len(stream.consumer_names()) == 4
+        nc.drain()
+    assert stream.consumer_names() == ["dur"]
+    assert got == list(range(len(got)))
+
+
+def test_closing_the_connection(nats_server: NatsServer, stream: Stream) -> None:
+    """A closed connection deletes nothing: the server drops ephemeral consumers by itself."""
+    with jetstream_sync.connect(nats_server.url) as nc:
+        sub = nc.jetstream().subscribe(everything(stream), inactive_threshold=0.1, idle_heartbeat=5)
+        wait_until(lambda: sub.pending_msgs == 10)
+        nc.close()
+    assert numbers(sub, 10, ack=False) == list(range(10))
+    with pytest.raises(ConnectionClosedError):
+        sub.next_msg(0)
+    with pytest.raises(ConnectionClosedError):
+        sub.unsubscribe()
+    wait_until(lambda: stream.consumer_names() == [])
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_limit_counts_from_the_start(js: JetStream, stream: Stream, ordered: bool) -> None:
+    """unsubscribe(limit) ends it after so many messages, statuses not counted, and deletes then."""
+    sub = js.subscribe(
+        everything(stream), ordered_consumer=ordered, idle_heartbeat=0.1, flow_control=True
+    )
+    wait_until(lambda: sub.pending_msgs == 10)
+    sub.unsubscribe(12)
+    for number in (10, 11, 12):
+        js.publish(f"{stream.cached_info.config.name}.x", b"%d" % number)
+    assert [int(msg.data) for msg in sub] == list(range(12))
+    assert sub.delivered == 12
+    assert stream.consumer_names() == []
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_limit_that_is_reached_drops_the_surplus(
+    js: JetStream, stream: Stream, ordered: bool
+) -> None:
+    """What has come above the limit and waits unread is dropped."""
+    sub = js.subscribe(everything(stream), ordered_consumer=ordered)
+    wait_until(lambda: sub.pending_msgs == 10)
+    assert int(sub.next_msg(5).data) == 0
+    sub.unsubscribe(4)
+    assert [int(msg.data) for msg in sub] == [1, 2, 3]
+    with pytest.raises(BadSubscriptionError):
+        sub.unsubscribe(4)
+    with pytest.raises(BadSubscriptionError):
+        sub.unsubscribe()
+    assert stream.consumer_names() == []
+
+
+def test_a_limit_below_0_is_refused(js: JetStream, stream: Stream) -> None:
+    """Nothing happens then."""
+    with js.subscribe(everything(stream)) as sub:
+        with pytest.raises(InvalidOptionError):
+            sub.unsubscribe(-1)
+        assert sub.is_valid
+
+
+def test_what_is_missing_at_the_end_is_no_error(js: JetStream, stream: Stream) -> None:
+    """Unsubscribing from a consumer that somebody deleted is fine."""
+    sub = js.subscribe(everything(stream), durable="dur")
+    stream.delete_consumer("dur")
+    sub.unsubscribe()
+    errors: list[Error] = []
+    sub = js.subscribe(everything(stream), durable="dur")
+    js.delete_stream(stream.cached_info.config.name)
+    sub.drain()
+    for _ in sub:
+        pass
+    assert errors == []
+
+
+def test_the_callback_s_errors_are_reported(nats_server: NatsServer, stream: Stream) -> None:
+    """What the callback raises goes to error_cb, and the message is delivered again."""
+    errors: list[Any] = []
+    got: list[int] = []
+
+    def work(msg: JetStreamMsg) -> None:
+        got.append(msg.metadata.num_delivered)
+        if len(got) == 1:
+            raise ValueError("not this time")
+
+    with jetstream_sync.connect(nats_server.url, error_cb=errors.append) as nc:
+        js = nc.jetstream()
+        sub = js.subscribe(f"{stream.cached_info.config.name}.1", cb=work)
+        wait_until(lambda: len(got) == 6)
+        wait_until(lambda: sub.consumer_info().ack_floor.stream_seq == 10)
+        sub.unsubscribe()
+    assert sorted(got) == [1, 1, 1, 1, 1, 2]
+    assert [str(error) for error in errors] == ["not this time"]
+
+
+def test_in_a_context_with_a_prefix(nc: Connection, stream: Stream) -> None:
+    """The API prefix of the context is honoured for all requests of the workflow."""
+    js = nc.jetstream(prefix="$JS.API")
+    with js.subscribe(everything(stream)) as sub:
+        assert numbers(sub, 10) == list(range(10))
+    assert stream.consumer_names() == []

@@ -1,0 +1,664 @@
+"""The subscribe workflow on the wire: the exact requests, in their order, for the document's examples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from fix_threads import wait_until
+from played_jetstream import PlayedJetStream, consumer_info
+
+import jetstream_sync
+from jetstream_sync import (
+    AmbiguousSubjectError,
+    Connection,
+    ConsumerConfig,
+    ConsumerNotFoundError,
+    ConsumerSequenceMismatchError,
+    DuplicateSubscriptionError,
+    Error,
+    NotJSMessageError,
+    PullError,
+    PushSubscription,
+    StreamNotFoundError,
+    TimeoutError,
+)
+
+MISSING = {"error": {"code": 404, "err_code": 10014, "description": "consumer not found"}}
+TAKEN = {"error": {"code": 400, "err_code": 10148, "description": "consumer already exists"}}
+DELETED = {"type": "io.nats.jetstream.api.v1.consumer_delete_response", "success": True}
+
+
+class Streams:
+    """A JetStream with one stream, S, and the consumers of a dict."""
+
+    def __init__(self, **consumers: dict[str, Any]) -> None:
+        self.consumers = consumers
+        self.names = ["S"]
+        self.appears: dict[str, Any] | None = None
+        """A consumer's info that is there once somebody tries to make it."""
+
+    def __call__(self, route: str, body: Any) -> dict[str, Any] | None:
+        if route == "STREAM.NAMES":
+            return {"streams": self.names, "total": len(self.names), "offset": 0, "limit": 1024}
+        what, _, name = route.partition(".S.")
+        name = name.partition(".")[0]
+        if what == "CONSUMER.INFO":
+            return self.consumers.get(name, MISSING)
+        if what == "CONSUMER.CREATE":
+            if self.appears is not None:
+                self.consumers[name] = self.appears
+                return TAKEN
+            made = consumer_info(name, {"name": name, **body["config"]}, push_bound=True)
+            self.consumers[name] = made
+            return made
+        if what == "CONSUMER.DELETE":
+            return DELETED if self.consumers.pop(name, None) else MISSING
+        return None
+
+
+@contextmanager
+def played(
+    streams: Callable[[str, Any], dict[str, Any] | None], errors: list[Error] | None = None
+) -> Iterator[tuple[PlayedJetStream, Connection]]:
+    """A played server and a connection to it."""
+    heard: Any = [] if errors is None else errors
+    with (
+        PlayedJetStream(streams) as server,
+        jetstream_sync.connect(server.url, error_cb=heard.append, drain_timeout=5) as nc,
+    ):
+        yield server, nc
+
+
+def story(server: PlayedJetStream) -> list[str]:
+    """What a client said, in short: inboxes as ``_``, without the inbox for answers."""
+    lines = []
+    for verb, subject, rest, _ in server.said:
+        if subject.endswith(".*"):
+            continue
+        inbox = subject.startswith("_INBOX.")
+        group = f" {rest}" if verb == "SUB" and rest else ""
+        lines.append(f"{verb} {'_' if inbox else subject.removeprefix('$JS.API.')}{group}")
+    return lines
+
+
+def body(server: PlayedJetStream, route: str) -> Any:
+    """The decoded body of the one request to a route."""
+    (said,) = (each for each in server.said if each.subject.startswith(f"$JS.API.{route}"))
+    return json.loads(said.body) if said.body else None
+
+
+def config(**fields: Any) -> dict[str, Any]:
+    return {
+        "ack_policy": "explicit",
+        "deliver_policy": "all",
+        "replay_policy": "instant",
+        **fields,
+    }
+
+
+# --- creation -----------------------------------------------------------------------------------
+
+
+def test_an_ephemeral_consumer() -> None:
+    """Without a durable: the stream is looked up, then comes the subscription, then the consumer."""
+    with played(Streams()) as (server, nc):
+        sub = nc.jetstream().subscribe("foo")
+        name = sub.consumer_name
+        assert story(server) == [
+            "PUB STREAM.NAMES",
+            "SUB _",
+            f"PUB CONSUMER.CREATE.S.{name}.foo",
+        ]
+        assert body(server, "STREAM.NAMES") == {"subject": "foo"}
+        assert body(server, "CONSUMER.CREATE") == {
+            "stream_name": "S",
+            "action": "create",
+            "config": config(name=name, deliver_subject=sub.subject, filter_subject="foo"),
+        }
+        assert sub.subject.startswith("_INBOX.")
+
+
+def test_a_durable_consumer_that_does_not_exist() -> None:
+    """A durable is looked up before it is made."""
+    with played(Streams()) as (server, nc):
+        sub = nc.jetstream().subscribe("foo", durable="dur", stream="S")
+        assert story(server) == [
+            "PUB CONSUMER.INFO.S.dur",
+            "SUB _",
+            "PUB CONSUMER.CREATE.S.dur.foo",
+        ]
+        assert body(server, "CONSUMER.CREATE")["config"] == config(
+            durable_name="dur", deliver_subject=sub.subject, filter_subject="foo"
+        )
+
+
+def test_a_durable_consumer_that_exists() -> None:
+    """A consumer that is there is bound to, where it delivers to."""
+    there = consumer_info("dur", {"durable_name": "dur", "deliver_subject": "to.here"})
+    with played(Streams(dur=there)) as (server, nc):
+        sub = nc.jetstream().subscribe("foo", durable="dur")
+        nc.flush()
+        assert story(server) == ["PUB STREAM.NAMES", "PUB CONSUMER.INFO.S.dur", "SUB to.here"]
+        assert sub.subject == "to.here"
+
+
+def test_the_queue_of_the_document() -> None:
+    """The second member of a queue without a durable finds the consumer of the first one."""
+    streams = Streams()
+    with played(streams) as (server, nc):
+        js = nc.jetstream()
+        one = js.subscribe("foo", "bar")
+        two = js.subscribe("foo", "bar")
+        nc.flush()
+        assert story(server) == [
+            "PUB STREAM.NAMES",
+            "PUB CONSUMER.INFO.S.bar",
+            "SUB _ bar",
+            "PUB CONSUMER.CREATE.S.bar.foo",
+            "PUB STREAM.NAMES",
+            "PUB CONSUMER.INFO.S.bar",
+            "SUB _ bar",
+        ]
+        assert body(server, "CONSUMER.CREATE")["config"] == config(
+            durable_name="bar",
+            deliver_subject=one.subject,
+            deliver_group="bar",
+            filter_subject="foo",
+        )
+        assert two.subject == one.subject
+
+
+def test_a_deliver_subject_is_the_user_s() -> None:
+    """Where the user says a deliver subject, the subscription is on that one."""
+    with played(Streams()) as (server, nc):
+        cfg = ConsumerConfig(deliver_subject="mine")
+        sub = nc.jetstream().subscribe("foo", stream="S", config=cfg)
+        assert story(server) == ["SUB mine", f"PUB CONSUMER.CREATE.S.{sub.consumer_name}.foo"]
+
+
+def test_a_stream_is_enough() -> None:
+    """With a stream and no subject, all of its messages are subscribed to."""
+    with played(Streams()) as (server, nc):
+        sub = nc.jetstream().subscribe(stream="S")
+        assert story(server) == ["SUB _", f"PUB CONSUMER.CREATE.S.{sub.consumer_name}"]
+
+
+@pytest.mark.parametrize(
+    ("names", "error"), [([], StreamNotFoundError), (["S", "T"], AmbiguousSubjectError)]
+)
+def test_there_has_to_be_one_stream(names: list[str], error: type[Error]) -> None:
+    """Where no stream, or more than one, takes the subject, the error names the subject."""
+    streams = Streams()
+    streams.names = names
+    with played(streams) as (server, nc):
+        with pytest.raises(error, match="foo") as caught:
+            nc.jetstream().subscribe("foo")
+        assert all(name in str(caught.value) for name in names)
+        assert story(server) == ["PUB STREAM.NAMES"]
+
+
+def test_binding_looks_the_consumer_up() -> None:
+    """A consumer that is named to be bound to has to be there."""
+    there = consumer_info("c", {"name": "c", "deliver_subject": "to.here"})
+    with played(Streams(c=there)) as (server, nc):
+        js = nc.jetstream()
+        js.subscribe_bind("S", "c")
+        nc.flush()
+        assert story(server) == ["PUB CONSUMER.INFO.S.c", "SUB to.here"]
+        with pytest.raises(ConsumerNotFoundError):
+            js.subscribe_bind("S", "nobody")
+
+
+def test_what_does_not_fit_leaves_nothing_behind() -> None:
+    """An error of a check comes before the subscription, one of the server ends it again."""
+    bound = consumer_info("dur", {"durable_name": "dur", "deliver_subject": "x"}, push_bound=True)
+    streams = Streams(dur=bound)
+    with played(streams) as (server, nc):
+        js = nc.jetstream()
+        with pytest.raises(DuplicateSubscriptionError):
+            js.subscribe("foo", durable="dur", stream="S")
+        assert story(server) == ["PUB CONSUMER.INFO.S.dur"]
+        streams.consumers.clear()
+        streams.appears = {"error": {"code": 500, "err_code": 1, "description": "no"}}
+        with pytest.raises(Error):
+            js.subscribe("foo", stream="S")
+        server.wait_for(lambda said: said.verb == "UNSUB")
+        assert len([line for line in story(server) if line in {"SUB _", "UNSUB _"}]) == 2
+
+
+# --- the race -----------------------------------------------------------------------------------
+
+
+def test_a_lost_race_of_a_queue() -> None:
+    """Not found, then there: a member of a queue moves over to the other's deliver subject."""
+    streams = Streams()
+    streams.appears = consumer_info(
+        "bar",
+        {"durable_name": "bar", "deliver_subject": "to.here", "deliver_group": "bar"},
+        push_bound=True,
+    )
+    with played(streams) as (server, nc):
+        sub = nc.jetstream().subscribe("foo", "bar", stream="S")
+        nc.flush()
+        assert story(server) == [
+            "PUB CONSUMER.INFO.S.bar",
+            "SUB _ bar",
+            "PUB CONSUMER.CREATE.S.bar.foo",
+            "PUB CONSUMER.INFO.S.bar",
+            "UNSUB _",
+            "SUB to.here bar",
+        ]
+        assert sub.subject == "to.here"
+        sub.unsubscribe()
+        nc.flush()
+        assert not any("DELETE" in line for line in story(server))
+
+
+def test_a_lost_race_without_a_queue() -> None:
+    """Not found, then there and bound: that is a duplicate subscription, and nothing is left."""
+    streams = Streams()
+    streams.appears = consumer_info(
+        "dur", {"durable_name": "dur", "deliver_subject": "to.here"}, push_bound=True
+    )
+    with played(streams) as (server, nc):
+        with pytest.raises(DuplicateSubscriptionError, match="dur"):
+            nc.jetstream().subscribe("foo", durable="dur", stream="S")
+        nc.flush()
+        assert story(server)[-1] == "UNSUB _"
+
+
+# --- the end ------------------------------------------------------------------------------------
+
+
+def deletions(server: PlayedJetStream) -> list[str]:
+    return [line for line in story(server) if "CONSUMER.DELETE" in line]
+
+
+def test_unsubscribing_deletes_what_was_made() -> None:
+    """First the subscription ends, then the consumer that was made for it is deleted."""
+    with played(Streams()) as (server, nc):
+        sub = nc.jetstream().subscribe("foo", durable="dur", stream="S")
+        sub.unsubscribe()
+        assert story(server)[-2:] == ["UNSUB _", "PUB CONSUMER.DELETE.S.dur"]
+
+
+def test_what_was_there_is_left() -> None:
+    """A consumer that was only bound to is left."""
+    there = consumer_info("dur", {"durable_name": "dur", "deliver_subject": "to.here"})
+    with played(Streams(dur=there)) as (server, nc):
+        nc.jetstream().subscribe("foo", durable="dur").unsubscribe()
+        nc.jetstream().subscribe_bind("S", "dur").drain()
+        nc.flush()
+        assert deletions(server) == []
+
+
+def test_a_consumer_is_kept_where_that_is_wanted() -> None:
+    """With ``delete_consumer=False`` nothing is deleted."""
+    with played(Streams()) as (server, nc):
+        js = nc.jetstream()
+        js.subscribe("foo", durable="dur", delete_consumer=False).unsubscribe()
+        js.subscribe("foo", delete_consumer=False).drain()
+        nc.flush()
+        assert deletions(server) == []
+
+
+def test_a_queue_s_consumer_is_left_to_the_others() -> None:
+    """The member that made the consumer asks whether others are bound to it before it deletes it."""
+    streams = Streams()
+    with played(streams) as (server, nc):
+        js = nc.jetstream()
+        sub = js.subscribe("foo", "bar")
+        sub.unsubscribe()  # still bound
+        assert deletions(server) == []
+        streams.consumers.clear()
+        sub = js.subscribe("foo", "bar")
+        streams.consumers["bar"]["push_bound"] = False
+        sub.unsubscribe()
+        assert deletions(server) == ["PUB CONSUMER.DELETE.S.bar"]
+
+
+def test_an_error_of_the_deletion() -> None:
+    """unsubscribe() raises it; that the consumer is gone already is none."""
+    refusal = {"error": {"code": 500, "err_code": 1, "description": "not now"}}
+    answers: list[dict[str, Any]] = [MISSING, refusal]
+    streams = Streams()
+
+    def answer(route: str, said: Any) -> dict[str, Any] | None:
+        return answers.pop(0) if route.startswith("CONSUMER.DELETE") else streams(route, said)
+
+    with played(answer) as (_, nc):
+        js = nc.jetstream()
+        js.subscribe("foo").unsubscribe()
+        sub = js.subscribe("foo")
+        with pytest.raises(Error, match="not now"):
+            sub.unsubscribe()
+        assert not sub.is_valid
+
+
+def test_an_error_of_a_late_deletion() -> None:
+    """After a drain nobody waits for it, so it is reported."""
+    refusal = {"error": {"code": 500, "err_code": 1, "description": "not now"}}
+    streams = Streams()
+    errors: list[Error] = []
+
+    def answer(route: str, said: Any) -> dict[str, Any] | None:
+        return refusal if route.startswith("CONSUMER.DELETE") else streams(route, said)
+
+    with played(answer, errors) as (_, nc):
+        nc.jetstream().subscribe("foo").drain()
+        wait_until(lambda: errors)
+    assert "not now" in str(errors[0])
+
+
+# --- statuses -----------------------------------------------------------------------------------
+
+BEAT = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: %d\r\nNats-Last-Stream: %d\r\n%s\r\n"
+FLOW = b"NATS/1.0 100 FlowControl Request\r\n\r\n"
+
+
+def ack(seq: int, form: int = 1) -> str:
+    """The reply subject of a delivery: version 1 or 2."""
+    head = "hub.ACCOUNT." if form == 2 else ""
+    tail = ".random" if form == 2 else ""
+    return f"$JS.ACK.{head}S.C.1.{100 + seq}.{seq}.1700000000000000000.0{tail}"
+
+
+class Wire:
+    """A subscription to a played consumer with heartbeats, and what may be said to it."""
+
+    def __init__(self, server: PlayedJetStream, sub: PushSubscription) -> None:
+        self._server = server
+        self.sub = sub
+
+    def message(self, seq: int, form: int = 1) -> bytes:
+        return self._server.message(self.sub.subject, b"%d" % seq, ack(seq, form))
+
+    def status(self, header: bytes, reply: str = "") -> bytes:
+        return self._server.message(self.sub.subject, b"", reply, header)
+
+    def beat(self, seq: int, stalled: bytes = b"") -> bytes:
+        extra = b"Nats-Consumer-Stalled: %s\r\n" % stalled if stalled else b""
+        return self.status(BEAT % (seq, 100 + seq, extra))
+
+    def say(self, *parts: bytes) -> None:
+        self._server.say(b"".join(parts))
+
+    def answers(self, subject: str) -> int:
+        return len(self._server.published(subject))
+
+
+@contextmanager
+def wired(errors: list[Error] | None = None, **options: Any) -> Iterator[tuple[Wire, Connection]]:
+    asked: dict[str, Any] = {"idle_heartbeat": 30, "flow_control": True, **options}
+    with played(Streams(), errors) as (server, nc):
+        sub = nc.jetstream().subscribe("foo", stream="S", **asked)
+        yield Wire(server, sub), nc
+        sub.unsubscribe()
+
+
+def test_flow_control_waits_for_the_message_before_it() -> None:
+    """It is answered when the user comes for what is behind it, within the same call."""
+    with wired() as (wire, nc):
+        wire.say(wire.message(1), wire.status(FLOW, "fc.1"), wire.message(2))
+        assert wire.sub.next_msg(5).data == b"1"
+        nc.flush()
+        assert wire.answers("fc.1") == 0
+        assert wire.sub.next_msg(5).data == b"2"
+        nc.flush()
+        assert wire.answers("fc.1") == 1
+
+
+def test_flow_control_is_answered_within_a_wait() -> None:
+    """A call that finds only a request answers it, and waits on as long as it may."""
+    with wired() as (wire, nc):
+        wire.say(wire.status(FLOW, "fc.1"))
+        wait_until(lambda: wire.sub.pending_msgs)
+        with pytest.raises(TimeoutError):
+            wire.sub.next_msg(0.05)
+        nc.flush()
+        assert wire.answers("fc.1") == 1
+
+
+def test_a_stalled_consumer_is_answered_once_for_each_subject() -> None:
+    """Heartbeats that repeat the request are answered once, whichever came first."""
+    with wired() as (wire, nc):
+        wire.say(
+            wire.message(1),
+            wire.status(FLOW, "fc.1"),
+            wire.beat(1, b"fc.1"),
+            wire.beat(1, b"fc.1"),
+            wire.beat(1, b"fc.2"),
+            wire.beat(1, b"fc.2"),
+            wire.message(2),
+        )
+        assert [wire.sub.next_msg(5).data for _ in range(2)] == [b"1", b"2"]
+        nc.flush()
+        assert (wire.answers("fc.1"), wire.answers("fc.2")) == (1, 1)
+
+
+def test_with_acks_by_flow_control_the_answer_says_how_far() -> None:
+    """The answer acknowledges all messages before the request (ADR-60)."""
+    cfg = ConsumerConfig(ack_policy="flow_control")
+    with wired(config=cfg) as (wire, nc):
+        wire.say(wire.message(1), wire.message(2), wire.status(FLOW, "fc.1"), wire.message(3))
+        messages = [wire.sub.next_msg(5) for _ in range(3)]
+        nc.flush()
+        (answer,) = wire._server.published("fc.1")
+        assert b"Nats-Last-Consumer: 2\r\nNats-Last-Stream: 102\r\n" in answer.body
+        messages[0].ack()  # does nothing
+        nc.flush()
+        assert wire.answers(ack(1)) == 0
+
+
+def test_quiet_statuses_are_never_seen() -> None:
+    """404 and 408 are neither surfaced nor counted, and heartbeats are not, either."""
+    with wired() as (wire, _):
+        wire.say(
+            wire.status(b"NATS/1.0 404 No Messages\r\n\r\n"),
+            wire.status(b"NATS/1.0 408 Request Timeout\r\n\r\n"),
+            wire.beat(0),
+            wire.message(1),
+        )
+        assert wire.sub.next_msg(5).data == b"1"
+        assert wire.sub.delivered == 1
+        assert wire.sub.pending_msgs == 0
+
+
+@pytest.mark.parametrize(
+    "line", ["409 Exceeded MaxAckPending", "503", "503 No Responders", "418 I am a teapot"]
+)
+@pytest.mark.parametrize("queue", [None, "workers"])
+def test_errors_are_raised_where_they_came(line: str, queue: str | None) -> None:
+    """409, 503 and what nobody knows is raised to who reads, and the subscription goes on."""
+    options = {"queue": queue, "idle_heartbeat": None, "flow_control": False} if queue else {}
+    with wired(**options) as (wire, _):
+        wire.say(wire.message(1), wire.status(f"NATS/1.0 {line}\r\n\r\n".encode()), wire.message(2))
+        assert wire.sub.next_msg(5).data == b"1"
+        with pytest.raises(PullError) as caught:
+            wire.sub.next_msg(5)
+        assert caught.value.code == int(line[:3])
+        assert wire.sub.next_msg(5).data == b"2"
+
+
+def test_errors_of_a_callback_subscription_are_reported() -> None:
+    """Where a callback gets the messages, statuses that are errors go to error_cb."""
+    errors: list[Error] = []
+    got: list[bytes] = []
+    with wired(errors, cb=lambda msg: got.append(msg.data)) as (wire, _):
+        wire.say(
+            wire.message(1), wire.status(b"NATS/1.0 409 Server Shutdown\r\n\r\n"), wire.message(2)
+        )
+        wait_until(lambda: len(got) == 2)
+        assert isinstance(errors[0], PullError)
+    assert got == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("form", [1, 2])
+@pytest.mark.parametrize("together", [True, False])
+def test_a_gap_between_messages_is_reported(form: int, together: bool) -> None:
+    """A jump of the consumer sequence is told of once, and the messages go on."""
+    errors: list[Error] = []
+    with wired(errors) as (wire, _):
+        parts = [wire.message(seq, form) for seq in (1, 2, 5, 6)]
+        if together:
+            wire.say(*parts)
+        else:
+            for part in parts:
+                wire.say(part)
+        assert [wire.sub.next_msg(5).data for _ in range(4)] == [b"1", b"2", b"5", b"6"]
+        wait_until(lambda: errors)
+        (error,) = errors
+    assert isinstance(error, ConsumerSequenceMismatchError)
+    assert error.args == (102, 2, 4)
+    assert "2 of" in str(error)
+
+
+def test_a_status_does_not_stand_in_for_a_message() -> None:
+    """A run in which a status makes up for a missing message is a gap all the same."""
+    errors: list[Error] = []
+    with wired(errors) as (wire, _):
+        wire.say(wire.message(1), wire.status(FLOW, "fc"), wire.message(3), wire.message(4))
+        assert [wire.sub.next_msg(5).data for _ in range(3)] == [b"1", b"3", b"4"]
+        wait_until(lambda: errors)
+    assert [error.args for error in errors] == [(101, 1, 2)]
+
+
+def test_a_gap_in_a_heartbeat_is_reported() -> None:
+    """A heartbeat that says that more was sent than came is told of once."""
+    errors: list[Error] = []
+    with wired(errors) as (wire, _):
+        wire.say(wire.message(1), wire.beat(1), wire.beat(4), wire.beat(4), wire.message(5))
+        assert [wire.sub.next_msg(5).data for _ in range(2)] == [b"1", b"5"]
+        wait_until(lambda: errors)
+    assert [error.args for error in errors] == [(101, 1, 4)]
+
+
+def test_the_first_messages_may_be_missing_too() -> None:
+    """Of a consumer that was made here, everything should come."""
+    errors: list[Error] = []
+    with wired(errors) as (wire, _):
+        wire.say(wire.message(3))
+        assert wire.sub.next_msg(5).data == b"3"
+        wait_until(lambda: errors)
+    assert [error.args for error in errors] == [(0, 0, 2)]
+
+
+def test_queues_are_not_checked_for_gaps() -> None:
+    """A member of a queue sees gaps all the time."""
+    errors: list[Error] = []
+    with wired(errors, queue="q", idle_heartbeat=None, flow_control=False) as (wire, nc):
+        wire.say(wire.message(1), wire.message(7), wire.beat(20, b"fc"), wire.message(9))
+        assert [wire.sub.next_msg(5).data for _ in range(3)] == [b"1", b"7", b"9"]
+        nc.flush()
+        assert wire.answers("fc") == 0
+    assert errors == []
+
+
+@pytest.mark.parametrize("reply", ["", "some.where", "$JS.ACK.a.b.c.d.e.f.g.h"])
+def test_what_comes_from_no_stream_can_not_be_acknowledged(reply: str) -> None:
+    """What somebody published to the deliver subject is handed out; using it as more is an error."""
+    errors: list[Error] = []
+    with wired(errors) as (wire, _):
+        foreign = wire._server.message(wire.sub.subject, b"hello", reply)
+        wire.say(wire.message(1), foreign, wire.message(2))
+        assert wire.sub.next_msg(5).data == b"1"
+        msg = wire.sub.next_msg(5)
+        assert msg.data == b"hello"
+        with pytest.raises(NotJSMessageError):
+            _ = msg.metadata
+        assert wire.sub.next_msg(5).data == b"2"
+    assert errors == []
+
+
+def test_messages_without_a_payload_are_messages() -> None:
+    """With headers or without, as a headers-only consumer sends them."""
+    with wired() as (wire, _):
+        bare = wire._server.message(wire.sub.subject, b"", ack(1))
+        headed = wire._server.message(
+            wire.sub.subject, b"", ack(2), b"NATS/1.0\r\nNats-Msg-Size: 9\r\n\r\n"
+        )
+        wire.say(bare, headed, wire.message(3))
+        assert wire.sub.next_msg(5).data == b""
+        headers = wire.sub.next_msg(5).headers
+        assert headers is not None
+        assert headers["Nats-Msg-Size"] == "9"
+        assert wire.sub.next_msg(5).data == b"3"
+        assert wire.sub.delivered == 3
+
+
+# --- acks ---------------------------------------------------------------------------------------
+
+
+def acks(server: PlayedJetStream) -> list[tuple[str, bytes]]:
+    return [(said.subject, said.body) for said in server.said if said.subject.startswith("$JS.ACK")]
+
+
+def test_a_callback_acknowledges_when_it_returns() -> None:
+    """Ack when it returns, nak when it raises, nothing when it did it itself."""
+    errors: list[Error] = []
+
+    def work(msg: Any) -> None:
+        if msg.data == b"2":
+            raise ValueError("no")
+        if msg.data == b"3":
+            msg.term()
+        if msg.data == b"4":
+            msg.nak()
+            raise ValueError("no")
+
+    with wired(errors, cb=work) as (wire, _):
+        wire.say(*(wire.message(seq) for seq in range(1, 6)))
+        wait_until(lambda: len(acks(wire._server)) == 5)
+        assert acks(wire._server) == [
+            (ack(1), b"+ACK"),
+            (ack(2), b"-NAK"),
+            (ack(3), b"+TERM"),
+            (ack(4), b"-NAK"),
+            (ack(5), b"+ACK"),
+        ]
+    assert [str(error) for error in errors] == ["no", "no"]
+
+
+def test_manual_acks_are_left_to_the_callback() -> None:
+    """With ``manual_ack`` only the callback acknowledges."""
+    done: list[bytes] = []
+
+    def work(msg: Any) -> None:
+        if msg.data == b"2":
+            msg.ack()
+        done.append(msg.data)
+
+    with wired(cb=work, manual_ack=True) as (wire, nc):
+        wire.say(wire.message(1), wire.message(2), wire.message(3))
+        wait_until(lambda: len(done) == 3)
+        nc.flush()
+        assert acks(wire._server) == [(ack(2), b"+ACK")]
+
+
+def test_without_acks_nothing_is_sent() -> None:
+    """Where the ack policy is none, all acknowledging does nothing."""
+    with wired(config=ConsumerConfig(ack_policy="none")) as (wire, nc):
+        wire.say(wire.message(1))
+        msg = wire.sub.next_msg(5)
+        msg.in_progress()
+        msg.ack()
+        msg.nak()
+        msg.term()
+        msg.ack_sync()
+        nc.flush()
+        assert acks(wire._server) == []
+
+
+def test_reading_acknowledges_nothing_by_itself() -> None:
+    """Without a callback the user acknowledges, with the reply subject as it came."""
+    with wired() as (wire, nc):
+        wire.say(wire.message(1, form=2), wire.message(2, form=2))
+        messages = [wire.sub.next_msg(5) for _ in range(2)]
+        messages[1].ack()
+        nc.flush()
+        assert acks(wire._server) == [(ack(2, form=2), b"+ACK")]
+        assert messages[0].metadata.domain == "hub"
