@@ -1,0 +1,73 @@
+"""
+Tests under gevent: the same ones, in a process that was monkey-patched before pytest came.
+
+``python -m gevent.monkey --module pytest tests/...`` runs them; tox has it as ``py311-gevent``. What can
+not make sense there is left out by the table below, and named in the summary. ``tests/greenlets`` is for
+such a process only.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import sys
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+__all__ = ["UNDER_GEVENT"]
+
+_monkey = sys.modules.get("gevent.monkey")
+#: Whether the process was monkey-patched before pytest came.
+UNDER_GEVENT = _monkey is not None and _monkey.is_module_patched("threading")
+
+#: Tests that are left out: a pattern for the start of their names, and why.
+LEFT_OUT: dict[str, str] = {
+    r"thread/test_races\.py::test_(who_sees_that_it_is_closed_can_ask_why|closing_meets_reconnecting)": (
+        "it spins until another thread has done something, and greenlets do not take turns by themselves"
+    ),
+    r"server/test_publish_async\.py::test_a_hundred_thousand_messages_are_counted": (
+        "greenlets that compute for seconds share a window so unevenly that one may wait for too long"
+    ),
+}
+
+_left_out = pytest.StashKey[list[str]]()
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave ``tests/greenlets`` to processes that were patched."""
+    return True if collection_path.name == "greenlets" and not UNDER_GEVENT else None
+
+
+def _reason(item: pytest.Item) -> str | None:
+    name = item.nodeid.removeprefix("tests/")
+    return next((why for pattern, why in LEFT_OUT.items() if re.match(pattern, name)), None)
+
+
+if UNDER_GEVENT:
+    from greenlet import greenlet
+
+    _of_system_threads = sys._current_frames
+
+    def _frames() -> dict[int, FrameType]:
+        """Return where each thread is; threads are greenlets, and the interpreter knows only one."""
+        greenlets = [each for each in gc.get_objects() if isinstance(each, greenlet)]
+        frames = {id(each): each.gr_frame for each in greenlets if each.gr_frame is not None}
+        return {**frames, **_of_system_threads()}
+
+    # Tests look whether somebody waits in a function, and pytest-timeout shows where everybody is.
+    sys._current_frames = _frames
+
+    def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out what the table says."""
+        reasons = {item: _reason(item) for item in items}
+        config.stash[_left_out] = [f"{each.nodeid}: {why}" for each, why in reasons.items() if why]
+        config.hook.pytest_deselected(items=[item for item, why in reasons.items() if why])
+        items[:] = [item for item, why in reasons.items() if not why]
+
+    def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+        """Name what was left out."""
+        terminalreporter.section("not under gevent")
+        for line in terminalreporter.config.stash.get(_left_out, []):
+            terminalreporter.write_line(line)
