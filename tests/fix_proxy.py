@@ -71,7 +71,8 @@ class Puppet:
         # Not close() alone: the file made of the socket holds it open.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._input.close()
+        with contextlib.suppress(RuntimeError):  # another greenlet is reading, and sees the end
+            self._input.close()
         self._socket.close()
 
 
