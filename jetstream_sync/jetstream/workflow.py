@@ -21,7 +21,7 @@ from ..errors import (
     TimeoutError,
 )
 from ..net.clock import Deadline
-from ..subscribe_errors import AmbiguousSubjectError
+from ..subscribe_errors import AmbiguousSubjectError, DuplicateSubscriptionError
 from .consumers import CREATE, add_consumer, consumer_info
 from .requests import APIRequests
 
@@ -34,8 +34,8 @@ __all__ = [
     "release_consumer",
 ]
 
-#: The server sees in the background that a member of a group has left: looks at that, and seconds
-#: between two of them.
+#: The server sees in the background that somebody has left: looks at that, and seconds between
+#: two of them.
 _LOOKS: Final = 3
 _BETWEEN_LOOKS: Final = 0.05
 
@@ -90,13 +90,11 @@ def find_consumer(api: APIRequests, stream: str, wanted: Wanted) -> ConsumerInfo
     if wanted.consumer is None:
         return None
     try:
-        info = consumer_info(api, stream, wanted.consumer)
+        return _existing(api, stream, wanted.consumer, wanted)
     except ConsumerNotFoundError:
         if wanted.bound:
             raise
         return None
-    wanted.check_existing(info)
-    return info
 
 
 def create_or_find(
@@ -118,9 +116,21 @@ def create_or_find(
     except (ConsumerExistsError, ConsumerNameInUseError):
         if wanted.consumer is None:
             raise
-    info = consumer_info(api, stream, wanted.consumer)
-    wanted.check_existing(info)
-    return info, False
+    return _existing(api, stream, wanted.consumer, wanted), False
+
+
+def _existing(api: APIRequests, stream: str, name: str, wanted: Wanted) -> ConsumerInfo:
+    """Look a consumer up, and check that the subscription fits it."""
+    info = consumer_info(api, stream, name)
+    try:
+        wanted.check_existing(info)
+    except DuplicateSubscriptionError:
+        # It may be one that has just ended: the server sees that in the background.
+        if api.core.wait_closed(_BETWEEN_LOOKS):
+            raise
+        info = consumer_info(api, stream, name)
+        wanted.check_existing(info)
+    return info
 
 
 def attach_pull(api: APIRequests, wanted: Wanted) -> Attached:
