@@ -21,8 +21,10 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from ..api.publish import PubAck
@@ -98,7 +100,11 @@ class Publisher:
         # Messages that the server did not permit, and what it said; noted by the reader.
         self._denied: dict[bytes, PermissionsError] = {}
         self._start = threading.Lock()
-        self._reply_prefix = b""  # set once the inbox is subscribed to, under _start
+        self._inbox = core.new_inbox()
+        self._reply_prefix = self._inbox.encode() + b"."
+        # --- changed under _start ---
+        self._subscribed = False
+        self._unsubscribe: Callable[[], None] | None = None
         self._thread: threading.Thread | None = None
         self._asleep = False  # whether the thread waits for somebody to wake it
         self._room = threading.Condition()
@@ -139,8 +145,6 @@ class Publisher:
         timeout: float | timedelta | None,
     ) -> Future[PubAck]:
         """Publish and return a future of the ack; see `JetStream.publish_async`."""
-        if not self._reply_prefix:
-            self._subscribe()
         core = self._core
         token = b"%x" % next(self._tokens)
         compose = core.composer
@@ -155,6 +159,10 @@ class Publisher:
         future = PubAckFuture(subject, command, size, due, core.writer)
         self._pending[token] = future
         try:
+            # Looked at behind that: the reader, told that the inbox is not permitted, first notes that
+            # there is no subscription, and then fails what is pending.
+            if not self._subscribed:
+                self._subscribe()
             core.writer.publish_lazily(command, size)
         except BaseException:
             self._pending.pop(token, None)
@@ -210,12 +218,16 @@ class Publisher:
     def _subscribe(self) -> None:
         self._core.writer.must_not_be_forked()
         with self._start:
-            if self._reply_prefix:
+            if self._subscribed:
                 return
-            inbox = self._core.new_inbox()
-            self._core.add_interest(f"{inbox}.*", "", self)
-            self._thread = spawn(f"acks-{self._core.name}", self._settle_all)
-            self._reply_prefix = inbox.encode() + b"."
+            interest = self._core.add_interest(f"{self._inbox}.*", "", self)
+            if self._unsubscribe is not None:
+                # One that was not permitted. There is always one, so that the thread hears of the end.
+                self._unsubscribe()
+            self._unsubscribe = partial(self._core.remove_interest_quietly, interest)
+            if self._thread is None:
+                self._thread = spawn(f"acks-{self._core.name}", self._settle_all)
+            self._subscribed = True
 
     # --- the reader's side; see `Sink` ----------------------------------------------------------
 
@@ -229,16 +241,29 @@ class Publisher:
             self._acks.put((_LINK_DOWN,), 1)
 
     def denied(self, subject: bytes, error: PermissionsError) -> bool:
-        """Have the last message to the subject fail; say whether there is one."""
+        """Have the last message to the subject fail, all of them where it is their inbox; say if any."""
+        if error.operation == "subscribe":
+            self._inbox_denied(error)
+            return True
         # The server says so once for each. Where messages to the subject are on their way that it
         # took before, as when the permissions have just changed, they are the earlier ones.
         wanted = subject.decode("utf-8", "surrogateescape")
-        for token, future in reversed(list(self._pending.items())):
-            if future.subject == wanted and token not in self._denied:
+        # The tokens alone: a list of pairs may fail while others publish.
+        for token in reversed(list(self._pending)):
+            future = self._pending.get(token)
+            if future is not None and future.subject == wanted and token not in self._denied:
                 self._denied[token] = error
                 self._acks.put((_DENIED,), 1)
                 return True
         return False
+
+    def _inbox_denied(self, error: PermissionsError) -> None:
+        """Have everything fail; the next message subscribes again, it may be permitted by then."""
+        with self._start:  # not while the subscription is being made
+            self._subscribed = False
+        for token in list(self._pending):
+            self._denied[token] = error
+        self._acks.put((_DENIED,), 1)
 
     def ended(self, reason: BaseException) -> None:
         """Wake the thread, which fails what is left; in a forked child, where it is not, do its work."""

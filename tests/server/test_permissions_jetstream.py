@@ -136,7 +136,10 @@ def test_an_ordered_consumer_that_can_not_be_made(strict):
             stream.ordered_consumer().messages()
         with denied("$JS.API.CONSUMER.CREATE.S."):
             stream.ordered_consumer().fetch(1, timeout=LONG)
-        assert reported.qsize() == 2
+        for _ in range(2):
+            assert isinstance(reported.get(timeout=5), PermissionsError)
+        nc.flush()
+        assert reported.empty()
 
 
 def test_the_api(strict):
