@@ -1,0 +1,231 @@
+"""Calls and consumers while a server is stopped, or killed with -9, and started on the same store."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+from fix_threads import SCALE, wait_until
+from rawnats import RawClient
+
+import jetstream_sync
+from jetstream_sync import (
+    Connection,
+    ConnectionLostError,
+    JetStream,
+    JetStreamMsg,
+    NoStreamResponseError,
+    PullConsumer,
+    TimeoutError,
+)
+from jetstream_sync.server import NatsServer
+
+OPTIONS: dict[str, Any] = {"reconnect_time_wait": 0.02, "max_reconnect_attempts": -1}
+HEARTBEAT = 1.0
+
+every_end = pytest.mark.parametrize("end", ["stop", "kill"])
+
+
+@pytest.fixture
+def server() -> Iterator[NatsServer]:
+    """A server for this test alone, that writes what it acknowledges to the disk first."""
+    with NatsServer(config="jetstream { sync_interval: always }\n") as starting:
+        yield starting
+
+
+@pytest.fixture
+def alone(server: NatsServer) -> Iterator[Connection]:
+    with jetstream_sync.connect(server.url, **OPTIONS) as nc:
+        yield nc
+
+
+@pytest.fixture
+def js(alone: Connection) -> JetStream:
+    """JetStream with a stream that survives a restart."""
+    js = alone.jetstream()
+    js.create_stream(name="S", subjects=["s"])
+    return js
+
+
+@pytest.fixture
+def durable(js: JetStream) -> PullConsumer:
+    return js.create_consumer("S", durable_name="C", ack_wait=60)
+
+
+def info_of(consumer: PullConsumer) -> tuple[int, int, int]:
+    info = consumer.info()
+    return info.num_waiting, info.num_ack_pending, info.num_pending
+
+
+def restart(server: NatsServer, nc: Connection, end: str) -> None:
+    """End the server, start it again, and return when the connection is back."""
+    before = nc.stats["reconnects"]
+    (server.stop if end == "stop" else server.kill)()
+    server.start()
+    wait_until(lambda: nc.is_connected and nc.stats["reconnects"] > before, 10)
+
+
+@every_end
+def test_messages_and_consume_resume_within_two_heartbeats(
+    server: NatsServer, alone: Connection, js: JetStream, durable: PullConsumer, end: str
+) -> None:
+    """Both get what is published after a restart within two heartbeats, with requests once each."""
+    other = js.create_consumer("S", durable_name="D", ack_wait=60)
+    called: SimpleQueue[bytes] = SimpleQueue()
+
+    def callback(msg: JetStreamMsg) -> None:
+        msg.ack()
+        called.put(msg.data)
+
+    handle = other.consume(callback, heartbeat=HEARTBEAT, expires=4)
+    with durable.messages(heartbeat=HEARTBEAT, expires=4) as messages:
+        js.publish("s", b"before")
+        messages.next(5 * SCALE).ack_sync(5 * SCALE)
+        assert called.get(timeout=5 * SCALE) == b"before"
+        wait_until(lambda: other.info().num_ack_pending == 0)
+        with ThreadPoolExecutor(1) as pool:
+            taken = pool.submit(messages.next, 20 * SCALE)
+            restart(server, alone, end)
+            back = time.monotonic()
+            js.publish("s", b"after")
+            # What a server that is killed knew of acknowledgements may be old: it sends again.
+            again = taken.result(5 * SCALE).data
+            assert again in {b"before", b"after"}
+            if again == b"before":
+                assert messages.next(5 * SCALE).data == b"after"
+            while called.get(timeout=5 * SCALE) != b"after":
+                pass
+        assert time.monotonic() - back < 2 * HEARTBEAT * SCALE
+        assert durable.info().num_waiting <= 1
+    handle.stop()
+    handle.wait_closed(5 * SCALE)
+    assert handle.error is None
+    wait_until(lambda: durable.info().num_waiting == 0 and other.info().num_waiting == 0)
+
+
+@every_end
+@pytest.mark.parametrize("way", ["messages", "fetch"])
+def test_an_ordered_consumer_goes_on_with_another_one(
+    server: NatsServer, alone: Connection, js: JetStream, way: str, end: str
+) -> None:
+    """Its consumer is in memory and gone with the server; no message is missing, or comes twice."""
+    for number in range(200):
+        js.publish_async("s", b"%d" % number)
+    js.publish_async_completed(10 * SCALE)
+    consumer = js.ordered_consumer("S")
+    messages = consumer.messages(max_messages=30, heartbeat=0.5) if way == "messages" else None
+
+    def take(count: int) -> list[int]:
+        if messages is not None:
+            return [int(messages.next(10 * SCALE).data) for _ in range(count)]
+        return [int(consumer.next(10 * SCALE).data) for _ in range(count)]
+
+    got = take(50)
+    restart(server, alone, end)
+    got += take(50)
+    restart(server, alone, end)
+    for number in range(200, 210):
+        js.publish("s", b"%d" % number)
+    assert got + take(110) == list(range(210))
+    if messages is not None:
+        messages.stop()
+        wait_until(lambda: js.consumer_names("S") == [])
+
+
+@every_end
+def test_what_is_published_with_an_id_is_stored_once(
+    server: NatsServer, alone: Connection, js: JetStream, end: str
+) -> None:
+    """Repeated with its id until it is acknowledged, each message is stored once, in any restart."""
+    stop = threading.Event()
+    acknowledged: dict[str, int] = {}
+
+    def publish() -> None:
+        number = 0
+        while not stop.is_set():
+            msg_id = f"{number}"
+            while msg_id not in acknowledged:
+                try:
+                    ack = js.publish("s", msg_id.encode(), msg_id=msg_id, timeout=0.5)
+                except (TimeoutError, NoStreamResponseError):
+                    continue
+                acknowledged[msg_id] = ack.seq
+            number += 1
+
+    with ThreadPoolExecutor(1) as pool:
+        publishing = pool.submit(publish)
+        try:
+            for _ in range(3):
+                known = len(acknowledged)
+                wait_until(lambda known=known: len(acknowledged) > known + 20)
+                restart(server, alone, end)
+        finally:
+            stop.set()
+        publishing.result(10 * SCALE)
+    with RawClient(server.port) as raw:
+        state = raw.api("STREAM.INFO.S")["state"]
+        assert state["messages"] == state["last_seq"] == len(acknowledged)
+    assert Counter(acknowledged.values()).most_common(1)[0][1] == 1
+
+
+@every_end
+def test_every_future_settles(
+    server: NatsServer, alone: Connection, js: JetStream, end: str
+) -> None:
+    """Futures that wait when the server goes fail at once; those made meanwhile are kept for it."""
+    js.publish("s", b"first")
+    server.pause()
+    waiting = [js.publish_async("s", b"%d" % each, timeout=30) for each in range(50)]
+    alone.jetstream()  # the messages are on their way; nobody answers
+    began = time.monotonic()
+    (server.stop if end == "stop" else server.kill)()
+    errors = [future.exception(5 * SCALE) for future in waiting]
+    assert time.monotonic() - began < 7 * SCALE
+    # A server that is stopped goes on first, and may have acknowledged some.
+    assert {type(error) for error in errors} <= {ConnectionLostError, type(None)}
+    wait_until(lambda: not alone.is_connected)
+    kept = [js.publish_async("s", b"%d" % each, timeout=30) for each in range(50, 60)]
+    server.start()
+    assert [future.result(10 * SCALE).stream for future in kept] == ["S"] * 10
+    assert js.publish_async_pending == 0
+
+
+def test_fetches_among_crashes_miss_nothing(
+    server: NatsServer, alone: Connection, js: JetStream
+) -> None:
+    """Fetches see every message; those whose acknowledgement a crash undid come again."""
+    durable = js.create_consumer("S", durable_name="C", ack_wait=1)
+    for number in range(60):
+        js.publish("s", b"%d" % number)
+    got: Counter[int] = Counter()
+    for _ in range(3):
+        restart(server, alone, "kill")
+        for msg in durable.fetch(10, timeout=10 * SCALE):
+            got[int(msg.data)] += 1
+            msg.ack_sync(5 * SCALE)
+    while info_of(durable) != (0, 0, 0):
+        for msg in durable.fetch(10, timeout=0.5):
+            got[int(msg.data)] += 1
+            msg.ack()
+    assert set(got) == set(range(60))
+    assert set(got.values()) <= {1, 2, 3, 4}
+
+
+def test_a_stopped_server_is_a_pause(
+    server: NatsServer, js: JetStream, durable: PullConsumer
+) -> None:
+    """A server that stands still for a while is waited for: nothing is lost, and nothing ends."""
+    with durable.messages(heartbeat=HEARTBEAT, expires=4) as messages:
+        server.pause()
+        future = js.publish_async("s", b"0", timeout=20 * SCALE)
+        with pytest.raises(TimeoutError):
+            messages.next(0.5)
+        server.resume()
+        assert future.result(5 * SCALE).seq == 1
+        assert messages.next(5 * SCALE).data == b"0"
