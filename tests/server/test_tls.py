@@ -33,7 +33,7 @@ from jetstream_sync.server import NatsServer
 
 BIG = bytes(range(256)) * 3000
 #: Far below the time that connecting may take: nobody waits for something that does not come.
-QUICKLY = 1.0
+QUICKLY = 2.0
 
 
 @contextmanager

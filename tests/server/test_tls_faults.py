@@ -1,0 +1,237 @@
+"""TLS and WebSocket when things go wrong: bad lines, full sockets, restarts, forks and Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fix_faults import FaultProxy, Toward
+from fix_threads import SCALE, wait_until
+from fix_tls import Certificates
+
+import jetstream_sync
+from jetstream_sync import Connection, ForkedConnectionError, OutboundBufferLimitError
+from jetstream_sync.server import NatsServer
+
+LATER = 10 * SCALE
+BIG = b"x" * 100_000
+
+
+@dataclass
+class Transport:
+    """One way to reach a server, and the server."""
+
+    scheme: str
+    server: NatsServer
+    port: int
+    certificates: Certificates
+
+    def connect(self, port: int | None = None, **options: Any) -> Connection:
+        options = {
+            "tls": None if self.scheme == "ws" else self.certificates.trusted(),
+            "connect_timeout": 5 * SCALE,
+            "reconnect_time_wait": 0.02,
+            **options,
+        }
+        return jetstream_sync.connect(f"{self.scheme}://127.0.0.1:{port or self.port}", **options)
+
+
+@pytest.fixture(params=["tls", "ws", "wss"])
+def transport(
+    request: pytest.FixtureRequest, certificates: Certificates, free_port: int
+) -> Iterator[Transport]:
+    """A server of which it is also known how to reach it in the clear."""
+    tls = certificates.server()
+    websocket = {
+        "tls": "",
+        "ws": f"websocket {{ host: 127.0.0.1, port: {free_port}, no_tls: true }}",
+        "wss": f"websocket {{ host: 127.0.0.1, port: {free_port}, {tls} }}",
+    }[request.param]
+    with NatsServer(config=f"{tls}\nallow_non_tls: true\n{websocket}", jetstream=False) as server:
+        port = free_port if websocket else server.port
+        yield Transport(request.param, server, port, certificates)
+
+
+@pytest.fixture
+def proxy(transport: Transport) -> Iterator[FaultProxy]:
+    with FaultProxy(transport.port) as between:
+        yield between
+
+
+def echoes(nc: Connection, data: bytes = b"x" * 5000) -> bool:
+    sub = nc.subscribe("faults.echo")
+    nc.publish("faults.echo", data)
+    answer = sub.next_msg(timeout=LATER).data
+    sub.unsubscribe()
+    return answer == data
+
+
+def test_a_trickle(transport: Transport, proxy: FaultProxy) -> None:
+    """Where bytes come and go one by one, everything is slow and nothing is lost."""
+    proxy.slow(piece=1)
+    with transport.connect(proxy.port) as nc:
+        assert echoes(nc)
+
+
+def test_a_restart(transport: Transport) -> None:
+    """After a restart of the server there is a new link, and subscriptions are there again."""
+    with transport.connect() as nc:
+        sub = nc.subscribe("faults.>")
+        nc.flush()
+        transport.server.restart()
+        wait_until(lambda: nc.stats["reconnects"] == 1 and nc.is_connected, LATER)
+        nc.publish("faults.after", b"again")
+        assert sub.next_msg(timeout=LATER).data == b"again"
+
+
+@pytest.mark.parametrize("reset", [True, False], ids=["reset", "end"])
+def test_a_cut_link(transport: Transport, proxy: FaultProxy, reset: bool) -> None:
+    """A link that is cut anywhere is replaced, also in the middle of a record or a frame."""
+    with transport.connect(proxy.port) as nc:
+        sub = nc.subscribe("faults.cut")
+        nc.flush()
+        for cut, count in enumerate((3, 700, 30_000), 1):
+            for toward in Toward:
+                before = nc.stats["reconnects"]
+                proxy.cut_after(count, toward, reset=reset)
+                while nc.stats["reconnects"] == before:
+                    with contextlib.suppress(OutboundBufferLimitError):
+                        nc.publish("faults.cut", BIG)
+                    drop(sub)
+            assert nc.stats["reconnects"] >= 2 * cut
+        wait_until(lambda: nc.is_connected, LATER)
+        nc.flush(timeout=LATER)
+        drop(sub)
+        assert echoes(nc)
+        assert nc.stats["errors_received"] == 0
+
+
+def drop(sub: Any) -> bool:
+    while sub.pending_msgs:
+        assert sub.next_msg(timeout=LATER).data == BIG
+    return True
+
+
+def test_a_full_socket_does_not_stop_the_reader(transport: Transport, proxy: FaultProxy) -> None:
+    """While a publisher waits because the server takes nothing, messages come in as ever."""
+    with (
+        transport.connect(proxy.port, allow_reconnect=False) as nc,
+        jetstream_sync.connect(transport.server.url) as other,
+    ):
+        coming = nc.subscribe("faults.in", pending_bytes_limit=0, pending_msgs_limit=0)
+        going = other.subscribe("faults.out", pending_bytes_limit=0, pending_msgs_limit=0)
+        nc.flush()
+        other.flush()
+        proxy.hold(Toward.SERVER)
+        published = []
+
+        def publish() -> None:
+            for number in range(300):
+                nc.publish("faults.out", b"%06d" % number + BIG)
+                published.append(number)
+
+        publisher = threading.Thread(target=publish, daemon=True)
+        publisher.start()
+        stuck = [-1]
+
+        def is_stuck() -> bool:
+            publisher.join(0.1)
+            stuck.append(len(published))
+            return stuck[-1] == stuck[-2] > 0
+
+        wait_until(is_stuck, LATER)
+        assert publisher.is_alive()
+        for number in range(200):
+            other.publish("faults.in", b"%06d" % number + BIG)
+        for number in range(200):
+            assert coming.next_msg(timeout=LATER).data[:6] == b"%06d" % number
+        assert publisher.is_alive()
+        assert len(published) < 300
+        proxy.heal()
+        publisher.join(LATER)
+        assert not publisher.is_alive()
+        nc.flush(timeout=LATER)
+        other.flush(timeout=LATER)
+        for number in range(300):
+            assert going.next_msg(timeout=LATER).data == b"%06d" % number + BIG
+
+
+def test_many_threads(transport: Transport) -> None:
+    """What several threads publish at once arrives whole, each one's in order."""
+    with transport.connect() as nc, transport.connect() as other:
+        sub = other.subscribe("faults.many", pending_bytes_limit=0, pending_msgs_limit=0)
+        other.flush()
+
+        def publish(name: int) -> None:
+            for number in range(300):
+                nc.publish("faults.many", b"%d %06d " % (name, number) * (1 + number % 40))
+                if number % 100 == 0:
+                    nc.flush(timeout=LATER)
+
+        threads = [threading.Thread(target=publish, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        nc.flush(timeout=LATER)
+        other.flush(timeout=LATER)
+        seen = [0] * 4
+        for _ in range(1200):
+            data = sub.next_msg(timeout=LATER).data
+            name, number = int(data[:1]), int(data[2:8])
+            assert data == data[:9] * (1 + number % 40)
+            assert number == seen[name]
+            seen[name] += 1
+
+
+def test_a_fork(transport: Transport) -> None:
+    """A child that closes its copy, or ends, does no harm: the parent's stream goes on."""
+    with transport.connect(allow_reconnect=False) as nc:
+        assert echoes(nc)
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                nc.publish("faults.fork", b"from the child")
+            except ForkedConnectionError:
+                nc.close()
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert echoes(nc)
+
+
+def test_a_storm_of_ctrl_c(transport: Transport, certificates: Certificates) -> None:
+    """However often the main thread is interrupted, nothing is lost, repeated or cut up."""
+    config = Path(__file__).with_name("ctrl_c_storm.py")
+    with NatsServer(
+        config=f"{certificates.server()}\nallow_non_tls: true"
+        if transport.scheme == "tls"
+        else websocket_config(transport)
+    ) as server:
+        port = server.port if transport.scheme == "tls" else transport.port
+        done = subprocess.run(
+            [sys.executable, str(config), f"{transport.scheme}://localhost:{port}", "7", "30"],
+            env={**os.environ, "SSL_CERT_FILE": str(certificates.path("ca"))},
+            capture_output=True,
+            text=True,
+            timeout=50 * SCALE,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def websocket_config(transport: Transport) -> str:
+    """Take the transport's place, with JetStream."""
+    transport.server.stop()
+    tls = "no_tls: true" if transport.scheme == "ws" else transport.certificates.server()
+    return f"websocket {{ host: 127.0.0.1, port: {transport.port}, {tls} }}"

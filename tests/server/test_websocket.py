@@ -1,0 +1,191 @@
+"""WebSocket against a real nats-server: where it listens, how it logs in, and what it refuses."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from fix_proxy import Listener, Puppet
+from fix_threads import SCALE
+from fix_tls import Certificates
+
+import jetstream_sync
+from jetstream_sync import (
+    AuthorizationError,
+    CertificateError,
+    Connection,
+    InvalidOptionError,
+    ProtocolError,
+    SecureConnectionError,
+    ServerRefusedError,
+)
+from jetstream_sync.address import ServerAddress
+from jetstream_sync.client.link import open_link
+from jetstream_sync.net.clock import Deadline
+from jetstream_sync.options import ConnectionOptions
+from jetstream_sync.server import NatsServer
+
+QUICKLY = 2.0
+BIG = bytes(range(256)) * 3000
+
+
+@contextmanager
+def refused(kind: type[Exception], text: str) -> Iterator[None]:
+    """Connecting in this block fails quickly, with exactly this kind of error."""
+    began = time.monotonic()
+    with pytest.raises(kind, match=text) as caught:
+        yield
+    assert type(caught.value) is kind
+    assert time.monotonic() - began < QUICKLY * SCALE
+
+
+def connect(url: str, **options: Any) -> Connection:
+    return jetstream_sync.connect(url, connect_timeout=5 * SCALE, **options)
+
+
+def echoes(nc: Connection) -> bool:
+    sub = nc.subscribe("websocket.echo")
+    for data in (b"small", BIG, b""):
+        nc.publish("websocket.echo", data)
+    return [sub.next_msg(timeout=5 * SCALE).data for _ in range(3)] == [b"small", BIG, b""]
+
+
+def listening(port: int, more: str = "no_tls: true") -> str:
+    return f"websocket {{ host: 127.0.0.1, port: {port}, {more} }}"
+
+
+@pytest.fixture
+def server(free_port: int) -> Iterator[NatsServer]:
+    """A server that takes WebSockets on the free port, in the clear."""
+    with NatsServer(config=listening(free_port)) as running:
+        yield running
+
+
+@pytest.mark.usefixtures("server")
+def test_everything_works_through_a_websocket(free_port: int) -> None:
+    """Messages of all sizes, requests, and JetStream."""
+    url = f"ws://127.0.0.1:{free_port}"
+    with connect(url) as nc:
+        assert nc.connected_url == url
+        assert echoes(nc)
+        js = nc.jetstream()
+        stream = js.create_stream(name="WS", subjects=["ws.*"], storage="memory")
+        futures = [js.publish_async("ws.a", b"%d" % number) for number in range(500)]
+        assert [future.result(5 * SCALE).seq for future in futures] == list(range(1, 501))
+        got = stream.create_consumer().fetch(500, timeout=5 * SCALE)
+        assert [msg.data for msg in got] == [b"%d" % number for number in range(500)]
+
+
+@pytest.mark.usefixtures("server")
+def test_any_path_is_taken(free_port: int) -> None:
+    """The server itself does not care; what stands before it may."""
+    with connect(f"ws://localhost:{free_port}/nats/here") as nc:
+        assert echoes(nc)
+
+
+def test_a_login_goes_with_connect(free_port: int) -> None:
+    """User and password are checked as on any other port."""
+    config = f"authorization {{ user: a, password: b }}\n{listening(free_port)}"
+    with NatsServer(config=config, jetstream=False):
+        for url, options in (
+            (f"ws://a:b@127.0.0.1:{free_port}", {}),
+            (f"ws://127.0.0.1:{free_port}", {"user": "a", "password": "b"}),
+        ):
+            with connect(url, **options) as nc:
+                assert echoes(nc)
+        with refused(AuthorizationError, "Authorization Violation"):
+            connect(f"ws://127.0.0.1:{free_port}", user="a", password="c")
+
+
+def test_headers_reach_the_server(free_port: int) -> None:
+    """A server that only takes requests of some origin looks at them."""
+    only = 'no_tls: true, allowed_origins: ["http://good.example"]'
+    with NatsServer(config=listening(free_port, only), jetstream=False):
+        url = f"ws://127.0.0.1:{free_port}"
+        with connect(url, ws_connection_headers={"Origin": "http://good.example"}) as nc:
+            assert echoes(nc)
+        with refused(ServerRefusedError, "HTTP 403 Forbidden"):
+            connect(url, ws_connection_headers={"Origin": "http://evil.example"})
+
+
+def test_wss(free_port: int, certificates: Certificates) -> None:
+    """TLS comes first, with all that belongs to it."""
+    config = listening(free_port, certificates.server())
+    with NatsServer(config=config, jetstream=False):
+        trusted = certificates.trusted()
+        for url in (
+            f"wss://127.0.0.1:{free_port}",
+            f"wss://localhost:{free_port}/path",
+            # The option asks for TLS as well as the URL.
+            f"ws://127.0.0.1:{free_port}",
+        ):
+            with connect(url, tls=trusted) as nc:
+                assert echoes(nc)
+        with refused(CertificateError, "not trusted here"):
+            connect(f"wss://127.0.0.1:{free_port}")
+        with refused(SecureConnectionError, "tls=False"):
+            connect(f"wss://127.0.0.1:{free_port}", tls=False)
+        with refused(ServerRefusedError, "HTTP 400 Bad Request"):
+            connect(f"ws://127.0.0.1:{free_port}")
+
+
+@pytest.mark.usefixtures("server")
+def test_wss_where_there_is_no_tls(free_port: int) -> None:
+    """The server is found out at once."""
+    with refused(SecureConnectionError, "the server does not speak TLS here"):
+        connect(f"wss://127.0.0.1:{free_port}")
+
+
+def test_a_client_certificate_over_wss(free_port: int, certificates: Certificates) -> None:
+    """Without one, a server that verifies its clients is a typed error, not a hang."""
+    with NatsServer(config=listening(free_port, certificates.verifying()), jetstream=False):
+        url = f"wss://127.0.0.1:{free_port}"
+        with connect(url, tls=certificates.trusted("client")) as nc:
+            assert echoes(nc)
+        with refused(SecureConnectionError, "certificate"):
+            connect(url, tls=certificates.trusted())
+
+
+def test_the_port_for_other_clients(nats_server: NatsServer) -> None:
+    """It does not speak HTTP, which is said."""
+    with refused(ProtocolError, "a port of their own"):
+        connect(nats_server.url.replace("nats://", "ws://"))
+
+
+@pytest.mark.parametrize("status", [b"404 Not Found", b"502 Bad Gateway", b"301 Moved"])
+def test_an_http_server_is_quoted(status: bytes) -> None:
+    """With its status, although it keeps the connection open."""
+
+    def play(puppet: Puppet) -> None:
+        while puppet.line().strip():
+            pass
+        puppet.say(b"HTTP/1.1 " + status + b"\r\nConnection: keep-alive\r\n\r\n<html>")
+        puppet.rest()
+
+    with Listener(play) as listener, refused(ServerRefusedError, status.decode()):
+        connect(listener.url.replace("nats://", "ws://"))
+
+
+def test_a_server_that_never_answers() -> None:
+    """The WebSocket has to be open within connect_timeout."""
+    began = time.monotonic()
+    with (
+        Listener(lambda puppet: puppet.rest()) as listener,
+        pytest.raises(jetstream_sync.NoServersError, match="timed out|took too long"),
+    ):
+        jetstream_sync.connect(listener.url.replace("nats://", "ws://"), connect_timeout=0.2)
+    assert time.monotonic() - began < QUICKLY * SCALE
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has not installed the extra is told how to."""
+    monkeypatch.setitem(sys.modules, "websockets.client", None)
+    with Listener(lambda puppet: puppet.rest()) as listener:
+        address = ServerAddress.parse(listener.url.replace("nats://", "ws://"))
+        options = ConnectionOptions(servers=(address,))
+        with refused(InvalidOptionError, r"pip install jetstream-sync\[websocket\]"):
+            open_link(address, options, lambda _: {}, Deadline(5 * SCALE))
