@@ -2,7 +2,7 @@
 
 import signal
 
-pytest_plugins = ["fix_jwt", "fix_server", "fix_threads", "fix_tls"]
+pytest_plugins = ["fix_gevent", "fix_jwt", "fix_server", "fix_threads", "fix_tls"]
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and their children inherit that.
 # Tests of Ctrl-C want the usual behaviour.
