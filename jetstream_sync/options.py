@@ -216,8 +216,8 @@ class ConnectOptions(TypedDict, total=False):
     lame_duck_mode_cb: EventCallback
     """Called when the server says that it will stop soon."""
     trace_cb: Callable[[str], object]
-    """Called with each line of the protocol, on a thread of its own: ``> `` what is sent, ``< `` what
-    is received, secrets masked; default: nothing is traced, which costs nothing."""
+    """Called with each line of the protocol, on a thread of its own, secrets masked: after ``>`` what is
+    sent, after ``<`` what is received; default: nothing is traced, which costs nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
