@@ -1,0 +1,350 @@
+"""Push subscriptions when it gets rough: slow readers, silence, broken links, forks, Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from fix_threads import SCALE, wait_until
+from rawnats import RawClient
+
+import jetstream_sync
+from jetstream_sync import (
+    BadSubscriptionError,
+    Connection,
+    ConsumerConfig,
+    ForkedConnectionError,
+    JetStream,
+    JetStreamMsg,
+    NoHeartbeatError,
+    SlowConsumerError,
+    Stream,
+    TimeoutError,
+)
+from jetstream_sync.server import NatsServer
+
+MANY = 200_000
+
+
+def fill(js: JetStream, subject: str, count: int, size: int = 1, first: int = 0) -> None:
+    """Store messages that start with their numbers."""
+    padding = b" " * size
+    for number in range(first, first + count):
+        js.publish_async(subject, b"%d%b" % (number, padding))
+    js.publish_async_completed(60 * SCALE)
+
+
+def break_link(nc: Connection) -> None:
+    """Break the link as a network would."""
+    link = nc._core._link
+    assert link is not None
+    link.stream.shutdown()
+    wait_until(lambda: nc._core._link is not link)
+
+
+@pytest.fixture
+def errors() -> list[Any]:
+    """What was reported to error_cb."""
+    return []
+
+
+@pytest.fixture
+def nc(nats_server: NatsServer, errors: list[Any]) -> Iterator[Connection]:
+    """A connection that notes what it is told, and is quick to reconnect."""
+    with jetstream_sync.connect(
+        nats_server.url, error_cb=errors.append, reconnect_time_wait=0.05
+    ) as connection:
+        yield connection
+
+
+@pytest.fixture
+def stream(js: JetStream, stream_name: str) -> Stream:
+    """An empty stream."""
+    return js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
+
+
+# --- flow control -------------------------------------------------------------------------------
+
+
+def test_flow_control_holds_the_server_back(
+    js: JetStream, stream: Stream, errors: list[Any]
+) -> None:
+    """A slow subscriber of 200,000 messages gets them all in order, and never many at a time."""
+    fill(js, stream.name, MANY, size=200)
+    sub = js.subscribe(
+        stream.name,
+        idle_heartbeat=0.5,
+        flow_control=True,
+        config=ConsumerConfig(ack_policy="none"),
+    )
+    most = 0
+    for number in range(MANY):
+        if number % 20_000 == 0:
+            # Slow: the server fills what it may fill, and then has to wait.
+            before = -1
+            while before != sub.pending_msgs:
+                before = sub.pending_msgs
+                threading.Event().wait(0.02)
+            most = max(most, sub.pending_msgs)
+        msg = sub.next_msg(10)
+        assert int(msg.data) == number
+    with pytest.raises(TimeoutError):
+        sub.next_msg(0.05)
+    sub.unsubscribe()
+    # Without flow control all of the rest would have waited here at the first stop.
+    assert 0 < most < MANY // 2
+    assert sub.dropped == 0
+    assert errors == []
+
+
+def test_a_reader_that_pauses_is_not_forgotten(
+    js: JetStream, stream: Stream, errors: list[Any]
+) -> None:
+    """A consumer that stalls while nobody reads goes on when somebody does, without an alarm."""
+    fill(js, stream.name, 30_000, size=300)
+    sub = js.subscribe(
+        stream.name,
+        idle_heartbeat=0.1,
+        flow_control=True,
+        config=ConsumerConfig(ack_policy="none"),
+    )
+    wait_until(lambda: sub.pending_msgs)
+    seen = sub._last_seen
+    wait_until(lambda: sub._last_seen > seen + 0.5)  # heartbeats of a stalled consumer
+    assert sub.pending_msgs < 30_000
+    got = [int(sub.next_msg(5).data) for _ in range(30_000)]
+    assert got == list(range(30_000))
+    sub.unsubscribe()
+    assert errors == []
+
+
+def test_without_flow_control_a_limit_is_told_of(
+    js: JetStream, stream: Stream, errors: list[Any]
+) -> None:
+    """Above the pending limit messages are dropped, which is told of, and is no gap."""
+    fill(js, stream.name, 100)
+    sub = js.subscribe(
+        stream.name,
+        pending_msgs_limit=10,
+        config=ConsumerConfig(ack_policy="none"),
+    )
+    wait_until(lambda: errors)
+    assert isinstance(errors[0], SlowConsumerError)
+    wait_until(lambda: sub.delivered == 100)
+    assert sub.dropped == 100 - sub.pending_msgs
+    sub.unsubscribe()
+    assert all(isinstance(error, SlowConsumerError) for error in errors)
+
+
+# --- heartbeats ---------------------------------------------------------------------------------
+
+
+def test_an_idle_consumer_is_not_silent(js: JetStream, stream: Stream, errors: list[Any]) -> None:
+    """Heartbeats of an idle consumer keep the alarm away, and nobody reads them."""
+    sub = js.subscribe(stream.name, idle_heartbeat=0.1)
+    seen = sub._last_seen
+    wait_until(lambda: sub._last_seen > seen + 0.8)
+    assert sub.pending_msgs == 0
+    sub.unsubscribe()
+    assert errors == []
+
+
+@pytest.mark.parametrize(("intervals", "limit"), [(None, 0.6), (2, 0.4)])
+def test_silence_is_told_of(
+    js: JetStream,
+    stream: Stream,
+    errors: list[Any],
+    intervals: float | None,
+    limit: float,
+) -> None:
+    """After three intervals without a word, or as many as the user says, there is an alarm."""
+    options: Any = {} if intervals is None else {"heartbeat_intervals": intervals}
+    sub = js.subscribe(stream.name, idle_heartbeat=0.2, **options)
+    seen = sub._last_seen
+    wait_until(lambda: sub._last_seen > seen)
+    stream.delete_consumer(sub.consumer_name)
+    wait_until(lambda: errors)
+    took = time.monotonic() - sub._last_seen
+    assert limit <= took < limit + 0.4 * SCALE
+    error = errors[0]
+    assert isinstance(error, NoHeartbeatError)
+    assert error.consumer == sub.consumer_name
+    assert error.seconds == pytest.approx(limit)
+    wait_until(lambda: len(errors) > 1)  # as long as it lasts
+    sub.unsubscribe()
+
+
+def test_a_lost_link_is_silence_too(fresh_server: NatsServer, errors: list[Any]) -> None:
+    """A server that says nothing more is told of."""
+    with jetstream_sync.connect(
+        fresh_server.url, error_cb=errors.append, reconnect_time_wait=0.05
+    ) as nc:
+        js = nc.jetstream()
+        js.create_stream(name="S", subjects=["s"])
+        js.subscribe("s", idle_heartbeat=0.1)
+        fresh_server.pause()
+        wait_until(lambda: any(isinstance(error, NoHeartbeatError) for error in errors))
+        fresh_server.resume()
+
+
+def test_queues_are_not_watched(js: JetStream, stream: Stream) -> None:
+    """A member of a queue has no heartbeats to wait for."""
+    sub = js.subscribe(stream.name, "workers")
+    assert sub._monitor is None
+    assert not [each for each in threading.enumerate() if "heartbeat" in each.name]
+    sub.unsubscribe()
+
+
+# --- the link -----------------------------------------------------------------------------------
+
+
+def test_a_durable_goes_on_over_a_new_link(js: JetStream, nc: Connection, stream: Stream) -> None:
+    """After a break the consumer finds its subject again; nothing is lost, for it is redelivered."""
+    config = ConsumerConfig(ack_wait=0.5)
+    got: set[int] = set()
+
+    def work(msg: JetStreamMsg) -> None:
+        got.add(int(msg.data))
+
+    sub = js.subscribe(stream.name, durable="dur", cb=work, config=config)
+    for part in range(3):
+        fill(js, stream.name, 100, first=100 * part)
+        break_link(nc)
+    wait_until(lambda: got == set(range(300)), 10)
+    sub.unsubscribe()
+    assert stream.consumer_names() == []
+
+
+def test_it_may_end_while_there_is_no_link(fresh_server: NatsServer) -> None:
+    """Unsubscribing without a link is at once, and nobody listens on the next one."""
+    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
+        js = nc.jetstream()
+        js.create_stream(name="S", subjects=["s"], storage="file")
+        sub = js.subscribe("s", durable="dur", idle_heartbeat=5, delete_consumer=False)
+        fresh_server.stop()
+        wait_until(lambda: nc._core.address is None)
+        sub.unsubscribe()
+        with pytest.raises(BadSubscriptionError):
+            sub.next_msg(5)
+        fresh_server.start()
+        wait_until(lambda: nc.is_connected, 15)
+        with RawClient(fresh_server.port) as raw:
+            wait_until(lambda: "config" in raw.api("CONSUMER.INFO.S.dur"))
+            wait_until(lambda: not raw.api("CONSUMER.INFO.S.dur").get("push_bound"))
+
+
+# --- who reads ----------------------------------------------------------------------------------
+
+
+def test_the_end_wakes_who_waits(js: JetStream, stream: Stream) -> None:
+    """Those who wait for a message learn that there will be none."""
+    sub = js.subscribe(stream.name)
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(sub.next_msg, 30) for _ in range(3)]
+        wait_until(lambda: len(sub._mailbox._gates) == 3)
+        sub.unsubscribe()
+        for each in waiting:
+            with pytest.raises(BadSubscriptionError):
+                each.result(5)
+
+
+def test_a_timeout_loses_no_message(js: JetStream, stream: Stream) -> None:
+    """Calls that give up just when messages come leave them to others."""
+    sub = js.subscribe(stream.name, config=ConsumerConfig(ack_policy="none"))
+    got: list[int] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                got.append(int(sub.next_msg(0.0005).data))
+            except TimeoutError:
+                continue
+
+    with ThreadPoolExecutor(2) as pool:
+        reading = [pool.submit(read) for _ in range(2)]
+        for number in range(300):
+            js.publish(stream.name, b"%d" % number)
+        wait_until(lambda: len(got) == 300)
+        stop.set()
+        for each in reading:
+            each.result(5)
+    assert sorted(got) == list(range(300))
+    sub.unsubscribe()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_forked_child_is_refused(js: JetStream, stream: Stream, ordered: bool) -> None:
+    """In the child every call says so at once, and the parent notices nothing."""
+    fill(js, stream.name, 3)
+    sub = js.subscribe(stream.name, ordered_consumer=ordered, idle_heartbeat=0.1)
+    wait_until(lambda: sub.pending_msgs == 3)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            for call in (sub.next_msg, sub.unsubscribe, sub.drain, sub.consumer_info):
+                try:
+                    call()
+                except ForkedConnectionError:
+                    continue
+                break
+            else:
+                code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert [int(sub.next_msg(5).data) for _ in range(3)] == [0, 1, 2]
+    fill(js, stream.name, 1, first=3)
+    assert int(sub.next_msg(5).data) == 3
+    sub.unsubscribe()
+
+
+def test_ctrl_c_ends_a_wait(js: JetStream, stream: Stream) -> None:
+    """Waiting can be interrupted, and the subscription is as it was."""
+    sub = js.subscribe(stream.name)
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def strike() -> None:
+        wait_until(lambda: sub._mailbox._gates)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with ThreadPoolExecutor(1) as pool:
+        striking = pool.submit(strike)
+        with pytest.raises(KeyboardInterrupt):
+            sub.next_msg(30)
+        striking.result(5)
+    fill(js, stream.name, 1)
+    assert int(sub.next_msg(5).data) == 0
+    sub.unsubscribe()
+
+
+def test_the_threads_are_few(nats_server: NatsServer, stream: Stream) -> None:
+    """A subscription without a callback has no thread but its timer, and no thread after its end."""
+    with jetstream_sync.connect(nats_server.url) as nc:
+        before = threading.active_count()
+        sub = nc.jetstream().subscribe(stream.name, idle_heartbeat=0.2)
+        assert threading.active_count() == before + 1
+        sub.unsubscribe()
+        wait_until(lambda: threading.active_count() == before)
+
+
+def test_what_the_server_counts(js: JetStream, stream: Stream, nats_server: NatsServer) -> None:
+    """Acknowledged messages are gone for the server, the others wait."""
+    fill(js, stream.name, 10)
+    sub = js.subscribe(stream.name, durable="dur")
+    for number in range(10):
+        msg = sub.next_msg(5)
+        if number % 2:
+            msg.ack_sync()
+    with RawClient(nats_server.port) as raw:
+        assert raw.api(f"CONSUMER.INFO.{stream.name}.dur")["num_ack_pending"] == 5
+    sub.unsubscribe()

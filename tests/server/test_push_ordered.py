@@ -1,0 +1,426 @@
+"""Ordered push subscriptions: every message once and in order, whatever happens in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from fix_threads import SCALE, wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    BadSubscriptionError,
+    Connection,
+    ConsumerConfig,
+    ConsumerNotFoundError,
+    DeliverPolicy,
+    InvalidOptionError,
+    JetStream,
+    PushSubscription,
+    Stream,
+    StreamNotFoundError,
+    TimeoutError,
+)
+from jetstream_sync.jetstream.push_ordered import OrderedPushSubscription
+from jetstream_sync.server import NatsServer
+
+
+def fill(js: JetStream, name: str, count: int, first: int = 0) -> None:
+    """Store messages with their numbers as payloads, on the subjects 0, 1 and 2 in turn."""
+    for number in range(first, first + count):
+        js.publish_async(f"{name}.{number % 3}", b"%d" % number)
+    js.publish_async_completed(30 * SCALE)
+
+
+def numbers(sub: PushSubscription, count: int, timeout: float = 10) -> list[int]:
+    """Read so many messages and return their numbers."""
+    return [int(sub.next_msg(timeout).data) for _ in range(count)]
+
+
+def break_link(nc: Connection) -> None:
+    """Break the link as a network would."""
+    link = nc._core._link
+    assert link is not None
+    link.stream.shutdown()
+    wait_until(lambda: nc._core._link is not link)
+
+
+def lose(stream: Stream) -> None:
+    """Delete the subscription's consumer on the server, and wait until it has another one."""
+    (name,) = stream.consumer_names()
+    stream.delete_consumer(name)
+
+
+def nc_flush(js: JetStream) -> None:
+    """Wait until the reader has handed out everything that was on its way."""
+    js.account_info()
+
+
+@pytest.fixture
+def nc(nats_server: NatsServer) -> Iterator[Connection]:
+    """A connection that is quick to reconnect."""
+    with jetstream_sync.connect(nats_server.url, reconnect_time_wait=0.02) as connection:
+        yield connection
+
+
+@pytest.fixture
+def stream(js: JetStream, stream_name: str) -> Stream:
+    """An empty stream."""
+    return js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
+
+
+def read_ordered(js: JetStream, stream: Stream, **options: Any) -> OrderedPushSubscription:
+    """Subscribe to all of a stream, with heartbeats that are soon missed."""
+    sub = js.subscribe(
+        f"{stream.name}.>", ordered_consumer=True, **{"idle_heartbeat": 0.2, **options}
+    )
+    assert isinstance(sub, OrderedPushSubscription)
+    return sub
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def test_it_reads_all_and_leaves_nothing(js: JetStream, stream: Stream) -> None:
+    """Messages come in order, those that are stored and those that follow."""
+    fill(js, stream.name, 1000)
+    sub = read_ordered(js, stream)
+    assert numbers(sub, 1000) == list(range(1000))
+    fill(js, stream.name, 100, first=1000)
+    assert numbers(sub, 100) == list(range(1000, 1100))
+    msg_count = sub.delivered
+    sub.unsubscribe()
+    assert msg_count == 1100
+    assert stream.consumer_names() == []
+
+
+def test_its_consumer_is_what_the_document_says(js: JetStream, stream: Stream) -> None:
+    """No acks, one delivery, flow control, heartbeats of 5 seconds, one copy in memory."""
+    with js.subscribe(f"{stream.name}.>", ordered_consumer=True) as sub:
+        config = sub.consumer_info().config
+    assert config.durable_name is None
+    assert config.ack_policy == "none"
+    assert config.max_deliver == 1
+    assert config.flow_control
+    assert config.idle_heartbeat == timedelta(seconds=5)
+    assert config.mem_storage
+    assert config.num_replicas == 1
+    assert config.ack_wait == timedelta(hours=22)
+    assert config.deliver_subject == sub.subject
+
+
+def test_nothing_is_acknowledged(js: JetStream, stream: Stream) -> None:
+    """Acknowledging does nothing, so code that does it works."""
+    fill(js, stream.name, 1)
+    with read_ordered(js, stream) as sub:
+        msg = sub.next_msg(5)
+        msg.ack()
+        msg.ack()
+        msg.ack_sync()
+        assert msg.metadata.stream_seq == 1
+
+
+NOON = datetime(2020, 1, 1, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"deliver_policy": DeliverPolicy.ALL}, [0, 1, 2, 3, 4, 5]),
+        ({"deliver_policy": "last"}, [5]),
+        ({"deliver_policy": "new"}, []),
+        ({"deliver_policy": "last_per_subject"}, [3, 4, 5]),
+        (
+            {"config": ConsumerConfig(deliver_policy="by_start_sequence", opt_start_seq=3)},
+            [2, 3, 4, 5],
+        ),
+        (
+            {"config": ConsumerConfig(deliver_policy="by_start_time", opt_start_time=NOON)},
+            [0, 1, 2, 3, 4, 5],
+        ),
+    ],
+)
+@pytest.mark.parametrize("lost", [False, True])
+def test_it_starts_where_it_is_told(
+    js: JetStream,
+    nc: Connection,
+    stream: Stream,
+    options: dict[str, Any],
+    expected: list[int],
+    lost: bool,
+) -> None:
+    """Every deliver policy is honoured, also when the first consumer is lost before a message came."""
+    fill(js, stream.name, 6)
+    sub = read_ordered(js, stream, **options)
+    if lost:
+        assert numbers(sub, len(expected)) == expected
+        break_link(nc)
+        fill(js, stream.name, 2, first=6)
+        assert numbers(sub, 2) == [6, 7]
+    else:
+        fill(js, stream.name, 2, first=6)
+        assert numbers(sub, len(expected) + 2) == [*expected, 6, 7]
+    sub.unsubscribe()
+
+
+def test_what_it_can_not_have_is_refused(js: JetStream, stream: Stream) -> None:
+    """Nothing is made when an option is forbidden for ordered consumers."""
+    for wrong in ({"durable": "d"}, {"queue": "q"}, {"config": ConsumerConfig(max_deliver=3)}):
+        with pytest.raises(InvalidOptionError):
+            js.subscribe(f"{stream.name}.>", ordered_consumer=True, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(StreamNotFoundError):
+        js.subscribe("x", stream="NOTHING", ordered_consumer=True)
+    assert stream.consumer_names() == []
+
+
+# --- losses -------------------------------------------------------------------------------------
+
+
+def test_a_gap_is_read_again(js: JetStream, stream: Stream) -> None:
+    """A delivery that vanishes on its way is noticed, and read again with all that follows it."""
+    sub = read_ordered(js, stream)
+    dropped = threading.Event()
+    receive = sub._receive
+
+    def dropping(deliveries: list[Any]) -> None:
+        if not dropped.is_set() and len(deliveries) > 3:
+            del deliveries[2]
+            dropped.set()
+        receive(deliveries)
+
+    sub._receive = dropping  # type: ignore[method-assign]
+    first = sub.consumer_name
+    fill(js, stream.name, 2000)
+    assert numbers(sub, 2000) == list(range(2000))
+    assert dropped.is_set()
+    assert sub.consumer_name != first
+    sub.unsubscribe()
+
+
+def test_the_last_message_may_vanish(js: JetStream, stream: Stream) -> None:
+    """What is lost at the end is noticed by the next heartbeat, which says how much was sent."""
+    sub = read_ordered(js, stream)
+    fill(js, stream.name, 3)
+    assert numbers(sub, 3) == [0, 1, 2]
+    receive = sub._receive
+    sub._receive = lambda _: None  # type: ignore[method-assign]
+    js.publish(f"{stream.name}.0", b"3")
+    nc_flush(js)
+    sub._receive = receive  # type: ignore[method-assign]
+    assert numbers(sub, 1) == [3]
+    sub.unsubscribe()
+
+
+def test_a_consumer_that_is_gone_is_missed(js: JetStream, stream: Stream) -> None:
+    """Missed heartbeats bring a new consumer, which starts behind the last message."""
+    fill(js, stream.name, 5)
+    sub = read_ordered(js, stream)
+    assert numbers(sub, 5) == list(range(5))
+    for first in (5, 10):
+        lose(stream)
+        fill(js, stream.name, 5, first=first)
+        assert numbers(sub, 5) == list(range(first, first + 5))
+    (name,) = stream.consumer_names()
+    assert name == sub.consumer_name
+    sub.unsubscribe()
+
+
+def test_nothing_is_lost_before_the_first_message(
+    js: JetStream, nc: Connection, stream: Stream
+) -> None:
+    """Of new messages, none is lost when the consumer is lost before the first one came."""
+    fill(js, stream.name, 5)
+    sub = read_ordered(js, stream, deliver_policy="new")
+    sub._receive = lambda _: None  # type: ignore[method-assign]
+    js.publish(f"{stream.name}.0", b"5")
+    nc_flush(js)
+    del sub._receive
+    break_link(nc)
+    assert numbers(sub, 1) == [5]
+    sub.unsubscribe()
+
+
+def test_a_new_link_is_a_new_consumer(js: JetStream, nc: Connection, stream: Stream) -> None:
+    """After each break reading goes on, without loss and without repetition."""
+    sub = read_ordered(js, stream)
+    got: list[int] = []
+    for part in range(5):
+        fill(js, stream.name, 500, first=500 * part)
+        got += numbers(sub, 100)
+        break_link(nc)
+    got += numbers(sub, 2000)
+    assert got == list(range(2500))
+    with pytest.raises(TimeoutError):
+        sub.next_msg(0.05)
+    sub.unsubscribe()
+
+
+@pytest.mark.parametrize("callback", [False, True])
+def test_in_a_storm(
+    js: JetStream, nc: Connection, stream: Stream, nats_server: NatsServer, callback: bool
+) -> None:
+    """Links break and consumers vanish all the time: still every message, once, in order."""
+    total = 6000
+    got: list[int] = []
+    options = {"cb": lambda msg: got.append(int(msg.data))} if callback else {}
+    sub = read_ordered(js, stream, **options)
+    calm = threading.Event()
+    turns: list[int] = []
+
+    def publish() -> None:
+        with jetstream_sync.connect(nats_server.url) as mine:
+            for number in range(total):
+                mine.jetstream().publish(f"{stream.name}.{number % 3}", b"%d" % number)
+
+    def disturb() -> None:
+        with jetstream_sync.connect(nats_server.url) as mine:
+            there = mine.jetstream().get_stream(stream.name)
+            while not calm.is_set():
+                turns.append(len(turns))
+                if turns[-1] % 2:
+                    break_link(nc)
+                else:
+                    for name in there.consumer_names():
+                        try:
+                            there.delete_consumer(name)
+                        except ConsumerNotFoundError:
+                            continue
+                calm.wait(0.1)
+
+    def read() -> None:
+        while len(got) < total:
+            got.append(int(sub.next_msg(30).data))
+
+    with ThreadPoolExecutor(3) as pool:
+        jobs = [pool.submit(publish), pool.submit(disturb)]
+        if not callback:
+            jobs.append(pool.submit(read))
+        try:
+            wait_until(lambda: len(turns) > 10 and len(got) >= total * 3 // 4, 30)
+        finally:
+            calm.set()
+        for job in jobs:
+            job.result(30)
+        wait_until(lambda: len(got) == total, 15)
+    assert got == list(range(total))
+    sub.unsubscribe()
+    wait_until(lambda: stream.consumer_names() == [], 10)
+
+
+def test_a_server_that_restarts(fresh_server: NatsServer) -> None:
+    """A consumer in memory is gone with its server; the stream on disk is read on."""
+    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
+        js = nc.jetstream(timeout=15)
+        stream = js.create_stream(name="S", subjects=["S.>"], storage="file")
+        fill(js, "S", 10)
+        sub = read_ordered(js, stream)
+        assert numbers(sub, 10) == list(range(10))
+        fresh_server.stop()
+        wait_until(lambda: nc._core.address is None)
+        fresh_server.start()
+        wait_until(lambda: nc.is_connected, 15)
+        fill(js, "S", 10, first=10)
+        assert numbers(sub, 10, 20) == list(range(10, 20))
+        sub.unsubscribe()
+
+
+def test_a_stream_that_is_gone_is_an_error(js: JetStream, stream: Stream) -> None:
+    """It can not go on then, and says why after the last message."""
+    fill(js, stream.name, 2)
+    sub = read_ordered(js, stream)
+    wait_until(lambda: sub.pending_msgs == 2)
+    js.delete_stream(stream.name)
+    reading = iter(sub)
+    assert [int(next(reading).data) for _ in range(2)] == [0, 1]
+    with pytest.raises(StreamNotFoundError):
+        next(reading)
+    with pytest.raises(StreamNotFoundError):
+        sub.unsubscribe()
+
+
+def test_so_it_is_for_a_callback(nats_server: NatsServer, stream: Stream) -> None:
+    """Where nobody reads, the error is reported."""
+    errors: list[Any] = []
+    with jetstream_sync.connect(nats_server.url, error_cb=errors.append) as nc:
+        js = nc.jetstream()
+        sub = read_ordered(js, stream, cb=lambda _: None)
+        js.delete_stream(stream.name)
+        wait_until(lambda: errors)
+        wait_until(lambda: not sub.is_valid)
+        assert isinstance(errors[0], StreamNotFoundError)
+
+
+# --- the end ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["unsubscribe", "drain"])
+def test_it_ends_while_a_consumer_is_made(
+    js: JetStream, stream: Stream, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Ending it does not wait for the next consumer, and that one does not stay."""
+    sub = read_ordered(js, stream)
+    making, go_on = threading.Event(), threading.Event()
+    renew = sub._position.renew
+
+    def slow(*args: Any) -> Any:
+        making.set()
+        go_on.wait(10)
+        return renew(*args)
+
+    monkeypatch.setattr(sub._position, "renew", slow)
+    with sub._counting:
+        sub._disturbed("a test")
+    assert making.wait(5)
+    getattr(sub, end)()
+    go_on.set()
+    wait_until(lambda: stream.consumer_names() == [])
+    with pytest.raises(BadSubscriptionError):
+        sub.next_msg(0)
+    wait_until(lambda: not [each for each in threading.enumerate() if "ordered" in each.name])
+
+
+@pytest.mark.parametrize("end", ["unsubscribe", "drain"])
+def test_its_callback_may_end_it(js: JetStream, stream: Stream, end: str) -> None:
+    """A callback that unsubscribes or drains does not wait for itself."""
+    fill(js, stream.name, 10)
+    got: list[int] = []
+    bound = threading.Event()
+
+    def work(msg: Any) -> None:
+        bound.wait(5)
+        got.append(int(msg.data))
+        if len(got) == 3:
+            getattr(sub, end)()
+
+    sub = read_ordered(js, stream, cb=work)
+    wait_until(lambda: sub.pending_msgs == 9)
+    bound.set()
+    wait_until(lambda: stream.consumer_names() == [])
+    wait_until(lambda: got == list(range(3 if end == "unsubscribe" else 10)))
+
+
+def test_draining_hands_out_what_came(js: JetStream, stream: Stream) -> None:
+    """After a drain, what is there can be read; then reading ends."""
+    fill(js, stream.name, 10)
+    sub = read_ordered(js, stream)
+    wait_until(lambda: sub.pending_msgs == 10)
+    sub.drain()
+    assert [int(msg.data) for msg in sub] == list(range(10))
+    assert stream.consumer_names() == []
+
+
+def test_a_limit_holds_across_consumers(js: JetStream, nc: Connection, stream: Stream) -> None:
+    """unsubscribe(limit) counts messages from the first consumer on."""
+    fill(js, stream.name, 4)
+    sub = read_ordered(js, stream)
+    wait_until(lambda: sub.pending_msgs == 4)
+    sub.unsubscribe(7)
+    break_link(nc)
+    fill(js, stream.name, 6, first=4)
+    assert [int(msg.data) for msg in sub] == list(range(7))
+    assert sub.delivered == 7
+    wait_until(lambda: stream.consumer_names() == [])
