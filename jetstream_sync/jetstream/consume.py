@@ -12,7 +12,13 @@ from typing_extensions import Self
 
 from ..client.core import Core, closed_on_purpose
 from ..client.threads import spawn
-from ..errors import ConnectionClosedError, Error, IteratorClosedError, TimeoutError
+from ..errors import (
+    ConnectionClosedError,
+    Error,
+    IteratorClosedError,
+    PermissionsError,
+    TimeoutError,
+)
 from ..net.clock import Deadline
 from .message import JetStreamMsg
 
@@ -151,6 +157,9 @@ class ConsumeHandle:
         except ConnectionClosedError as error:
             # Everybody hears of that anyway.
             self._error = None if closed_on_purpose(error) else error
+        except PermissionsError as error:
+            # The reader has reported it, as whatever a server does not permit.
+            self._error = error
         except Error as error:
             self._error = error
             self._core.events.error(error)

@@ -323,8 +323,8 @@ def test_a_text_that_makes_no_sense_does_no_harm():
     """However odd the words of a server are, it is an error that is reported, and no more."""
     texts = [
         b'Permissions Violation for Publish to "a',
-        b'Permissions Violation for Subscription to "\\ud800\\UFFFFFFFF\\"',
-        b'Permissions Violation for Subscription to "\\ud800\\UFFFFFFFF\\xff"',
+        b'Permissions Violation for Subscription to "\\ud800\\Uffffffff\\"',
+        b'Permissions Violation for Subscription to "\\ud800\\Uffffffff\\xff"',
         b"Permissions Violation for \xff\xfe",
         b"Permissions Violation",
     ]

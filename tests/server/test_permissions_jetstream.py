@@ -106,13 +106,15 @@ def test_messages(strict):
 
 
 def test_consume(strict):
-    """A consume ends, and says why; ``error_cb`` hears of it."""
+    """A consume ends, and says why; ``error_cb`` hears of it once."""
     with connected(strict, "idle") as (nc, reported):
         handle = nc.jetstream().get_consumer("S", "C").consume(print)
         handle.wait_closed(timeout=5)
         assert isinstance(handle.error, PermissionsError)
         assert handle.error.subject == NEXT
         assert isinstance(reported.get(timeout=5), PermissionsError)
+        nc.flush()
+        assert reported.empty()
 
 
 def test_an_ordered_consumer(strict):

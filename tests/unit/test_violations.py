@@ -1,0 +1,72 @@
+"""What a server says when it does not permit something, and what is read from that."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetstream_sync.errors import PermissionsError
+from jetstream_sync.violations import Violation, read_violation
+
+# The formats of nats-server's client.go, and what each means.
+TEXTS = [
+    ('Permissions Violation for Publish to "a.b"', ("publish", "a.b", "")),
+    ('Permissions Violation for Publish with Reply of "r"', ("reply", "r", "")),
+    ('Permissions Violation for Subscription to "a.>"', ("subscribe", "a.>", "")),
+    ('Permissions Violation for Subscription to "a" using queue "q"', ("subscribe", "a", "q")),
+    ('Permissions Violation for Subscription to "a" (sid "5")', ("subscribe", "a", "")),
+    (
+        'Permissions Violation for Subscription to "a" using queue "q" (sid "5")',
+        ("subscribe", "a", "q"),
+    ),
+    ('Permissions Violation for Subscription to "a.b", too many tokens', ("subscribe", "a.b", "")),
+    ('permissions violation for publish to "x"', ("publish", "x", "")),
+    # What Go's %q makes of quotes, backslashes, letters and characters that can not be printed.
+    (r'Permissions Violation for Publish to "a\"b\\c"', ("publish", 'a"b\\c', "")),
+    ('Permissions Violation for Publish to "ä.☺"', ("publish", "ä.☺", "")),
+    (
+        r'Permissions Violation for Publish to "\a\x01\u00ad\U000e0001"',
+        ("publish", "\a\x01\xad\U000e0001", ""),
+    ),
+    # What it never says.
+    (r'Permissions Violation for Publish to "\Uffffffff"', ("publish", "\ufffd", "")),
+    ('Permissions Violation for Publish to "a', ("", "", "")),
+    ("Permissions Violation for Publish to a", ("", "", "")),
+    ("Permissions Violation", ("", "", "")),
+    ("", ("", "", "")),
+]
+
+
+@pytest.mark.parametrize(("text", "meant"), TEXTS)
+def test_what_a_server_says(text, meant):
+    """The operation, the subject and the queue group are read; what is not said is empty."""
+    assert read_violation(text) == Violation(*meant)
+    error = PermissionsError(text)
+    assert (error.operation, error.subject, error.queue) == meant
+    assert str(error) == text
+
+
+@pytest.mark.parametrize(("text", "meant"), TEXTS)
+def test_the_error_keeps_what_it_says(text, meant):
+    """It is made of the text alone, so it has its fields in another process, too."""
+    again = pickle.loads(pickle.dumps(PermissionsError(text)))
+    assert (again.operation, again.subject, again.queue) == meant
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=20), st.text('a"\\', max_size=5))
+def test_any_subject_comes_out_as_it_went_in(subject, queue):
+    """Quoting as JSON does is near enough to Go's: the escapes that both have mean the same."""
+    quoted = [json.dumps(each, ensure_ascii=False) for each in (subject, queue)]
+    text = f"Permissions Violation for Subscription to {quoted[0]} using queue {quoted[1]}"
+    assert read_violation(text) == Violation("subscribe", subject, queue)
+
+
+@given(st.text(max_size=80))
+def test_any_text_can_be_read(text):
+    """Whatever a server says, reading it does no harm."""
+    assert isinstance(read_violation(text), Violation)
+    assert isinstance(read_violation(f'Permissions Violation for Publish to "{text}'), Violation)
