@@ -141,6 +141,7 @@ class Core:
         try:
             if link is not None:
                 self._use(link)
+                log.info("%s: connected to %s", self.name, link.address.url)
             else:
                 self._go_on_trying(failure)
             after_fork(self)
@@ -508,7 +509,6 @@ class Core:
             self.events.error(reason)
             self._finish(reason)
             return None
-        log.info("%s: lost %s: %s", self.name, url, cause)
         self._tell(connected=False)
         if isinstance(cause, Error) and type(cause) is not ConnectionLostError:
             # The server said something, or fell silent: more than a link that broke.

@@ -74,6 +74,7 @@ class Events:
 
     def tell(self, event: ConnectionEvent) -> None:
         """Tell of anything but the end."""
+        log.info("%s: %s", self._name, _in_words(event))
         listener = self._listeners.get(event.kind)
         if listener is not None:
             self._add(_with(listener, event))
@@ -108,6 +109,13 @@ class Events:
                 call()
             except Exception:
                 log.exception("%s: a callback raised", self._name)
+
+
+def _in_words(event: ConnectionEvent) -> str:
+    """Return an event as one line for a log."""
+    where = [event.server] if event.server is not None else []
+    why = f": {event.error}" if event.error is not None else ""
+    return " ".join([event.kind.value, *where, *event.servers]) + why
 
 
 def _with(callback: Callable[[T], object], argument: T) -> _Call:

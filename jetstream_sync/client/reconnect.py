@@ -65,6 +65,7 @@ class LinkFinder:
     """
 
     def __init__(self, options: ConnectionOptions, dialer: Dialer, events: Events) -> None:
+        self._name = options.name or "connection"
         self._options = options
         self._dialer = dialer
         self._events = events
@@ -183,8 +184,10 @@ class LinkFinder:
         return link
 
     def _note_first_failure(self, address: ServerAddress, error: Exception) -> None:
+        reason = describe(error)
+        log.info("%s: %s: %s", self._name, address.url, reason)
         self._pool.passed_over(address)
-        self._pool.is_news(address, describe(error))
+        self._pool.is_news(address, reason)
         if isinstance(error, AuthorizationError):
             self._pool.refused(address, str(error))
 
@@ -196,7 +199,7 @@ class LinkFinder:
     def _failed(self, address: ServerAddress, error: Exception) -> None:
         """Note a failure; raise it where the same would happen again and again."""
         reason = describe(error)
-        log.info("%s: %s: %s", self._options.name, address.url, reason)
+        log.info("%s: %s: %s", self._name, address.url, reason)
         news = self._pool.is_news(address, reason)
         over = isinstance(error, AuthorizationError) and self._pool.refused(address, reason)
         self._pool.failed(address)
@@ -226,7 +229,7 @@ class LinkFinder:
             try:
                 return seconds(options.reconnect_delay_cb(walks), "reconnect_delay_cb")
             except Exception as error:
-                log.exception("%s: reconnect_delay_cb raised", options.name)
+                log.exception("%s: reconnect_delay_cb raised", self._name)
                 self._events.error(error)
         wait = options.reconnect_time_wait
         jitter = options.reconnect_jitter

@@ -1,0 +1,218 @@
+"""What the loggers say, at which level, and that they keep secrets."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+
+import pytest
+from fix_proxy import Listener
+from fix_threads import SCALE, wait_until
+
+import jetstream_sync
+from jetstream_sync.errors import AuthorizationError, NoServersError, SlowConsumerError
+from jetstream_sync.server import NatsServer
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.DEBUG, "jetstream_sync")
+    return caplog
+
+
+def said(log: pytest.LogCaptureFixture, logger: str, level: str) -> list[str]:
+    """Return the messages of one logger at one level."""
+    return [
+        record.getMessage()
+        for record in log.records
+        if record.name == f"jetstream_sync.{logger}" and record.levelname == level
+    ]
+
+
+def test_the_life_of_a_connection_is_told_on_the_level_info(
+    log: pytest.LogCaptureFixture,
+) -> None:
+    """Connected, every attempt in vain, disconnected and why, reconnected, closed: nothing else."""
+    server = NatsServer().start()
+    try:
+        with jetstream_sync.connect(server.url, name="orders", reconnect_time_wait=0.05) as nc:
+            server.kill()
+            wait_until(lambda: any("refused" in text for text in log.messages))
+            server.start()
+            wait_until(lambda: nc.stats["reconnects"] == 1)
+    finally:
+        server.stop()
+    attempts = said(log, "connection", "INFO")
+    assert attempts[0] == f"orders: connected to {server.url}"
+    assert set(attempts[1:]) <= {
+        f"orders: {server.url}: Connection refused",
+        f"orders: {server.url}: timed out",
+    }
+    disconnected, *rest = said(log, "events", "INFO")
+    assert disconnected.startswith(f"orders: disconnected {server.url}: ")
+    assert rest == [f"orders: reconnected {server.url}", f"orders: closed {server.url}"]
+    assert not [record for record in log.records if record.levelno > logging.INFO]
+
+
+def test_a_connection_that_ends_by_itself_says_why(log: pytest.LogCaptureFixture) -> None:
+    """The reason is in the event, and as an error, since there is no error_cb."""
+    with Listener() as listener:
+        nc = jetstream_sync.connect(listener.url, allow_reconnect=False)
+        listener.take().hang_up()
+        wait_until(lambda: nc.is_closed)
+        wait_until(lambda: len(said(log, "events", "INFO")) == 2)
+        nc.close()
+    disconnected, closed = said(log, "events", "INFO")
+    assert disconnected.startswith(f"connection: disconnected {listener.url}: ")
+    assert closed.startswith("connection: closed")
+    assert len(said(log, "events", "ERROR")) == 1
+
+
+def test_servers_that_can_not_be_reached_are_named(log: pytest.LogCaptureFixture) -> None:
+    """Each attempt of the first walk has its line."""
+    with pytest.raises(NoServersError):
+        jetstream_sync.connect(["nats://127.0.0.1:1", "nats://me:secret@127.0.0.1:2"])
+    assert sorted(said(log, "connection", "INFO")) == [
+        "connection: nats://127.0.0.1:1: Connection refused",
+        "connection: nats://127.0.0.1:2: Connection refused",
+    ]
+
+
+def test_errors_without_a_callback_are_logged(
+    nats_server: NatsServer, log: pytest.LogCaptureFixture
+) -> None:
+    """A slow subscription is an error in the log, unless an error_cb is told of it."""
+    errors: list[Exception] = []
+    for error_cb in ({}, {"error_cb": errors.append}):
+        with jetstream_sync.connect(nats_server.url, name="slow", **error_cb) as nc:
+            nc.subscribe("logging.slow", pending_msgs_limit=1)
+            for _ in range(10):
+                nc.publish("logging.slow", b"x")
+            nc.flush()
+    (text,) = said(log, "events", "ERROR")
+    assert text.startswith("slow: SlowConsumerError: ")
+    assert [type(error) for error in errors] == [SlowConsumerError]
+
+
+def test_a_callback_that_raises_is_logged_with_its_traceback(
+    nats_server: NatsServer, log: pytest.LogCaptureFixture
+) -> None:
+    """A callback for events goes on being called; one for messages is an error event as well."""
+    done = threading.Event()
+
+    def closed() -> None:
+        done.set()
+        raise ZeroDivisionError("in closed_cb")
+
+    def handle(msg: object) -> None:
+        raise ValueError(f"in the callback for {type(msg).__name__}")
+
+    nc = jetstream_sync.connect(nats_server.url, name="raising", closed_cb=closed)
+    nc.subscribe("logging.raise", cb=handle)
+    nc.publish("logging.raise")
+    wait_until(lambda: said(log, "events", "ERROR"))
+    nc.close()
+    assert done.wait(5 * SCALE)
+    wait_until(lambda: len(said(log, "events", "ERROR")) == 2)
+    assert said(log, "events", "ERROR") == [
+        "raising: ValueError: in the callback for Msg",
+        "raising: a callback raised",
+    ]
+    tracebacks = {
+        record.name: record.exc_info[0] for record in log.records if record.exc_info is not None
+    }
+    assert tracebacks == {
+        "jetstream_sync.subscription": ValueError,
+        "jetstream_sync.events": ZeroDivisionError,
+    }
+
+
+def test_no_secret_is_logged(log: pytest.LogCaptureFixture) -> None:
+    """Whatever goes wrong, no password, token or URL with a login is in any record, down to DEBUG."""
+    formatter = logging.Formatter("%(name)s %(message)s")
+    with NatsServer(config="authorization { user: alice, password: secret-1 }") as server:
+        url = server.url.replace("//", "//alice:secret-1@")
+        wrong = server.url.replace("//", "//alice:secret-2@")
+        with jetstream_sync.connect(
+            [url, wrong], reconnect_time_wait=0.01, dont_randomize=True
+        ) as nc:
+            server.kill()
+            wait_until(lambda: len(said(log, "connection", "INFO")) > 3)
+            server.start()
+            wait_until(lambda: nc.stats["reconnects"] == 1)
+        for options in (
+            {"user": "alice", "password": "secret-3"},
+            {"token": "secret-4"},
+            {"user": "alice", "password": lambda: "secret-5"},
+        ):
+            with pytest.raises(AuthorizationError):
+                jetstream_sync.connect(server.url, **options)
+    text = "\n".join(formatter.format(record) for record in log.records)
+    assert len(log.records) > 8
+    assert "secret" not in text
+    assert "alice" not in text
+    assert not [record for record in log.records if "secret" in repr(record.args)]
+
+
+def test_a_program_that_configures_nothing_sees_errors_only() -> None:
+    """Nothing is printed of what goes well; an error that nobody else is told of goes to stderr."""
+    program = """if True:
+        import threading, jetstream_sync
+        from jetstream_sync.server import NatsServer
+        done = threading.Event()
+        with NatsServer() as server, jetstream_sync.connect(server.url, name="plain") as nc:
+            nc.flush()
+            nc.subscribe("a", cb=lambda msg: done.set() or 1 / 0)
+            nc.publish("a")
+            done.wait(5)
+        """
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=30 * SCALE,
+        check=True,
+    )
+    assert ended.stdout == ""
+    assert ended.stderr == "plain: ZeroDivisionError: division by zero\n"
+
+
+def test_the_counters_go_on_over_a_reconnect(fresh_server: NatsServer) -> None:
+    """`stats` counts from the first link to the last, and after the end, too."""
+    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.01) as nc:
+        sub = nc.subscribe("stats.a")
+
+        def exchange(times: int) -> None:
+            for _ in range(times):
+                nc.publish("stats.a", b"12345", headers={"A": "1"})
+                sub.next_msg(10)
+
+        exchange(3)
+        size = 5 + len(b"NATS/1.0\r\nA: 1\r\n\r\n")
+        before = nc.stats
+        assert before == {
+            "in_msgs": 3,
+            "out_msgs": 3,
+            "in_bytes": 3 * size,
+            "out_bytes": 3 * size,
+            "reconnects": 0,
+            "errors_received": 0,
+        }
+        for reconnects in (1, 2):
+            fresh_server.kill()
+            wait_until(lambda: not nc.is_connected)
+            fresh_server.start()
+            wait_until(lambda: nc.stats["reconnects"] == reconnects)  # noqa: B023
+            exchange(2)
+        assert nc.stats == {
+            **before,
+            "in_msgs": 7,
+            "out_msgs": 7,
+            "in_bytes": 7 * size,
+            "out_bytes": 7 * size,
+            "reconnects": 2,
+        }
+    assert nc.stats["in_msgs"] == 7
+    assert nc.stats["in_bytes"] == 7 * size
