@@ -62,7 +62,7 @@ from .jetstream.shared import shared_connection
 from .jetstream.stored import StoredMsg
 from .jetstream.stream import Stream
 from .jetstream.subscribe import BindOptions, SubscribeOptions
-from .options import ConnectOptions
+from .options import ConnectOptions, TLSOptions
 from .protocol.session import ServerInfo
 from .protocol.state import ConnectionStatus
 from .subscribe_errors import *  # noqa: F403 - every error of the subscribe workflow
@@ -128,6 +128,7 @@ __all__ = [
     "SubjectTransform",
     "SubscribeOptions",
     "Subscription",
+    "TLSOptions",
     "Tier",
     "__version__",
     "connect",
