@@ -236,19 +236,7 @@ def test_the_name_to_check_can_be_given(certificates: Certificates) -> None:
         with refused(CertificateError, "other.example is for another name"):
             connect(server.url, tls=trusted, tls_hostname="other.example")
         with refused(InvalidOptionError, "tls_hostname"):
-            open_link_to(server, tls=trusted, tls_hostname=".bad")
-
-
-def open_link_to(server: NatsServer, **options: Any) -> None:
-    address = ServerAddress.parse(server.url)
-    link = open_link(
-        address,
-        ConnectionOptions(servers=(address,), **options),
-        lambda _: {},
-        Deadline(5 * SCALE),
-    )
-    link.stream.shutdown()
-    link.stream.close()
+            connect(server.url, tls=trusted, tls_hostname=".bad")
 
 
 def test_a_discovered_server_goes_by_the_name_of_the_one_that_told(
@@ -315,7 +303,7 @@ def test_a_wrong_password_over_tls_is_not_a_matter_of_tls(certificates: Certific
 def test_files_that_are_missing(server: NatsServer, certificates: Certificates) -> None:
     """It is the option that is wrong, and its name is in the error."""
     with refused(InvalidOptionError, "ca_file=.*nowhere.pem.*No such file"):
-        open_link_to(server, tls=TLSOptions(ca_file=certificates.directory / "nowhere.pem"))
+        connect(server.url, tls=TLSOptions(ca_file=certificates.directory / "nowhere.pem"))
 
 
 # --- handshake first --------------------------------------------------------------------------

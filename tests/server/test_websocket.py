@@ -23,10 +23,6 @@ from jetstream_sync import (
     SecureConnectionError,
     ServerRefusedError,
 )
-from jetstream_sync.address import ServerAddress
-from jetstream_sync.client.link import open_link
-from jetstream_sync.net.clock import Deadline
-from jetstream_sync.options import ConnectionOptions
 from jetstream_sync.server import NatsServer
 
 QUICKLY = 2.0
@@ -184,8 +180,8 @@ def test_a_server_that_never_answers() -> None:
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has not installed the extra is told how to."""
     monkeypatch.setitem(sys.modules, "websockets.client", None)
-    with Listener(lambda puppet: puppet.rest()) as listener:
-        address = ServerAddress.parse(listener.url.replace("nats://", "ws://"))
-        options = ConnectionOptions(servers=(address,))
-        with refused(InvalidOptionError, r"pip install jetstream-sync\[websocket\]"):
-            open_link(address, options, lambda _: {}, Deadline(5 * SCALE))
+    with (
+        Listener(lambda puppet: puppet.rest()) as listener,
+        refused(InvalidOptionError, r"pip install jetstream-sync\[websocket\]"),
+    ):
+        connect(listener.url.replace("nats://", "ws://"))
