@@ -50,6 +50,7 @@ from .handoff import fresh
 from .link import Link
 from .pings import Pings
 from .reader import Reader
+from .reasons import closed_because, closed_on_purpose
 from .reconnect import LinkFinder
 from .request import RequestMux
 from .sink import Sink
@@ -490,6 +491,8 @@ class Core:
         given_up, self._given_up = self._given_up, None
         cause = given_up[1] if given_up is not None and given_up[0] is broken else error
         reason = closed_because(cause)
+        # First: who sees that there is no link finds the limits that hold then.
+        self.writer.hold()
         with self._lock:
             self._in_bytes += broken.parser.message_bytes
             self._link = None
@@ -579,19 +582,3 @@ class Core:
 
     def _flush_loop(self) -> None:
         self.writer.flusher(self._pings.due)
-
-
-def closed_because(cause: BaseException) -> ConnectionClosedError:
-    """Return ``cause`` where it says that a connection is closed, else an error that has it as cause."""
-    if isinstance(cause, ConnectionClosedError):
-        return cause
-    closed = ConnectionClosedError(f"the connection is closed: {cause}")
-    closed.__cause__ = cause
-    return closed
-
-
-def closed_on_purpose(error: ConnectionClosedError) -> bool:
-    """Say whether a connection was closed or drained by its user, so that reading may end quietly."""
-    if isinstance(error, ConnectionDrainingError):
-        return True
-    return type(error) is ConnectionClosedError and error.__cause__ is None

@@ -390,6 +390,10 @@ class Writer:
             if self._flusher:
                 self._wake()
 
+    def hold(self) -> None:
+        """Keep what comes from now on, for another stream: the link is down; `detach()` follows."""
+        self._stream = None  # makes a sender give up
+
     def detach(self) -> None:
         """
         Stop sending; the link is down, and its stream was shut down.
@@ -397,7 +401,7 @@ class Writer:
         A batch that was on its way is dropped: nobody knows how much of it arrived, and a message
         must not be sent twice. Pings and pongs are dropped, for they were meant for the old server.
         """
-        self._stream = None  # makes a sender give up
+        self.hold()
         with self._sending, self._lock:
             self._batch, self._sent = memoryview(b""), []
             self._chunks = [
