@@ -72,6 +72,15 @@ CLASSES = {
         "delete_consumer": "stream_name",
         "consumer_names": "stream_name",
         "list_consumers": "stream_name",
+        "pull_subscribe": "subject durable stream config",
+        "pull_subscribe_bind": "consumer stream",
+    },
+    "PullSubscription": {
+        "": "pending_msgs pending_bytes delivered",
+        "fetch": "batch timeout heartbeat",
+        "consumer_info": "",
+        "unsubscribe": "",
+        "drain": "",
     },
     "Stream": {
         "": "cached_info",

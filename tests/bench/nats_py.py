@@ -95,6 +95,8 @@ if __name__ == "__main__":
             "publish_async": _in_a_loop(_publish_async),
             "fetch500": _in_a_loop(_fetch),
             "fetch1": _in_a_loop(_fetch),
+            "pull_subscribe500": _in_a_loop(_fetch),
+            "pull_subscribe1": _in_a_loop(_fetch),
             "ordered": _in_a_loop(_ordered),
             "core": _in_a_loop(_core),
         }

@@ -90,6 +90,8 @@ if __name__ == "__main__":
             "publish": _with_a_loop(_publish),
             "fetch500": _with_a_loop(_fetch),
             "fetch1": _with_a_loop(_fetch),
+            "pull_subscribe500": _with_a_loop(_fetch),
+            "pull_subscribe1": _with_a_loop(_fetch),
             "ordered": _with_a_loop(_ordered),
             "core": _with_a_loop(_core),
         }

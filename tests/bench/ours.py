@@ -7,7 +7,7 @@ from itertools import islice
 from time import perf_counter
 
 import jetstream_sync
-from jetstream_sync import Connection
+from jetstream_sync import Connection, JetStreamMsg
 
 from .job import Job, Result, WrongReadError, check_read, serve
 
@@ -36,12 +36,19 @@ def _publish_async(nc: Connection, job: Job) -> float:
 
 
 def _fetch(nc: Connection, job: Job) -> float:
-    consumer = nc.jetstream().get_consumer(job.stream, job.consumer)
+    return _fetched(nc, job, nc.jetstream().get_consumer(job.stream, job.consumer).fetch)
+
+
+def _pull_subscribe(nc: Connection, job: Job) -> float:
+    return _fetched(nc, job, nc.jetstream().pull_subscribe_bind(job.consumer, job.stream).fetch)
+
+
+def _fetched(nc: Connection, job: Job, fetch: Callable[[int], list[JetStreamMsg]]) -> float:
     left = job.count
     last = b""
     start = perf_counter()
     while left:
-        messages = consumer.fetch(min(job.batch, left))
+        messages = fetch(min(job.batch, left))
         for msg in messages:
             if msg.data <= last:
                 raise WrongReadError(f"{msg.data!r} after {last!r}")
@@ -95,6 +102,8 @@ if __name__ == "__main__":
             "publish_async": _connected(_publish_async),
             "fetch500": _connected(_fetch),
             "fetch1": _connected(_fetch),
+            "pull_subscribe500": _connected(_pull_subscribe),
+            "pull_subscribe1": _connected(_pull_subscribe),
             "ordered": _connected(_ordered),
             "core": _connected(_core),
         }

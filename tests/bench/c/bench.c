@@ -252,7 +252,8 @@ main(int argc, char **argv)
         seconds = publish(js, &j);
     else if (strcmp(j.row, "publish_async") == 0)
         seconds = publish_async(js, &j);
-    else if (strcmp(j.row, "fetch500") == 0 || strcmp(j.row, "fetch1") == 0)
+    else if (strcmp(j.row, "fetch500") == 0 || strcmp(j.row, "fetch1") == 0 ||
+             strncmp(j.row, "pull_subscribe", strlen("pull_subscribe")) == 0)
         seconds = fetch(nc, js, &j);
     else if (strcmp(j.row, "ordered") == 0)
         seconds = ordered(js, &j);
