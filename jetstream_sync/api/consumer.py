@@ -170,7 +170,12 @@ class ConsumerConfig(Record):
     """
 
     num_replicas: int | None = None
-    """How many servers keep its state, 0 to 5; the server's default is 0, as many as the stream."""
+    """
+    How many servers keep its state, 0 to 5.
+
+    The server's default is 0: as many as the stream, or one for an ephemeral consumer of a stream
+    with retention ``limits``.
+    """
 
     mem_storage: bool | None = None
     """Whether its state is kept in memory, whatever the stream's storage. Not updatable."""
