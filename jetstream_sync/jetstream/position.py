@@ -105,6 +105,11 @@ class Position:
         self.advance: Callable[[bytes], bool] = self.sequence.follows
 
     @property
+    def name(self) -> str:
+        """The name of the current consumer, or of the one that is being made."""
+        return f"{self._prefix}_{self._serial}"
+
+    @property
     def consumer_seq(self) -> int:
         """The sequence of the last message from the current consumer."""
         return self.sequence.last or 0
@@ -123,8 +128,7 @@ class Position:
     def _next_config(self, deliver_subject: str | None) -> ConsumerConfig:
         """Return the config of a consumer that goes on behind the last message."""
         self._serial += 1
-        name = f"{self._prefix}_{self._serial}"
-        changes: dict[str, Any] = {"name": name, "deliver_subject": deliver_subject}
+        changes: dict[str, Any] = {"name": self.name, "deliver_subject": deliver_subject}
         behind = self.stream_seq
         if behind is not None:
             changes["deliver_policy"] = DeliverPolicy.BY_START_SEQUENCE

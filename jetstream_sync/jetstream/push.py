@@ -166,7 +166,7 @@ class PushSubscription(Subscription):
         patience = Patience(heartbeat.total_seconds(), self._options.heartbeat_intervals)
         self._last_seen = monotonic()
         self._monitor = HeartbeatMonitor(
-            self._consumer, patience, lambda: self._last_seen, lambda: self._silent(patience)
+            self.consumer_name, patience, lambda: self._last_seen, lambda: self._silent(patience)
         )
         if self._mailbox.closed:
             self._monitor.stop()  # ended() came meanwhile, and did not see it
@@ -180,7 +180,7 @@ class PushSubscription(Subscription):
 
     @property
     def consumer_name(self) -> str:
-        """The name of the consumer; an ordered subscription's changes with each new consumer."""
+        """The name of the consumer."""
         return self._consumer
 
     @property
@@ -201,7 +201,7 @@ class PushSubscription(Subscription):
             ConnectionClosedError: the connection is closed.
 
         """
-        route = self._api.routes.consumer_info(self._stream, self._consumer)
+        route = self._api.routes.consumer_info(self._stream, self.consumer_name)
         return self._api.ask_for(ConsumerInfo, route, deadline=self._api.deadline(timeout))
 
     # --- reading --------------------------------------------------------------------------------
@@ -413,7 +413,7 @@ class PushSubscription(Subscription):
             due, self._release_due = self._release_due, False
         if due:
             shared = bool(self._config.deliver_group)
-            release_consumer(self._api, self._stream, self._consumer, shared=shared)
+            release_consumer(self._api, self._stream, self.consumer_name, shared=shared)
 
     def _release_at_last(self) -> None:
         """Delete the consumer after the last message: nobody waits for that, so errors are reported."""
@@ -510,7 +510,7 @@ class PushSubscription(Subscription):
 
     def _silent(self, patience: Patience) -> None:
         """Tell of a consumer that is silent; on the timer's thread."""
-        self._core.events.error(patience.error(self._consumer))
+        self._core.events.error(patience.error(self.consumer_name))
 
 
 def _ack(msg: JetStreamMsg) -> None:

@@ -125,12 +125,16 @@ class OrderedPushSubscription(PushSubscription):
             ConnectionClosedError: the connection is closed.
 
         """
-        info = self._position.renew(self._api.deadline(), self._next_inbox)
-        self._consumer = info.name
+        self._position.renew(self._api.deadline(), self._next_inbox)
         self._created = True
         heartbeat = self._config.idle_heartbeat
         assert heartbeat is not None
         self._watch(heartbeat)
+
+    @property
+    def consumer_name(self) -> str:
+        """The name of the consumer that is read now, or is just being made."""
+        return self._position.name
 
     # --- ending ---------------------------------------------------------------------------------
 
@@ -210,7 +214,7 @@ class OrderedPushSubscription(PushSubscription):
     def _silent(self, patience: Patience) -> None:
         with self._counting:
             if self._core.address is not None and not self._renewing:
-                self._disturbed(str(patience.error(self._consumer)))
+                self._disturbed(str(patience.error(self.consumer_name)))
 
     # --- another consumer -----------------------------------------------------------------------
 
@@ -226,7 +230,7 @@ class OrderedPushSubscription(PushSubscription):
         """Make consumers until there is one whose feed is good; on a thread of its own."""
         while True:
             try:
-                info = self._position.renew(FOREVER, self._next_inbox)
+                self._position.renew(FOREVER, self._next_inbox)
             except ConnectionLostError:
                 pass  # there is no link now
             except (ConnectionClosedError, IteratorClosedError):
@@ -234,8 +238,6 @@ class OrderedPushSubscription(PushSubscription):
             except Error as error:
                 self._fail(error)
                 return
-            else:
-                self._consumer = info.name
             with self._counting:
                 if self._mailbox.closed:
                     break
