@@ -1,0 +1,35 @@
+"""Half of gevent's monkey patching is refused; all of it, or none, is fine."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from jetstream_sync.client.greenlets import check_patches
+from jetstream_sync.errors import Error
+
+
+def patched(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    monkey = SimpleNamespace(is_module_patched=lambda name: name in names)
+    monkeypatch.setitem(sys.modules, "gevent.monkey", monkey)
+
+
+def test_all_or_nothing_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package may be absent, imported without patching, or have patched all that is used."""
+    monkeypatch.delitem(sys.modules, "gevent.monkey", raising=False)
+    check_patches()
+    patched(monkeypatch)
+    check_patches()
+    patched(monkeypatch, "time", "ssl")
+    check_patches()
+    patched(monkeypatch, "select", "socket", "threading", "time")
+    check_patches()
+
+
+def test_a_part_of_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names what is patched and what is not."""
+    patched(monkeypatch, "socket")
+    with pytest.raises(Error, match="patched socket, but not select and threading: "):
+        check_patches()
