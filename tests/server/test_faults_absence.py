@@ -1,0 +1,201 @@
+"""
+A consumer that is there and has nobody to serve it, as while a cluster elects a leader.
+
+The API is reached under a prefix of the test's own. There only the consumer's info is answered, so a
+pull request meets what it meets without a leader: nobody listens.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from fix_threads import SCALE, wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    Connection,
+    ConsumerDeletedError,
+    ConsumerNotFoundError,
+    JetStream,
+    Msg,
+    PullConsumer,
+    PullError,
+    Stream,
+    Subscription,
+    TimeoutError,
+)
+from jetstream_sync.server import NatsServer
+
+
+class Absent:
+    """The API under a prefix, with or without somebody who serves the consumer."""
+
+    def __init__(self, nc: Connection, stream: str, prefix: str) -> None:
+        self._nc = nc
+        self._real = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.C"
+        self._next = f"{prefix}.CONSUMER.MSG.NEXT.{stream}.C"
+        self._info = f"{prefix}.CONSUMER.INFO.{stream}.C"
+        self._serving: Subscription | None = None
+        #: When somebody asked whether the consumer is there: after each request in vain.
+        self.asked: list[float] = []
+        self._answering = nc.subscribe(self._info, cb=self._answer)
+        nc.flush(5 * SCALE)
+
+    def _answer(self, msg: Msg) -> None:
+        self.asked.append(time.monotonic())
+        msg.respond(self._nc.request(f"$JS.API.{self._info.partition('.')[2]}", timeout=5).data)
+
+    def is_back(self) -> None:
+        def forward(msg: Msg) -> None:
+            self._nc.publish(self._real, msg.data, reply=msg.reply)
+
+        self._serving = self._nc.subscribe(self._next, cb=forward)
+        self._nc.flush(5 * SCALE)
+
+    def is_away(self) -> None:
+        assert self._serving is not None
+        self._serving.unsubscribe()
+        self._nc.flush(5 * SCALE)
+
+
+def notices(events: list[Exception]) -> int:
+    """Count what was said of absences; on a busy machine heartbeats may be missed, too."""
+    return len([event for event in events if isinstance(event, PullError)])
+
+
+@pytest.fixture
+def stream(js: JetStream, stream_name: str) -> Stream:
+    stream = js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
+    stream.create_consumer(durable_name="C", ack_wait=60)
+    return stream
+
+
+@pytest.fixture
+def events() -> list[Exception]:
+    return []
+
+
+@pytest.fixture
+def user(nats_server: NatsServer, events: list[Exception]) -> Iterator[Connection]:
+    with jetstream_sync.connect(nats_server.url, error_cb=events.append) as nc:
+        yield nc
+
+
+@pytest.fixture
+def absent(nc: Connection, stream: Stream) -> Absent:
+    return Absent(nc, stream.name, "ABSENT")
+
+
+@pytest.fixture
+def consumer(user: Connection, absent: Absent, stream: Stream) -> PullConsumer:
+    """The consumer, as somebody sees it who reaches the API under the prefix."""
+    consumer = user.jetstream(prefix="ABSENT").get_consumer(stream.name, "C")
+    absent.asked.clear()
+    return consumer
+
+
+pytestmark = pytest.mark.server(">=2.11")  # before, nobody says that nobody listens
+
+
+def test_an_iterator_asks_again_in_growing_intervals_and_says_so_once(
+    js: JetStream, stream: Stream, consumer: PullConsumer, absent: Absent, events: list[Exception]
+) -> None:
+    """It is asked for after 1/4, 1/2, 1 s and so on; there is one event until it is back."""
+    with consumer.messages(heartbeat=2, expires=4) as messages:
+        with pytest.raises(TimeoutError):
+            messages.next(2.5)
+        waits = [b - a for a, b in zip(absent.asked, absent.asked[1:], strict=False)]
+        assert len(waits) == 3
+        for wait, least in zip(waits, (0.25, 0.5, 1.0), strict=True):
+            assert least <= wait < least + 0.5 * SCALE
+        assert [type(event) for event in events] == [PullError]
+        assert "has no leader now" in str(events[0])
+        js.publish(stream.name, b"0")
+        absent.is_back()
+        assert messages.next(2 * 2 * SCALE).data == b"0"
+        assert len(events) == 1
+
+
+def test_another_absence_is_news(
+    js: JetStream, stream: Stream, consumer: PullConsumer, absent: Absent, events: list[Exception]
+) -> None:
+    """Once messages came again, the next absence has an event of its own."""
+    with consumer.messages(max_messages=1, heartbeat=0.5, expires=1) as messages:
+        for count in (1, 2):
+            # A request that was under way before ends after a second.
+            with pytest.raises(TimeoutError):
+                messages.next(1.7)
+            wait_until(lambda count=count: notices(events) == count)
+            js.publish(stream.name, b"")
+            absent.is_back()
+            messages.next(5 * SCALE).ack()
+            absent.is_away()
+
+
+def test_no_interval_is_longer_than_a_heartbeat(consumer: PullConsumer, absent: Absent) -> None:
+    """With a short heartbeat a consumer that is back is found within two of them."""
+    with consumer.messages(heartbeat=0.5, expires=1) as messages, pytest.raises(TimeoutError):
+        messages.next(2.2)
+    waits = [b - a for a, b in zip(absent.asked, absent.asked[1:], strict=False)]
+    assert len(waits) >= 3
+    assert max(waits) < 0.5 + 0.5 * SCALE
+
+
+def test_a_fetch_waits_for_it(
+    js: JetStream, stream: Stream, consumer: PullConsumer, absent: Absent
+) -> None:
+    """A fetch, and a next, with time left get what is there when the consumer is served again."""
+    for number in range(3):
+        js.publish(stream.name, b"%d" % number)
+    with ThreadPoolExecutor(2) as pool:
+        fetched = pool.submit(consumer.fetch, 2, 10 * SCALE)
+        wait_until(lambda: len(absent.asked) >= 2)
+        absent.is_back()
+        assert [msg.data for msg in fetched.result(5 * SCALE)] == [b"0", b"1"]
+        absent.is_away()
+        absent.asked.clear()
+        single = pool.submit(consumer.next, 10 * SCALE)
+        wait_until(lambda: len(absent.asked) >= 1)
+        absent.is_back()
+        assert single.result(5 * SCALE).data == b"2"
+
+
+def test_a_fetch_says_in_time_that_nobody_was_there(consumer: PullConsumer) -> None:
+    """A fetch whose time is up says what it met; one that can not wait says so at once."""
+    began = time.monotonic()
+    with pytest.raises(PullError, match="No Responders") as caught:
+        consumer.fetch(1, timeout=0.9)
+    assert 0.8 < time.monotonic() - began < 0.9 + 0.5 * SCALE
+    assert caught.value.code == 503
+    assert not isinstance(caught.value, ConsumerDeletedError)
+    began = time.monotonic()
+    with pytest.raises(PullError, match="No Responders"):
+        consumer.fetch_no_wait(1)
+    assert time.monotonic() - began < 0.5 * SCALE
+
+
+def test_one_that_is_gone_ends_them_all(
+    stream: Stream, consumer: PullConsumer, events: list[Exception]
+) -> None:
+    """Where the consumer was deleted meanwhile, reading ends with that as the error."""
+    caught: list[BaseException] = []
+    handle = consumer.consume(lambda _: None, heartbeat=1, expires=2)
+    wait_until(lambda: len(events) == 1)
+
+    def fetch() -> None:
+        try:
+            consumer.fetch(1, timeout=20)
+        except ConsumerNotFoundError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=fetch)
+    thread.start()
+    stream.delete_consumer("C")
+    handle.wait_closed(5 * SCALE)
+    assert isinstance(handle.error, ConsumerNotFoundError)
+    thread.join(5 * SCALE)
+    assert len(caught) == 1
