@@ -7,9 +7,10 @@ from typing import Final
 
 from ..api.pull import PullRequest
 from ..api.status import Kind, PullStatus, read_status
-from ..errors import Error, NoHeartbeatError, TimeoutError
+from ..errors import Error, TimeoutError
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
+from .heartbeat import pull_patience
 from .inbox import LINK_DOWN, LINK_UP, PullInbox
 from .message import JetStreamMsg
 from .puller import DOUBT, Absence, Puller
@@ -44,7 +45,7 @@ class Fetch:
         self._request = request
         self._end = Deadline(expires)
         self._patience = Deadline(None if expires is None else expires + _GRACE)
-        self._silence = 2 * request.heartbeat_ns / _SECOND
+        self._heartbeats = pull_patience(request.heartbeat_ns)
         self._messages: list[JetStreamMsg] = []
         self._bytes = 0
         #: Whether the server is through with what was asked: it will send nothing more.
@@ -134,17 +135,18 @@ class Fetch:
                     raise gone from None
             finally:
                 self._in_doubt = False
-        if not self._silence:
+        heartbeats = self._heartbeats
+        if not heartbeats.limit:
             return inbox.mailbox.get(self._patience)
         while True:
-            left = inbox.last_seen + self._silence - monotonic()
+            left = heartbeats.left(inbox.last_seen)
             try:
                 return inbox.mailbox.get(self._patience.sooner(left))
             except TimeoutError:
                 if self._patience.expired():
                     raise
-                if inbox.last_seen + self._silence <= monotonic():
-                    raise NoHeartbeatError(self._puller.consumer, self._silence) from None
+                if heartbeats.left(inbox.last_seen) <= 0:
+                    raise heartbeats.error(self._puller.consumer) from None
 
     def _goes_on(self, status: PullStatus, inbox: PullInbox) -> bool:
         """Act on a status that ends the request; say whether there is, or will be, another one."""

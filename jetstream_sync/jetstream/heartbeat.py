@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from ..client.threads import start_timer
 from ..errors import NoHeartbeatError
 from ..net.clock import monotonic
 
-__all__ = ["PULL_INTERVALS", "PUSH_INTERVALS", "HeartbeatMonitor", "Patience"]
+__all__ = ["PULL_INTERVALS", "PUSH_INTERVALS", "HeartbeatMonitor", "Patience", "pull_patience"]
 
+_SECOND: Final = 1_000_000_000
 #: Heartbeats that a pull may miss (ADR-37).
 PULL_INTERVALS: Final = 2
 #: Heartbeats that a push consumer may miss where nobody says (ADR-15).
@@ -35,13 +37,23 @@ class Patience:
         #: In seconds; 0: for ever.
         self.limit = interval * intervals
 
+    def due(self, last_seen: float) -> float:
+        """Return when it is late; as ``last_seen``, a moment of the monotonic clock."""
+        return last_seen + self.limit
+
     def left(self, last_seen: float) -> float:
-        """Return the seconds until it is late; ``last_seen`` is of the monotonic clock."""
+        """Return the seconds until it is late, which may have passed."""
         return last_seen + self.limit - monotonic()
 
     def error(self, consumer: str) -> NoHeartbeatError:
         """Return what to tell the user of a consumer that is late."""
         return NoHeartbeatError(consumer, self.limit)
+
+
+@lru_cache(maxsize=16)
+def pull_patience(heartbeat_ns: int) -> Patience:
+    """Return how long the server may be silent while a pull waits; programs repeat their pulls."""
+    return Patience(heartbeat_ns / _SECOND, PULL_INTERVALS)
 
 
 class HeartbeatMonitor:

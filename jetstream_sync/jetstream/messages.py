@@ -29,13 +29,13 @@ from ..errors import (
     ConnectionLostError,
     Error,
     IteratorClosedError,
-    NoHeartbeatError,
     OutboundBufferLimitError,
     PullError,
     TimeoutError,
 )
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..protocol.parser import Delivery
+from .heartbeat import pull_patience
 from .inbox import LINK_DOWN, LINK_UP, PullInbox
 from .message import JetStreamMsg
 from .puller import DOUBT, Absence, Puller
@@ -82,14 +82,14 @@ class MessageIterator:
         self._puller = puller
         self._strict = strict
         self._by_bytes = bool(pull.request.max_bytes)
-        self._silence = 2 * pull.request.heartbeat_ns / _SECOND
+        self._heartbeats = pull_patience(pull.request.heartbeat_ns)
         self._inbox = PullInbox(puller.core)
         self._arrived = self._inbox.mailbox.items
         # --- under _lock ---
         self._lock = threading.Lock()
         self._ledger = PullLedger(pull)
         self._draining = False
-        self._absence = Absence(min(_LONGEST_ABSENCE, self._silence / 2))
+        self._absence = Absence(min(_LONGEST_ABSENCE, self._heartbeats.interval))
         self._delivered_before = 0  # when it was last said to be away
         self._ask_at: float | None = None  # when to ask again for a message that never fits
         # When silence makes us ask whether the consumer is there; see Puller.
@@ -185,7 +185,7 @@ class MessageIterator:
             return None
         due = self._ask_at if self._absence.ask_at is None else self._absence.ask_at
         if due is None:
-            due = self._inbox.last_seen + self._silence
+            due = self._heartbeats.due(self._inbox.last_seen)
         if self._doubt_at is not None:
             due = min(due, self._doubt_at)
         return due - monotonic()
@@ -197,7 +197,7 @@ class MessageIterator:
             return None  # another thread has seen to it
         late = None
         if self._ask_at is None and self._absence.ask_at is None:
-            late = NoHeartbeatError(self._puller.consumer, self._silence)
+            late = self._heartbeats.error(self._puller.consumer)
         if late is not None and self._strict:
             self._close(late)
             return None
@@ -273,7 +273,7 @@ class MessageIterator:
                 # request at once would meet the same message.
                 if whole:
                     error = PullError(409, "Message Size Exceeds MaxBytes: it will never fit")
-                    self._ask_at = monotonic() + self._silence
+                    self._ask_at = self._heartbeats.due(monotonic())
                 elif self._ledger.empty():
                     self._pull()
             elif error is None:

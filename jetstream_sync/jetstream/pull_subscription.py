@@ -22,6 +22,7 @@ from ..nanos import duration, duration_to_ns
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
 from .fetching import Fetch
+from .heartbeat import pull_patience
 from .inbox import PullInbox
 from .message import JetStreamMsg
 from .puller import Puller
@@ -343,13 +344,13 @@ class _TwoRequests(Fetch):
         self._absence.over()
         if self._request.no_wait:
             self._request = self._later
-            self._silence = 2 * self._later.heartbeat_ns / _SECOND
+            self._heartbeats = pull_patience(self._later.heartbeat_ns)
             return self._ask_again(inbox)
         if self._end.left() is None:
             return self._ask_again(inbox)
         # The request ends a little earlier than the time that the user gave.
         self.answered = True
-        self._silence = 0.0
+        self._heartbeats = pull_patience(0)
         return True
 
     def _missing(self, left: float | None) -> PullRequest:
