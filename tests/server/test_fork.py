@@ -109,6 +109,8 @@ REFUSED: dict[str, Callable[[Inherited], object]] = {
     "JetStream.pull_subscribe to a known stream": lambda it: it.js.pull_subscribe(
         "js.>", durable="a", stream="FORK"
     ),
+    "JetStream.subscribe": lambda it: it.js.subscribe("js.>"),
+    "JetStream.subscribe_bind": lambda it: it.js.subscribe_bind("FORK", "fork"),
     "PullSubscription.fetch": lambda it: it.psub.fetch(timeout=None),
     "PullSubscription.fetch of many": lambda it: it.psub.fetch(10, timeout=None),
     "PullSubscription.consumer_info": lambda it: it.psub.consumer_info(),

@@ -1,0 +1,39 @@
+"""A task that publishes, and may be tried again."""
+
+import os
+from pathlib import Path
+
+from celery import Celery
+
+import jetstream_sync
+
+SERVERS = os.environ.get("NATS_URL", "nats://127.0.0.1:4222")
+RECEIPTS = Path("receipts")
+
+app = Celery("shop")
+app.config_from_object("celeryconfig")
+
+
+def connection():
+    """Return the connection of this process: of the worker's parent, or of one of its children."""
+    return jetstream_sync.shared_connection(SERVERS, name="tasks")
+
+
+# This runs in the worker's parent, whose children are forked from it afterwards.
+connection().jetstream().create_stream(name="ORDERS", subjects=["ORDERS.*"])
+
+
+@app.task(
+    autoretry_for=(jetstream_sync.Error, OSError),
+    retry_backoff=1,
+    max_retries=10,
+    acks_late=True,
+    reject_on_worker_lost=True,
+)
+def take_order(number, text):
+    """Store an order, and write a receipt; whatever fails, all of it is done again."""
+    js = connection().jetstream()
+    # The stream stores one message of this id within its duplicate_window.
+    ack = js.publish("ORDERS.received", text.encode(), msg_id=f"order-{number}")
+    (RECEIPTS / f"{number}.txt").write_text(f"{ack.seq} {os.getpid()}")
+    return ack.seq

@@ -1,0 +1,15 @@
+"""The orders of a shop."""
+
+from django.conf import settings
+
+import jetstream_sync
+
+
+def connection():
+    """Return the connection of this process."""
+    return jetstream_sync.shared_connection(**settings.NATS)
+
+
+def stream():
+    """Return the stream of the orders, which is made if it is not there."""
+    return connection().jetstream().create_stream(name="ORDERS", subjects=["ORDERS.*"])

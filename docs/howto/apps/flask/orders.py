@@ -1,0 +1,41 @@
+"""Orders over HTTP: one view publishes to a stream, another asks a service."""
+
+import os
+
+from flask import Flask, jsonify, request
+
+import jetstream_sync
+
+SERVERS = os.environ.get("NATS_URL", "nats://127.0.0.1:4222")
+
+app = Flask(__name__)
+
+
+def connection():
+    """Return the connection of this process."""
+    return jetstream_sync.shared_connection(SERVERS, name="web", reconnect_time_wait=0.5)
+
+
+# With --preload this runs once, in gunicorn's master. The workers are forked from it afterwards.
+connection().jetstream().create_stream(name="ORDERS", subjects=["ORDERS.*"])
+
+
+@app.post("/orders/<number>")
+def take_order(number):
+    """Store an order; a client that got no answer may send it again."""
+    js = connection().jetstream()
+    ack = js.publish("ORDERS.received", request.get_data(), msg_id=number)
+    return jsonify(seq=ack.seq, again=ack.duplicate, worker=os.getpid()), 201
+
+
+@app.get("/prices/<article>")
+def price(article):
+    """Ask the service that knows the prices."""
+    answer = connection().request(f"prices.{article}", timeout=2.0)
+    return jsonify(price=answer.data.decode(), worker=os.getpid())
+
+
+@app.errorhandler(jetstream_sync.Error)
+def not_now(error):
+    """Say that it did not work, and that the client should try again."""
+    return jsonify(error=str(error)), 503

@@ -1,0 +1,45 @@
+"""Handle a stream's messages in other processes: ``python executor.py fork``, or ``spawn``."""
+
+import multiprocessing
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+
+import jetstream_sync
+
+NATS = {"servers": os.environ.get("NATS_URL", "nats://127.0.0.1:4222"), "name": "executor"}
+
+
+def work(data):
+    """Do something with an order that takes a processor of its own, and publish the result."""
+    result = b"%d" % int(data) ** 2
+    js = jetstream_sync.shared_connection(**NATS).jetstream()
+    js.publish("RESULTS.squares", result, msg_id=data.decode())
+    return os.getpid()
+
+
+def main(method):
+    """Take orders, hand their bytes to the processes, and acknowledge what has come through."""
+    js = jetstream_sync.shared_connection(**NATS).jetstream()
+    orders = js.create_stream(name="ORDERS", subjects=["ORDERS.*"])
+    results = js.create_stream(name="RESULTS", subjects=["RESULTS.*"])
+    for number in range(100):
+        js.publish_async("ORDERS.received", b"%d" % number, msg_id=str(number))
+    js.publish_async_completed(timeout=10)
+
+    context = multiprocessing.get_context(method)
+    consumer = orders.create_consumer(durable_name="squares")
+    with ProcessPoolExecutor(4, mp_context=context) as pool:
+        # Messages belong to this process, where their connection is; what is sent are the bytes.
+        messages = consumer.fetch(100, timeout=10)
+        futures = [pool.submit(work, message.data) for message in messages]
+        for message, future in zip(messages, futures, strict=True):
+            future.result()
+            message.ack()
+    jetstream_sync.shared_connection(**NATS).flush()
+    print(results.info().state.messages, "results")
+    print(consumer.info().num_ack_pending, "open")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,31 @@
+"""Publish the lines of standard input: ``python publish.py < orders.txt``."""
+
+import os
+import sys
+
+import jetstream_sync
+
+SERVERS = os.environ.get("NATS_URL", "nats://127.0.0.1:4222")
+
+
+def main():
+    """Publish line after line, and say how many the stream has acknowledged."""
+    nc = jetstream_sync.connect(SERVERS, name="publish")
+    js = nc.jetstream(timeout=10)
+    js.create_stream(name="ORDERS", subjects=["ORDERS.*"])
+    futures = []
+    try:
+        for line in sys.stdin.buffer:
+            future = js.publish_async("ORDERS.received", line.rstrip())
+            futures.append(future)
+    except KeyboardInterrupt:
+        print("stopping")
+    # Every future gets its acknowledgement or its error, at the latest when its time is up.
+    acknowledged = sum(future.exception() is None for future in futures)
+    print(f"{acknowledged} of {len(futures)} are stored")
+    nc.close()
+    return 0 if acknowledged == len(futures) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""The task of docs/howto/celery, in a worker with the prefork pool."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fix_apps import Program, copied
+from fix_threads import wait_until
+from rawnats import RawClient
+
+from jetstream_sync.server import NatsServer
+
+# Programs of others take their time to start and to stop.
+pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
+
+WORKER = ["-m", "celery", "--app", "tasks", "worker", "--loglevel", "info"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return copied("celery", tmp_path)
+
+
+@pytest.fixture
+def worker(fresh_server: NatsServer, folder: Path) -> Iterator[Program]:
+    with Program(WORKER, fresh_server.url, folder) as program:
+        program.wait_for(" ready.", 30)
+        yield program
+
+
+def order(folder: Path, url: str, first: int, last: int) -> None:
+    """Have another process send tasks, as a web application would."""
+    code = (
+        "from tasks import take_order\n"
+        f"for number in range({first}, {last}):\n"
+        "    take_order.delay(number, f'order {number}')\n"
+    )
+    environment = {**os.environ, "NATS_URL": url}
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment, check=True, timeout=60
+    )
+
+
+def receipts(folder: Path) -> dict[int, tuple[int, int]]:
+    """By order: its sequence in the stream, and the process that wrote the receipt."""
+    found = {}
+    for path in (folder / "receipts").glob("*.txt"):
+        words = path.read_text().split()
+        if len(words) == 2:
+            found[int(path.stem)] = (int(words[0]), int(words[1]))
+    return found
+
+
+def stored(server: NatsServer) -> int:
+    with RawClient(server.port) as raw:
+        return int(raw.api("STREAM.INFO.ORDERS")["state"]["messages"])
+
+
+def test_tasks_publish(worker: Program, fresh_server: NatsServer, folder: Path) -> None:
+    """Each task stores its order; the children of the pool have connections of their own."""
+    (folder / "receipts").mkdir()
+    order(folder, fresh_server.url, 0, 60)
+    wait_until(lambda: len(receipts(folder)) == 60, 30)
+    found = receipts(folder)
+    assert {seq for seq, _ in found.values()} == set(range(1, 61))
+    assert len({pid for _, pid in found.values()}) == 2
+    assert worker.process.pid not in {pid for _, pid in found.values()}
+    assert stored(fresh_server) == 60
+    worker.signal(signal.SIGTERM)
+    assert worker.ended() == 0
+    assert "Traceback" not in worker.said
+
+
+def test_a_task_that_is_tried_again_is_stored_once(
+    worker: Program, fresh_server: NatsServer, folder: Path
+) -> None:
+    """What fails behind the publish does not store the order a second time."""
+    # Without the folder every task fails behind its publish, and is tried again later.
+    order(folder, fresh_server.url, 0, 10)
+    wait_until(lambda: worker.said.count("Retry in") >= 10, 30)
+    assert stored(fresh_server) == 10
+    (folder / "receipts").mkdir()
+    wait_until(lambda: len(receipts(folder)) == 10, 45)
+    assert {seq for seq, _ in receipts(folder).values()} == set(range(1, 11))
+    assert stored(fresh_server) == 10
+
+
+def test_children_that_are_replaced(fresh_server: NatsServer, folder: Path) -> None:
+    """Children that the worker forks later have connections of their own, too."""
+    (folder / "receipts").mkdir()
+    command = [*WORKER, "--max-tasks-per-child", "5"]
+    with Program(command, fresh_server.url, folder) as worker:
+        worker.wait_for(" ready.", 30)
+        order(folder, fresh_server.url, 0, 30)
+        wait_until(lambda: len(receipts(folder)) == 30, 45)
+    assert len({pid for _, pid in receipts(folder).values()}) >= 6
+    assert stored(fresh_server) == 30
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_restart_of_the_server(fresh_server: NatsServer, folder: Path) -> None:
+    """Tasks that meet a server that is away are tried again, and none is lost."""
+    (folder / "receipts").mkdir()
+    order(folder, fresh_server.url, 0, 10)
+    wait_until(lambda: len(receipts(folder)) == 10, 30)
+    fresh_server.kill()
+    fresh_server.start()
+    order(folder, fresh_server.url, 10, 20)
+    wait_until(lambda: len(receipts(folder)) == 20, 45)
+    assert stored(fresh_server) == 20

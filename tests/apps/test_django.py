@@ -1,0 +1,114 @@
+"""The project of docs/howto/django: a view that publishes, and a management command that consumes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from fix_apps import Program, copied, free_port, http, run
+from fix_threads import wait_until
+from rawnats import RawClient
+
+from jetstream_sync.server import NatsServer
+
+# Programs of others take their time to start and to stop.
+pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
+
+COMMAND = ["manage.py", "handle_orders"]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return copied("django", tmp_path)
+
+
+@pytest.fixture
+def site(fresh_server: NatsServer, project: Path) -> Iterator[str]:
+    """The address of the project's view, served by gunicorn."""
+    port = free_port()
+    command = ["-m", "gunicorn", "--preload", "-w", "2", "--bind", f"127.0.0.1:{port}"]
+    with Program([*command, "manage:application"], fresh_server.url, project) as program:
+        program.wait_for("Listening at")
+        yield f"http://127.0.0.1:{port}/orders"
+
+
+def handled(*workers: Program) -> list[int]:
+    """The numbers of the orders that workers have handled, sorted."""
+    lines = [line for worker in workers for line in worker.said.splitlines()]
+    return sorted(int(line.split()[1]) for line in lines if line.startswith("handled "))
+
+
+def consumer(server: NatsServer) -> dict[str, int]:
+    with RawClient(server.port) as raw:
+        answer: dict[str, int] = raw.api("CONSUMER.INFO.ORDERS.orders")
+        return answer
+
+
+def publish(server: NatsServer, first: int, last: int) -> None:
+    with RawClient(server.port) as raw:
+        for number in range(first, last):
+            assert b'"seq"' in raw.request("ORDERS.received", b"%d" % number)
+
+
+def test_an_order_goes_through_view_and_worker(
+    site: str, fresh_server: NatsServer, project: Path
+) -> None:
+    """What the view takes the command handles, once; without a stream the view says 503."""
+    assert http("POST", f"{site}/1", b"1")[0] == 503
+    with Program(COMMAND, fresh_server.url, project) as worker:
+        worker.wait_for("ready")
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(lambda n: http("POST", f"{site}/{n}", b"%d" % n), range(50)))
+        assert {status for status, _ in answers} == {201}
+        assert {answer["seq"] for _, answer in answers} == set(range(1, 51))
+        assert http("POST", f"{site}/7", b"7")[1]["again"] is True
+        wait_until(lambda: handled(worker) == list(range(50)))
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0
+        assert "stopped" in worker.said
+    assert consumer(fresh_server)["num_ack_pending"] == 0
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "Ctrl-C"])
+def test_a_worker_that_is_told_to_stop(fresh_server: NatsServer, project: Path, how: str) -> None:
+    """It finishes what it has asked for, leaves nothing open, and its successor goes on from there."""
+    with (
+        Program(COMMAND, fresh_server.url, project) as first,
+        Program(COMMAND, fresh_server.url, project) as second,
+    ):
+        first.wait_for("ready")
+        second.wait_for("ready")
+        publish(fresh_server, 0, 300)
+        if how == "SIGTERM":
+            first.signal(signal.SIGTERM)
+        else:
+            first.ctrl_c()
+        publish(fresh_server, 300, 600)
+        assert first.ended() == 0
+        assert "stopped" in first.said
+        wait_until(lambda: handled(first, second) == list(range(600)), 15)
+        second.signal(signal.SIGTERM)
+        assert second.ended() == 0
+    assert consumer(fresh_server)["num_ack_pending"] == 0
+
+
+def test_a_worker_over_a_restart_of_the_server(fresh_server: NatsServer, project: Path) -> None:
+    """A worker goes on by itself when nats-server is back."""
+    with Program(COMMAND, fresh_server.url, project) as worker:
+        worker.wait_for("ready")
+        publish(fresh_server, 0, 100)
+        wait_until(lambda: handled(worker) == list(range(100)), 15)
+        fresh_server.restart()
+        publish(fresh_server, 100, 200)
+        wait_until(lambda: set(handled(worker)) == set(range(200)), 20)
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0
+
+
+def test_the_project_is_a_sound_one(fresh_server: NatsServer, project: Path) -> None:
+    """Django finds nothing to complain of, without a nats-server."""
+    fresh_server.stop()
+    assert "no issues" in run(["manage.py", "check"], fresh_server.url, project)

@@ -1,0 +1,160 @@
+"""The application of docs/howto/flask, under gunicorn with --preload and several workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from fix_apps import Program, copied, free_port, http
+from fix_threads import SCALE, wait_until
+from rawnats import RawClient
+
+import jetstream_sync
+from jetstream_sync.server import NatsServer
+
+# Programs of others take their time to start and to stop.
+pytestmark = [pytest.mark.apps, pytest.mark.timeout(110)]
+
+
+class Site:
+    """The application, as its clients see it."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}"
+        self.workers: set[int] = set()
+
+    def order(self, number: int) -> None:
+        """Send an order, again and again until it is taken."""
+
+        def taken() -> bool:
+            status, answer = http("POST", f"{self._url}/orders/{number}", b"order %d" % number)
+            if status == 201:
+                self.workers.add(answer["worker"])
+            return status == 201
+
+        wait_until(taken, 30)
+
+    def price(self, article: str) -> tuple[int, object]:
+        status, answer = http("GET", f"{self._url}/prices/{article}")
+        return status, answer.get("price")
+
+
+@pytest.fixture
+def gunicorn(fresh_server: NatsServer, tmp_path: Path) -> Iterator[tuple[Program, Site]]:
+    port = free_port()
+    command = ["-m", "gunicorn", "--bind", f"127.0.0.1:{port}", "orders:app"]
+    with Program(command, fresh_server.url, copied("flask", tmp_path)) as program:
+        program.wait_for("Listening at")
+        site = Site(port)
+        wait_until(lambda: len(workers_of(program)) == 3)
+        yield program, site
+
+
+def workers_of(program: Program) -> set[int]:
+    """The processes of the workers that are there now."""
+    children = Path(f"/proc/{program.process.pid}/task/{program.process.pid}/children")
+    return set(map(int, children.read_text().split()))
+
+
+def messages(server: NatsServer) -> list[str]:
+    """Every message of the stream, by a witness of its own."""
+    with RawClient(server.port) as raw:
+        last = raw.api("STREAM.INFO.ORDERS")["state"]["last_seq"]
+    with jetstream_sync.connect(server.url) as nc:
+        stream = nc.jetstream().get_stream("ORDERS")
+        return [stream.get_msg(seq).data.decode() for seq in range(1, last + 1)]
+
+
+def orders(count: int, start: int = 0) -> list[str]:
+    return sorted(f"order {number}" for number in range(start, start + count))
+
+
+def test_every_order_is_in_the_stream_once(
+    gunicorn: tuple[Program, Site], fresh_server: NatsServer
+) -> None:
+    """Many clients at a time are served by all workers, and no order is lost or doubled."""
+    program, site = gunicorn
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(site.order, range(300)))
+    assert sorted(messages(fresh_server)) == orders(300)
+    assert len(site.workers) > 1
+    assert site.workers <= workers_of(program)
+    site.order(7)
+    assert len(messages(fresh_server)) == 300, "an order that is sent again is stored once"
+    program.signal(signal.SIGTERM)
+    assert program.ended() == 0
+
+
+def test_a_view_that_asks_a_service(
+    gunicorn: tuple[Program, Site], fresh_server: NatsServer
+) -> None:
+    """A view returns the answer of a service, and says 503 where there is none."""
+    _, site = gunicorn
+    assert site.price("apples") == (503, None)
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        nc.subscribe("prices.*", cb=lambda msg: msg.respond(msg.subject[7:].encode() + b": 3"))
+        nc.flush()
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(site.price, [f"a{n}" for n in range(50)]))
+    assert answers == [(200, f"a{n}: 3") for n in range(50)]
+
+
+def test_a_worker_that_is_killed(gunicorn: tuple[Program, Site], fresh_server: NatsServer) -> None:
+    """The master forks another one, which connects anew; the orders of clients that try again are there once."""
+    program, site = gunicorn
+    before = workers_of(program)
+    with ThreadPoolExecutor(8) as pool:
+        taking = [pool.submit(site.order, number) for number in range(300)]
+        wait_until(lambda: len(site.workers) > 1)
+        for victim in list(site.workers)[:2]:
+            os.kill(victim, signal.SIGKILL)
+        for each in taking:
+            each.result(30 * SCALE)
+    wait_until(lambda: len(workers_of(program)) == 3)
+    assert len(workers_of(program) - before) == 2
+    with ThreadPoolExecutor(8) as pool:
+        new = workers_of(program) - before
+        number = 300
+        while not site.workers & new:
+            list(pool.map(site.order, range(number, number + 20)))
+            number += 20
+            assert number < 3000, "the new workers are not used"
+    assert sorted(messages(fresh_server)) == orders(number)
+
+
+def test_a_restart_of_the_server(gunicorn: tuple[Program, Site], fresh_server: NatsServer) -> None:
+    """Workers survive a restart of nats-server; no order that was taken is lost."""
+    program, site = gunicorn
+    before = workers_of(program)
+    stop = threading.Event()
+    taken: list[int] = []
+
+    def client(start: int) -> None:
+        number = start
+        while not stop.is_set():
+            site.order(number)
+            taken.append(number)
+            number += 4
+
+    with ThreadPoolExecutor(4) as pool:
+        clients = [pool.submit(client, start) for start in range(4)]
+        try:
+            wait_until(lambda: len(taken) > 50)
+            fresh_server.restart()
+            seen = len(taken)
+            wait_until(lambda: len(taken) > seen + 50, 20)
+            fresh_server.kill()
+            fresh_server.start()
+            seen = len(taken)
+            wait_until(lambda: len(taken) > seen + 50, 20)
+        finally:
+            stop.set()
+        for each in clients:
+            each.result(30 * SCALE)
+    assert sorted(messages(fresh_server)) == sorted(f"order {number}" for number in taken)
+    assert workers_of(program) == before

@@ -1,0 +1,38 @@
+"""The programs of docs/howto/multiprocessing: pools of processes, forked and spawned."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+from fix_apps import APPS, run
+from rawnats import RawClient
+
+from jetstream_sync.server import NatsServer
+
+METHODS = multiprocessing.get_all_start_methods()
+
+pytestmark = pytest.mark.timeout(110)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_pool(fresh_server: NatsServer, tmp_path: Path, method: str) -> None:
+    """Each process of a pool has a connection of its own, and its parent goes on with its own."""
+    said = run([str(APPS / "multiprocessing" / "pool.py"), method], fresh_server.url, tmp_path)
+    assert "100 orders from " in said
+    assert "101 in the stream" in said
+    with RawClient(fresh_server.port) as raw:
+        assert raw.api("STREAM.INFO.ORDERS")["state"]["messages"] == 101
+
+
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "forkserver"])
+def test_an_executor(fresh_server: NatsServer, tmp_path: Path, method: str) -> None:
+    """Messages stay in the process that fetched them; their bytes are worked on in others."""
+    said = run([str(APPS / "multiprocessing" / "executor.py"), method], fresh_server.url, tmp_path)
+    assert "100 results" in said
+    assert "0 open" in said
+    with RawClient(fresh_server.port) as raw:
+        assert raw.api("STREAM.INFO.RESULTS")["state"]["messages"] == 100
+        last = raw.api("STREAM.MSG.GET.RESULTS", last_by_subj="RESULTS.squares")["message"]
+    assert last["seq"] == 100

@@ -1,0 +1,107 @@
+"""The plain scripts of docs/howto/scripts: Ctrl-C, and an end without a close."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from fix_apps import APPS, Program, run
+from fix_threads import wait_until
+from rawnats import RawClient
+
+from jetstream_sync.server import NatsServer
+
+SCRIPTS = APPS / "scripts"
+
+
+def stored(server: NatsServer) -> int:
+    with RawClient(server.port) as raw:
+        info = raw.api("STREAM.INFO.ORDERS")
+        return int(info["state"]["messages"]) if "state" in info else 0
+
+
+def open_acks(server: NatsServer, consumer: str) -> int:
+    with RawClient(server.port) as raw:
+        return int(raw.api(f"CONSUMER.INFO.ORDERS.{consumer}")["num_ack_pending"])
+
+
+def test_every_line_is_published(fresh_server: NatsServer, tmp_path: Path) -> None:
+    """The script ends when its input does, and says what the stream has."""
+    with Program([str(SCRIPTS / "publish.py")], fresh_server.url, tmp_path, feed=True) as program:
+        program.input.write(b"".join(b"line %d\n" % n for n in range(5000)))
+        program.input.close()
+        assert program.ended() == 0
+        assert "5000 of 5000 are stored" in program.said
+    assert stored(fresh_server) == 5000
+
+
+def test_ctrl_c_while_publishing(fresh_server: NatsServer, tmp_path: Path) -> None:
+    """After a Ctrl-C what was read is stored, every message of it, and the script says so."""
+    with Program([str(SCRIPTS / "publish.py")], fresh_server.url, tmp_path, feed=True) as program:
+        program.input.write(b"".join(b"line %d\n" % n for n in range(3000)))
+        program.input.flush()
+        wait_until(lambda: stored(fresh_server))
+        program.signal(signal.SIGINT)
+        assert program.ended() == 0
+        assert "stopping" in program.said
+        said = int(program.said.split(" of ")[1].split()[0])
+    assert stored(fresh_server) == said
+
+
+def test_ctrl_c_while_working(fresh_server: NatsServer, tmp_path: Path) -> None:
+    """A Ctrl-C ends a worker; what it has handled is acknowledged, but for the one at hand."""
+    with Program([str(SCRIPTS / "work.py")], fresh_server.url, tmp_path) as worker:
+        worker.wait_for("ready")
+        with RawClient(fresh_server.port) as raw:
+            for number in range(500):
+                assert b'"seq"' in raw.request("ORDERS.received", b"%d" % number)
+        wait_until(lambda: worker.said.count("handled") > 100)
+        worker.signal(signal.SIGINT)
+        assert worker.ended() == 0
+        handled = {int(line.split()[1]) for line in worker.said.splitlines() if "handled" in line}
+        assert "stopped" in worker.said
+    with RawClient(fresh_server.port) as raw:
+        info = raw.api("CONSUMER.INFO.ORDERS.work")
+    acknowledged = info["delivered"]["stream_seq"] - info["num_ack_pending"]
+    assert len(handled) - 1 <= acknowledged <= len(handled)
+    # Another one goes on, and nothing is left out.
+    with Program([str(SCRIPTS / "work.py")], fresh_server.url, tmp_path) as another:
+
+        def all_of_them() -> bool:
+            lines = another.said.splitlines()
+            return handled | {int(x.split()[1]) for x in lines if "handled" in x} == set(range(500))
+
+        wait_until(all_of_them, 20)
+        another.signal(signal.SIGINT)
+        another.ended()
+    assert open_acks(fresh_server, "work") == 0
+
+
+def test_an_end_without_a_close(fresh_server: NatsServer, tmp_path: Path) -> None:
+    """What was acknowledged is stored, and what was only buffered is sent at the end."""
+    said = run([str(SCRIPTS / "forget.py")], fresh_server.url, tmp_path)
+    assert "stored as 1" in said
+    wait_until(lambda: stored(fresh_server) == 1001)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no SIGKILL here")
+def test_a_killed_script_loses_nothing_that_was_acknowledged(
+    fresh_server: NatsServer, tmp_path: Path
+) -> None:
+    """A kill -9 loses what was not acknowledged, and nothing else."""
+    script = tmp_path / "endless.py"
+    script.write_text(
+        "import os, jetstream_sync\n"
+        "js = jetstream_sync.connect(os.environ['NATS_URL']).jetstream()\n"
+        "js.create_stream(name='ORDERS', subjects=['ORDERS.*'])\n"
+        "while True:\n"
+        "    print(js.publish('ORDERS.received').seq, flush=True)\n"
+    )
+    with Program([str(script)], fresh_server.url, tmp_path) as program:
+        program.wait_for("\n500\n")
+        program.signal(signal.SIGKILL)
+        program.ended()
+        last = [line for line in program.said.split("\n")[:-1] if line][-1]
+    assert stored(fresh_server) in {int(last), int(last) + 1}

@@ -1,0 +1,145 @@
+"""Programs that a how-to shows, run as processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import IO, Any
+
+from fix_threads import SCALE, wait_until
+from typing_extensions import Self
+
+__all__ = ["APPS", "Program", "copied", "free_port", "http", "run"]
+
+#: Where the how-tos keep the files that they show.
+APPS = Path(__file__).parents[1] / "docs" / "howto" / "apps"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+        return port
+
+
+class Program:
+    """
+    A Python program with its children, in a process group of its own; all are gone at the end.
+
+    Args:
+        command: the module or file to run, and its arguments; ``-m name`` for a module.
+        url: the address of the nats-server, which the program finds in ``NATS_URL``.
+        folder: where it runs.
+        feed: whether the test writes to its standard input.
+
+    """
+
+    def __init__(self, command: list[str], url: str, folder: Path, *, feed: bool = False) -> None:
+        self._folder = folder
+        self._output = folder / f"output-{len(list(folder.glob('output-*')))}.txt"
+        environment = {**os.environ, "NATS_URL": url, "PYTHONUNBUFFERED": "1"}
+        # What pytest makes of warnings is not for programs of others.
+        environment.pop("PYTHONWARNINGS", None)
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, *command],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.PIPE if feed else subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def said(self) -> str:
+        """What it has printed so far."""
+        return self._output.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def input(self) -> IO[bytes]:
+        assert self.process.stdin is not None
+        return self.process.stdin
+
+    def wait_for(self, text: str, limit: float = 20.0) -> None:
+        """Wait until it has printed a text; fail with all that it printed when it does not."""
+
+        def there() -> bool:
+            if text in self.said:
+                return True
+            assert self.process.poll() is None, f"it ended, without {text!r}:\n{self.said}"
+            return False
+
+        try:
+            wait_until(there, limit)
+        except BaseException:
+            sys.stdout.write(self.said)
+            raise
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the program itself."""
+        self.process.send_signal(number)
+
+    def ctrl_c(self) -> None:
+        """Press Ctrl-C: every process of the group gets it."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def ended(self, limit: float = 20.0) -> int:
+        """Wait for its end, and return its status."""
+        try:
+            return self.process.wait(limit * SCALE)
+        except subprocess.TimeoutExpired:
+            sys.stdout.write(self.said)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(10 * SCALE)
+        # Children that outlived it, too.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(5)
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        # Shown by pytest where the test fails.
+        sys.stdout.write(f"--- {self.process.args}\n{self.said}")
+
+
+def copied(name: str, folder: Path) -> Path:
+    """Copy an application to where it may leave files, and return where it is."""
+    return Path(shutil.copytree(APPS / name, folder / name))
+
+
+def run(command: list[str], url: str, folder: Path, limit: float = 40.0) -> str:
+    """Run a program to its end, which has to be a good one, and return what it printed."""
+    with Program(command, url, folder) as program:
+        status = program.ended(limit)
+        assert status == 0, program.said
+        return program.said
+
+
+def http(method: str, url: str, data: bytes | None = None) -> tuple[int, dict[str, Any]]:
+    """Ask an HTTP server for JSON; return the status, 0 where there is none, and the answer."""
+    request = urllib.request.Request(url, data=data, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=20 * SCALE) as response:
+            return response.status, json.loads(response.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            body = error.read()
+        return error.code, {"body": body.decode(errors="replace")}
+    except (OSError, ValueError):
+        return 0, {}
