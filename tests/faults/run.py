@@ -40,6 +40,7 @@ from fix_threads import SCALE
 
 import jetstream_sync
 from jetstream_sync import Connection, Msg
+from jetstream_sync.jetstream.inbox import PullInbox
 
 from .book import Book
 from .ground import STREAM, Ground
@@ -240,15 +241,24 @@ class _Run:
             for name in DURABLES:
                 self.wait_for(
                     f"no pull request of {name} is left",
+                    # Requests last for 3 seconds and more: it must be their ends that do it.
                     lambda name=name: _info(raw, name, "num_waiting") == 0,
-                    20 * SCALE,
+                    2.5 * SCALE,
                 )
+            self.wait_for("no subscription of a reader is left", self._no_pulls, 5 * SCALE)
             self.wait_for(
                 "no consumer of an ordered reader is left",
                 lambda: set(raw.api(f"CONSUMER.NAMES.{STREAM}")["consumers"]) == set(DURABLES),
                 20 * SCALE,
             )
         return stored
+
+    def _no_pulls(self) -> bool:
+        return not any(
+            isinstance(interest.sink, PullInbox)
+            for nc in self.ground.connections.values()
+            for interest in nc._core.interests()
+        )
 
     def close(self) -> int:
         """Close the connections, and return how often they reconnected."""
