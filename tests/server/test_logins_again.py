@@ -181,7 +181,12 @@ def test_fresh_credentials_when_a_jwt_runs_out(jwt_server, operator, tmp_path):
     keeper = jetstream_sync.connect(jwt_server.url, user_credentials=operator.creds(tmp_path))
     stream = keeper.jetstream().create_stream(name="NUMBERS", subjects=["numbers"])
     nc = jetstream_sync.connect(
-        jwt_server.url, user_credentials=creds, disconnected_cb=events.put, **QUICK
+        jwt_server.url,
+        user_credentials=creds,
+        disconnected_cb=events.put,
+        # A publish whose answer is lost with the link would have all of its time otherwise.
+        fail_requests_on_disconnect=True,
+        **QUICK,
     )
     with keeper, nc:
         with Ids(nc) as ids:
@@ -190,13 +195,13 @@ def test_fresh_credentials_when_a_jwt_runs_out(jwt_server, operator, tmp_path):
                 event = events.get(timeout=5)
                 assert isinstance(event.error, AuthenticationExpiredError)
                 before = len(ids.acknowledged)
-                wait_until(lambda before=before: len(ids.acknowledged) > before + 10)
+                wait_until(lambda before=before: len(ids.acknowledged) > before + 5, 10)
         nc.close()  # rather than in the middle of the next time that it runs out
         assert len(made) >= 3
         count = stream.info().state.messages
         stored = {int(msg.data) for msg in stream.ordered_consumer().fetch(count, timeout=10)}
         assert set(ids.acknowledged) <= stored
-        assert len(ids.acknowledged) > 20
+        assert len(ids.acknowledged) > 10
         keeper.jetstream().delete_stream("NUMBERS")
 
 
