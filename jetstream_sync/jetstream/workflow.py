@@ -17,6 +17,7 @@ from ..errors import (
     ConsumerNameInUseError,
     ConsumerNotFoundError,
     NotFoundError,
+    PermissionsError,
     StreamNotFoundError,
     TimeoutError,
 )
@@ -149,7 +150,7 @@ def attach_pull(api: APIRequests, wanted: Wanted) -> Attached:
     stream = find_stream(api, wanted)
     try:
         info = find_consumer(api, stream, wanted)
-    except (APIError, TimeoutError):
+    except (APIError, PermissionsError, TimeoutError):
         if not wanted.bound or wanted.consumer is None:
             raise
         return Attached(stream, wanted.consumer, wanted.config, created=False)

@@ -17,8 +17,8 @@ import jetstream_sync
 from jetstream_sync import (
     Connection,
     ForkedConnectionError,
-    JetStream,
     NoHeartbeatError,
+    PermissionsError,
     PullSubscription,
     TimeoutError,
 )
@@ -147,30 +147,58 @@ def test_a_server_that_falls_silent_is_noticed_by_its_heartbeats(
             fresh_server.resume()
 
 
-def test_a_leader_that_is_away_is_waited_for(cluster: NatsCluster) -> None:
-    """In a cluster the leader of the consumer dies: the fetch gets what is published afterwards."""
-    with jetstream_sync.connect(cluster.urls, reconnect_time_wait=0.1) as nc:
+def test_another_leader_is_asked_again(cluster: NatsCluster) -> None:
+    """In a cluster the leader of the consumer steps down: the fetch gets what is published then."""
+    with jetstream_sync.connect(cluster.urls) as nc:
         js = nc.jetstream()
         js.create_stream(name="S", subjects=["s"], num_replicas=3)
         sub = js.pull_subscribe("s", "D")
+
+        looking = nc.jetstream(timeout=0.5)
+
+        def leader() -> str | None:
+            try:
+                info = looking.get_consumer("S", "D").cached_info.cluster
+            except jetstream_sync.Error:
+                return None  # between two leaders nobody answers
+            return info.leader if info is not None else None
+
+        before = leader()
         with ThreadPoolExecutor(1) as pool:
-            fetched = pool.submit(sub.fetch, 1, 60)
+            fetched = pool.submit(sub.fetch, 1, 30)
             wait_until(lambda: sub.consumer_info().num_waiting == 1)
-            info = sub.consumer_info().cluster
-            assert info is not None
-            (leader,) = [server for server in cluster.servers if server.name == info.leader]
-            leader.kill()
-            wait_until(lambda: published(js), 30)
-            assert fetched.result(40)[0].data == b"x"
+            nc.request("$JS.API.CONSUMER.LEADER.STEPDOWN.S.D", timeout=5)
+            wait_until(lambda: leader() not in (None, "", before), 20)
+            js.publish("s", b"x")
+            assert fetched.result(10)[0].data == b"x"
 
 
-def published(js: JetStream) -> bool:
-    """Publish a message, and say whether it could be done."""
-    try:
-        js.publish("s", b"x", timeout=2)
-    except jetstream_sync.Error:
-        return False
-    return True
+def test_who_may_not_look_may_pull() -> None:
+    """Binding needs no permission but the one to pull; without that a fetch says so at once."""
+    users = """
+    authorization { users: [
+        { user: boss, password: b },
+        { user: clerk, password: c, permissions: { publish: { deny: "$JS.API.CONSUMER.INFO.>" } } },
+        { user: guest, password: g, permissions: { publish: { deny: "$JS.API.CONSUMER.>" } } },
+    ] }
+    """
+    with (
+        NatsServer(config=users) as server,
+        jetstream_sync.connect(server.url, user="boss", password="b") as boss,
+        jetstream_sync.connect(server.url, user="clerk", password="c") as clerk,
+        jetstream_sync.connect(server.url, user="guest", password="g") as guest,
+    ):
+        js = boss.jetstream()
+        js.create_stream(name="S", subjects=["s"], storage="memory").create_consumer(name="C")
+        js.publish("s", b"0")
+        began = time.monotonic()
+        sub = clerk.jetstream().pull_subscribe_bind("C", "S")
+        assert sub.fetch()[0].data == b"0"
+        denied = guest.jetstream().pull_subscribe_bind("C", "S")
+        for batch in (1, 5):
+            with pytest.raises(PermissionsError):
+                denied.fetch(batch, timeout=10)
+        assert time.monotonic() - began < 3
 
 
 # --- forks and Ctrl-C ----------------------------------------------------------------------------
