@@ -9,6 +9,7 @@ from time import perf_counter
 
 import nats
 from nats.aio.client import Client
+from nats.js.api import AckPolicy, ConsumerConfig
 
 from .job import Job, Result, WrongReadError, check_read, serve
 
@@ -58,7 +59,11 @@ async def _ordered(nc: Client, job: Job) -> float:
     js = nc.jetstream()
     last = b""
     start = perf_counter()
-    sub = await js.subscribe(job.subject, stream=job.stream, ordered_consumer=True)
+    ordered = job.row != "push"
+    config = None if ordered else ConsumerConfig(ack_policy=AckPolicy.NONE)
+    sub = await js.subscribe(
+        job.subject, stream=job.stream, ordered_consumer=ordered, config=config
+    )
     for _ in range(job.count):
         msg = await sub.next_msg(timeout=5)
         if msg.data <= last:
@@ -98,6 +103,8 @@ if __name__ == "__main__":
             "pull_subscribe500": _in_a_loop(_fetch),
             "pull_subscribe1": _in_a_loop(_fetch),
             "ordered": _in_a_loop(_ordered),
+            "push_ordered": _in_a_loop(_ordered),
+            "push": _in_a_loop(_ordered),
             "core": _in_a_loop(_core),
         }
     )

@@ -7,7 +7,7 @@ from itertools import islice
 from time import perf_counter
 
 import jetstream_sync
-from jetstream_sync import Connection, JetStreamMsg
+from jetstream_sync import Connection, ConsumerConfig, JetStreamMsg
 
 from .job import Job, Result, WrongReadError, check_read, serve
 
@@ -77,6 +77,25 @@ def _ordered(nc: Connection, job: Job) -> float:
     return seconds
 
 
+def _push(nc: Connection, job: Job) -> float:
+    config = None if job.row == "push_ordered" else ConsumerConfig(ack_policy="none")
+    ordered = config is None
+    received = 0
+    last = b""
+    start = perf_counter()
+    with nc.jetstream().subscribe(
+        job.subject, stream=job.stream, ordered_consumer=ordered, config=config
+    ) as sub:
+        for msg in islice(sub, job.count):
+            if msg.data <= last:
+                raise WrongReadError(f"{msg.data!r} after {last!r}")
+            last = msg.data
+            received += 1
+        seconds = perf_counter() - start
+    check_read(last, received, job)
+    return seconds
+
+
 def _core(nc: Connection, job: Job) -> float:
     payload = b"x" * job.size
     start = perf_counter()
@@ -105,6 +124,8 @@ if __name__ == "__main__":
             "pull_subscribe500": _connected(_pull_subscribe),
             "pull_subscribe1": _connected(_pull_subscribe),
             "ordered": _connected(_ordered),
+            "push_ordered": _connected(_push),
+            "push": _connected(_push),
             "core": _connected(_core),
         }
     )

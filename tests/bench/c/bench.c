@@ -183,7 +183,10 @@ ordered(jsCtx *js, const job *j)
 
     check(jsSubOptions_Init(&opts), "jsSubOptions_Init");
     opts.Stream  = j->stream;
-    opts.Ordered = true;
+    if (strcmp(j->row, "push") == 0)
+        opts.Config.AckPolicy = js_AckNone;
+    else
+        opts.Ordered = true;
 
     double start = now();
     check(js_SubscribeSync(&sub, js, j->subject, NULL, &opts, NULL), "js_SubscribeSync");
@@ -255,7 +258,7 @@ main(int argc, char **argv)
     else if (strcmp(j.row, "fetch500") == 0 || strcmp(j.row, "fetch1") == 0 ||
              strncmp(j.row, "pull_subscribe", strlen("pull_subscribe")) == 0)
         seconds = fetch(nc, js, &j);
-    else if (strcmp(j.row, "ordered") == 0)
+    else if (strcmp(j.row, "ordered") == 0 || strncmp(j.row, "push", strlen("push")) == 0)
         seconds = ordered(js, &j);
     else if (strcmp(j.row, "core") == 0)
         seconds = core(nc, &j);
