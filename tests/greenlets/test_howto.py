@@ -58,7 +58,8 @@ def test_gunicorn_runs_the_application(
         port = free.getsockname()[1]
     with jetstream_sync.connect(fresh_server.url) as nc:
         stream = nc.jetstream().create_stream(name="ORDERS", subjects=["ORDERS.*"])
-        options = ["-k", "gevent", "--workers", "2", *preload]
+        # A worker that is told to stop while it is still starting does not hear it, and is killed then.
+        options = ["-k", "gevent", "--workers", "2", "--graceful-timeout", "3", *preload]
         places = ["--bind", f"127.0.0.1:{port}", "--chdir", str(tmp_path)]
         gunicorn = subprocess.Popen(
             [sys.executable, "-m", "gunicorn", *options, *places, "app:app"],
