@@ -50,15 +50,10 @@ _TEXTS: Final = ("name", "nkey", "tls_hostname")
 _SECRETS: Final = ("user", "password", "token", "nkeys_seed_str")
 #: What a pickle leaves out where it is no function. Headers have logins of proxies in them.
 _LEFT_OUT: Final = ("password", "token", "nkeys_seed_str", "ws_connection_headers")
-#: Ways to log in, of which there is one.
+#: Ways to log in, of each kind one: by words and by a key, which an auth callout may want together.
 _LOGINS: Final = (
-    "user",
-    "token",
-    "user_credentials",
-    "nkeys_seed",
-    "nkeys_seed_str",
-    "nkey",
-    "user_jwt_cb",
+    ("user", "token"),
+    ("user_credentials", "nkeys_seed", "nkeys_seed_str", "nkey", "user_jwt_cb"),
 )
 _BREAK: Final = frozenset("\r\n\0")
 # The seed of an nkey, or a JWT: given as a path by mistake, it must not be repeated as one.
@@ -356,9 +351,10 @@ class ConnectionOptions:
         return self
 
     def _check_login(self) -> None:
-        given = [option for option in _LOGINS if getattr(self, option) is not None]
-        if len(given) > 1:
-            raise InvalidOptionError(given[1], "...", f"excludes {given[0]}: log in in one way")
+        for ways in _LOGINS:
+            given = [option for option in ways if getattr(self, option) is not None]
+            if len(given) > 1:
+                raise InvalidOptionError(given[1], "...", f"excludes {given[0]}: log in in one way")
         if self.password is not None and self.user is None:
             raise InvalidOptionError("password", "...", "a password needs a user")
         if self.nkey is not None and not self.nkey.startswith("U"):

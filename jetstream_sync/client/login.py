@@ -61,28 +61,28 @@ class Login:
                 raised, or returned something else.
 
         """
-        options = self._options
-        if address.user is not None or address.token is not None:
-            login = Credentials(
-                address.user,
-                self._told("password", address.password),
-                self._told("token", address.token),
-            )
-        elif options.user_credentials is not None:
-            login = self._by_creds(options.user_credentials, info.nonce)
-        elif options.nkeys_seed is not None or options.nkeys_seed_str is not None:
-            login = self._by_seed(info.nonce)
-        elif options.nkey is not None or options.user_jwt_cb is not None:
-            login = self._by_functions(info.nonce)
-        else:
-            login = Credentials(
-                self._told("user", options.user),
-                self._told("password", options.password),
-                self._told("token", options.token),
-            )
-        return login.connect_fields()
+        # In both, passwords and tokens may be functions.
+        given = address if address.user is not None or address.token is not None else self._options
+        words = Credentials(
+            self._told("user", given.user),
+            self._told("password", given.password),
+            self._told("token", given.token),
+        )
+        if given is address:
+            return words.connect_fields()
+        return {**words.connect_fields(), **self._by_key(info.nonce).connect_fields()}
 
     # --- the ways to log in ---------------------------------------------------------------------
+
+    def _by_key(self, nonce: str) -> Credentials:
+        options = self._options
+        if options.user_credentials is not None:
+            return self._by_creds(options.user_credentials, nonce)
+        if options.nkeys_seed is not None or options.nkeys_seed_str is not None:
+            return self._by_seed(nonce)
+        if options.nkey is not None or options.user_jwt_cb is not None:
+            return self._by_functions(nonce)
+        return Credentials()
 
     def _by_creds(
         self, given: FilePath | tuple[FilePath, FilePath] | Callable[[], str | bytes], nonce: str

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from fix_jwt import Operator, User
+from fix_proxy import Listener
 
 import jetstream_sync
 from jetstream_sync import AuthorizationError, Connection, CredentialsError, Error
@@ -56,6 +57,17 @@ def raises(error: BaseException) -> Callable[..., Any]:
         raise error
 
     return function
+
+
+def test_a_key_may_come_with_words():
+    """A key and a user both reach the server, as an auth callout may want it."""
+    with Listener(lambda puppet: said.append(puppet.shake_hands(nonce="abc"))) as listener:
+        said: list[dict[str, object]] = []
+        options = {"user": "u", "password": "p", "nkeys_seed_str": NKEY_USER.seed}
+        jetstream_sync.connect(listener.url, **options).close()
+    assert (said[0]["user"], said[0]["pass"]) == ("u", "p")
+    assert said[0]["nkey"] == NKEY_USER.public
+    assert said[0]["sig"]
 
 
 # --- user, password, token ------------------------------------------------------------------------
