@@ -324,7 +324,7 @@ def continuous_pull(
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64, typed=True)  # True is no number
 def _fetch_request(
     batch: int | None,
     timeout: float | timedelta | None,
