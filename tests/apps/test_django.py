@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -37,8 +38,8 @@ def site(fresh_server: NatsServer, project: Path) -> Iterator[str]:
 
 def handled(*workers: Program) -> list[int]:
     """The numbers of the orders that workers have handled, sorted."""
-    lines = [line for worker in workers for line in worker.said.splitlines()]
-    return sorted(int(line.split()[1]) for line in lines if line.startswith("handled "))
+    said = "".join(worker.said for worker in workers)
+    return sorted(map(int, re.findall(r"handled (\d+)\n", said)))
 
 
 def consumer(server: NatsServer) -> dict[str, int]:
