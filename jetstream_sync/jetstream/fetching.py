@@ -7,7 +7,7 @@ from typing import Final
 
 from ..api.pull import PullRequest
 from ..api.status import Kind, PullStatus, read_status
-from ..errors import Error, TimeoutError
+from ..errors import Error, NoHeartbeatError, TimeoutError
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
 from .heartbeat import pull_patience
@@ -32,8 +32,8 @@ class Fetch:
         puller: the consumer's.
         request: what to ask for.
         expires: seconds that the user gives; ``None``: until the batch is complete.
-        strict: end where the consumer has no leader, instead of asking again; an ordered consumer
-            then goes on with another consumer.
+        strict: raise where the consumer has no leader, instead of asking again, and where nobody
+            says that the time is up; an ordered consumer then goes on with another consumer.
 
     It is made, run once with `run()` by one thread, and dropped.
     """
@@ -50,6 +50,7 @@ class Fetch:
         self._bytes = 0
         #: Whether the server is through with what was asked: it will send nothing more.
         self.answered = False
+        self._strict = strict
         #: Whether to ask again where the consumer has no leader.
         self._persistent = not (request.no_wait or strict)
         self._absence = Absence()
@@ -78,7 +79,8 @@ class Fetch:
             self._collect(inbox)
             self.answered = True
         except TimeoutError:
-            pass
+            if self._strict and not self._messages:
+                raise NoHeartbeatError(self._puller.consumer, _GRACE) from None
         except Error:
             if not self._messages:
                 raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 
 from jetstream_sync import Connection, ConnectionClosedError, ConnectionLostError, Error, PubAck
 
@@ -101,10 +100,9 @@ class Crowd:
                 # Settled within its time; the sweep is twice a second.
                 with self._book.within(f"result {each}", _PATIENCE + 0.5):
                     ack = future.result(_PATIENCE + 10)
-            except FutureTimeoutError as error:
+            except Error as error:
                 if not future.done():
                     self._book.complain(f"the future of {each} is not settled: {error}")
-            except Error as error:
                 if not _may_go_on(error):
                     raise
             else:

@@ -199,3 +199,26 @@ def test_one_that_is_gone_ends_them_all(
     assert isinstance(handle.error, ConsumerNotFoundError)
     thread.join(5 * SCALE)
     assert len(caught) == 1
+
+
+def test_an_ordered_fetch_leaves_a_consumer_that_says_nothing(
+    js: JetStream, nc: Connection, user: Connection, stream: Stream
+) -> None:
+    """Where nobody even says that the time is up, the next fetch reads on with another consumer."""
+    silent: set[str] = set()
+
+    def forward(msg: Msg) -> None:
+        *_, name = msg.subject.split(".")
+        if ".MSG.NEXT." in msg.subject and (not silent or name in silent):
+            silent.add(name)
+            return
+        nc.publish(f"$JS.API.{msg.subject.partition('.')[2]}", msg.data, reply=msg.reply)
+
+    nc.subscribe("SILENT.>", cb=forward)
+    nc.flush(5 * SCALE)
+    for number in range(3):
+        js.publish(stream.name, b"%d" % number)
+    consumer = user.jetstream(prefix="SILENT").ordered_consumer(stream.name)
+    assert consumer.fetch(3, timeout=0.2) == []
+    assert [msg.data for msg in consumer.fetch(3, timeout=5 * SCALE)] == [b"0", b"1", b"2"]
+    assert len(silent) == 1
