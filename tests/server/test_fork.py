@@ -36,6 +36,7 @@ from jetstream_sync import (
     PubAck,
     PullConsumer,
     PullSubscription,
+    PushSubscription,
     Stream,
     Subscription,
     errors,
@@ -63,6 +64,7 @@ class Inherited:
     ordered: OrderedConsumer
     ordered_messages: OrderedMessages
     psub: PullSubscription
+    push: PushSubscription
     future: Future[PubAck]
 
 
@@ -116,6 +118,12 @@ REFUSED: dict[str, Callable[[Inherited], object]] = {
     "PullSubscription.consumer_info": lambda it: it.psub.consumer_info(),
     "PullSubscription.unsubscribe": lambda it: it.psub.unsubscribe(),
     "PullSubscription.drain": lambda it: it.psub.drain(),
+    "PushSubscription.next_msg": lambda it: it.push.next_msg(timeout=None),
+    "PushSubscription.__iter__": lambda it: next(iter(it.push)),
+    "PushSubscription.unsubscribe": lambda it: it.push.unsubscribe(),
+    "PushSubscription.unsubscribe later": lambda it: it.push.unsubscribe(100),
+    "PushSubscription.drain": lambda it: it.push.drain(),
+    "PushSubscription.consumer_info": lambda it: it.push.consumer_info(),
     "Stream.info": lambda it: it.stream.info(),
     "Stream.purge": lambda it: it.stream.purge(),
     "Stream.get_msg": lambda it: it.stream.get_msg(1),
@@ -184,11 +192,13 @@ INTERNAL = {
     "OrderedMessages.handed_to",
     "OrderedMessages.start",
     "PullConsumer.pull_messages",
-    "Subscription.deliver",
-    "Subscription.denied",
-    "Subscription.ended",
-    "Subscription.finished",
-    "Subscription.link_changed",
+    "PushSubscription.abandon",
+    "PushSubscription.bound",
+    *(
+        f"{cls}.{name}"
+        for cls in ("Subscription", "PushSubscription")
+        for name in ("deliver", "denied", "ended", "finished", "link_changed")
+    ),
 }
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
@@ -232,6 +242,8 @@ def inherited(nc: Connection) -> Inherited:
     nc.flush()
     psub = js.pull_subscribe("js.>", durable="psub")
     psub.fetch(timeout=5)
+    push = js.subscribe("js.>")
+    push.next_msg(timeout=5)
     return Inherited(
         nc,
         sub,
@@ -245,6 +257,7 @@ def inherited(nc: Connection) -> Inherited:
         ordered,
         ordered_messages,
         psub,
+        push,
         future,
     )
 
