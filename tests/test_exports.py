@@ -65,6 +65,11 @@ CLASSES = {
         "stream_names": "subject",
         "list_streams": "subject",
         "find_stream_name_by_subject": "subject",
+        "subscribe": "subject queue cb durable stream config manual_ack ordered_consumer "
+        "idle_heartbeat flow_control pending_msgs_limit pending_bytes_limit deliver_policy "
+        "headers_only inactive_threshold delete_consumer heartbeat_intervals",
+        "subscribe_bind": "stream consumer config cb manual_ack ordered_consumer "
+        "pending_msgs_limit pending_bytes_limit",
         "create_consumer": "stream_name config",
         "update_consumer": "stream_name config",
         "create_or_update_consumer": "stream_name config",
@@ -118,6 +123,16 @@ CLASSES = {
         "__exit__": "",
     },
     "ConsumeHandle": {"stop": "", "drain": "", "wait_closed": "timeout"},
+    "PushSubscription": {
+        "": "delivered pending_msgs pending_bytes stream_name consumer_name",
+        "next_msg": "timeout",
+        "unsubscribe": "limit",
+        "drain": "timeout",
+        "consumer_info": "timeout",
+        "__iter__": "",
+        "__enter__": "",
+        "__exit__": "",
+    },
     "JetStreamMsg": {
         "": "subject data headers reply metadata",
         "ack": "",
