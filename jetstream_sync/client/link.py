@@ -24,6 +24,7 @@ from ..options import ConnectionOptions
 from ..protocol.parser import Operation, Parser
 from ..protocol.session import Handshake, ServerInfo
 from .lookup import look_up
+from .threads import after_fork
 
 __all__ = ["Link", "describe", "open_link"]
 
@@ -95,6 +96,7 @@ def open_link(
     opening = _Opening(
         tcp.dial(found, f"{host}:{port}", deadline, _patience(options)), address, options, deadline
     )
+    after_fork(opening)
     try:
         return opening.shake_hands(connect_fields, wrap)
     except BaseException as error:
@@ -136,6 +138,10 @@ class _Opening:
         # What came before TLS, and whether something came since.
         self._greeting = b""
         self._heard = False
+
+    def forked(self) -> None:
+        """Close the copy of the socket in a forked child, which would hold the parent's link open."""
+        self._carrier.close()
 
     def shake_hands(
         self,

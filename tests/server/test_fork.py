@@ -5,18 +5,21 @@ from __future__ import annotations
 import inspect
 import os
 import pickle
+import socket
 import sys
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 from fix_fork import in_child
+from fix_proxy import Listener, Puppet
 from fix_threads import SCALE, wait_until
 from rawnats import RawClient
 
@@ -44,6 +47,8 @@ from jetstream_sync import (
 from jetstream_sync.jetstream import acks, shared
 from jetstream_sync.options import TLSOptions
 from jetstream_sync.server import NatsServer
+
+OPEN_FILES = Path("/proc/self/fd")
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 
@@ -521,6 +526,46 @@ def test_every_lock_may_be_held_when_a_process_forks(it: Inherited) -> None:
         thread.join()
     assert count > 30, "the search finds no locks any more"
     it.nc.flush()
+
+
+@pytest.mark.skipif(not OPEN_FILES.is_dir(), reason="open files can not be listed")
+def test_a_link_that_is_being_opened_is_the_parents_alone() -> None:
+    """A child keeps no copy of a socket on which its parent is still shaking hands."""
+    go_on = threading.Event()
+
+    def play(puppet: Puppet) -> None:
+        assert go_on.wait(10 * SCALE)
+        puppet.shake_hands()
+
+    def check() -> None:
+        assert peers(listener.port) == 0
+
+    with Listener(play) as listener:
+        opened: list[Connection] = []
+        opener = threading.Thread(
+            target=lambda: opened.append(
+                jetstream_sync.connect(listener.url, connect_timeout=10 * SCALE)
+            )
+        )
+        opener.start()
+        listener.take()
+        wait_until(lambda: peers(listener.port) == 1)
+        in_child(check)
+        go_on.set()
+        opener.join()
+        opened[0].close()
+
+
+def peers(port: int) -> int:
+    """Count the sockets of this process that are connected to a port."""
+    count = 0
+    for file in OPEN_FILES.iterdir():
+        # One that is gone by now, or is a listening socket, is none.
+        with suppress(OSError):
+            if file.is_socket():
+                with socket.socket(fileno=os.dup(int(file.name))) as copy:
+                    count += copy.getpeername()[1:2] == (port,)
+    return count
 
 
 def test_a_connection_is_not_pickled(nc: Connection) -> None:
