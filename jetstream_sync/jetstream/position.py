@@ -145,7 +145,7 @@ class Position:
         Args:
             deadline: when to give up.
             deliver_to: called before each attempt; returns the subject that the consumer delivers
-                to; ``None``: it is pulled from.
+                to, or raises what ends it all; ``None``: it is pulled from.
 
         Raises:
             StreamNotFoundError: the stream is gone.
@@ -161,11 +161,10 @@ class Position:
         attempt = 0
         while True:
             attempt += 1
+            # Somebody listens there before there is a consumer, and never hears two of them.
+            config = self._next_config(None if deliver_to is None else deliver_to())
+            limit = deadline.sooner(_ATTEMPT)
             try:
-                # Somebody listens there before there is a consumer, and never hears two of them.
-                subject = None if deliver_to is None else deliver_to()
-                config = self._next_config(subject)
-                limit = deadline.sooner(_ATTEMPT)
                 info = add_consumer(self._api, self.stream, config, CREATE, limit)
             except (StreamNotFoundError, BadRequestError, PermissionsError):
                 raise

@@ -15,11 +15,13 @@ import jetstream_sync
 from jetstream_sync import (
     BadSubscriptionError,
     Connection,
+    ConnectionClosedError,
     ConsumerConfig,
     ConsumerNotFoundError,
     DeliverPolicy,
     InvalidOptionError,
     JetStream,
+    NotJSMessageError,
     PushSubscription,
     Stream,
     StreamNotFoundError,
@@ -352,6 +354,67 @@ def test_so_it_is_for_a_callback(nats_server: NatsServer, stream: Stream) -> Non
         wait_until(lambda: errors)
         wait_until(lambda: not sub.is_valid)
         assert isinstance(errors[0], StreamNotFoundError)
+
+
+def test_what_comes_from_no_stream_is_left_out(
+    js: JetStream, nats_server: NatsServer, stream: Stream
+) -> None:
+    """What somebody publishes to its inbox is reported, and breaks no order."""
+    errors: list[Any] = []
+    with jetstream_sync.connect(nats_server.url, error_cb=errors.append) as mine:
+        sub = read_ordered(mine.jetstream(), stream)
+        fill(js, stream.name, 1)
+        assert numbers(sub, 1) == [0]
+        js._api.core.writer.publish(*js._api.core.composer.message(sub.subject, b"hello"))
+        js.account_info()
+        fill(js, stream.name, 1, first=1)
+        assert numbers(sub, 1) == [1]
+        wait_until(lambda: errors)
+        assert isinstance(errors[0], NotJSMessageError)
+        sub.unsubscribe()
+
+
+def test_without_a_link_it_waits_for_one(fresh_server: NatsServer) -> None:
+    """A consumer that is needed while there is no link is made on the next one."""
+    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
+        js = nc.jetstream(timeout=15)
+        js.create_stream(name="S", subjects=["S.>"], storage="file")
+        sub = read_ordered(js, js.get_stream("S"))
+        fresh_server.stop()
+        wait_until(lambda: nc._core.address is None)
+        with sub._counting:
+            sub._disturbed("a test")
+        wait_until(lambda: not sub._renewing)
+        fresh_server.start()
+        wait_until(lambda: nc.is_connected, 15)
+        fill(js, "S", 5)
+        assert numbers(sub, 5, 20) == list(range(5))
+        sub.unsubscribe()
+
+
+def test_closing_ends_the_making_of_a_consumer(
+    nats_server: NatsServer, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that is closed meanwhile leaves no thread and no waiter behind."""
+    with jetstream_sync.connect(nats_server.url) as nc:
+        sub = read_ordered(nc.jetstream(), stream)
+        making, go_on = threading.Event(), threading.Event()
+        renew = sub._position.renew
+
+        def slow(*args: Any) -> Any:
+            making.set()
+            go_on.wait(10)
+            return renew(*args)
+
+        monkeypatch.setattr(sub._position, "renew", slow)
+        with sub._counting:
+            sub._disturbed("a test")
+        assert making.wait(5)
+        nc.close()
+        go_on.set()
+        with pytest.raises(ConnectionClosedError):
+            sub.next_msg(5)
+        wait_until(lambda: not [each for each in threading.enumerate() if "ordered" in each.name])
 
 
 # --- the end ------------------------------------------------------------------------------------

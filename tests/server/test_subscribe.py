@@ -477,6 +477,16 @@ def test_a_limit_that_is_reached_drops_the_surplus(
     assert stream.consumer_names() == []
 
 
+def test_a_limit_that_is_all_read_ends_it_at_once(js: JetStream, stream: Stream) -> None:
+    """Where as many were read already, it ends, and the consumer goes, within the call."""
+    sub = js.subscribe(everything(stream))
+    numbers(sub, 10)
+    sub.unsubscribe(10)
+    assert stream.consumer_names() == []
+    with pytest.raises(BadSubscriptionError):
+        sub.next_msg(0)
+
+
 def test_a_limit_below_0_is_refused(js: JetStream, stream: Stream) -> None:
     """Nothing happens then."""
     with js.subscribe(everything(stream)) as sub:

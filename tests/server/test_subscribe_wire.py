@@ -26,6 +26,7 @@ from jetstream_sync import (
     StreamNotFoundError,
     TimeoutError,
 )
+from jetstream_sync.net.clock import Deadline
 
 MISSING = {"error": {"code": 404, "err_code": 10014, "description": "consumer not found"}}
 TAKEN = {"error": {"code": 400, "err_code": 10148, "description": "consumer already exists"}}
@@ -470,7 +471,14 @@ def test_quiet_statuses_are_never_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["409 Exceeded MaxAckPending", "503", "503 No Responders", "418 I am a teapot"]
+    "line",
+    [
+        "409 Exceeded MaxAckPending",
+        "409 Message Size Exceeds MaxBytes",
+        "503",
+        "503 No Responders",
+        "418 I am a teapot",
+    ],
 )
 @pytest.mark.parametrize("queue", [None, "workers"])
 def test_errors_are_raised_where_they_came(line: str, queue: str | None) -> None:
@@ -572,6 +580,23 @@ def test_what_comes_from_no_stream_can_not_be_acknowledged(reply: str) -> None:
         with pytest.raises(NotJSMessageError):
             _ = msg.metadata
         assert wire.sub.next_msg(5).data == b"2"
+        wire.say(foreign)  # and alone
+        assert wire.sub.next_msg(5).data == b"hello"
+    assert errors == []
+
+
+def test_a_heartbeat_that_says_nothing_is_a_sign_of_life() -> None:
+    """Without its headers, or with others in them, a heartbeat is no gap and no message."""
+    errors: list[Error] = []
+    with wired(errors) as (wire, _):
+        wire.say(
+            wire.message(1),
+            wire.status(b"NATS/1.0 100 Idle Heartbeat\r\n\r\n"),
+            wire.status(b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: many\r\n\r\n"),
+            wire.message(2),
+        )
+        assert [wire.sub.next_msg(5).data for _ in range(2)] == [b"1", b"2"]
+        assert wire.sub.delivered == 2
     assert errors == []
 
 
@@ -622,6 +647,24 @@ def test_a_callback_acknowledges_when_it_returns() -> None:
             (ack(5), b"+ACK"),
         ]
     assert [str(error) for error in errors] == ["no", "no"]
+
+
+def test_a_connection_that_is_closed_by_the_callback() -> None:
+    """What can not be acknowledged any more, because somebody closed, is no error."""
+    errors: list[Error] = []
+    closed: list[bytes] = []
+    with played(Streams(), errors) as (server, nc):
+
+        def work(msg: Any) -> None:
+            nc.close()
+            closed.append(msg.data)
+
+        sub = nc.jetstream().subscribe("foo", stream="S", cb=work)
+        server.say(Wire(server, sub).message(1))
+        wait_until(lambda: closed)
+        wait_until(lambda: sub.finished(Deadline(0)))
+        assert acks(server) == []
+    assert errors == []
 
 
 def test_manual_acks_are_left_to_the_callback() -> None:

@@ -345,6 +345,7 @@ NOON = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)
         ("deliver_subject", {"deliver_subject": "mine"}, {}),
         ("description", {"description": "mine"}, {"description": "theirs"}),
         ("durable_name", {"durable_name": "C"}, {"durable_name": None}),
+        ("filter_subjects", {"filter_subjects": ["a", "b"]}, {}),
         ("flow_control", {**FLOW}, {**BEAT}),
         ("flow_control", {"flow_control": False}, {**FLOW}),
         ("headers_only", {"headers_only": True}, {}),
