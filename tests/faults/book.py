@@ -17,6 +17,9 @@ __all__ = ["SLACK", "Book", "payload_of", "read_payload"]
 
 #: Seconds that a call may take longer than its timeout.
 SLACK = 2.0 * SCALE
+#: Messages that the slowest reader may have left; one with a single message at a time is much
+#: slower than those who publish.
+AHEAD = 3000
 
 
 def payload_of(message: str, size: int) -> bytes:
@@ -63,6 +66,10 @@ class Book:
             known = self.acknowledged.setdefault(message, seq)
         if known != seq:
             self.complain(f"{message} was acknowledged as {known} and as {seq}")
+
+    def too_far_ahead(self) -> bool:
+        """Say whether the slowest reader has so much left that publishing has to wait for him."""
+        return len(self.acknowledged) - min(map(len, self.seen.values())) > AHEAD
 
     @contextmanager
     def within(self, what: str, seconds: float) -> Iterator[None]:

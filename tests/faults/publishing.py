@@ -35,6 +35,8 @@ class Single:
     def run(self, stop: threading.Event, give_up: threading.Event) -> None:
         number = 0
         while not stop.wait(_REST):
+            if self._book.too_far_ahead():
+                continue
             message = f"{self._name}-{number}"
             number += 1
             self._book.published += 1
@@ -71,6 +73,8 @@ class Crowd:
     def run(self, stop: threading.Event, give_up: threading.Event) -> None:
         number = 0
         while not stop.wait(_REST):
+            if self._book.too_far_ahead():
+                continue
             count = self._rng.choice((1, 5, 10, 200))
             left = [f"{self._name}-{number + each}" for each in range(count)]
             number += count

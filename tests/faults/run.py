@@ -177,6 +177,9 @@ class _Run:
 
     def start_workers(self) -> None:
         lines = self.ground.connections
+        reading: list[Reader] = readers(lines, self.book, self.rng)
+        asking = Asking("asking", lines["fetching"], self.book, self.rng("asking"))
+        del self.book.seen["asking"]
         nc = lines["publishing"]
         for kind, name in ((Single, "one"), (Single, "other"), (Crowd, "many")):
             worker = kind(name, nc, self.book, self.rng(name))
@@ -185,9 +188,6 @@ class _Run:
                     name, lambda worker=worker: worker.run(self.stop_publishing, self.give_up)
                 )
             )
-        reading: list[Reader] = readers(lines, self.book, self.rng)
-        asking = Asking("asking", lines["fetching"], self.book, self.rng("asking"))
-        del self.book.seen["asking"]
         for reader in [*reading, asking]:
             self.readers.append(
                 self.thread(reader.name, lambda reader=reader: reader.run(self.stop_reading))
