@@ -28,6 +28,7 @@ class ConnectionEvent:
     """One thing that happened to a connection."""
 
     kind: EventKind
+    """What happened."""
     server: str | None = None
     """The URL of the server that it happened with, without a login; ``None`` where there was none."""
     error: BaseException | None = None

@@ -50,7 +50,7 @@ def test_the_metadata_says_what_the_package_is() -> None:
     always = {re.split(r"[^\w-]", line)[0] for line in required if "extra ==" not in line}
     assert always == {"orjson", "typing-extensions"}
     extras = set(metadata.get_all("Provides-Extra") or ())
-    assert extras == {"server", "nkeys", "cli", "spark", "docs", "test", "all"}
+    assert extras == {"server", "nkeys", "websocket", "cli", "spark", "docs", "test", "all"}
 
 
 @needs_installation

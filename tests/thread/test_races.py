@@ -287,6 +287,12 @@ def test_who_sees_that_it_is_closed_can_ask_why() -> None:
 def test_closing_meets_reconnecting() -> None:
     """A close that meets the moment of a new link closes that link, too, and nothing is left."""
     dice = random.Random(7)
+    before = set(threading.enumerate())
+
+    def left() -> list[threading.Thread]:
+        new = set(threading.enumerate()) - before
+        return [thread for thread in new if thread.name.startswith("nats-")]
+
     for _ in range(40):
         with Listener() as listener:
             nc = jetstream_sync.connect(listener.url, reconnect_time_wait=0)
@@ -299,7 +305,7 @@ def test_closing_meets_reconnecting() -> None:
             assert nc.status is ConnectionStatus.CLOSED
             for number in range(1, listener.clients):
                 listener.take(number).rest()  # ends where the socket is closed
-            wait_until(lambda: not [t for t in threading.enumerate() if t.name.startswith("nats-")])
+            wait_until(lambda: not left())
 
 
 def test_pings_while_there_is_no_link_say_nothing_of_the_next(listener: Listener) -> None:
