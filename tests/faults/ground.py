@@ -135,7 +135,9 @@ class Ground:
                 if proxy.url == url:
                     return server
         if where == "stream leader":
-            with self.raw() as raw:
+            leader = None
+            # While one is elected nobody answers; then it is any server.
+            with contextlib.suppress(OSError, ValueError), self.raw() as raw:
                 leader = raw.api(f"STREAM.INFO.{STREAM}").get("cluster", {}).get("leader")
             for server in self.servers:
                 if server.name == leader:

@@ -116,17 +116,17 @@ def lose(nodes: NatsCluster, nc: Connection, which: str) -> NatsServer:
     return lost
 
 
-def publish_until_stored(js: JetStream, msg_id: str, patience: float = 30.0) -> int:
-    """Publish with an id again and again until it is acknowledged; return how often that was."""
-    give_up = time.monotonic() + patience * SCALE
-    for attempts in range(1, 1000):
+def publish_until_stored(js: JetStream, msg_id: str) -> None:
+    """Publish with an id again and again until it is acknowledged."""
+
+    def acknowledged() -> bool:
         try:
             js.publish("s", msg_id.encode(), msg_id=msg_id, timeout=1 * SCALE)
         except Error:
-            assert time.monotonic() < give_up
-        else:
-            return attempts
-    raise AssertionError
+            return False
+        return True
+
+    wait_until(acknowledged, 30)
 
 
 def stored(nodes: NatsCluster) -> int:
