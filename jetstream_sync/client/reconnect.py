@@ -44,8 +44,10 @@ log = logging.getLogger("jetstream_sync.connection")
 #: Seconds by which a wait is longer at most, without TLS and with it.
 _JITTER = 0.1
 _JITTER_TLS = 1.0
-#: Seconds that lie between two walks at least: soon after a restart, without keeping a core busy.
+#: Seconds that lie between two walks at least, and the most that this grows to, by as much with each walk:
+#: soon after a restart, without keeping a core busy, or using all attempts up in a moment.
 _SHORTEST_WAIT = 0.01
+_SHORTEST_LATER = 0.05
 #: Seconds that locks and events take at most.
 _LONGEST_WAIT = 9e9
 #: Seconds after which a link is a good one, and the break of it a new story.
@@ -218,7 +220,8 @@ class LinkFinder:
 
     def _wait(self, walks: int) -> None:
         """Wait between two walks, unless somebody is in a hurry."""
-        self._hurry.wait(min(max(self._delay(walks), _SHORTEST_WAIT), _LONGEST_WAIT))
+        least = min(_SHORTEST_WAIT * walks, _SHORTEST_LATER)
+        self._hurry.wait(min(max(self._delay(walks), least), _LONGEST_WAIT))
         # In this order: `stop()` sets both, and is looked for after this.
         self._hurry.clear()
 

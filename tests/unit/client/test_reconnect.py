@@ -175,8 +175,8 @@ def test_stop_ends_it(world):
         ("tls://a", {"reconnect_jitter": 0.5}, 2.0, 2.5),
         ("nats://a", {"reconnect_time_wait": 7, "reconnect_jitter": 3}, 7.0, 10.0),
         ("nats://a", {"reconnect_time_wait": 7, "reconnect_jitter": 0}, 7.0, 7.0),
-        ("nats://a", {"reconnect_time_wait": 0}, 0.001, 0.02),
-        ("nats://a", {"reconnect_time_wait": 0, "reconnect_jitter": 5}, 0.001, 0.02),
+        ("nats://a", {"reconnect_time_wait": 0}, 0.001, 0.05),
+        ("nats://a", {"reconnect_time_wait": 0, "reconnect_jitter": 5}, 0.001, 0.05),
     ],
 )
 def test_a_wait_is_spread_by_chance(world, servers, options, least, most):
@@ -233,6 +233,15 @@ def test_a_function_that_exaggerates(world, said, taken):
         it.again()
     assert it.waits == [taken]
     assert it.reports == []
+
+
+def test_walks_without_a_wait(world):
+    """The first ones follow each other fast; then attempts are not used up in a moment."""
+    it = world(reconnect_time_wait=0, max_reconnect_attempts=8)
+    it.answers = {"a": [DOWN]}
+    with pytest.raises(NoServersError):
+        it.again()
+    assert it.waits == pytest.approx([0.01, 0.02, 0.03, 0.04, 0.05, 0.05, 0.05])
 
 
 def test_a_function_that_raises(world, caplog):
