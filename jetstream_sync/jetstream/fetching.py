@@ -53,7 +53,7 @@ class Fetch:
         self._strict = strict
         #: Whether to ask again where the consumer has no leader.
         self._persistent = not (request.no_wait or strict)
-        self._absence = Absence()
+        self._absence: Absence | None = None  # made where there is one
         # Whether nothing has come yet, and that may mean that nobody is there.
         self._in_doubt = puller.silence_may_mean_gone()
 
@@ -99,7 +99,7 @@ class Fetch:
                 delivery = self._wait(inbox)
             if delivery[2] and not delivery[3]:
                 if delivery is LINK_DOWN or delivery is LINK_UP:
-                    self._absence.over()
+                    self._absence = None
                     if inbox.news(delivery) and not self._ask_again(inbox):
                         return
                     continue
@@ -121,13 +121,14 @@ class Fetch:
         if not inbox.linked:
             # Nobody will say that the time is up, or that he is there.
             return inbox.mailbox.get(self._end)
-        while self._absence.ask_at is not None:
+        absence = self._absence
+        while absence is not None and absence.ask_at is not None:
             try:
-                return inbox.mailbox.get(self._end.sooner(self._absence.ask_at - monotonic()))
+                return inbox.mailbox.get(self._end.sooner(absence.ask_at - monotonic()))
             except TimeoutError:
                 if not self._ask_again(inbox):
-                    assert self._absence.error is not None
-                    raise self._absence.error from None
+                    assert absence.error is not None
+                    raise absence.error from None
         if self._in_doubt:
             try:
                 return inbox.mailbox.get(self._patience.sooner(DOUBT))
@@ -153,7 +154,7 @@ class Fetch:
     def _goes_on(self, status: PullStatus, inbox: PullInbox) -> bool:
         """Act on a status that ends the request; say whether there is, or will be, another one."""
         if status.kind is Kind.QUIET:
-            self._absence.over()
+            self._absence = None
             # A request that waits for ever is made of many that do not.
             return self._end.left() is None and self._ask_again(inbox)
         if status.kind is Kind.FULL:
@@ -168,6 +169,7 @@ class Fetch:
                 raise gone
         if status.kind is Kind.AWAY and self._persistent:
             # Asked for again as soon as it makes sense, also on the next link.
+            self._absence = self._absence or Absence()
             self._absence.noted(error)
             return True
         raise error
@@ -181,7 +183,8 @@ class Fetch:
             return False  # the server counts bytes per request; this one has had its share
         inbox.last_seen = monotonic()
         self.answered = False
-        self._absence.ask_at = None
+        if self._absence is not None:
+            self._absence.ask_at = None
         self._in_doubt = self._puller.silence_may_mean_gone()
         self._puller.send(self._missing(left), inbox)
         return True

@@ -341,7 +341,7 @@ class _TwoRequests(Fetch):
     def _goes_on(self, status: PullStatus, inbox: PullInbox) -> bool:
         if status.kind is not Kind.QUIET or self._messages:
             return super()._goes_on(status, inbox)
-        self._absence.over()
+        self._absence = None
         if self._request.no_wait:
             self._request = self._later
             self._heartbeats = pull_patience(self._later.heartbeat_ns)
