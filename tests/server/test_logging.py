@@ -44,7 +44,7 @@ def test_the_life_of_a_connection_is_told_on_the_level_info(
             wait_until(lambda: nc.stats["reconnects"] == 1)
     finally:
         server.stop()
-    attempts = said(log, "connection", "INFO")
+    attempts = [text for text in said(log, "connection", "INFO") if text.startswith("orders: ")]
     assert attempts[0] == f"orders: connected to {server.url}"
     # How an attempt fails while the server is coming up is a matter of luck.
     assert all(text.startswith(f"orders: {server.url}: ") for text in attempts[1:])
