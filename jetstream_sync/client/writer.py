@@ -345,7 +345,7 @@ class Writer:
         stream = self._stream
         if stream is None:
             return False
-        while self._take():
+        while self._take(stream):
             try:
                 stream.send(self._batch[sum(self._sent) :], self._sent)
             except BlockingIOError:
@@ -360,7 +360,7 @@ class Writer:
                 self._link_broke(stream, error)
                 self._let_notice(stream)
                 return False
-        return True
+        return self._stream is stream
 
     def _let_notice(self, stream: ByteStream) -> None:
         """Wait for the reader to `detach()`: under gevent, a sender that tried on would not let it."""
@@ -368,11 +368,14 @@ class Writer:
         while self._stream is stream and self.closed is None and not limit.expired():
             threading.Event().wait(_TICK)
 
-    def _take(self) -> bool:
+    def _take(self, stream: ByteStream) -> bool:
         """Make a batch of the buffer where the last one has gone out; say whether there is one."""
         if sum(self._sent) < len(self._batch):
             return True
         with self._lock:
+            # Looked at under the lock: what was appended after `hold()` is for the next stream.
+            if self._stream is not stream:
+                return False
             # Two steps that a Ctrl-C can not part: there is no call between the assignments.
             batch = memoryview(b"".join(self._chunks))
             sent: list[int] = []

@@ -239,6 +239,27 @@ def test_what_was_on_its_way_is_not_sent_twice(writer):
     assert stream.sent == b"twothree"
 
 
+def test_what_comes_behind_a_break_is_for_the_next_link(writer):
+    """Also where somebody is in the middle of sending, and the broken socket still takes bytes."""
+
+    class Broken(MemoryStream):
+        def send(self, data, sent):
+            super().send(data, sent)
+            if not writer._chunks:
+                writer.hold()
+                writer.publish(b"later", 0)
+
+    first = Broken([])
+    writer.attach(first, b"")
+    writer.send(b"before", 1, 0)
+    writer.detach()
+    assert first.sent == b"before"
+    second = MemoryStream([])
+    writer.attach(second, b"again ")
+    writer.send_buffered()
+    assert second.sent == b"again later"
+
+
 def test_a_detached_writer_sends_nothing(writer, stream):
     """Draining says so."""
     writer.detach()
