@@ -16,7 +16,7 @@ from jetstream_sync.errors import ServerUnavailableError
 from jetstream_sync.server import NatsCluster, NatsServer
 
 if TYPE_CHECKING:
-    from jetstream_sync import Connection, JetStream
+    from jetstream_sync import Connection, JetStream, Stream
 
 _numbers = itertools.count(1)
 _deselected = pytest.StashKey[list[str]]()
@@ -113,3 +113,9 @@ def stream_name(request: pytest.FixtureRequest) -> str:
     """A stream name that no other test uses, and that says whose it is."""
     test = re.sub(r"\W", "_", request.node.originalname)
     return f"{test[:40]}_{next(_numbers)}"
+
+
+@pytest.fixture
+def stream(js: JetStream, stream_name: str) -> Stream:
+    """An empty stream for all subjects below its name."""
+    return js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")

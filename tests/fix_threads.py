@@ -7,12 +7,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import pytest
 
-__all__ = ["wait_until"]
+__all__ = ["SCALE", "between", "wait_until", "within"]
 
 T = TypeVar("T")
 
@@ -39,6 +40,22 @@ def wait_until(condition: Callable[[], T], limit: float = 5.0) -> T:
         if time.monotonic() > give_up:
             pytest.fail(f"still not so after {limit * SCALE:g} s: {condition}")
         time.sleep(0.001)
+
+
+@contextmanager
+def between(least: float, most: float) -> Iterator[None]:
+    """What is in this block takes so many seconds."""
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert least <= took < most, f"it took {took:.3f} s"
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """What is in this block takes less than so many seconds, which are more on a slow machine."""
+    with between(0, seconds * SCALE):
+        yield
 
 
 def _folder(request: pytest.FixtureRequest) -> str:

@@ -7,11 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from fix_threads import wait_until
+from fix_threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
@@ -39,15 +38,6 @@ SETTLE: dict[str, Callable[[JetStreamMsg], None]] = {
     "term": JetStreamMsg.term,
     "term with a reason": lambda msg: msg.term("no good"),
 }
-
-
-@contextmanager
-def within(least: float, most: float) -> Iterator[None]:
-    """What is in this block takes so many seconds."""
-    began = time.monotonic()
-    yield
-    took = time.monotonic() - began
-    assert least <= took < most, f"it took {took:.3f} s"
 
 
 @pytest.fixture
@@ -128,7 +118,7 @@ def test_a_confirmed_acknowledgement_is_noted_on_return(consumer: PullConsumer) 
 def test_a_refused_message_comes_again(consumer: PullConsumer) -> None:
     """After ``nak`` the message is delivered again at once, with its count."""
     first, *_ = consumer.fetch(10)
-    with within(0, 1):
+    with between(0, 1):
         first.nak()
         again = consumer.next()
     assert (again.data, again.metadata.num_delivered) == (first.data, 2)
@@ -235,7 +225,7 @@ def test_an_answer_that_could_not_be_sent_may_be_sent_again(
         msg = consumer.next()
         fresh_server.pause()
         try:
-            with within(0.2, 0.6), pytest.raises(jetstream_sync.TimeoutError):
+            with between(0.2, 0.6), pytest.raises(jetstream_sync.TimeoutError):
                 msg.ack_sync(0.2)
             assert not msg.is_acked
         finally:
@@ -290,7 +280,7 @@ def test_nobody_confirms_for_a_deleted_consumer(stream: Stream, consumer: PullCo
     """``ack_sync`` where the consumer is gone is a `NoRespondersError` at once."""
     msg = consumer.next()
     stream.delete_consumer("C")
-    with within(0, 0.5), pytest.raises(NoRespondersError):
+    with between(0, 0.5), pytest.raises(NoRespondersError):
         msg.ack_sync(5)
     assert not msg.is_acked
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from fix_threads import wait_until
+from fix_threads import wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (
@@ -51,15 +51,6 @@ def paused(server: NatsServer) -> Iterator[None]:
         yield
     finally:
         server.resume()
-
-
-@contextmanager
-def within(most: float) -> Iterator[None]:
-    """What is in this block takes less than so many seconds."""
-    began = time.monotonic()
-    yield
-    took = time.monotonic() - began
-    assert took < most, f"it took {took:.3f} s"
 
 
 def threads_in(function: str) -> int:

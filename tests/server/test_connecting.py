@@ -12,13 +12,12 @@ import traceback
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
 from fix_proxy import Listener, Puppet, black_hole
-from fix_threads import SCALE, wait_until
+from fix_threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (
@@ -40,15 +39,6 @@ PASSWORD = "open-sesame-4711"
 TOKEN = "tok-0815-hush"
 USER_CONFIG = f'authorization {{ user: worker, password: "{PASSWORD}" }}'
 TOKEN_CONFIG = f'authorization {{ token: "{TOKEN}" }}'
-
-
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """What is in this block takes less than so many seconds."""
-    began = time.monotonic()
-    yield
-    took = time.monotonic() - began
-    assert took < seconds * SCALE, f"it took {took:.3f} s"
 
 
 def our_threads() -> list[str]:

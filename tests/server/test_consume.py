@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
-from fix_threads import wait_until
+from fix_threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
@@ -24,15 +23,6 @@ from jetstream_sync import (
     Stream,
 )
 from jetstream_sync.server import NatsServer
-
-
-@contextmanager
-def within(least: float, most: float) -> Iterator[None]:
-    """What is in this block takes so many seconds."""
-    began = time.monotonic()
-    yield
-    took = time.monotonic() - began
-    assert least <= took < most, f"it took {took:.3f} s"
 
 
 class Errors(list[Exception]):
@@ -145,7 +135,7 @@ def test_one_message_at_a_time_does_not_stall(js: JetStream, consumer: PullConsu
     """With ``max_messages=1`` messages follow each other."""
     fill(js, 300)
     got = Got()
-    with within(0, 10), consumer.consume(got, max_messages=1):
+    with between(0, 10), consumer.consume(got, max_messages=1):
         wait_until(lambda: len(got) == 300)
     assert got == list(range(300))
 
@@ -220,7 +210,7 @@ def test_stop_drops_what_is_buffered(js: JetStream, consumer: PullConsumer) -> N
     wait_until(lambda: consumer.info().delivered.consumer_seq == 20)
     handle.stop()
     handle.stop()
-    with within(0.1, 1), pytest.raises(jetstream_sync.TimeoutError):
+    with between(0.1, 1), pytest.raises(jetstream_sync.TimeoutError):
         handle.wait_closed(0.1)
     assert not handle.closed
     gate.go_on.release()
@@ -279,7 +269,7 @@ def test_it_may_be_stopped_while_it_waits(consumer: PullConsumer) -> None:
     """Another thread stops a consume that waits for messages: it is over at once."""
     handle = consumer.consume(print)
     wait_until(lambda: consumer.info().num_waiting == 1)
-    with within(0, 0.5):
+    with between(0, 0.5):
         in_a_thread_that_was_joined(handle.stop)
         handle.wait_closed(5)
     assert consumer.info().num_waiting == 0
@@ -301,7 +291,7 @@ def test_it_ends_with_the_connection(
     got = Got()
     handle = consumer.consume(got)
     wait_until(lambda: len(got) == 5)
-    with within(0, 1):
+    with between(0, 1):
         if end == "close":
             nc.close()
         else:
@@ -344,7 +334,7 @@ def test_a_consumer_deleted_meanwhile_ends_it(
     handle = consumer.consume(got)
     fill(js, 3)
     wait_until(lambda: len(got) == 3)
-    with within(0, 1):
+    with between(0, 1):
         if what == "consumer":
             stream.delete_consumer("C")
         else:
@@ -358,7 +348,7 @@ def test_a_consumer_deleted_meanwhile_ends_it(
 def test_a_missing_consumer_ends_it(stream: Stream, consumer: PullConsumer, errors: Errors) -> None:
     """A consumer that is not there from the start closes the handle within a second."""
     stream.delete_consumer("C")
-    with within(0, 1):
+    with between(0, 1):
         handle = consumer.consume(print)
         handle.wait_closed(5)
     assert isinstance(handle.error, NotFoundError)

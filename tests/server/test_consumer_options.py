@@ -62,12 +62,6 @@ class Reader:
 Read = Callable[..., Reader]
 
 
-@pytest.fixture
-def stream(js: JetStream, stream_name: str) -> Stream:
-    """An empty stream."""
-    return js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
-
-
 @pytest.fixture(params=["pull", "push"])
 def read(request: pytest.FixtureRequest, js: JetStream, stream: Stream) -> Iterator[Read]:
     """Both kinds of consumers of the stream."""

@@ -53,12 +53,6 @@ def at_once() -> Iterator[None]:
 
 
 @pytest.fixture
-def stream(js: JetStream, stream_name: str) -> Stream:
-    """An empty stream."""
-    return js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
-
-
-@pytest.fixture
 def nobody(nc: Connection) -> JetStream:
     """A context that gets no answer: a call that sends something fails in another way."""
     nc.subscribe("nobody.API.>")

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from fix_threads import wait_until
+from fix_threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
@@ -27,15 +24,6 @@ from jetstream_sync import (
     Stream,
 )
 from jetstream_sync.server import NatsServer
-
-
-@contextmanager
-def within(least: float, most: float) -> Iterator[None]:
-    """What is in this block takes so many seconds."""
-    began = time.monotonic()
-    yield
-    took = time.monotonic() - began
-    assert least <= took < most, f"it took {took:.3f} s"
 
 
 def fill(js: JetStream, stream: Stream, count: int, size: int = 10) -> None:
@@ -61,12 +49,6 @@ def subscriptions(nc: Connection) -> int:
 
 
 @pytest.fixture
-def stream(js: JetStream, stream_name: str) -> Stream:
-    """An empty stream."""
-    return js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
-
-
-@pytest.fixture
 def consumer(stream: Stream) -> PullConsumer:
     """A durable consumer of everything in it."""
     return stream.create_consumer(durable_name="C")
@@ -80,7 +62,7 @@ def test_a_full_batch_returns_at_once(
 ) -> None:
     """As many messages as asked for, in order, as soon as they are there; the rest stays."""
     fill(js, stream, 25)
-    with within(0, 1):
+    with between(0, 1):
         assert numbers(consumer.fetch(10, timeout=5)) == list(range(10))
         assert numbers(consumer.fetch(15, timeout=None)) == list(range(10, 25))
     assert consumer.info().num_waiting == 0
@@ -103,7 +85,7 @@ def test_fewer_than_asked_for_come_when_time_is_up(
 ) -> None:
     """After the timeout those that came are returned."""
     fill(js, stream, 3)
-    with within(0.3, 0.6):
+    with between(0.3, 0.6):
         assert numbers(consumer.fetch(10, timeout=0.3)) == [0, 1, 2]
 
 
@@ -113,7 +95,7 @@ def test_none_is_an_empty_list_when_time_is_up(
 ) -> None:
     """Without messages the list is empty, neither early nor late."""
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    with within(seconds, seconds + 0.2):
+    with between(seconds, seconds + 0.2):
         assert consumer.fetch(10, timeout=timeout) == []
 
 
@@ -148,7 +130,7 @@ def test_what_is_there_is_fetched_without_waiting(
     js: JetStream, stream: Stream, consumer: PullConsumer
 ) -> None:
     """``fetch_no_wait`` returns what is there, less than asked for or nothing, at once."""
-    with within(0, 0.3):
+    with between(0, 0.3):
         assert consumer.fetch_no_wait(10) == []
         fill(js, stream, 7)
         assert numbers(consumer.fetch_no_wait(5)) == [0, 1, 2, 3, 4]
@@ -166,7 +148,7 @@ def test_a_limit_in_bytes_ends_before_the_message_that_does_not_fit(
     """With ``max_bytes`` as many messages come as fit whole, at once."""
     fill(js, stream, 20, size=100)
     size = size_of(consumer.fetch(1)[0])
-    with within(0, 1):
+    with between(0, 1):
         assert numbers(consumer.fetch(max_bytes=3 * size + size // 2, timeout=5)) == [1, 2, 3]
         assert numbers(consumer.fetch(2, max_bytes=10 * size, timeout=5)) == [4, 5]
         assert numbers(consumer.fetch_no_wait(max_bytes=2 * size + 10)) == [6, 7]
@@ -178,7 +160,7 @@ def test_bytes_that_are_used_up_exactly_end_it(
     """When the messages have exactly ``max_bytes`` nobody waits for more."""
     fill(js, stream, 9, size=100)
     size = size_of(consumer.fetch(1)[0])
-    with within(0, 1):
+    with between(0, 1):
         assert numbers(consumer.fetch(max_bytes=3 * size, timeout=5)) == [1, 2, 3]
         assert numbers(consumer.fetch(max_bytes=3 * size, timeout=None)) == [4, 5, 6]
     assert consumer.info().num_waiting == 0
@@ -193,7 +175,7 @@ def test_a_message_that_never_fits_ends_it(
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(consumer.fetch, None, timeout, 200)
         try:
-            with within(0, 1):
+            with between(0, 1):
                 assert fetched.result(3) == []
         finally:
             stream.delete_consumer("C")  # would end it, if all else fails
@@ -266,7 +248,7 @@ def test_limits_of_the_consumer_are_typed_errors(stream: Stream) -> None:
         {"batch": 1, "timeout": 3},
         {"batch": 1, "max_bytes": 1001, "timeout": 1},
     ):
-        with within(0, 1), pytest.raises(RequestLimitError) as caught:
+        with between(0, 1), pytest.raises(RequestLimitError) as caught:
             consumer.fetch(**options)  # type: ignore[arg-type]
         assert caught.value.code == 409
         assert "Exceeded Max" in caught.value.description
@@ -281,7 +263,7 @@ def test_too_many_requests_at_a_time_are_a_typed_error(stream: Stream) -> None:
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(consumer.fetch, 1, 2) for _ in range(2)]
         wait_until(lambda: consumer.info().num_waiting == 2)
-        with within(0, 1), pytest.raises(RequestLimitError):
+        with between(0, 1), pytest.raises(RequestLimitError):
             consumer.fetch(1, timeout=1)
         assert [fetched.result(5) for fetched in waiting] == [[], []]
 

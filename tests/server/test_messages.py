@@ -6,12 +6,11 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from fix_threads import wait_until
+from fix_threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
@@ -32,15 +31,6 @@ from jetstream_sync import (
     StreamNotFoundError,
 )
 from jetstream_sync.server import NatsCluster, NatsServer
-
-
-@contextmanager
-def within(least: float, most: float) -> Iterator[None]:
-    """What is in this block takes so many seconds."""
-    began = time.monotonic()
-    yield
-    took = time.monotonic() - began
-    assert least <= took < most, f"it took {took:.3f} s"
 
 
 def fill(js: JetStream, stream: str, count: int, size: int = 10, first: int = 0) -> None:
@@ -82,12 +72,6 @@ def subscriptions(nc: Connection) -> int:
 def buffered(messages: MessageIterator) -> int:
     """Return how many messages wait in the iterator, with the statuses between them."""
     return len(messages._inbox.mailbox)
-
-
-@pytest.fixture
-def stream(js: JetStream, stream_name: str) -> Stream:
-    """An empty stream."""
-    return js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
 
 
 @pytest.fixture
@@ -159,7 +143,7 @@ def test_no_message_in_time_is_a_timeout(
     """``next`` raises when nothing comes in time, and the iterator goes on; 0 only looks."""
     with consumer.messages() as messages:
         for timeout in (0, 0.2, timedelta(milliseconds=100)):
-            with within(0, 0.4), pytest.raises(jetstream_sync.TimeoutError):
+            with between(0, 0.4), pytest.raises(jetstream_sync.TimeoutError):
                 messages.next(timeout)
         fill(js, stream.name, 1)
         wait_until(lambda: buffered(messages) > 0)
@@ -170,7 +154,7 @@ def test_a_timeout_takes_its_time(consumer: PullConsumer) -> None:
     """``next`` waits as long as it was told to, not less."""
     with (
         consumer.messages() as messages,
-        within(0.3, 0.5),
+        between(0.3, 0.5),
         pytest.raises(jetstream_sync.TimeoutError),
     ):
         messages.next(0.3)
@@ -233,7 +217,7 @@ def test_one_message_at_a_time_never_stalls(
 ) -> None:
     """With ``max_messages=1`` the next message is asked for when the one before was taken."""
     fill(js, stream.name, 500)
-    with within(0, 10), consumer.messages(max_messages=1, expires=30) as messages:
+    with between(0, 10), consumer.messages(max_messages=1, expires=30) as messages:
         assert take(messages, 500) == list(range(500))
 
 
@@ -280,7 +264,7 @@ def test_sizes_that_fill_the_limit_in_bytes_do_not_stall(
     one_size = len(one.subject) + len(one.reply) + len(one.data)
     fill(js, stream.name, 200, size=size, first=1)
     for limit in (one_size + 30, 2 * one_size + 12, 3 * one_size + 3):
-        with within(0, 5), consumer.messages(max_bytes=limit) as messages:
+        with between(0, 5), consumer.messages(max_bytes=limit) as messages:
             got = take(messages, 40)
             assert got == list(range(got[0], got[0] + 40))
         # What was dropped unread comes again much later; a new consumer goes on.
@@ -295,7 +279,7 @@ def test_small_messages_after_large_ones_do_not_stall(
     for index in range(400):
         js.publish_async(f"{stream.name}.a", b"x" * (900 if index // 20 % 2 else 5))
     js.publish_async_completed(5)
-    with within(0, 5), consumer.messages(max_bytes=3000) as messages:
+    with between(0, 5), consumer.messages(max_bytes=3000) as messages:
         for index in range(400):
             assert len(messages.next(2).data) == (900 if index // 20 % 2 else 5)
 
@@ -336,7 +320,7 @@ def test_bytes_and_a_small_batch_go_together(js: JetStream, stream: Stream) -> N
     """Where the consumer limits batches, ``max_bytes`` asks for no larger ones."""
     consumer = stream.create_consumer(durable_name="B", max_batch=5)
     fill(js, stream.name, 200)
-    with within(0, 5), consumer.messages(max_bytes=10_000) as messages:
+    with between(0, 5), consumer.messages(max_bytes=10_000) as messages:
         assert take(messages, 200) == list(range(200))
 
 
@@ -346,7 +330,7 @@ def test_the_consumer_s_limits_bound_the_defaults(js: JetStream, stream: Stream)
         durable_name="L", max_batch=7, max_expires=timedelta(seconds=2)
     )
     fill(js, stream.name, 50)
-    with within(0, 5), consumer.messages() as messages:
+    with between(0, 5), consumer.messages() as messages:
         assert take(messages, 50) == list(range(50))
 
 
@@ -465,7 +449,7 @@ def test_stop_wakes_who_waits(consumer: PullConsumer, way: str) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(messages.next if way == "next" else lambda: list(messages))
         wait_until(lambda: messages._inbox.mailbox._gates)
-        with within(0, 0.5):
+        with between(0, 0.5):
             messages.stop()
             if way == "iteration":
                 assert waiting.result(5) == []
@@ -500,7 +484,7 @@ def test_drain_that_the_server_does_not_confirm_times_out(
     messages = durable.messages()
     fresh_server.pause()
     try:
-        with within(0.2, 0.5), pytest.raises(jetstream_sync.DrainTimeoutError):
+        with between(0.2, 0.5), pytest.raises(jetstream_sync.DrainTimeoutError):
             messages.drain(0.2)
     finally:
         fresh_server.resume()
@@ -519,7 +503,7 @@ def test_an_iteration_ends_with_the_connection(
         listed = pool.submit(list, messages)
         waiting = pool.submit(messages.next)
         wait_until(lambda: len(messages._inbox.mailbox._gates) == 2)
-        with within(0, 1):
+        with between(0, 1):
             if end == "close":
                 alone.close()
             else:
@@ -570,7 +554,7 @@ def test_a_consumer_that_is_gone_ends_it(
             if when == "meanwhile"
             else (StreamNotFoundError if what == "stream" else ConsumerNotFoundError)
         )
-        with within(0, 1):
+        with between(0, 1):
             with pytest.raises(gone):
                 waiting.result(5)
             with pytest.raises(gone):
@@ -590,7 +574,7 @@ def test_messages_before_the_deletion_are_given(
         wait_until(lambda: buffered(messages) == 5)
         stream.delete_consumer("C")
         assert [number(messages.next(1)) for _ in range(5)] == [0, 1, 2, 3, 4]
-        with within(0, 1), pytest.raises(ConsumerDeletedError):
+        with between(0, 1), pytest.raises(ConsumerDeletedError):
             messages.next(5)
 
 
@@ -657,7 +641,7 @@ def test_slow_reading_is_no_fault(alone: Connection, durable: PullConsumer, erro
         take(messages, 2)
         began = time.monotonic()
         wait_until(lambda: time.monotonic() - began > 2.5)
-        with within(0, 0.5):
+        with between(0, 0.5):
             assert take(messages, 18) == list(range(2, 20))
     assert errors == []
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
-from fix_threads import wait_until
+from fix_threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
@@ -20,15 +17,6 @@ from jetstream_sync import (
     Stream,
 )
 from jetstream_sync.server import NatsServer
-
-
-@contextmanager
-def within(least: float, most: float) -> Iterator[None]:
-    """What is in this block takes so many seconds."""
-    began = time.monotonic()
-    yield
-    took = time.monotonic() - began
-    assert least <= took < most, f"it took {took:.3f} s"
 
 
 @pytest.fixture
@@ -60,14 +48,14 @@ def test_it_waits_for_a_message(js: JetStream, stream: Stream, consumer: PullCon
             waiting = pool.submit(consumer.next, timeout)
             wait_until(lambda: consumer.info().num_waiting == 1)
             js.publish(stream.name, b"here")
-            with within(0, 0.5):
+            with between(0, 0.5):
                 assert waiting.result(5).data == b"here"
 
 
 @pytest.mark.parametrize("timeout", [0.05, 0.5])
 def test_no_message_is_a_timeout(consumer: PullConsumer, timeout: float) -> None:
     """Without a message there is a `TimeoutError`, the built-in one, too, neither early nor late."""
-    with within(timeout, timeout + 0.2), pytest.raises(jetstream_sync.TimeoutError):
+    with between(timeout, timeout + 0.2), pytest.raises(jetstream_sync.TimeoutError):
         consumer.next(timeout)
     with pytest.raises(TimeoutError, match="C"):
         consumer.next(timeout)
@@ -83,7 +71,7 @@ def test_options_that_can_not_work_are_refused(consumer: PullConsumer) -> None:
 def test_a_missing_consumer_is_an_error_at_once(stream: Stream, consumer: PullConsumer) -> None:
     """The consumer is gone: the error says so long before the time is up."""
     stream.delete_consumer("C")
-    with within(0, 1), pytest.raises(ConsumerNotFoundError):
+    with between(0, 1), pytest.raises(ConsumerNotFoundError):
         consumer.next(30)
 
 
@@ -95,7 +83,7 @@ def test_closing_ends_the_wait(nats_server: NatsServer, stream: Stream) -> None:
         waiting = pool.submit(consumer.next, None)
         wait_until(lambda: consumer.info().num_waiting == 1)
         nc.close()
-        with within(0, 0.5), pytest.raises(ConnectionClosedError):
+        with between(0, 0.5), pytest.raises(ConnectionClosedError):
             waiting.result(5)
     with pytest.raises(ConnectionClosedError):
         consumer.next(1)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from fix_threads import wait_until
+from fix_threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
@@ -31,15 +29,6 @@ from jetstream_sync import (
 )
 from jetstream_sync.jetstream.ordered import OrderedMessages
 from jetstream_sync.server import NatsServer
-
-
-@contextmanager
-def within(least: float, most: float) -> Iterator[None]:
-    """What is in this block takes so many seconds."""
-    began = time.monotonic()
-    yield
-    took = time.monotonic() - began
-    assert least <= took < most, f"it took {took:.3f} s"
 
 
 def fill(js: JetStream, name: str, count: int, first: int = 0) -> None:
@@ -76,12 +65,6 @@ def break_link(nc: Connection) -> None:
     assert link is not None
     link.stream.shutdown()
     wait_until(lambda: nc._core._link is not link)
-
-
-@pytest.fixture
-def stream(js: JetStream, stream_name: str) -> Stream:
-    """An empty stream."""
-    return js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
 
 
 @pytest.fixture
@@ -230,7 +213,7 @@ def test_options_that_can_not_work_are_refused(stream: Stream, options: dict[str
 def test_what_the_server_refuses_is_raised_where_it_is_made(stream: Stream) -> None:
     """Filters that overlap are refused by the server: `messages` raises that at once."""
     ordered = stream.ordered_consumer(filter_subjects=[f"{stream.name}.>", f"{stream.name}.a"])
-    with within(0, 1), pytest.raises(BadRequestError):
+    with between(0, 1), pytest.raises(BadRequestError):
         ordered.messages()
 
 
@@ -239,7 +222,7 @@ def test_a_missing_stream_is_an_error_at_once(js: JetStream, stream: Stream) -> 
     ordered = stream.ordered_consumer()
     js.delete_stream(stream.name)
     for call in (ordered.messages, lambda: ordered.fetch(1), ordered.next):
-        with within(0, 1), pytest.raises(StreamNotFoundError):
+        with between(0, 1), pytest.raises(StreamNotFoundError):
             call()
 
 
@@ -360,7 +343,7 @@ def test_silence_is_survived(
         assert numbers(messages, 10) == list(range(10))
         fresh_server.pause()
         try:
-            with within(1.5, 2.2), pytest.raises(jetstream_sync.TimeoutError):
+            with between(1.5, 2.2), pytest.raises(jetstream_sync.TimeoutError):
                 messages.next(1.5)
         finally:
             fresh_server.resume()
@@ -388,7 +371,7 @@ def test_a_deleted_stream_is_a_typed_error(js: JetStream, stream: Stream, way: s
             handle = ordered.consume(got.append)
             wait_until(lambda: len(got) == 3)
         js.delete_stream(stream.name)
-        with within(0, 1):
+        with between(0, 1):
             if way == "consume":
                 handle.wait_closed(5)
                 assert isinstance(handle.error, StreamNotFoundError)
@@ -408,7 +391,7 @@ def test_attempts_may_be_limited(
         # The API answers with silence, so that no consumer can be made.
         messages._position._api.routes = alone.jetstream(prefix="nobody.api")._api.routes
         break_link(alone)
-        with within(0, 5), pytest.raises(OrderedConsumerResetError):
+        with between(0, 5), pytest.raises(OrderedConsumerResetError):
             messages.next(10)
     del fresh_server
 
@@ -462,7 +445,7 @@ def test_stop_wakes_who_waits(stream: Stream) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(messages.next)
         wait_until(lambda: inner._inbox.mailbox._gates)
-        with within(0, 0.5):
+        with between(0, 0.5):
             messages.stop()
             with pytest.raises(IteratorClosedError):
                 waiting.result(5)
@@ -476,7 +459,7 @@ def test_stop_ends_a_reset_that_can_not_succeed(alone: Connection, filed: Stream
         waiting = pool.submit(messages.next)
         break_link(alone)
         wait_until(messages._renewing.locked)
-        with within(0, 1):
+        with between(0, 1):
             messages.stop()
             with pytest.raises(IteratorClosedError):
                 waiting.result(5)
@@ -490,7 +473,7 @@ def test_another_thread_s_reset_keeps_to_the_time(alone: Connection, filed: Stre
         waiting = pool.submit(messages.next)
         break_link(alone)
         wait_until(messages._renewing.locked)
-        with within(0.1, 0.5), pytest.raises(jetstream_sync.TimeoutError):
+        with between(0.1, 0.5), pytest.raises(jetstream_sync.TimeoutError):
             messages.next(0.1)
         messages.stop()
         with pytest.raises(IteratorClosedError):
@@ -504,7 +487,7 @@ def test_it_ends_with_the_connection(alone: Connection, filed: Stream, end: str)
     handle = filed.ordered_consumer().consume(print)
     with ThreadPoolExecutor(1) as pool:
         listed = pool.submit(list, messages)
-        with within(0, 1.5):
+        with between(0, 1.5):
             if end == "close":
                 alone.close()
             else:
@@ -529,7 +512,7 @@ def test_fetch_and_next_go_on_one_behind_the_other(js: JetStream, stream: Stream
     with ordered.messages() as messages:
         assert numbers(messages, 2) == [0, 1]
     assert [int(msg.data) for msg in ordered.fetch(100, timeout=0.2)] == list(range(6, 20))
-    with within(0.2, 0.5):
+    with between(0.2, 0.5):
         assert ordered.fetch(1, timeout=0.2) == []
     with pytest.raises(jetstream_sync.TimeoutError):
         ordered.next(0.1)

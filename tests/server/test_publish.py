@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 
 import pytest
-from fix_threads import wait_until
+from fix_threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
@@ -32,22 +29,6 @@ from jetstream_sync import (
     WrongStreamError,
 )
 from jetstream_sync.server import NatsServer
-
-
-@contextmanager
-def within(least: float, most: float) -> Iterator[None]:
-    """What is in this block takes so many seconds."""
-    began = time.monotonic()
-    yield
-    took = time.monotonic() - began
-    assert least <= took < most, f"it took {took:.3f} s"
-
-
-@pytest.fixture
-def stream(js: JetStream, stream_name: str) -> Stream:
-    """An empty stream."""
-    return js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
-
 
 # --- acknowledgements ---------------------------------------------------------------------------
 
@@ -266,7 +247,7 @@ def test_without_a_stream_the_error_comes_after_two_retries(
 ) -> None:
     """Nobody takes it: it is sent three times, 250 ms apart, and then it is an error (ADR-22)."""
     sent = nc.stats["out_msgs"]
-    with within(0.45, 1.5), pytest.raises(NoStreamResponseError) as caught:
+    with between(0.45, 1.5), pytest.raises(NoStreamResponseError) as caught:
         js.publish(stream_name)
     assert caught.value.subject == stream_name
     assert nc.stats["out_msgs"] == sent + 3
@@ -277,7 +258,7 @@ def test_without_a_stream_the_error_comes_within_a_short_time(
     js: JetStream, stream_name: str, timeout: float
 ) -> None:
     """The retries stay within the caller's time, and the error is still what is wrong."""
-    with within(0, timeout + 0.2), pytest.raises(NoStreamResponseError):
+    with between(0, timeout + 0.2), pytest.raises(NoStreamResponseError):
         js.publish(stream_name, timeout=timeout)
 
 
@@ -315,9 +296,9 @@ def test_a_silent_server_means_a_timeout(fresh_server: NatsServer) -> None:
         stream = js.create_stream(name="S", subjects=["s"], storage="memory")
         fresh_server.pause()
         try:
-            with within(0.3, 0.6), pytest.raises(jetstream_sync.TimeoutError):
+            with between(0.3, 0.6), pytest.raises(jetstream_sync.TimeoutError):
                 js.publish("s", b"slow", timeout=0.3)
-            with within(0.3, 0.6), pytest.raises(TimeoutError):
+            with between(0.3, 0.6), pytest.raises(TimeoutError):
                 nc.jetstream(timeout=0.3).publish("s", b"slow, too")
         finally:
             fresh_server.resume()
@@ -338,7 +319,7 @@ def test_closing_wakes_who_waits_for_an_ack(fresh_server: NatsServer) -> None:
         wait_until(lambda: nc.stats["out_msgs"] > sent)
         nc.close()
         fresh_server.resume()
-        with within(0, 1), pytest.raises(ConnectionClosedError):
+        with between(0, 1), pytest.raises(ConnectionClosedError):
             waiting.result(5)
     with pytest.raises(ConnectionClosedError):
         js.publish("s")

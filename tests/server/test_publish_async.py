@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from fix_threads import wait_until
+from fix_threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
@@ -29,21 +27,6 @@ from jetstream_sync import (
 )
 from jetstream_sync.net.clock import Deadline
 from jetstream_sync.server import NatsServer
-
-
-@contextmanager
-def within(least: float, most: float) -> Iterator[None]:
-    """What is in this block takes so many seconds."""
-    began = time.monotonic()
-    yield
-    took = time.monotonic() - began
-    assert least <= took < most, f"it took {took:.3f} s"
-
-
-@pytest.fixture
-def stream(js: JetStream, stream_name: str) -> Stream:
-    """An empty stream."""
-    return js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
 
 
 @pytest.fixture
@@ -145,7 +128,7 @@ def test_a_future_works_with_the_tools_for_futures(js: JetStream, stream: Stream
 def test_a_wait_for_a_future_may_time_out(paused: JetStream) -> None:
     """``result(timeout)`` raises when the message is not acknowledged in that time."""
     future = paused.publish_async("s")
-    with within(0.1, 0.4), pytest.raises(TimeoutError):
+    with between(0.1, 0.4), pytest.raises(TimeoutError):
         future.result(0.1)
     with pytest.raises(TimeoutError):
         future.exception(0)
@@ -200,7 +183,7 @@ def test_a_callback_may_publish_though_the_window_is_full(js: JetStream, stream:
     def publish_more(_: Future[PubAck]) -> None:
         chained.extend(js.publish_async(f"{stream.name}.b", timeout=5) for _ in range(3))
 
-    with within(0, 3):
+    with between(0, 3):
         for _ in range(10):
             js.publish_async(f"{stream.name}.a").add_done_callback(publish_more)
         wait_until(lambda: len(chained) == 30)
@@ -225,7 +208,7 @@ def test_a_callback_can_not_wait_for_all_messages(js: JetStream, stream: Stream)
     first.add_done_callback(wait_for_all)
     others.extend(js.publish_async(f"{stream.name}.a") for _ in range(10))
     go_on.set()
-    with within(0, 5):
+    with between(0, 5):
         js.publish_async_completed(5)
     # It was called before the others were settled, or after; only the former is an error.
     assert all(isinstance(error, jetstream_sync.TimeoutError) for error in errors)
@@ -263,7 +246,7 @@ def test_a_window_that_stays_full_is_an_error(paused: JetStream) -> None:
     paused._publisher._window = 10
     for _ in range(10):
         paused.publish_async("s")
-    with within(0.2, 0.6), pytest.raises(TooManyStalledMsgsError, match="10"):
+    with between(0.2, 0.6), pytest.raises(TooManyStalledMsgsError, match="10"):
         paused.publish_async("s", timeout=0.2)
     assert paused.publish_async_pending == 10
 
@@ -291,7 +274,7 @@ def test_a_small_window_passes_many_messages(js: JetStream, stream: Stream) -> N
 
 def test_completed_returns_when_nothing_waits(js: JetStream, stream: Stream) -> None:
     """``publish_async_completed`` returns at once before the first message and after the last."""
-    with within(0, 0.2):
+    with between(0, 0.2):
         js.publish_async_completed(0)
     futures = [js.publish_async(f"{stream.name}.a") for _ in range(2000)]
     js.publish_async_completed(10)
@@ -302,7 +285,7 @@ def test_completed_returns_when_nothing_waits(js: JetStream, stream: Stream) -> 
 def test_completed_times_out(paused: JetStream) -> None:
     """It raises a `TimeoutError` that says how many messages still wait."""
     futures = [paused.publish_async("s") for _ in range(3)]
-    with within(0.1, 0.4), pytest.raises(jetstream_sync.TimeoutError, match="3"):
+    with between(0.1, 0.4), pytest.raises(jetstream_sync.TimeoutError, match="3"):
         paused.publish_async_completed(0.1)
     assert not any(future.done() for future in futures)
 
@@ -334,7 +317,7 @@ def test_without_a_stream_the_future_fails_after_the_retries(
     """Nobody takes it: it is sent three times, and then the future has the error (ADR-22)."""
     sent = nc.stats["out_msgs"]
     future = js.publish_async(stream_name)
-    with within(0.4, 2), pytest.raises(NoStreamResponseError):
+    with between(0.4, 2), pytest.raises(NoStreamResponseError):
         future.result(5)
     assert nc.stats["out_msgs"] == sent + 3
 
@@ -342,7 +325,7 @@ def test_without_a_stream_the_future_fails_after_the_retries(
 def test_many_messages_without_a_stream_fail_soon(js: JetStream, stream_name: str) -> None:
     """3,000 messages that nobody takes all fail, not one after the other."""
     futures = [js.publish_async(stream_name) for _ in range(3000)]
-    with within(0, 5):
+    with between(0, 5):
         js.publish_async_completed(10)
     assert all(isinstance(future.exception(0), NoStreamResponseError) for future in futures)
 
@@ -378,7 +361,7 @@ def test_a_future_fails_when_its_time_is_up(
     try:
         future = alone.publish_async("s", timeout=0.2)
         patient = alone.publish_async("s", timeout=60)
-        with within(0.1, 1.5), pytest.raises(jetstream_sync.TimeoutError):
+        with between(0.1, 1.5), pytest.raises(jetstream_sync.TimeoutError):
             future.result(5)
         assert not patient.done()
     finally:
@@ -391,7 +374,7 @@ def test_futures_fail_when_the_server_is_killed(alone: JetStream, fresh_server: 
     pause(fresh_server, alone)
     futures = [alone.publish_async("s", b"%d" % n) for n in range(100)]
     fresh_server.kill()
-    with within(0, 3):
+    with between(0, 3):
         alone.publish_async_completed(5)
     for future in futures:
         assert isinstance(future.exception(0), ConnectionClosedError)
@@ -424,7 +407,7 @@ def test_futures_fail_when_the_connection_ends(fresh_server: NatsServer, how: st
     with ThreadPoolExecutor(1) as pool:
         completed = pool.submit(js.publish_async_completed, 10)
         ends: dict[str, Callable[[], Any]] = {"close": nc.close, "drain": nc.drain}
-        with within(0, 3):
+        with between(0, 3):
             if how == "close":
                 ends[how]()
             else:

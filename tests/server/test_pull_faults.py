@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
-from fix_threads import wait_until
+from fix_threads import between, wait_until
 from rawnats import RawClient
 
 import jetstream_sync
@@ -30,15 +28,6 @@ from jetstream_sync import (
 from jetstream_sync.api.pull import PullRequest
 from jetstream_sync.jetstream.fetching import Fetch
 from jetstream_sync.server import NatsServer
-
-
-@contextmanager
-def within(least: float, most: float) -> Iterator[None]:
-    """What is in this block takes so many seconds."""
-    began = time.monotonic()
-    yield
-    took = time.monotonic() - began
-    assert least <= took < most, f"it took {took:.3f} s"
 
 
 def break_link(nc: Connection) -> None:
@@ -97,11 +86,11 @@ def waiting(durable: PullConsumer) -> Iterator[Future[list[JetStreamMsg]]]:
 def test_a_missing_consumer_is_an_error_at_once(stream: Stream, consumer: PullConsumer) -> None:
     """A consumer that is gone is a typed error within a second, not after the timeout."""
     stream.delete_consumer("C")
-    with within(0, 1), pytest.raises(ConsumerNotFoundError):
+    with between(0, 1), pytest.raises(ConsumerNotFoundError):
         consumer.fetch(1, timeout=30)
-    with within(0, 1), pytest.raises(ConsumerNotFoundError):
+    with between(0, 1), pytest.raises(ConsumerNotFoundError):
         consumer.fetch(10, timeout=None)
-    with within(0, 1), pytest.raises((ConsumerDeletedError, NotFoundError)):
+    with between(0, 1), pytest.raises((ConsumerDeletedError, NotFoundError)):
         consumer.fetch_no_wait(1)
 
 
@@ -110,9 +99,9 @@ def test_a_missing_stream_is_an_error_at_once(
 ) -> None:
     """A stream that is gone is a typed error within a second, and nothing is left behind."""
     js.delete_stream(stream.name)
-    with within(0, 1), pytest.raises(StreamNotFoundError):
+    with between(0, 1), pytest.raises(StreamNotFoundError):
         consumer.fetch(1, timeout=30)
-    with within(0, 1), pytest.raises((ConsumerDeletedError, NotFoundError)):
+    with between(0, 1), pytest.raises((ConsumerDeletedError, NotFoundError)):
         consumer.fetch_no_wait(1)
     assert subscriptions(nc) == 0
 
@@ -129,7 +118,7 @@ def test_what_is_deleted_meanwhile_is_an_error_at_once(
             stream.delete_consumer("C")
         else:
             js.delete_stream(stream.name)
-        with within(0, 1):
+        with between(0, 1):
             for fetched in fetches:
                 with pytest.raises(ConsumerDeletedError) as caught:
                     fetched.result(5)
@@ -148,9 +137,9 @@ def test_messages_that_came_before_the_failure_are_returned(
         js.publish(stream.name, b"1")
         wait_until(lambda: consumer.info().delivered.consumer_seq == 2)
         stream.delete_consumer("C")
-        with within(0, 1):
+        with between(0, 1):
             assert [msg.data for msg in fetched.result(5)] == [b"0", b"1"]
-    with within(0, 1), pytest.raises(ConsumerNotFoundError):
+    with between(0, 1), pytest.raises(ConsumerNotFoundError):
         consumer.fetch(1)
 
 
@@ -166,7 +155,7 @@ def test_a_push_consumer_can_not_be_pulled_from(
             config={"name": "C", "durable_name": "C", "deliver_subject": "there"},
         )
     assert "error" not in made
-    with within(0, 1), pytest.raises(ConsumerIsPushBasedError):
+    with between(0, 1), pytest.raises(ConsumerIsPushBasedError):
         consumer.fetch(1, timeout=30)
 
 
@@ -177,7 +166,7 @@ def test_a_request_that_the_server_refuses_is_an_error(consumer: PullConsumer) -
         def encode(self) -> bytes:
             return b"{"
 
-    with within(0, 1), pytest.raises(PullError, match="Bad Request") as caught:
+    with between(0, 1), pytest.raises(PullError, match="Bad Request") as caught:
         Fetch(consumer._puller, Mad(batch=1, expires_ns=5_000_000_000), 5).run()
     assert caught.value.code == 400
 
@@ -229,7 +218,7 @@ def test_a_fetch_ends_in_time_when_its_server_shuts_down(
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(durable.fetch, 2, 1.5)
         wait_until(lambda: durable.info().num_waiting == 1)
-        with within(0, 2.5):
+        with between(0, 2.5):
             fresh_server.stop()
             assert fetched.result(5) == []
 
@@ -259,7 +248,7 @@ def test_without_a_link_it_is_not_late(
     """Without a link a fetch returns when its time is up; missing heartbeats say nothing then."""
     fresh_server.kill()
     wait_until(lambda: not alone.is_connected)
-    with within(0.5, 0.75):
+    with between(0.5, 0.75):
         assert durable.fetch(1, timeout=0.5, heartbeat=heartbeat) == []
 
 
@@ -270,7 +259,7 @@ def test_the_end_of_the_connection_ends_a_fetch(
     """Who waits when the connection is closed or drained learns that at once."""
     ends: dict[str, Callable[[], None]] = {"close": alone.close, "drain": alone.drain}
     ends[end]()
-    with within(0, 0.5), pytest.raises(ConnectionClosedError):
+    with between(0, 0.5), pytest.raises(ConnectionClosedError):
         waiting.result(5)
 
 
@@ -295,7 +284,7 @@ def test_a_silent_server_is_noticed_by_its_heartbeats(
     fresh_server.pause()
     try:
         # Servers before 2.11 are asked, too, whether the consumer is there.
-        with within(0.2, 1.9), pytest.raises(NoHeartbeatError) as caught:
+        with between(0.2, 1.9), pytest.raises(NoHeartbeatError) as caught:
             durable.fetch(1, timeout=10, heartbeat=0.1)
     finally:
         fresh_server.resume()
@@ -308,7 +297,7 @@ def test_a_silent_server_means_an_empty_list_without_heartbeats(
     """Without a heartbeat nobody says that the time is up: the client does, a second later."""
     fresh_server.pause()
     try:
-        with within(0.2, 1.6):
+        with between(0.2, 1.6):
             assert durable.fetch(1, timeout=0.2) == []
     finally:
         fresh_server.resume()
@@ -316,7 +305,7 @@ def test_a_silent_server_means_an_empty_list_without_heartbeats(
 
 def test_heartbeats_keep_a_fetch_alive(durable: PullConsumer) -> None:
     """A fetch that waits for many times its heartbeat ends when its time is up."""
-    with within(0.8, 1.1):
+    with between(0.8, 1.1):
         assert durable.fetch(1, timeout=0.8, heartbeat=0.05) == []
 
 

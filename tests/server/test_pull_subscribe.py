@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from fix_threads import wait_until
+from fix_threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
@@ -36,21 +33,6 @@ from jetstream_sync import (
     TimeoutError,
 )
 from jetstream_sync.server import NatsServer
-
-
-@contextmanager
-def within(least: float, most: float) -> Iterator[None]:
-    """What is in this block takes so many seconds."""
-    began = time.monotonic()
-    yield
-    took = time.monotonic() - began
-    assert least <= took < most, f"it took {took:.3f} s"
-
-
-@pytest.fixture
-def stream(js: JetStream, stream_name: str) -> Stream:
-    """An empty stream."""
-    return js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
 
 
 @pytest.fixture
@@ -135,9 +117,9 @@ def test_binding_to_what_is_not_there_is_found_out_by_fetching(
 ) -> None:
     """A look-up that fails is no error (ADR-15); it may be made by then."""
     early = js.pull_subscribe_bind("D", stream.name)
-    with within(0, 3), pytest.raises(ConsumerNotFoundError):
+    with between(0, 3), pytest.raises(ConsumerNotFoundError):
         early.fetch(5, timeout=10)
-    with within(0, 3), pytest.raises(ConsumerNotFoundError):
+    with between(0, 3), pytest.raises(ConsumerNotFoundError):
         early.fetch(1, timeout=10)
     stream.create_consumer(durable_name="D")
     put(js, subject, 1)
@@ -184,7 +166,7 @@ def test_what_is_there_is_returned_at_once(
 ) -> None:
     """Fewer than asked for, in order, without waiting for more."""
     put(js, subject, 1, 2, 3)
-    with within(0, 1):
+    with between(0, 1):
         assert numbers_of(sub.fetch(10, timeout=10)) == [1, 2, 3]
     assert sub.delivered == 3
 
@@ -207,9 +189,9 @@ def test_one_is_what_is_fetched_when_nobody_says(
 @pytest.mark.parametrize("batch", [1, 5])
 def test_nothing_is_a_timeout(sub: PullSubscription, batch: int) -> None:
     """The error comes when the time is up, not before."""
-    with within(0.4, 0.8), pytest.raises(TimeoutError):
+    with between(0.4, 0.8), pytest.raises(TimeoutError):
         sub.fetch(batch, timeout=0.4)
-    with within(0.4, 0.8), pytest.raises(TimeoutError):
+    with between(0.4, 0.8), pytest.raises(TimeoutError):
         sub.fetch(batch, timeout=timedelta(milliseconds=400))
 
 
@@ -218,7 +200,7 @@ def test_what_comes_meanwhile_is_returned(
     js: JetStream, subject: str, sub: PullSubscription, batch: int
 ) -> None:
     """A fetch that waits ends with the last message that it asked for."""
-    with ThreadPoolExecutor(1) as pool, within(0, 5):
+    with ThreadPoolExecutor(1) as pool, between(0, 5):
         fetched = pool.submit(sub.fetch, batch, 10)
         wait_until(lambda: sub.consumer_info().num_waiting == 1)
         put(js, subject, *range(batch))
@@ -229,7 +211,7 @@ def test_some_of_what_was_waited_for_is_returned_in_time(
     js: JetStream, subject: str, sub: PullSubscription
 ) -> None:
     """With two of three the fetch ends when its time is nearly up."""
-    with ThreadPoolExecutor(1) as pool, within(0.8, 1.5):
+    with ThreadPoolExecutor(1) as pool, between(0.8, 1.5):
         fetched = pool.submit(sub.fetch, 3, 1)
         wait_until(lambda: sub.consumer_info().num_waiting == 1)
         put(js, subject, 1, 2)
@@ -239,7 +221,7 @@ def test_some_of_what_was_waited_for_is_returned_in_time(
 @pytest.mark.parametrize("batch", [1, 5])
 def test_heartbeats_keep_a_fetch_alive(sub: PullSubscription, batch: int) -> None:
     """A fetch that waits for many times its heartbeat ends when its time is up."""
-    with within(1.2, 1.6), pytest.raises(TimeoutError):
+    with between(1.2, 1.6), pytest.raises(TimeoutError):
         sub.fetch(batch, timeout=1.2, heartbeat=0.2)
 
 
@@ -278,7 +260,7 @@ def test_messages_that_nobody_waits_for_are_not_sent(
 
 def test_a_deleted_consumer_ends_a_fetch(stream: Stream, sub: PullSubscription) -> None:
     """Who waits learns at once, and so does who asks afterwards."""
-    with ThreadPoolExecutor(1) as pool, within(0, 5):
+    with ThreadPoolExecutor(1) as pool, between(0, 5):
         fetched = pool.submit(sub.fetch, 5, 30)
         wait_until(lambda: sub.consumer_info().num_waiting == 1)
         stream.delete_consumer("D")
@@ -376,7 +358,7 @@ def test_a_fetch_under_way_ends_with_the_subscription(
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(sub.fetch, batch, 30)
         wait_until(lambda: sub.consumer_info().num_waiting == 1)
-        with within(0, 2):
+        with between(0, 2):
             getattr(sub, how)()
             with pytest.raises(BadSubscriptionError):
                 fetched.result(5)
@@ -437,7 +419,7 @@ def test_a_closed_connection_ends_it(nats_server: NatsServer, stream: Stream, su
         wait_until(lambda: sub.consumer_info().num_waiting == 2)
         nc.close()
         for fetched in waiting:
-            with within(0, 1), pytest.raises(ConnectionClosedError):
+            with between(0, 1), pytest.raises(ConnectionClosedError):
                 fetched.result(5)
     assert not sub.is_valid
     for call in (sub.fetch, sub.unsubscribe, sub.drain, sub.consumer_info):

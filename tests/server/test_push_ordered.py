@@ -69,12 +69,6 @@ def nc(nats_server: NatsServer) -> Iterator[Connection]:
         yield connection
 
 
-@pytest.fixture
-def stream(js: JetStream, stream_name: str) -> Stream:
-    """An empty stream."""
-    return js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], storage="memory")
-
-
 def read_ordered(js: JetStream, stream: Stream, **options: Any) -> OrderedPushSubscription:
     """Subscribe to all of a stream, with heartbeats that are soon missed."""
     sub = js.subscribe(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
 from fix_proxy import Listener
-from fix_threads import SCALE, wait_until
+from fix_threads import SCALE, wait_until, within
 
 import jetstream_sync
 from jetstream_sync import (
@@ -32,15 +30,6 @@ from jetstream_sync.server import NatsServer
 
 #: More attempts than a test lasts, with little time between them.
 QUICK: dict[str, Any] = {"reconnect_time_wait": 0.01, "max_reconnect_attempts": -1}
-
-
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """What is in this block takes less than so many seconds."""
-    began = time.monotonic()
-    yield
-    took = time.monotonic() - began
-    assert took < seconds * SCALE, f"it took {took:.3f} s"
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import ssl
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 from fix_proxy import Listener, Puppet
-from fix_threads import SCALE
+from fix_threads import SCALE, within
 from fix_tls import Certificates
 
 import jetstream_sync
@@ -34,15 +33,6 @@ from jetstream_sync.server import NatsServer
 BIG = bytes(range(256)) * 3000
 #: Far below the time that connecting may take: nobody waits for something that does not come.
 QUICKLY = 2.0
-
-
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """What is in this block takes less than so many seconds."""
-    began = time.monotonic()
-    yield
-    took = time.monotonic() - began
-    assert took < seconds * SCALE, f"it took {took:.3f} s"
 
 
 @contextmanager
