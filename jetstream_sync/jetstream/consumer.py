@@ -22,6 +22,7 @@ from ..api.pull import (
 from ..errors import InvalidOptionError, TimeoutError
 from ..nanos import duration, duration_to_ns
 from ..options import check_callback
+from .bound import consumer_info
 from .consume import ConsumeHandle, JetStreamCallback
 from .fetching import Fetch
 from .message import JetStreamMsg
@@ -117,11 +118,8 @@ class PullConsumer:
             ConnectionClosedError: the connection is closed.
 
         """
-        self._info = self._api.ask_for(
-            ConsumerInfo,
-            self._api.routes.consumer_info(self.stream_name, self.name),
-            deadline=self._api.deadline(timeout),
-        )
+        deadline = self._api.deadline(timeout)
+        self._info = consumer_info(self._api, self.stream_name, self.name, deadline)
         return self._info
 
     # --- one pull -------------------------------------------------------------------------------

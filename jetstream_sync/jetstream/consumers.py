@@ -17,6 +17,7 @@ from ..errors import (
 from ..nanos import time_to_text
 from ..net.clock import Deadline
 from ..subjects import check_consumer_name, check_stream_name
+from .bound import consumer_info
 from .consumer import PullConsumer
 from .requests import APIRequests
 
@@ -26,7 +27,6 @@ __all__ = [
     "UPDATE",
     "add_consumer",
     "add_pull_consumer",
-    "consumer_info",
     "consumer_names",
     "delete_consumer",
     "list_consumers",
@@ -103,27 +103,13 @@ def add_pull_consumer(
     return PullConsumer(api, add_consumer(api, stream, config, action))
 
 
-def consumer_info(api: APIRequests, stream: str, name: str) -> ConsumerInfo:
-    """
-    Ask for a consumer's config and state.
-
-    Raises:
-        InvalidNameError: a name can not be one.
-        StreamNotFoundError, ConsumerNotFoundError: it is not there.
-        APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
-
-    """
-    check_stream_name(stream)
-    check_consumer_name(name)
-    return api.ask_for(ConsumerInfo, api.routes.consumer_info(stream, name))
-
-
 def pull_consumer(api: APIRequests, stream: str, name: str) -> PullConsumer:
     """
-    Find a consumer to pull from; raises as `consumer_info()`.
+    Find a consumer to pull from.
 
     Raises:
         ConsumerIsPushBasedError: it delivers to a subject.
+        Error: all else as `consumer_info()`.
 
     """
     info = consumer_info(api, stream, name)

@@ -12,7 +12,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from typing_extensions import Self
 
-from ..api.consumer import ConsumerConfig, ConsumerInfo
+from ..api.consumer import ConsumerConfig
 from ..api.pull import PullRequest
 from ..api.status import Kind, PullStatus
 from ..client.core import Core
@@ -21,6 +21,7 @@ from ..errors import BadSubscriptionError, Error, TimeoutError
 from ..nanos import duration, duration_to_ns
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
+from .bound import BoundToConsumer
 from .fetching import Fetch
 from .heartbeat import pull_patience
 from .inbox import PullInbox
@@ -39,7 +40,7 @@ _MARGIN_PART: Final = 0.1
 _LONGEST_NS: Final = 60 * _SECOND
 
 
-class PullSubscription:
+class PullSubscription(BoundToConsumer):
     """
     A subscription that fetches messages when it is asked to.
 
@@ -90,16 +91,6 @@ class PullSubscription:
     # --- what is known of it --------------------------------------------------------------------
 
     @property
-    def stream_name(self) -> str:
-        """The name of the stream."""
-        return self._stream
-
-    @property
-    def consumer_name(self) -> str:
-        """The name of the consumer."""
-        return self._consumer
-
-    @property
     def delivered(self) -> int:
         """Messages that were fetched so far."""
         return self._delivered
@@ -118,20 +109,6 @@ class PullSubscription:
     def is_valid(self) -> bool:
         """Whether more messages can be fetched."""
         return self._ended is None and self._api.core.writer.closed is None
-
-    def consumer_info(self) -> ConsumerInfo:
-        """
-        Ask the server for the consumer's config and state.
-
-        Raises:
-            ConsumerNotFoundError, StreamNotFoundError: it is gone.
-            TimeoutError: no answer in the context's timeout.
-            ConnectionClosedError: the connection is closed.
-
-        """
-        return self._api.ask_for(
-            ConsumerInfo, self._api.routes.consumer_info(self._stream, self._consumer)
-        )
 
     def _pending(self) -> list[tuple[bytes, bytes]]:
         waiting = [item for inbox in tuple(self._busy) for item in tuple(inbox.mailbox.items)]

@@ -20,6 +20,7 @@ from ..errors import (
 from ..headers import PIN_ID, parse_headers
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
+from .bound import consumer_info
 from .inbox import PullInbox
 from .message import JetStreamMsg
 from .requests import APIRequests
@@ -168,10 +169,7 @@ class Puller:
 
         """
         try:
-            self._api.ask(
-                self._api.routes.consumer_info(self.stream, self.consumer),
-                deadline=deadline.sooner(_INQUIRY),
-            )
+            consumer_info(self._api, self.stream, self.consumer, deadline.sooner(_INQUIRY))
         except (NotFoundError, ConnectionClosedError) as error:
             return error
         except Error:

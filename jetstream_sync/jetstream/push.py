@@ -43,6 +43,7 @@ from ..headers import CONSUMER_STALLED, LAST_CONSUMER, LAST_STREAM, parse_header
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
 from ..subscribe_errors import ConsumerSequenceMismatchError
+from .bound import BoundToConsumer
 from .consume import JetStreamCallback
 from .heartbeat import PUSH_INTERVALS, HeartbeatMonitor, Patience
 from .message import JetStreamMsg
@@ -82,7 +83,7 @@ class PushOptions:
             )
 
 
-class PushSubscription(Subscription):
+class PushSubscription(BoundToConsumer, Subscription):
     """
     The messages of a consumer that delivers them.
 
@@ -174,35 +175,9 @@ class PushSubscription(Subscription):
     # --- what is known of it --------------------------------------------------------------------
 
     @property
-    def stream_name(self) -> str:
-        """The name of the stream."""
-        return self._stream
-
-    @property
-    def consumer_name(self) -> str:
-        """The name of the consumer."""
-        return self._consumer
-
-    @property
     def delivered(self) -> int:
         """Messages that came for it so far, dropped ones included, without status messages."""
         return self._got
-
-    def consumer_info(self, timeout: float | timedelta | None = None) -> ConsumerInfo:
-        """
-        Ask the server for the consumer's config and state.
-
-        Args:
-            timeout: in seconds; ``None``: that of the JetStream context.
-
-        Raises:
-            ConsumerNotFoundError, StreamNotFoundError: it is gone.
-            TimeoutError: no answer in time.
-            ConnectionClosedError: the connection is closed.
-
-        """
-        route = self._api.routes.consumer_info(self._stream, self.consumer_name)
-        return self._api.ask_for(ConsumerInfo, route, deadline=self._api.deadline(timeout))
 
     # --- reading --------------------------------------------------------------------------------
 

@@ -23,7 +23,8 @@ from ..errors import (
 )
 from ..net.clock import Deadline
 from ..subscribe_errors import AmbiguousSubjectError, DuplicateSubscriptionError
-from .consumers import CREATE, add_consumer, consumer_info
+from .bound import consumer_info
+from .consumers import CREATE, add_consumer
 from .requests import APIRequests
 
 __all__ = [
@@ -193,7 +194,6 @@ def _in_use(api: APIRequests, stream: str, name: str, deadline: Deadline) -> boo
     for look in range(_LOOKS):
         if look and api.core.wait_closed(_BETWEEN_LOOKS):
             break
-        route = api.routes.consumer_info(stream, name)
-        if not api.ask_for(ConsumerInfo, route, deadline=deadline).push_bound:
+        if not consumer_info(api, stream, name, deadline).push_bound:
             return False
     return True
