@@ -6,12 +6,26 @@ Tests use it where the package under test must not be its own witness.
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from typing_extensions import Self
+
+#: Requests that are sent before their answers are read.
+_WINDOW = 200
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A message that is in a stream."""
+
+    seq: int
+    subject: str
+    data: bytes
 
 
 class RawClient:
@@ -70,6 +84,22 @@ class RawClient:
         payload = json.dumps(fields).encode() if fields else b""
         answer: dict[str, Any] = json.loads(self.request(f"$JS.API.{name}", payload))
         return answer
+
+    def stored(self, stream: str) -> list[Stored]:
+        """Return the messages that are in a stream, in its order."""
+        state = self.api(f"STREAM.INFO.{stream}")["state"]
+        first, last = state["first_seq"], state["last_seq"]
+        found: list[Stored] = []
+        for begin in range(first, last + 1, _WINDOW):
+            seqs = range(begin, min(begin + _WINDOW, last + 1))
+            bodies = [json.dumps({"seq": seq}).encode() for seq in seqs]
+            for answer in self.requests(f"$JS.API.STREAM.MSG.GET.{stream}", bodies):
+                message = json.loads(answer).get("message")
+                if message is not None:
+                    data = base64.b64decode(message.get("data", ""))
+                    found.append(Stored(message["seq"], message["subject"], data))
+        assert len(found) == state["messages"], (len(found), state)
+        return sorted(found, key=lambda each: each.seq)
 
     def delete_all_streams(self) -> None:
         while names := self.api("STREAM.NAMES").get("streams"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections import Counter
 
 from rawnats import RawClient
@@ -13,25 +11,10 @@ from .ground import STREAM
 
 __all__ = ["judge", "read_back"]
 
-#: Requests that are sent before their answers are read.
-_WINDOW = 200
-
 
 def read_back(raw: RawClient) -> list[str]:
     """Return the messages that are in the stream, in its order."""
-    state = raw.api(f"STREAM.INFO.{STREAM}")["state"]
-    first, last = state["first_seq"], state["last_seq"]
-    stored: dict[int, str] = {}
-    for begin in range(first, last + 1, _WINDOW):
-        seqs = range(begin, min(begin + _WINDOW, last + 1))
-        bodies = [json.dumps({"seq": seq}).encode() for seq in seqs]
-        answers = raw.requests(f"$JS.API.STREAM.MSG.GET.{STREAM}", bodies)
-        for answer in answers:
-            message = json.loads(answer).get("message")
-            if message is not None:
-                stored[message["seq"]] = read_payload(base64.b64decode(message.get("data", "")))
-    assert len(stored) == state["messages"], (len(stored), state)
-    return [stored[seq] for seq in sorted(stored)]
+    return [read_payload(each.data) for each in raw.stored(STREAM)]
 
 
 def judge(book: Book, stored: list[str]) -> None:
