@@ -6,13 +6,14 @@ Start with `connect()`.
 
 from __future__ import annotations
 
-from . import errors, subscribe_errors
+from . import consumer_errors, errors, snapshot_errors, subscribe_errors
 from .api.account import AccountInfo, AccountLimits, APIStats, Tier
 from .api.cluster import ClusterInfo, PeerInfo, Placement
 from .api.consumer import (
     ConsumerConfig,
     ConsumerInfo,
     ConsumerPause,
+    ConsumerReset,
     PriorityGroupState,
     SequenceInfo,
 )
@@ -29,6 +30,7 @@ from .api.enums import (
 )
 from .api.publish import PubAck
 from .api.reply import Metadata
+from .api.snapshot import SnapshotInfo
 from .api.stream import (
     ExternalStream,
     LostStreamData,
@@ -45,6 +47,7 @@ from .api.stream import (
 )
 from .client.message import Msg
 from .client.subscription import Subscription
+from .consumer_errors import *  # noqa: F403 - every error of administering consumers
 from .errors import *  # noqa: F403 - every error of the tree, by its own __all__
 from .events import ConnectionEvent, EventKind
 from .headers import Headers
@@ -59,12 +62,14 @@ from .jetstream.position import OrderedOptions
 from .jetstream.pull_subscription import PullSubscription
 from .jetstream.push import PushSubscription
 from .jetstream.shared import shared_connection
+from .jetstream.snapshots import StreamSnapshot
 from .jetstream.stored import StoredMsg
 from .jetstream.stream import Stream
 from .jetstream.subscribe import BindOptions, SubscribeOptions
 from .options import ConnectOptions, TLSOptions
 from .protocol.session import ServerInfo
 from .protocol.state import ConnectionStatus
+from .snapshot_errors import *  # noqa: F403 - every error of snapshots
 from .subscribe_errors import *  # noqa: F403 - every error of the subscribe workflow
 from .version import __version__
 
@@ -83,6 +88,7 @@ __all__ = [
     "ConsumerConfig",
     "ConsumerInfo",
     "ConsumerPause",
+    "ConsumerReset",
     "ContinuousOptions",
     "DeliverPolicy",
     "DiscardPolicy",
@@ -113,6 +119,7 @@ __all__ = [
     "RetentionPolicy",
     "SequenceInfo",
     "ServerInfo",
+    "SnapshotInfo",
     "StorageType",
     "StoreCompression",
     "StoredMsg",
@@ -122,6 +129,7 @@ __all__ = [
     "StreamConsumerLimits",
     "StreamConsumerSource",
     "StreamInfo",
+    "StreamSnapshot",
     "StreamSource",
     "StreamSourceInfo",
     "StreamState",
@@ -136,4 +144,6 @@ __all__ = [
     "shared_connection",
 ]
 __all__ += errors.__all__
+__all__ += consumer_errors.__all__
 __all__ += subscribe_errors.__all__
+__all__ += snapshot_errors.__all__

@@ -86,6 +86,14 @@ class Routes:
         """The infos of the streams, a page at a time."""
         return f"{self.prefix}.STREAM.LIST"
 
+    def stream_snapshot(self, stream: str) -> str:
+        """Have a stream's data sent to a subject."""
+        return f"{self.prefix}.STREAM.SNAPSHOT.{stream}"
+
+    def stream_restore(self, stream: str) -> str:
+        """Make a stream of such data, which goes to a subject that the answer names."""
+        return f"{self.prefix}.STREAM.RESTORE.{stream}"
+
     def msg_get(self, stream: str) -> str:
         """Get one message, answered by the stream's leader."""
         return f"{self.prefix}.STREAM.MSG.GET.{stream}"
@@ -126,6 +134,14 @@ class Routes:
     def consumer_pause(self, stream: str, consumer: str) -> str:
         """Pause a consumer until a time, or resume it."""
         return f"{self.prefix}.CONSUMER.PAUSE.{stream}.{consumer}"
+
+    def consumer_reset(self, stream: str, consumer: str) -> str:
+        """Let a consumer start over; it answers itself."""
+        return f"{self.prefix}.CONSUMER.RESET.{stream}.{consumer}"
+
+    def consumer_unpin(self, stream: str, consumer: str) -> str:
+        """Take the pin of a priority group from the client that has it."""
+        return f"{self.prefix}.CONSUMER.UNPIN.{stream}.{consumer}"
 
     def consumer_names(self, stream: str) -> str:
         """The names of a stream's consumers, a page at a time."""

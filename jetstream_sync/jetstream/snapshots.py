@@ -1,0 +1,374 @@
+"""
+Snapshots: the data of a stream on its way to somewhere else, and back.
+
+A snapshot comes in pieces, each with a reply subject. An answer to one lets the server send one
+more, so that a window of them is on its way; here it is answered when the caller takes it, so that a
+slow disk slows the server down and nothing piles up. The last piece has no reply, and an empty
+message ends it, with a status where it is not well.
+
+A restore goes piece by piece, each of which the server answers when it has it. An empty one ends
+it, and its answer is that of making a stream.
+
+Neither survives the link: the server forgets what was on its way, and the caller starts again. What
+it made of a part of a restore is removed, as soon as there is a link.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, BinaryIO, Final
+
+from typing_extensions import Self
+
+from ..api.snapshot import SnapshotInfo, SnapshotRequest, piece_of
+from ..api.stream import StreamInfo
+from ..client.core import Core
+from ..client.mailbox import Mailbox
+from ..codec import encode, loads
+from ..errors import (
+    APIError,
+    BadSubscriptionError,
+    ConnectionClosedError,
+    ConnectionDrainingError,
+    ConnectionLostError,
+    Error,
+    InvalidArgumentError,
+    InvalidResponseError,
+    IteratorClosedError,
+    NoRespondersError,
+    NotFoundError,
+    PermissionsError,
+)
+from ..headers import parse_status
+from ..net.clock import Deadline
+from ..protocol.parser import Delivery
+from ..snapshot_errors import RestoreBrokenError, RestoreNameInUseError, SnapshotBrokenError
+from ..subjects import check_stream_name
+from .infos import info_of
+from .requests import APIRequests
+
+__all__ = ["StreamSnapshot", "restore", "take_snapshot"]
+
+log = logging.getLogger("jetstream_sync.snapshots")
+
+#: The size of the pieces of a restore, in bytes; it is what the server's own pieces have.
+_PIECE: Final = 128 * 1024
+
+
+class _PieceSink:
+    """Where the pieces of a snapshot arrive."""
+
+    takes_answers = True
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.mailbox: Mailbox[Delivery] = Mailbox()
+        self.subject = core.new_inbox()
+        #: The reply that was answered last.
+        self.answered = b""
+        self._interest = core.add_interest_quietly(self.subject, self)
+
+    def close(self) -> None:
+        """Give the subscription up; the server sees that and stops."""
+        self._core.remove_interest(self._interest)
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        """Take pieces."""
+        self.mailbox.put(deliveries, len(deliveries))
+
+    def link_changed(self, *, connected: bool) -> None:
+        """End when the link breaks: what was on its way is lost."""
+        if not connected:
+            self.mailbox.close(
+                ConnectionLostError("the link broke before the snapshot was through")
+            )
+
+    def denied(self, subject: bytes, error: PermissionsError) -> bool:
+        """End where the server does not permit the inbox or the answers."""
+        if error.operation != "subscribe" and subject != self.answered:
+            return False
+        self.mailbox.close(error)
+        return True
+
+    def ended(self, reason: BaseException) -> None:
+        """Wake whoever waits."""
+        if isinstance(reason, BadSubscriptionError):
+            reason = ConnectionDrainingError("the connection was drained")
+        self.mailbox.close(reason)
+
+    def finished(self, deadline: Deadline) -> bool:
+        """Say at once that no callback is at work."""
+        del deadline
+        return True
+
+
+class StreamSnapshot:
+    """
+    A snapshot on its way: iterate over its pieces, or `write_to()` a file.
+
+    Made by `Stream.snapshot`. Use it in a ``with`` block: left before the end, it has the server
+    stop. One thread at a time may use it.
+    """
+
+    def __init__(
+        self,
+        api: APIRequests,
+        sink: _PieceSink,
+        info: SnapshotInfo,
+        patience: float | timedelta | None,
+    ) -> None:
+        self._api = api
+        self._sink = sink
+        self._patience = patience
+        self._finished = False
+        self._closed = False
+        self.info: Final = info
+        """What the stream was when the snapshot was made."""
+        self.pieces = 0
+        """How many pieces were taken so far."""
+        self.size = 0
+        """How many bytes were taken so far; they are compressed."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether every piece was taken, and the server said that it was the last."""
+        return self._finished
+
+    def __iter__(self) -> Iterator[bytes]:
+        """
+        Iterate over the pieces that were not taken yet, in order.
+
+        The server is told of each piece when it is taken. It gives up when none is taken for 5
+        seconds (2 in servers before 2.12) while its window is full.
+
+        Raises:
+            SnapshotBrokenError: the server ended it with an error, or a piece did not arrive.
+            TimeoutError: the server sends nothing in the time of `Stream.snapshot`.
+            ConnectionLostError: the link broke; start again.
+            PermissionsError: this user may not have the data, or may not answer.
+            IteratorClosedError: it was closed before its end.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        while not self._finished:
+            if self._closed:
+                raise IteratorClosedError("the snapshot was closed before its end")
+            piece = self._next()
+            if piece:
+                yield piece
+
+    def write_to(self, file: BinaryIO) -> int:
+        """
+        Write all that was not taken yet to a file.
+
+        Args:
+            file: a binary file; it is neither flushed nor closed.
+
+        Returns:
+            How many bytes were written.
+
+        Raises:
+            OSError: the file takes no more; the snapshot can not go on.
+            Error: as iterating over it.
+
+        """
+        before = self.size
+        file.writelines(self)
+        return self.size - before
+
+    def close(self) -> None:
+        """Have the server stop, unless it is through. Closing again does nothing."""
+        if not self._closed:
+            self._closed = True
+            with suppress(ConnectionClosedError):
+                self._sink.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _next(self) -> bytes:
+        """Take the next piece; at the end it is empty."""
+        _, reply, block, data = self._sink.mailbox.get(self._api.deadline(self._patience))
+        if not data:
+            self._end(block)
+            return b""
+        if reply:
+            self._answer(reply, len(data))
+        self.pieces += 1
+        self.size += len(data)
+        return data
+
+    def _answer(self, reply: bytes, size: int) -> None:
+        said = piece_of(reply.decode())
+        if said is not None and said != (size, self.pieces + 1):
+            self.close()
+            raise self._broken(0, f"piece {self.pieces + 1} did not arrive")
+        self._sink.answered = reply
+        core = self._api.core
+        core.writer.send(core.composer.command(reply, b"")[0], 1, 0)
+
+    def _end(self, block: bytes) -> None:
+        self.close()
+        # Without a full piece there is no status at all; "204" is a good end, too.
+        status = parse_status(block) if block else None
+        if status is not None and status.code != 204:
+            raise self._broken(status.code, status.description)
+        self._finished = True
+
+    def _broken(self, code: int, description: str) -> SnapshotBrokenError:
+        return SnapshotBrokenError(self.info.config.name, code, description)
+
+    def __repr__(self) -> str:
+        state = "finished" if self._finished else "closed" if self._closed else "open"
+        return f"<StreamSnapshot {self.info.config.name} {state} bytes={self.size}>"
+
+
+def take_snapshot(
+    api: APIRequests, name: str, wanted: SnapshotRequest, timeout: float | timedelta | None
+) -> StreamSnapshot:
+    """
+    Ask for a snapshot; see `Stream.snapshot`.
+
+    Args:
+        api: the API.
+        name: the stream's, checked.
+        wanted: how it is to be; the deliver subject is filled in here.
+        timeout: for each answer.
+
+    """
+    sink = _PieceSink(api.core)
+    try:
+        body = {**encode(wanted), "deliver_subject": sink.subject}
+        route = api.routes.stream_snapshot(name)
+        info = api.ending_with_link().ask_for(SnapshotInfo, route, body, api.deadline(timeout))
+    except BaseException:
+        with suppress(ConnectionClosedError):
+            sink.close()
+        raise
+    return StreamSnapshot(api, sink, info, timeout)
+
+
+# --- the way back -------------------------------------------------------------------------------
+
+
+def restore(
+    api: APIRequests,
+    info: SnapshotInfo,
+    data: BinaryIO | Iterable[bytes],
+    timeout: float | timedelta | None,
+    final_timeout: float | timedelta | None,
+) -> StreamInfo:
+    """Make a stream of a snapshot; see `JetStream.restore_stream`."""
+    name = check_stream_name(info.config.name)
+    patient = api.ending_with_link()
+    body = {"config": encode(info.config), "state": encode(info.state)}
+    answer = patient.ask(api.routes.stream_restore(name), body, api.deadline(timeout))
+    subject = answer.get("deliver_subject")
+    if not isinstance(subject, str) or not subject:
+        raise InvalidResponseError(f"a restore answered with deliver_subject={subject!r}")
+    sending = _Sending(patient, name, subject.encode())
+    try:
+        for piece in _pieces(data, min(_PIECE, api.core.composer.max_payload)):
+            sending.send(piece, api.deadline(timeout))
+        return sending.finish(Deadline(final_timeout))
+    except RestoreNameInUseError:
+        raise  # somebody else made it meanwhile
+    except BaseException:
+        sending.give_up(api.deadline(timeout))
+        _remove_part(api, info, api.deadline(timeout))
+        raise
+
+
+def _remove_part(api: APIRequests, info: SnapshotInfo, deadline: Deadline) -> None:
+    """
+    Delete what the server made of part of the data, if it did; nothing is raised.
+
+    From 2.15 on a restore fills a stream that can be seen, and leaves it there when it breaks off.
+    """
+    name = info.config.name
+    try:
+        found = info_of(api.ask(api.routes.stream_info(name), None, deadline))
+        if _is_part(found, info):
+            api.ask(api.routes.stream_delete(name), None, deadline)
+    except NotFoundError:
+        return
+    except Error as error:
+        log.warning("a restore of stream %r failed, and may have left a part: %s", name, error)
+
+
+def _is_part(found: StreamInfo, info: SnapshotInfo) -> bool:
+    """Say whether a stream has nothing but what was restored: nothing younger than the snapshot."""
+    if not found.state.messages:
+        return found.config.subjects == info.config.subjects
+    last, end = found.state.last_ts, info.state.last_ts
+    return last is not None and end is not None and last <= end
+
+
+class _Sending:
+    """The pieces of a restore on their way to a server."""
+
+    def __init__(self, api: APIRequests, name: str, subject: bytes) -> None:
+        self._core = api.core
+        self._name = name
+        self._subject = subject
+        self._sent = 0
+
+    def send(self, piece: bytes, deadline: Deadline) -> None:
+        """Send a piece, and wait until the server has it."""
+        self._said(self._request(piece, deadline))
+        self._sent += len(piece)
+
+    def finish(self, deadline: Deadline) -> StreamInfo:
+        """Say that this was all, and return what the server made of it."""
+        answer = self._said(self._request(b"", deadline))
+        if answer is None:
+            raise InvalidResponseError("a restore ended without an answer")
+        return info_of(answer)
+
+    def give_up(self, deadline: Deadline) -> None:
+        """Have the server end it now, with what it has: whatever it says, it is through then."""
+        with suppress(Error):
+            self._request(b"", deadline)
+
+    def _request(self, piece: bytes, deadline: Deadline) -> bytes:
+        try:
+            return self._core.request(self._subject, piece, deadline, ends_with_link=True)[3]
+        except NoRespondersError as error:
+            raise RestoreBrokenError(self._name, self._sent) from error
+
+    @staticmethod
+    def _said(answer: bytes) -> dict[str, Any] | None:
+        """Return what an answer says; ``None``: nothing, so that all is well."""
+        if not answer:
+            return None
+        said = loads(answer)
+        if not isinstance(said, dict):
+            raise InvalidResponseError("a restore answered something that is not an object")
+        refusal = said.get("error")
+        if isinstance(refusal, dict):
+            raise APIError.from_response(refusal)
+        return said
+
+
+def _pieces(data: BinaryIO | Iterable[bytes], size: int) -> Iterator[bytes]:
+    """Cut data into pieces; none is empty, for that would be the end."""
+    read = getattr(data, "read", None)
+    if read is not None:
+        data = iter(lambda: read(size), b"")
+    for chunk in data:
+        if not isinstance(chunk, (bytes, bytearray, memoryview)):
+            raise InvalidArgumentError(f"the data is bytes, not {type(chunk).__name__}")
+        for start in range(0, len(chunk), size):
+            yield bytes(chunk[start : start + size])
