@@ -14,6 +14,7 @@ from .api.consumer import (
     ConsumerInfo,
     ConsumerPause,
     ConsumerReset,
+    ConsumerReset,
     PriorityGroupState,
     SequenceInfo,
 )
@@ -47,6 +48,7 @@ from .api.stream import (
 )
 from .client.message import Msg
 from .client.subscription import Subscription
+from .consumer_errors import *  # noqa: F403 - every error of administering consumers
 from .consumer_errors import *  # noqa: F403 - every error of administering consumers
 from .errors import *  # noqa: F403 - every error of the tree, by its own __all__
 from .events import ConnectionEvent, EventKind
@@ -88,6 +90,7 @@ __all__ = [
     "ConsumerConfig",
     "ConsumerInfo",
     "ConsumerPause",
+    "ConsumerReset",
     "ConsumerReset",
     "ContinuousOptions",
     "DeliverPolicy",
@@ -144,6 +147,7 @@ __all__ = [
     "shared_connection",
 ]
 __all__ += errors.__all__
+__all__ += consumer_errors.__all__
 __all__ += consumer_errors.__all__
 __all__ += subscribe_errors.__all__
 __all__ += snapshot_errors.__all__

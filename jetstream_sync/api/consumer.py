@@ -24,6 +24,7 @@ __all__ = [
     "ConsumerConfig",
     "ConsumerInfo",
     "ConsumerPause",
+    "ConsumerReset",
     "PriorityGroupState",
     "SequenceInfo",
 ]
@@ -434,3 +435,11 @@ class ConsumerPause(Record):
 
     pause_remaining: Duration = UNSET
     """How long that is from now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ConsumerReset(ConsumerInfo):
+    """A consumer right after it was reset; server 2.14."""
+
+    reset_seq: int
+    """The sequence of the stream that it goes on at."""

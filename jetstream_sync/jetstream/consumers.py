@@ -7,8 +7,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause
+from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..codec import decode, encode
+from ..consumer_errors import ServerTooOldError
 from ..errors import (
     ConsumerIsPushBasedError,
     InvalidOptionError,
@@ -17,7 +18,7 @@ from ..errors import (
 from ..nanos import time_to_text
 from ..net.clock import Deadline
 from ..subjects import check_consumer_name, check_stream_name
-from .bound import consumer_info
+from .bound import consumer_info, release
 from .consumer import PullConsumer
 from .requests import APIRequests
 
@@ -27,18 +28,23 @@ __all__ = [
     "UPDATE",
     "add_consumer",
     "add_pull_consumer",
+    "add_push_consumer",
     "consumer_names",
     "delete_consumer",
     "list_consumers",
     "pause_consumer",
     "pull_consumer",
+    "reset_consumer",
     "resume_consumer",
+    "unpin_consumer",
 ]
 
 # What the server is to do where the consumer exists, or does not (nats-server 2.10).
 CREATE: Final = "create"
 UPDATE: Final = "update"
 CREATE_OR_UPDATE: Final = ""
+
+_LAST_SEQUENCE: Final = 2**64 - 1
 
 
 def add_consumer(
@@ -103,6 +109,21 @@ def add_pull_consumer(
     return PullConsumer(api, add_consumer(api, stream, config, action))
 
 
+def add_push_consumer(
+    api: APIRequests, stream: str, config: ConsumerConfig, action: str
+) -> ConsumerInfo:
+    """
+    Create or change a consumer that delivers to a subject; raises as `add_consumer()`.
+
+    Raises:
+        InvalidOptionError: also for a config without a ``deliver_subject``.
+
+    """
+    if config.deliver_subject is None:
+        raise InvalidOptionError("deliver_subject", None, "a push consumer delivers to a subject")
+    return add_consumer(api, stream, config, action)
+
+
 def pull_consumer(api: APIRequests, stream: str, name: str) -> PullConsumer:
     """
     Find a consumer to pull from.
@@ -158,6 +179,53 @@ def pause_consumer(api: APIRequests, stream: str, name: str, until: datetime) ->
 def resume_consumer(api: APIRequests, stream: str, name: str) -> ConsumerPause:
     """Let a paused consumer deliver again; raises as `consumer_info()`."""
     return _pause(api, stream, name, None)
+
+
+def reset_consumer(
+    api: APIRequests, stream: str, name: str, seq: int | None = None
+) -> ConsumerReset:
+    """
+    Let a consumer start over, at a sequence or behind its ack floor; raises as `consumer_info()`.
+
+    The consumer itself answers (nats-server's ``processResetReq``), so nobody does where there is
+    none, or where it is on an older server: it is looked up first.
+
+    Raises:
+        InvalidOptionError: the sequence is out of range.
+        ServerTooOldError: its server does not know this.
+        ConsumerInvalidResetError: its config does not allow that sequence.
+
+    """
+    if isinstance(seq, bool) or not isinstance(seq, int | None):
+        raise InvalidOptionError("seq", seq, "expected an int")
+    if seq is not None and not 1 <= seq <= _LAST_SEQUENCE:
+        raise InvalidOptionError("seq", seq, f"it is from 1 to {_LAST_SEQUENCE}")
+    deadline = api.deadline()
+    _check_server(consumer_info(api, stream, name, deadline), "resetting a consumer", (2, 14))
+    body = None if seq is None else {"seq": seq}
+    return api.ask_for(ConsumerReset, api.routes.consumer_reset(stream, name), body, deadline)
+
+
+def unpin_consumer(api: APIRequests, stream: str, name: str, group: str) -> None:
+    """
+    Take the pin of a priority group from the client that has it; raises as `consumer_info()`.
+
+    Raises:
+        ServerTooOldError: its server does not know this.
+        BadRequestError: the consumer has no such group.
+
+    """
+    deadline = api.deadline()
+    _check_server(consumer_info(api, stream, name, deadline), "unpinning a client", (2, 11))
+    api.ask(api.routes.consumer_unpin(stream, name), {"group": group}, deadline)
+
+
+def _check_server(info: ConsumerInfo, feature: str, needs: tuple[int, int]) -> None:
+    """Refuse a request that a consumer's server would not answer."""
+    # Since 2.11 the server that has the consumer says its version, whoever we are connected to.
+    version = (info.config.metadata or {}).get("_nats.ver", "")
+    if (release(version) or (0, 0)) < needs:
+        raise ServerTooOldError(feature, f"{needs[0]}.{needs[1]}", version or "older than 2.11")
 
 
 def _pause(api: APIRequests, stream: str, name: str, body: dict[str, Any] | None) -> ConsumerPause:

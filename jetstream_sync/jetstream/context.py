@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ..api.account import AccountInfo
-from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause
 from ..api.publish import PubAck
 from ..api.routes import Routes
 from ..api.stream import StreamConfig, StreamInfo
@@ -16,11 +15,9 @@ from ..errors import StreamNotFoundError
 from ..headers import HeadersLike
 from ..net.clock import Deadline, seconds
 from ..subjects import check_stream_name, check_subject
-from . import consumers
 from .configs import given_config
-from .consumer import PullConsumer
 from .expectations import storing_headers
-from .ordered import OrderedConsumer
+from .managing import ConsumerManaging
 from .publish import Publisher
 from .pull_subscribing import PullSubscribing
 from .requests import APIRequests
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["JetStream"]
 
 
-class JetStream(PushSubscribing, PullSubscribing):
+class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
     """
     JetStream, as one connection sees it.
 
@@ -228,166 +225,6 @@ class JetStream(PushSubscribing, PullSubscribing):
         if not names:
             raise StreamNotFoundError(404, 10059, f"no stream takes {subject!r}")
         return str(names[0])
-
-    # --- consumers ------------------------------------------------------------------------------
-
-    def create_consumer(
-        self, stream_name: str, config: ConsumerConfig | None = None, **fields: Any
-    ) -> PullConsumer:
-        """
-        Make a consumer to pull from.
-
-        One that exists with the same config is taken as it is. Without ``durable_name`` it is
-        ephemeral; without any name it gets a random one.
-
-        Args:
-            stream_name: the stream to read.
-            config: what it is to be; or
-            **fields: the fields of a `ConsumerConfig`, by name.
-
-        Raises:
-            ConsumerExistsError: it exists with another config.
-            StreamNotFoundError: there is no such stream.
-            InvalidNameError: the stream's name can not be one.
-            Error: all else as `Stream.create_consumer`.
-
-        """
-        chosen = given_config(ConsumerConfig, config, fields)
-        return consumers.add_pull_consumer(self._api, stream_name, chosen, consumers.CREATE)
-
-    def update_consumer(
-        self, stream_name: str, config: ConsumerConfig | None = None, **fields: Any
-    ) -> PullConsumer:
-        """
-        Change a consumer that exists.
-
-        Args:
-            stream_name: the stream that it reads.
-            config: what it is to be, with its name; or
-            **fields: the fields of a `ConsumerConfig`, by name.
-
-        Raises:
-            ConsumerDoesNotExistError: there is no consumer of that name.
-            StreamNotFoundError: there is no such stream.
-            InvalidNameError: the stream's name can not be one.
-            Error: all else as `Stream.update_consumer`.
-
-        """
-        chosen = given_config(ConsumerConfig, config, fields)
-        return consumers.add_pull_consumer(self._api, stream_name, chosen, consumers.UPDATE)
-
-    def create_or_update_consumer(
-        self, stream_name: str, config: ConsumerConfig | None = None, **fields: Any
-    ) -> PullConsumer:
-        """
-        Make a consumer to pull from, or change the one of that name.
-
-        Args:
-            stream_name: the stream that it reads.
-            config: what it is to be; or
-            **fields: the fields of a `ConsumerConfig`, by name.
-
-        Raises:
-            StreamNotFoundError: there is no such stream.
-            InvalidNameError: the stream's name can not be one.
-            Error: all else as `Stream.create_or_update_consumer`.
-
-        """
-        chosen = given_config(ConsumerConfig, config, fields)
-        action = consumers.CREATE_OR_UPDATE
-        return consumers.add_pull_consumer(self._api, stream_name, chosen, action)
-
-    def get_consumer(self, stream_name: str, name: str) -> PullConsumer:
-        """
-        Return a consumer that exists.
-
-        Raises:
-            ConsumerNotFoundError: there is none of that name.
-            StreamNotFoundError: there is no such stream.
-            ConsumerIsPushBasedError: it delivers to a subject and can not be pulled from.
-            InvalidNameError: a name can not be a stream's or consumer's.
-            APIError: the server refused.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
-
-        """
-        return consumers.pull_consumer(self._api, stream_name, name)
-
-    def delete_consumer(self, stream_name: str, name: str) -> None:
-        """
-        Delete a consumer of any kind; who pulls from it gets `ConsumerDeletedError`.
-
-        Raises:
-            Error: as `get_consumer()`, but push consumers are fine.
-
-        """
-        consumers.delete_consumer(self._api, stream_name, name)
-
-    def consumer_names(self, stream_name: str) -> list[str]:
-        """
-        Return the names of a stream's consumers, sorted, of any kind.
-
-        Raises:
-            StreamNotFoundError: there is no such stream.
-            InvalidNameError: the stream's name can not be one.
-            Error: all else as `Stream.consumer_names`.
-
-        """
-        return consumers.consumer_names(self._api, stream_name)
-
-    def list_consumers(self, stream_name: str) -> list[ConsumerInfo]:
-        """
-        Return the infos of a stream's consumers, sorted by name, of any kind.
-
-        Raises:
-            StreamNotFoundError: there is no such stream.
-            InvalidNameError: the stream's name can not be one.
-            Error: all else as `Stream.list_consumers`.
-
-        """
-        return consumers.list_consumers(self._api, stream_name)
-
-    def pause_consumer(self, stream_name: str, name: str, until: datetime) -> ConsumerPause:
-        """
-        Let a consumer deliver nothing until a time; needs server 2.11.
-
-        Args:
-            stream_name: the stream that it reads.
-            name: the consumer's.
-            until: when it goes on, with a time zone. A time in the past resumes it.
-
-        Raises:
-            InvalidOptionError: the time has no time zone.
-            TimeoutError: no answer in time; older servers do not answer at all.
-            Error: all else as `delete_consumer()`.
-
-        """
-        return consumers.pause_consumer(self._api, stream_name, name, until)
-
-    def resume_consumer(self, stream_name: str, name: str) -> ConsumerPause:
-        """
-        Let a paused consumer deliver again; it is fine if it was not paused. Needs server 2.11.
-
-        Raises:
-            TimeoutError: no answer in time; older servers do not answer at all.
-            Error: all else as `delete_consumer()`.
-
-        """
-        return consumers.resume_consumer(self._api, stream_name, name)
-
-    def ordered_consumer(self, stream_name: str, **options: Any) -> OrderedConsumer:
-        """
-        Return a reader that gets every message once and in order, without acknowledgements.
-
-        Args:
-            stream_name: the stream to read.
-            **options: see `OrderedOptions`.
-
-        Raises:
-            InvalidNameError: the stream's name can not be one.
-            InvalidOptionError: an option is not known or can not work.
-
-        """
-        return OrderedConsumer(self._api, check_stream_name(stream_name), **options)
 
     # --- publishing -----------------------------------------------------------------------------
 

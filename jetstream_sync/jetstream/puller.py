@@ -20,7 +20,7 @@ from ..errors import (
 from ..headers import PIN_ID, parse_headers
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
-from .bound import consumer_info
+from .bound import consumer_info, release
 from .inbox import PullInbox
 from .message import JetStreamMsg
 from .requests import APIRequests
@@ -180,6 +180,4 @@ class Puller:
 
 @lru_cache(maxsize=16)
 def _before_2_11(version: str) -> bool:
-    major, _, rest = version.partition(".")
-    minor = rest.partition(".")[0]
-    return major.isdigit() and minor.isdigit() and (int(major), int(minor)) < (2, 11)
+    return (release(version) or (2, 11)) < (2, 11)

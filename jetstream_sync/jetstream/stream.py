@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause
+from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..api.stream import StreamInfo
 from ..codec import decode
 from ..errors import (
@@ -18,6 +18,7 @@ from ..errors import (
 )
 from ..subjects import check_subject
 from . import consumers
+from .bound import consumer_info
 from .configs import given_config
 from .consumer import PullConsumer
 from .ordered import OrderedConsumer
@@ -309,6 +310,47 @@ class Stream:
         chosen = given_config(ConsumerConfig, config, fields)
         return consumers.add_pull_consumer(self._api, self._name, chosen, action)
 
+    def create_push_consumer(
+        self, config: ConsumerConfig | None = None, **fields: Any
+    ) -> ConsumerInfo:
+        """
+        Make a consumer that delivers to a subject.
+
+        One that exists with the same config is taken as it is. Its messages are had with
+        `JetStream.subscribe_bind`. Without ``durable_name`` it goes when nobody listens on its
+        subject.
+
+        Args:
+            config: what it is to be, with its ``deliver_subject``; or
+            **fields: the fields of a `ConsumerConfig`, by name.
+
+        Raises:
+            InvalidOptionError: there is no ``deliver_subject``; else as `create_consumer()`.
+            APIError: the server refused, for example since the subject is one of the stream's.
+            Error: all else as `create_consumer()`.
+
+        """
+        chosen = given_config(ConsumerConfig, config, fields)
+        return consumers.add_push_consumer(self._api, self._name, chosen, consumers.CREATE)
+
+    def update_push_consumer(
+        self, config: ConsumerConfig | None = None, **fields: Any
+    ) -> ConsumerInfo:
+        """
+        Change a consumer that delivers to a subject, also to which.
+
+        Args:
+            config: what it is to be, with its name and ``deliver_subject``; or
+            **fields: the fields of a `ConsumerConfig`, by name.
+
+        Raises:
+            ConsumerDoesNotExistError: there is no consumer of that name.
+            Error: all else as `create_push_consumer()`.
+
+        """
+        chosen = given_config(ConsumerConfig, config, fields)
+        return consumers.add_push_consumer(self._api, self._name, chosen, consumers.UPDATE)
+
     def get_consumer(self, name: str) -> PullConsumer:
         """
         Return a consumer that exists.
@@ -323,6 +365,16 @@ class Stream:
 
         """
         return consumers.pull_consumer(self._api, self._name, name)
+
+    def consumer_info(self, name: str) -> ConsumerInfo:
+        """
+        Return the config and state of a consumer of any kind.
+
+        Raises:
+            Error: as `get_consumer()`, but push consumers are fine.
+
+        """
+        return consumer_info(self._api, self._name, name)
 
     def delete_consumer(self, name: str) -> None:
         """
@@ -385,6 +437,50 @@ class Stream:
 
         """
         return consumers.resume_consumer(self._api, self._name, name)
+
+    def reset_consumer(self, name: str, seq: int | None = None) -> ConsumerReset:
+        """
+        Let a consumer of any kind start over; needs server 2.14 (ADR-60).
+
+        Afterwards nothing is pending or redelivered, deliveries count from 1 again, and what was
+        delivered and not acknowledged is delivered again. Who pulls from it can go on.
+
+        Args:
+            name: the consumer's.
+            seq: the sequence of the stream to go on at, from 1 on, forward or back; ``None``: behind
+                its ack floor. Only a consumer that delivers all, or from a sequence or time on, can
+                be given one, and none before the start that its config says.
+
+        Returns:
+            The consumer as it is now, with the sequence that it goes on at.
+
+        Raises:
+            ConsumerInvalidResetError: its config does not allow that sequence.
+            ServerTooOldError: its server is older than 2.14; nothing was done.
+            InvalidOptionError: the sequence is out of range.
+            Error: all else as `delete_consumer()`.
+
+        """
+        return consumers.reset_consumer(self._api, self._name, name, seq)
+
+    def unpin_consumer(self, name: str, group: str) -> None:
+        """
+        Let another client become the pinned one of a priority group; needs server 2.11 (ADR-42).
+
+        It is fine if none is pinned. The client that was pinned gets `PinIDMismatchError`, or pulls
+        again by itself in `PullConsumer.messages` and the like.
+
+        Args:
+            name: the consumer's.
+            group: one of its ``priority_groups``.
+
+        Raises:
+            BadRequestError: the consumer has no such group.
+            ServerTooOldError: its server is older than 2.11; nothing was done.
+            Error: all else as `delete_consumer()`.
+
+        """
+        consumers.unpin_consumer(self._api, self._name, name, group)
 
     def ordered_consumer(self, **options: Any) -> OrderedConsumer:
         """

@@ -10,6 +10,7 @@ import re
 
 import pytest
 
+import jetstream_sync
 from jetstream_sync import errors
 from jetstream_sync.errors import (
     APIError,
@@ -45,6 +46,7 @@ SERVER_CODES = {
     10149: ("JSConsumerDoesNotExist", 400, "ConsumerDoesNotExistError"),
     10164: ("JSStreamWrongLastSequenceConstantErr", 400, "WrongLastSequenceError"),
     10166: ("JSMessageTTLDisabledErr", 400, "MessageTTLDisabledError"),
+    10204: ("JSConsumerInvalidResetErr", 400, "ConsumerInvalidResetError"),
 }
 
 
@@ -167,7 +169,7 @@ def test_a_known_err_code_has_its_class(err_code):
     """The err_code decides; the class derives from the one for the server's code."""
     _, code, name = SERVER_CODES[err_code]
     error = APIError.from_response({"code": code, "err_code": err_code, "description": "text"})
-    assert type(error) is getattr(errors, name)
+    assert type(error) is getattr(jetstream_sync, name)
     assert (error.code, error.err_code, error.description) == (code, err_code, "text")
     # "sequence 7 not found" comes with 400, and is none the less a message that is not there.
     assert isinstance(error, NotFoundError if err_code == 10043 else APIError.by_code[code])

@@ -1,0 +1,282 @@
+"""The part of `JetStream` that makes, finds, changes and deletes the consumers of any stream."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
+from ..subjects import check_stream_name
+from . import consumers
+from .bound import consumer_info
+from .configs import given_config
+from .consumer import PullConsumer
+from .ordered import OrderedConsumer
+from .requests import APIRequests
+
+__all__ = ["ConsumerManaging"]
+
+
+class ConsumerManaging:
+    """What `JetStream` does with consumers; `Stream` does the same with those of one stream."""
+
+    _api: APIRequests
+
+    def create_consumer(
+        self, stream_name: str, config: ConsumerConfig | None = None, **fields: Any
+    ) -> PullConsumer:
+        """
+        Make a consumer to pull from.
+
+        One that exists with the same config is taken as it is. Without ``durable_name`` it is
+        ephemeral; without any name it gets a random one.
+
+        Args:
+            stream_name: the stream to read.
+            config: what it is to be; or
+            **fields: the fields of a `ConsumerConfig`, by name.
+
+        Raises:
+            ConsumerExistsError: it exists with another config.
+            StreamNotFoundError: there is no such stream.
+            InvalidNameError: the stream's name can not be one.
+            Error: all else as `Stream.create_consumer`.
+
+        """
+        chosen = given_config(ConsumerConfig, config, fields)
+        return consumers.add_pull_consumer(self._api, stream_name, chosen, consumers.CREATE)
+
+    def update_consumer(
+        self, stream_name: str, config: ConsumerConfig | None = None, **fields: Any
+    ) -> PullConsumer:
+        """
+        Change a consumer that exists.
+
+        Args:
+            stream_name: the stream that it reads.
+            config: what it is to be, with its name; or
+            **fields: the fields of a `ConsumerConfig`, by name.
+
+        Raises:
+            ConsumerDoesNotExistError: there is no consumer of that name.
+            StreamNotFoundError: there is no such stream.
+            InvalidNameError: the stream's name can not be one.
+            Error: all else as `Stream.update_consumer`.
+
+        """
+        chosen = given_config(ConsumerConfig, config, fields)
+        return consumers.add_pull_consumer(self._api, stream_name, chosen, consumers.UPDATE)
+
+    def create_or_update_consumer(
+        self, stream_name: str, config: ConsumerConfig | None = None, **fields: Any
+    ) -> PullConsumer:
+        """
+        Make a consumer to pull from, or change the one of that name.
+
+        Args:
+            stream_name: the stream that it reads.
+            config: what it is to be; or
+            **fields: the fields of a `ConsumerConfig`, by name.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+            InvalidNameError: the stream's name can not be one.
+            Error: all else as `Stream.create_or_update_consumer`.
+
+        """
+        chosen = given_config(ConsumerConfig, config, fields)
+        action = consumers.CREATE_OR_UPDATE
+        return consumers.add_pull_consumer(self._api, stream_name, chosen, action)
+
+    def create_push_consumer(
+        self, stream_name: str, config: ConsumerConfig | None = None, **fields: Any
+    ) -> ConsumerInfo:
+        """
+        Make a consumer that delivers to a subject.
+
+        One that exists with the same config is taken as it is. Its messages are had with
+        `subscribe_bind()`. Without ``durable_name`` it goes when nobody listens on its subject.
+
+        Args:
+            stream_name: the stream to read.
+            config: what it is to be, with its ``deliver_subject``; or
+            **fields: the fields of a `ConsumerConfig`, by name.
+
+        Raises:
+            ConsumerExistsError: it exists with another config.
+            StreamNotFoundError: there is no such stream.
+            InvalidNameError: the stream's name can not be one.
+            Error: all else as `Stream.create_push_consumer`.
+
+        """
+        chosen = given_config(ConsumerConfig, config, fields)
+        return consumers.add_push_consumer(self._api, stream_name, chosen, consumers.CREATE)
+
+    def update_push_consumer(
+        self, stream_name: str, config: ConsumerConfig | None = None, **fields: Any
+    ) -> ConsumerInfo:
+        """
+        Change a consumer that delivers to a subject, also to which.
+
+        Args:
+            stream_name: the stream that it reads.
+            config: what it is to be, with its name and ``deliver_subject``; or
+            **fields: the fields of a `ConsumerConfig`, by name.
+
+        Raises:
+            ConsumerDoesNotExistError: there is no consumer of that name.
+            StreamNotFoundError: there is no such stream.
+            InvalidNameError: the stream's name can not be one.
+            Error: all else as `Stream.create_push_consumer`.
+
+        """
+        chosen = given_config(ConsumerConfig, config, fields)
+        return consumers.add_push_consumer(self._api, stream_name, chosen, consumers.UPDATE)
+
+    def get_consumer(self, stream_name: str, name: str) -> PullConsumer:
+        """
+        Return a consumer that exists.
+
+        Raises:
+            ConsumerNotFoundError: there is none of that name.
+            StreamNotFoundError: there is no such stream.
+            ConsumerIsPushBasedError: it delivers to a subject and can not be pulled from.
+            InvalidNameError: a name can not be a stream's or consumer's.
+            APIError: the server refused.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+
+        """
+        return consumers.pull_consumer(self._api, stream_name, name)
+
+    def consumer_info(self, stream_name: str, name: str) -> ConsumerInfo:
+        """
+        Return the config and state of a consumer of any kind.
+
+        Raises:
+            Error: as `get_consumer()`, but push consumers are fine.
+
+        """
+        return consumer_info(self._api, stream_name, name)
+
+    def delete_consumer(self, stream_name: str, name: str) -> None:
+        """
+        Delete a consumer of any kind; who pulls from it gets `ConsumerDeletedError`.
+
+        Raises:
+            Error: as `get_consumer()`, but push consumers are fine.
+
+        """
+        consumers.delete_consumer(self._api, stream_name, name)
+
+    def consumer_names(self, stream_name: str) -> list[str]:
+        """
+        Return the names of a stream's consumers, sorted, of any kind.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+            InvalidNameError: the stream's name can not be one.
+            Error: all else as `Stream.consumer_names`.
+
+        """
+        return consumers.consumer_names(self._api, stream_name)
+
+    def list_consumers(self, stream_name: str) -> list[ConsumerInfo]:
+        """
+        Return the infos of a stream's consumers, sorted by name, of any kind.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+            InvalidNameError: the stream's name can not be one.
+            Error: all else as `Stream.list_consumers`.
+
+        """
+        return consumers.list_consumers(self._api, stream_name)
+
+    def pause_consumer(self, stream_name: str, name: str, until: datetime) -> ConsumerPause:
+        """
+        Let a consumer deliver nothing until a time; needs server 2.11.
+
+        Args:
+            stream_name: the stream that it reads.
+            name: the consumer's.
+            until: when it goes on, with a time zone. A time in the past resumes it.
+
+        Raises:
+            InvalidOptionError: the time has no time zone.
+            TimeoutError: no answer in time; older servers do not answer at all.
+            Error: all else as `delete_consumer()`.
+
+        """
+        return consumers.pause_consumer(self._api, stream_name, name, until)
+
+    def resume_consumer(self, stream_name: str, name: str) -> ConsumerPause:
+        """
+        Let a paused consumer deliver again; it is fine if it was not paused. Needs server 2.11.
+
+        Raises:
+            TimeoutError: no answer in time; older servers do not answer at all.
+            Error: all else as `delete_consumer()`.
+
+        """
+        return consumers.resume_consumer(self._api, stream_name, name)
+
+    def reset_consumer(self, stream_name: str, name: str, seq: int | None = None) -> ConsumerReset:
+        """
+        Let a consumer of any kind start over; needs server 2.14 (ADR-60).
+
+        Afterwards nothing is pending or redelivered, deliveries count from 1 again, and what was
+        delivered and not acknowledged is delivered again. Who pulls from it can go on.
+
+        Args:
+            stream_name: the stream that it reads.
+            name: the consumer's.
+            seq: the sequence of the stream to go on at, from 1 on, forward or back; ``None``: behind
+                its ack floor. Only a consumer that delivers all, or from a sequence or time on, can
+                be given one, and none before the start that its config says.
+
+        Returns:
+            The consumer as it is now, with the sequence that it goes on at.
+
+        Raises:
+            ConsumerInvalidResetError: its config does not allow that sequence.
+            ServerTooOldError: its server is older than 2.14; nothing was done.
+            InvalidOptionError: the sequence is out of range.
+            Error: all else as `delete_consumer()`.
+
+        """
+        return consumers.reset_consumer(self._api, stream_name, name, seq)
+
+    def unpin_consumer(self, stream_name: str, name: str, group: str) -> None:
+        """
+        Let another client become the pinned one of a priority group; needs server 2.11 (ADR-42).
+
+        It is fine if none is pinned. The client that was pinned gets `PinIDMismatchError`, or pulls
+        again by itself in `PullConsumer.messages` and the like.
+
+        Args:
+            stream_name: the stream that it reads.
+            name: the consumer's.
+            group: one of its ``priority_groups``.
+
+        Raises:
+            BadRequestError: the consumer has no such group.
+            ServerTooOldError: its server is older than 2.11; nothing was done.
+            Error: all else as `delete_consumer()`.
+
+        """
+        consumers.unpin_consumer(self._api, stream_name, name, group)
+
+    def ordered_consumer(self, stream_name: str, **options: Any) -> OrderedConsumer:
+        """
+        Return a reader that gets every message once and in order, without acknowledgements.
+
+        Args:
+            stream_name: the stream to read.
+            **options: see `OrderedOptions`.
+
+        Raises:
+            InvalidNameError: the stream's name can not be one.
+            InvalidOptionError: an option is not known or can not work.
+
+        """
+        return OrderedConsumer(self._api, check_stream_name(stream_name), **options)

@@ -1,0 +1,271 @@
+"""Consumers as an administrator sees them: looked up, made to deliver, reset and unpinned."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import pytest
+from fix_threads import wait_until
+from rawnats import RawClient
+
+import jetstream_sync
+from jetstream_sync import (
+    AckPolicy,
+    BadRequestError,
+    Connection,
+    ConsumerDoesNotExistError,
+    ConsumerExistsError,
+    ConsumerInvalidResetError,
+    ConsumerNotFoundError,
+    InvalidNameError,
+    InvalidOptionError,
+    JetStream,
+    PriorityPolicy,
+    ServerTooOldError,
+    Stream,
+    StreamNotFoundError,
+)
+from jetstream_sync.consumer_errors import __all__ as consumer_errors
+from jetstream_sync.jetstream.bound import release
+from jetstream_sync.server import NatsServer
+
+
+@pytest.fixture
+def ten(js: JetStream, stream: Stream) -> Stream:
+    """A stream of ten messages."""
+    for number in range(1, 11):
+        js.publish(f"{stream.name}.{number}", b"%d" % number)
+    return stream
+
+
+# --- push consumers, and the info of any ----------------------------------------------------------
+
+
+def test_a_push_consumer_is_made_and_changed(
+    js: JetStream, stream: Stream, nats_server: NatsServer
+) -> None:
+    """The server has it as its config says, and delivers to its subject."""
+    info = stream.create_push_consumer(
+        durable_name="MONITOR", deliver_subject="monitor", ack_policy=AckPolicy.NONE
+    )
+    assert (info.name, info.stream_name) == ("MONITOR", stream.name)
+    assert stream.create_push_consumer(info.config).config == info.config
+    js.update_push_consumer(stream.name, replace(info.config, description="all of them"))
+    with RawClient(nats_server.port) as raw:
+        config = raw.api(f"CONSUMER.INFO.{stream.name}.MONITOR")["config"]
+    assert (config["deliver_subject"], config["description"]) == ("monitor", "all of them")
+    assert stream.consumer_info("MONITOR").config.description == "all of them"
+    assert js.consumer_info(stream.name, "MONITOR").name == "MONITOR"
+
+
+def test_a_push_consumer_needs_a_subject(js: JetStream, stream: Stream) -> None:
+    """Without a subject to deliver to it would be another kind, which is refused before it is sent."""
+    for call in (stream.create_push_consumer, stream.update_push_consumer):
+        with pytest.raises(InvalidOptionError, match="deliver_subject"):
+            call(durable_name="a")
+    assert js.consumer_names(stream.name) == []
+
+
+def test_what_exists_is_not_changed_by_making_it(js: JetStream, stream: Stream) -> None:
+    """Making one that exists otherwise is refused, and so is changing one that does not exist."""
+    js.create_push_consumer(stream.name, durable_name="a", deliver_subject="one")
+    with pytest.raises(ConsumerExistsError):
+        js.create_push_consumer(stream.name, durable_name="a", deliver_subject="two")
+    with pytest.raises(ConsumerDoesNotExistError):
+        stream.update_push_consumer(durable_name="b", deliver_subject="two")
+    assert js.consumer_info(stream.name, "a").config.deliver_subject == "one"
+
+
+def test_the_info_of_what_is_not_there(js: JetStream, stream: Stream) -> None:
+    """A missing stream and a missing consumer are told apart."""
+    with pytest.raises(ConsumerNotFoundError):
+        stream.consumer_info("none")
+    with pytest.raises(StreamNotFoundError):
+        js.consumer_info("none", "none")
+    with pytest.raises(InvalidNameError):
+        js.consumer_info(stream.name, "a.b")
+
+
+# --- reset ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.server(">=2.14")
+def test_a_reset_goes_back_to_the_ack_floor(ten: Stream) -> None:
+    """What was delivered and not acknowledged comes again at once, as if for the first time."""
+    consumer = ten.create_consumer(durable_name="a")
+    first, *_rest = consumer.fetch(5)
+    first.ack_sync()
+    result = ten.reset_consumer("a")
+    assert result.reset_seq == 2
+    assert (result.name, result.stream_name) == ("a", ten.name)
+    assert (result.num_ack_pending, result.num_pending) == (0, 9)
+    again = consumer.fetch(5)
+    assert [msg.data for msg in again] == [b"2", b"3", b"4", b"5", b"6"]
+    assert {msg.metadata.num_delivered for msg in again} == {1}
+    assert again[0].metadata.consumer_seq == 1
+
+
+@pytest.mark.server(">=2.14")
+@pytest.mark.parametrize(("seq", "left"), [(1, 10), (4, 7), (9, 2), (11, 0)])
+def test_a_reset_goes_to_a_sequence(
+    js: JetStream, ten: Stream, nats_server: NatsServer, seq: int, left: int
+) -> None:
+    """A consumer that delivers all goes forward or back, to any sequence."""
+    consumer = ten.create_consumer(durable_name="a")
+    for msg in consumer.fetch(5):
+        msg.ack_sync()
+    assert js.reset_consumer(ten.name, "a", seq).reset_seq == seq
+    with RawClient(nats_server.port) as raw:
+        info = raw.api(f"CONSUMER.INFO.{ten.name}.a")
+    assert info["num_pending"] == left
+    assert info["ack_floor"] == {"consumer_seq": 0, "stream_seq": seq - 1}
+
+
+@pytest.mark.server(">=2.14")
+def test_a_push_consumer_can_be_reset(js: JetStream, nc: Connection, ten: Stream) -> None:
+    """Who listens gets everything a second time."""
+    listener = nc.subscribe("again")
+    ten.create_push_consumer(durable_name="a", deliver_subject="again", ack_policy="none")
+    assert [listener.next_msg(5).data for _ in range(10)] == [b"%d" % n for n in range(1, 11)]
+    js.reset_consumer(ten.name, "a", 9)
+    assert [listener.next_msg(5).data for _ in range(2)] == [b"9", b"10"]
+
+
+@pytest.mark.server(">=2.14")
+@pytest.mark.parametrize(
+    ("start", "seq"),
+    [
+        ({"deliver_policy": "by_start_sequence", "opt_start_seq": 5}, 4),
+        ({"deliver_policy": "last"}, 9),
+        ({"deliver_policy": "new"}, 1),
+    ],
+)
+def test_the_config_bounds_a_reset(ten: Stream, start: dict[str, object], seq: int) -> None:
+    """What the start in the config does not allow is refused, and the consumer is as it was."""
+    ten.create_consumer(durable_name="a", **start)
+    before = ten.consumer_info("a")
+    with pytest.raises(ConsumerInvalidResetError) as caught:
+        ten.reset_consumer("a", seq)
+    assert caught.value.err_code == 10204
+    assert ten.consumer_info("a").ack_floor == before.ack_floor
+    ten.reset_consumer("a")
+
+
+@pytest.mark.server(">=2.14")
+def test_a_pull_goes_on_after_a_reset(ten: Stream) -> None:
+    """Who pulls ahead gets the messages again, and is not disturbed."""
+    consumer = ten.create_consumer(durable_name="a")
+    with consumer.messages(max_messages=20) as messages:
+        for _ in range(10):
+            messages.next(timeout=5).ack_sync()
+        ten.reset_consumer("a", 8)
+        assert [messages.next(timeout=5).data for _ in range(3)] == [b"8", b"9", b"10"]
+
+
+def test_a_reset_of_what_is_not_there(js: JetStream, stream: Stream) -> None:
+    """The consumer itself would answer; that there is none is found out at once."""
+    with pytest.raises(ConsumerNotFoundError):
+        stream.reset_consumer("none")
+    with pytest.raises(StreamNotFoundError):
+        js.reset_consumer("none", "none")
+    with pytest.raises(InvalidNameError):
+        js.reset_consumer(stream.name, "a.b")
+
+
+@pytest.mark.parametrize("seq", [0, -1, 2**64, True, 1.5, "7"])
+def test_a_sequence_has_a_range(js: JetStream, stream: Stream, seq: int) -> None:
+    """What can not be a sequence is refused before anything is sent; 0 would be no sequence."""
+    with pytest.raises(InvalidOptionError, match="seq"):
+        js.reset_consumer(stream.name, "a", seq)
+
+
+# --- unpin ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.server(">=2.11")
+def test_unpinning_lets_another_client_in(
+    js: JetStream, ten: Stream, nats_server: NatsServer
+) -> None:
+    """The pin goes to who pulls next."""
+    consumer = ten.create_consumer(
+        durable_name="a", priority_groups=["A"], priority_policy=PriorityPolicy.PINNED_CLIENT
+    )
+    consumer.next(timeout=5, group="A").ack_sync()
+
+    def pinned() -> str | None:
+        with RawClient(nats_server.port) as raw:
+            group = raw.api(f"CONSUMER.INFO.{ten.name}.a")["priority_groups"][0]
+        return group.get("pinned_client_id")
+
+    first = pinned()
+    assert first
+    js.unpin_consumer(ten.name, "a", "A")
+    wait_until(lambda: not pinned())
+    with jetstream_sync.connect(nats_server.url) as other:
+        other.jetstream().get_consumer(ten.name, "a").next(timeout=5, group="A")
+    assert pinned() not in {first, None}
+    ten.unpin_consumer("a", "A")
+
+
+@pytest.mark.server(">=2.11")
+def test_only_a_group_of_the_consumer_is_unpinned(js: JetStream, stream: Stream) -> None:
+    """A group or consumer that is not there is an error."""
+    stream.create_consumer(durable_name="a")
+    with pytest.raises(BadRequestError):
+        stream.unpin_consumer("a", "A")
+    with pytest.raises(ConsumerNotFoundError):
+        js.unpin_consumer(stream.name, "none", "A")
+
+
+# --- older servers --------------------------------------------------------------------------------
+
+
+@pytest.mark.server("<2.14")
+def test_an_old_server_can_not_reset(stream: Stream) -> None:
+    """A server that would not answer is not asked, and the error names the version that can."""
+    stream.create_consumer(durable_name="a")
+    with pytest.raises(ServerTooOldError, match=r"2\.14"):
+        stream.reset_consumer("a")
+
+
+@pytest.mark.server("<2.11")
+def test_an_old_server_can_not_unpin(stream: Stream) -> None:
+    """A server that would not answer is not asked, and the error names the version that can."""
+    stream.create_consumer(durable_name="a")
+    with pytest.raises(ServerTooOldError, match=r"2\.11"):
+        stream.unpin_consumer("a", "A")
+
+
+def test_the_server_of_the_consumer_counts(nc: Connection) -> None:
+    """The version is that of the server that has the consumer, not of the one we are connected to."""
+    body = (
+        b'{"stream_name":"S","name":"C","created":"2024-01-01T00:00:00Z","config":{'
+        b'"deliver_policy":"all","ack_policy":"none","replay_policy":"instant",'
+        b'"metadata":{"_nats.ver":"2.12.8"}},"delivered":{"consumer_seq":0,"stream_seq":0},'
+        b'"ack_floor":{"consumer_seq":0,"stream_seq":0},"num_ack_pending":0,"num_redelivered":0,'
+        b'"num_waiting":0,"num_pending":0}'
+    )
+    nc.subscribe("far.API.CONSUMER.INFO.S.C", cb=lambda msg: nc.publish(msg.reply, body))
+    with pytest.raises(ServerTooOldError) as caught:
+        nc.jetstream(prefix="far.API").reset_consumer("S", "C")
+    assert (caught.value.needs, caught.value.version) == ("2.14", "2.12.8")
+    assert str(caught.value) == "resetting a consumer needs nats-server 2.14; this one is 2.12.8"
+
+
+@pytest.mark.parametrize(
+    ("version", "pair"),
+    [("2.14.0", (2, 14)), ("2.10.25-beta.1", (2, 10)), ("2.9", (2, 9)), ("", None), ("x.1", None)],
+)
+def test_a_version_is_read(version: str, pair: tuple[int, int] | None) -> None:
+    """Numbers are compared as numbers, and what is no version is not one."""
+    assert release(version) == pair
+
+
+@pytest.mark.parametrize("name", consumer_errors)
+def test_errors_survive_pickle(name: str) -> None:
+    """Between processes an error keeps its class, its fields and its text."""
+    cls = getattr(jetstream_sync, name)
+    error = cls(400, 10204, "no") if issubclass(cls, BadRequestError) else cls("a", "2.14", "2.1")
+    copied = pickle.loads(pickle.dumps(error))
+    assert (type(copied), vars(copied), str(copied)) == (cls, vars(error), str(error))
