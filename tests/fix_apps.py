@@ -12,6 +12,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,13 +40,23 @@ class Program:
         url: the address of the nats-server, which the program finds in ``NATS_URL``.
         folder: where it runs.
         feed: whether the test writes to its standard input.
+        variables: its environment variables, besides the two that it always has; by default those
+            of the tests.
 
     """
 
-    def __init__(self, command: list[str], url: str, folder: Path, *, feed: bool = False) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        url: str,
+        folder: Path,
+        *,
+        feed: bool = False,
+        variables: Mapping[str, str] = os.environ,
+    ) -> None:
         self._folder = folder
         self._output = folder / f"output-{len(list(folder.glob('output-*')))}.txt"
-        environment = {**os.environ, "NATS_URL": url, "PYTHONUNBUFFERED": "1"}
+        environment = {**variables, "NATS_URL": url, "PYTHONUNBUFFERED": "1"}
         # What pytest makes of warnings is not for programs of others.
         environment.pop("PYTHONWARNINGS", None)
         with self._output.open("wb") as output:
