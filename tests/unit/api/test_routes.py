@@ -18,6 +18,8 @@ SUBJECTS = {
     "stream_info": "$JS.API.STREAM.INFO.S",
     "stream_delete": "$JS.API.STREAM.DELETE.S",
     "stream_purge": "$JS.API.STREAM.PURGE.S",
+    "stream_snapshot": "$JS.API.STREAM.SNAPSHOT.S",
+    "stream_restore": "$JS.API.STREAM.RESTORE.S",
     "stream_names": "$JS.API.STREAM.NAMES",
     "stream_list": "$JS.API.STREAM.LIST",
     "msg_get": "$JS.API.STREAM.MSG.GET.S",
