@@ -14,7 +14,6 @@ from .api.consumer import (
     ConsumerInfo,
     ConsumerPause,
     ConsumerReset,
-    ConsumerReset,
     PriorityGroupState,
     SequenceInfo,
 )
@@ -48,7 +47,6 @@ from .api.stream import (
 )
 from .client.message import Msg
 from .client.subscription import Subscription
-from .consumer_errors import *  # noqa: F403 - every error of administering consumers
 from .consumer_errors import *  # noqa: F403 - every error of administering consumers
 from .errors import *  # noqa: F403 - every error of the tree, by its own __all__
 from .events import ConnectionEvent, EventKind
@@ -90,7 +88,6 @@ __all__ = [
     "ConsumerConfig",
     "ConsumerInfo",
     "ConsumerPause",
-    "ConsumerReset",
     "ConsumerReset",
     "ContinuousOptions",
     "DeliverPolicy",
@@ -147,7 +144,6 @@ __all__ = [
     "shared_connection",
 ]
 __all__ += errors.__all__
-__all__ += consumer_errors.__all__
 __all__ += consumer_errors.__all__
 __all__ += subscribe_errors.__all__
 __all__ += snapshot_errors.__all__

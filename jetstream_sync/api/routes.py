@@ -143,14 +143,6 @@ class Routes:
         """Take the pin of a priority group from the client that has it."""
         return f"{self.prefix}.CONSUMER.UNPIN.{stream}.{consumer}"
 
-    def consumer_reset(self, stream: str, consumer: str) -> str:
-        """Let a consumer start over; it answers itself."""
-        return f"{self.prefix}.CONSUMER.RESET.{stream}.{consumer}"
-
-    def consumer_unpin(self, stream: str, consumer: str) -> str:
-        """Take the pin of a priority group from the client that has it."""
-        return f"{self.prefix}.CONSUMER.UNPIN.{stream}.{consumer}"
-
     def consumer_names(self, stream: str) -> str:
         """The names of a stream's consumers, a page at a time."""
         return f"{self.prefix}.CONSUMER.NAMES.{stream}"

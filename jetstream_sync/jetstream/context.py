@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..api.account import AccountInfo
 from ..api.publish import PubAck
 from ..api.routes import Routes
+from ..api.snapshot import SnapshotInfo
 from ..api.stream import StreamConfig, StreamInfo
 from ..client.core import Core
 from ..codec import decode, encode
@@ -17,11 +19,13 @@ from ..net.clock import Deadline, seconds
 from ..subjects import check_stream_name, check_subject
 from .configs import given_config
 from .expectations import storing_headers
+from .infos import info_of, stream_info
 from .managing import ConsumerManaging
 from .publish import Publisher
 from .pull_subscribing import PullSubscribing
 from .requests import APIRequests
-from .stream import Stream, info_of, stream_info
+from .snapshots import restore
+from .stream import Stream
 from .subscribe import PushSubscribing
 
 if TYPE_CHECKING:
@@ -225,6 +229,42 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
         if not names:
             raise StreamNotFoundError(404, 10059, f"no stream takes {subject!r}")
         return str(names[0])
+
+    def restore_stream(
+        self,
+        info: SnapshotInfo,
+        data: BinaryIO | Iterable[bytes],
+        timeout: float | timedelta | None = None,
+        final_timeout: float | timedelta | None = 3600.0,
+    ) -> Stream:
+        """
+        Make a stream of a snapshot that `Stream.snapshot` took.
+
+        Afterwards it is there with its messages under their sequences, and its consumers with how
+        far they were. When it fails, also by an error of ``data`` or a Ctrl-C, there is no stream: what
+        the server made of a part is deleted, as long as a server can be reached within ``timeout``.
+
+        Args:
+            info: what the snapshot says of itself. Its config may be changed, for example to another
+                number of replicas, but for the name.
+            data: a file to read from, or pieces of bytes of any size; it is not closed.
+            timeout: how long the server may take for the answer and then for each piece, in
+                seconds; ``None``: as long as the context says.
+            final_timeout: how long it may take to make a stream of it all; ``None``: for ever.
+
+        Raises:
+            RestoreNameInUseError: a stream of that name exists.
+            RestoreFailedError: no stream can be made of the data.
+            RestoreBrokenError: the server takes no more; start again. It gives up by itself when
+                nothing comes for 5 seconds.
+            StreamSubjectOverlapError: another stream takes one of the subjects.
+            InvalidNameError: the name can not be a stream's.
+            ConnectionLostError: the link broke; start again.
+            APIError: the server refused.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+
+        """
+        return Stream(self._api, restore(self._api, info, data, timeout, final_timeout))
 
     # --- publishing -----------------------------------------------------------------------------
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
+from ..api.snapshot import SnapshotRequest
 from ..api.stream import StreamInfo
-from ..codec import decode
 from ..errors import (
     InvalidOptionError,
     InvalidResponseError,
@@ -21,11 +21,13 @@ from . import consumers
 from .bound import consumer_info
 from .configs import given_config
 from .consumer import PullConsumer
+from .infos import stream_info
 from .ordered import OrderedConsumer
 from .requests import APIRequests
+from .snapshots import StreamSnapshot, take_snapshot
 from .stored import StoredMsg, direct_get, leader_get
 
-__all__ = ["Stream", "stream_info"]
+__all__ = ["Stream"]
 
 _LAST_SEQUENCE: Final = 2**64 - 1
 #: Seconds for the answer to a direct get before the leader is asked: old servers do not say that
@@ -33,47 +35,6 @@ _LAST_SEQUENCE: Final = 2**64 - 1
 _DIRECT_PATIENCE: Final = 1.0
 #: What the server says when a message can not be deleted, whatever the reason.
 _DELETE_FAILED: Final = 10057
-
-
-def stream_info(
-    api: APIRequests,
-    name: str,
-    subjects_filter: str | None = None,
-    deleted_details: bool = False,
-) -> StreamInfo:
-    """
-    Ask for a stream's config and state; see `Stream.info()`.
-
-    The server sends at most 100,000 subjects at a time; they are put together here.
-    """
-    body: dict[str, Any] = {}
-    if deleted_details:
-        body["deleted_details"] = True
-    if subjects_filter is not None:
-        body["subjects_filter"] = check_subject(subjects_filter)
-    subjects: dict[str, int] = {}
-    offset = 0
-    while True:
-        answer = api.ask(api.routes.stream_info(name), {**body, "offset": offset} if body else None)
-        total = answer.get("total", 0)
-        state = answer.get("state")
-        page = state.get("subjects") if isinstance(state, dict) else None
-        if not isinstance(state, dict) or not page:
-            break
-        subjects.update(page)
-        offset += len(page)
-        if offset >= total:
-            break
-    if subjects_filter is not None and isinstance(state, dict):
-        state["subjects"] = subjects
-    return info_of(answer)
-
-
-def info_of(answer: dict[str, Any]) -> StreamInfo:
-    """Make the info of an answer that has one, beside what belongs to the answer itself."""
-    for key in ("type", "total", "offset", "limit", "did_create"):
-        answer.pop(key, None)
-    return decode(StreamInfo, answer)
 
 
 class Stream:
@@ -239,6 +200,49 @@ class Stream:
                 # From file storage this is also said of a message that is not there.
                 leader_get(self._api, self._name, {"seq": seq}, self._api.deadline())
             raise
+
+    def snapshot(
+        self,
+        consumers: bool = True,
+        check: bool = False,
+        chunk_size: int | None = None,
+        window_size: int | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> StreamSnapshot:
+        """
+        Take a snapshot: all that the stream is and holds, in a form that makes it again.
+
+        The server starts to send it at once; take it with `StreamSnapshot.write_to`, in a ``with``
+        block. What is stored meanwhile is not in it. `JetStream.restore_stream` is the way back. The
+        protocol is nats-server's ``STREAM.SNAPSHOT``; the data is its own business.
+
+        Args:
+            consumers: whether the consumers are in it, with how far they are.
+            check: whether the server reads and checks every message first, which can take long.
+            chunk_size: the size of the pieces in bytes, from 1 KiB to 1 MiB; ``None``: as the server
+                likes it, 128 KiB.
+            window_size: how many bytes may be on their way, from 1 KiB to 32 MiB; ``None``: as the
+                server likes it, 8 MiB.
+            timeout: how long the server may take for the answer and then for each piece, in
+                seconds; ``None``: as long as the context says.
+
+        Raises:
+            SnapshotFailedError: the server can not make one, as of a stream in memory.
+            InvalidOptionError: a size is out of range.
+            StreamNotFoundError: the stream is gone.
+            ConnectionLostError: the link broke before the answer came.
+            APIError: the server refused.
+            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
+
+        """
+        wanted = SnapshotRequest(
+            deliver_subject="",
+            no_consumers=not consumers or None,
+            jsck=check or None,
+            chunk_size=chunk_size,
+            window_size=window_size,
+        )
+        return take_snapshot(self._api, self._name, wanted, timeout)
 
     # --- consumers ------------------------------------------------------------------------------
 
