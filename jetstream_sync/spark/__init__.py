@@ -1,0 +1,54 @@
+"""
+NATS JetStream as a data source and sink of Apache Spark, in Python alone.
+
+Importing this needs neither PySpark nor PyArrow: what does is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from .connections import ConnectionSettings, connection
+from .options import ReadOptions, WriteOptions
+from .ranges import (
+    DirectGetRefusedError,
+    RangeError,
+    RangeLostError,
+    RangeStalledError,
+    SequenceRange,
+    StreamRecreatedError,
+)
+from .schema import SchemaError
+
+if TYPE_CHECKING:
+    from .source import JetStreamDataSource
+
+__all__ = [
+    "ConnectionSettings",
+    "DirectGetRefusedError",
+    "JetStreamDataSource",
+    "RangeError",
+    "RangeLostError",
+    "RangeStalledError",
+    "ReadOptions",
+    "SchemaError",
+    "SequenceRange",
+    "StreamRecreatedError",
+    "WriteOptions",
+    "connection",
+]
+
+# What needs PySpark or PyArrow, with the module that has it.
+_LATE: Final = {"JetStreamDataSource": "source"}
+
+
+def __getattr__(name: str) -> Any:
+    module = _LATE.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{module}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

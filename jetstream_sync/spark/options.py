@@ -1,0 +1,413 @@
+"""
+The options of the data source and the sink, parsed once, on the driver.
+
+Names are taken in any case, as Spark lower-cases them, and values are text. The records say what was
+meant; nothing that they carry shows a secret.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from typing_extensions import Self
+
+from ..address import DEFAULT_SERVER
+from ..errors import InvalidOptionError
+from ..subjects import (
+    check_consumer_name,
+    check_publish_subject,
+    check_stream_name,
+    check_subject,
+)
+from .connections import ConnectionSettings, FromFile, FromVariable, SecretSource
+from .values import Given
+
+__all__ = ["EARLIEST", "LATEST", "Offsets", "ReadOptions", "WriteOptions"]
+
+#: In `Offsets`: from the first message that the stream has.
+EARLIEST: Final = -2
+#: In `Offsets`: behind the last message that the stream has.
+LATEST: Final = -1
+
+_CONNECTION: Final = (
+    "servers",
+    "user",
+    "password",
+    "passwordEnv",
+    "passwordFile",
+    "token",
+    "tokenFile",
+    "tokenEnv",
+    "credsFile",
+    "nkeySeedFile",
+    "creds",
+    "nkeySeed",
+    "tlsCa",
+    "tlsCert",
+    "tlsKey",
+    "tlsHostname",
+    "tlsHandshakeFirst",
+    "connectTimeout",
+    "domain",
+    "apiPrefix",
+    "timeout",
+)
+_READ: Final = (
+    "stream",
+    "streamPattern",
+    "subjects",
+    "startingOffsets",
+    "startingTimestamp",
+    "endingOffsets",
+    "endingTimestamp",
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "failOnDataLoss",
+    "readMode",
+    "batchBytes",
+    "planningTimeout",
+    "consumer",
+    "pushdown",
+)
+_WRITE: Final = (
+    "stream",
+    "subject",
+    "delivery",
+    "maxPending",
+    "ackTimeout",
+    "ids",
+    "expectedRecovery",
+    "onShortWindow",
+    "jobId",
+    "markerSubject",
+    "overwriteMode",
+)
+#: What Spark passes along with a user's options.
+_OF_SPARK: Final = ("checkpointlocation", "queryname")
+
+_INT64_MAX: Final = 2**63 - 1
+_DAY: Final = 86400.0
+_MB: Final = 1000 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """
+    Positions in streams: one for all of them, or one for each by name.
+
+    A position is a sequence, or `EARLIEST` or `LATEST`. As a start it is the first sequence to read,
+    as an end the first one not to read.
+    """
+
+    everywhere: int | None = None
+    """`EARLIEST` or `LATEST`, for all streams; ``None``: see `by_stream`."""
+
+    by_stream: tuple[tuple[str, int], ...] = ()
+    """Names and positions."""
+
+    def of(self, stream: str) -> int | None:
+        """Return the position in a stream, ``None`` when none is given for it."""
+        return self.everywhere if self.everywhere is not None else dict(self.by_stream).get(stream)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What to read, and how; each field is the option of the same name in camel case."""
+
+    connection: ConnectionSettings
+    """Where the server is, and how to log in."""
+    stream: tuple[str, ...] = ()
+    """The names of the streams; none when there is a `stream_pattern`."""
+    stream_pattern: str | None = None
+    """A pattern for their names: ``ORDERS_*``, or a regular expression between slashes."""
+    subjects: tuple[str, ...] = ()
+    """Subjects, with wildcards, of which messages are read; none: of all."""
+    starting_offsets: Offsets | None = None
+    """Where to start; ``None``: not said, or `starting_timestamp` is."""
+    starting_timestamp: datetime | None = None
+    """Start with the first message that was stored at this time or later; in UTC."""
+    ending_offsets: Offsets | None = None
+    """Where to end; ``None``: not said, or `ending_timestamp` is. Batch only."""
+    ending_timestamp: datetime | None = None
+    """End before the first message that was stored at this time or later; in UTC. Batch only."""
+    max_offsets_per_trigger: int | None = None
+    """Messages of a micro-batch at most; ``None``: no limit."""
+    max_bytes_per_trigger: int | None = None
+    """Bytes of a micro-batch at most, about; ``None``: no limit."""
+    min_offsets_per_trigger: int | None = None
+    """Messages to wait for before there is a micro-batch; ``None``: one is enough."""
+    max_trigger_delay: float = 900.0
+    """How long to wait for them at most, in seconds."""
+    min_partitions: int | None = None
+    """Tasks to read with at least; ``None``: as `max_records_per_partition` makes them."""
+    max_records_per_partition: int = 100_000
+    """Messages that one task reads, about."""
+    fail_on_data_loss: str = "true"
+    """``true``, ``false`` or ``strict``."""
+    read_mode: str = "auto"
+    """``auto``, ``direct`` or ``pull``."""
+    batch_bytes: int = 4 * _MB
+    """The size of what is read and handed to Spark at a time."""
+    planning_timeout: float = 60.0
+    """How long the driver goes on trying where the server does not answer, in seconds."""
+    consumer: str | None = None
+    """A durable consumer that shows how far the query has come; ``None``: none."""
+    pushdown: bool = False
+    """Whether Spark may pass its filters on."""
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        """
+        Read the options of a source.
+
+        Args:
+            options: as Spark passes them.
+
+        Raises:
+            InvalidOptionError: an option does not exist, is out of range or excludes another one.
+
+        """
+        given = Given(options, (*_CONNECTION, *_READ), _OF_SPARK)
+        given.exclude("stream", "streamPattern")
+        if "streamPattern" not in given:
+            given.require("stream", "name a stream, or give a streamPattern")
+        given.exclude("startingOffsets", "startingTimestamp")
+        given.exclude("endingOffsets", "endingTimestamp")
+        given.exclude("consumer", "streamPattern")
+        streams = given.items("stream", check_stream_name)
+        consumer = given.checked("consumer", check_consumer_name)
+        if consumer is not None and len(streams) > 1:
+            raise InvalidOptionError("consumer", consumer, "a consumer is one of one stream")
+        fewest = given.number("minOffsetsPerTrigger", 1, _INT64_MAX)
+        most = given.number("maxOffsetsPerTrigger", 1, _INT64_MAX)
+        if fewest is not None and most is not None and fewest > most:
+            raise InvalidOptionError(
+                "minOffsetsPerTrigger", str(fewest), f"is above maxOffsetsPerTrigger={most}"
+            )
+        given.need("maxTriggerDelay", "minOffsetsPerTrigger")
+        return cls(
+            connection=_connection(given),
+            stream=streams,
+            stream_pattern=given.checked("streamPattern", _check_pattern),
+            subjects=_subjects(given),
+            starting_offsets=_offsets(given, "startingOffsets", streams),
+            starting_timestamp=given.time("startingTimestamp"),
+            ending_offsets=_offsets(given, "endingOffsets", streams),
+            ending_timestamp=given.time("endingTimestamp"),
+            max_offsets_per_trigger=most,
+            max_bytes_per_trigger=given.size("maxBytesPerTrigger", None, 1, _INT64_MAX),
+            min_offsets_per_trigger=fewest,
+            max_trigger_delay=given.seconds("maxTriggerDelay", 900.0, 0.0, _DAY),
+            min_partitions=given.number("minPartitions", 1, 100_000),
+            max_records_per_partition=given.number("maxRecordsPerPartition", 1, _INT64_MAX)
+            or 100_000,
+            fail_on_data_loss=given.choice("failOnDataLoss", ("true", "false", "strict"), "true"),
+            read_mode=given.choice("readMode", ("auto", "direct", "pull"), "auto"),
+            batch_bytes=given.size("batchBytes", None, 1024, 256 * _MB) or 4 * _MB,
+            planning_timeout=given.seconds("planningTimeout", 60.0, 0.001, _DAY),
+            consumer=consumer,
+            pushdown=given.flag("pushdown", default=False),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """Where to write, and how; each field is the option of the same name in camel case."""
+
+    connection: ConnectionSettings
+    """Where the server is, and how to log in."""
+    stream: str
+    """The stream that has to take the messages."""
+    subject: str | None = None
+    """The subject of rows that have none; ``None``: each has to have one."""
+    delivery: str = "window"
+    """``at-least-once``, ``window``, ``transaction`` or ``scan``."""
+    max_pending: int = 4096
+    """Messages that may wait for their acknowledgement at a time."""
+    ack_timeout: float = 30.0
+    """How long one may wait, in seconds."""
+    ids: str = "content"
+    """What message ids are made of: ``content`` or ``position``."""
+    expected_recovery: float = 600.0
+    """How long an outage may last that ``window`` is to survive, in seconds."""
+    on_short_window: str = "warn"
+    """What to do where the stream's duplicate window is shorter: ``warn`` or ``error``."""
+    job_id: str | None = None
+    """Makes a batch job that is run again write the same message ids; ``None``: a new one each time."""
+    marker_subject: str | None = None
+    """Where ``transaction`` and ``scan`` note how far they have come."""
+    overwrite_mode: str | None = None
+    """``purge``: the mode overwrite purges the stream first; ``None``: it is refused."""
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        """
+        Read the options of a sink.
+
+        Args:
+            options: as Spark passes them.
+
+        Raises:
+            InvalidOptionError: an option does not exist, is out of range or excludes another one.
+
+        """
+        given = Given(options, (*_CONNECTION, *_WRITE), _OF_SPARK)
+        given.require("stream", "name the stream that has to take the messages")
+        deliveries = ("at-least-once", "window", "transaction", "scan")
+        delivery = given.choice("delivery", deliveries, "window")
+        marked = delivery in {"transaction", "scan"}
+        if marked:
+            given.require("markerSubject", f"delivery={delivery} notes there how far it has come")
+        for option, fits in (
+            ("markerSubject", marked),
+            ("ids", delivery != "at-least-once"),
+            ("expectedRecovery", delivery == "window"),
+            ("onShortWindow", delivery == "window"),
+        ):
+            if option in given and not fits:
+                raise InvalidOptionError(
+                    option, given.text(option), f"has no meaning with delivery={delivery}"
+                )
+        overwrite = given.text("overwriteMode")
+        if overwrite is not None:
+            overwrite = given.choice("overwriteMode", ("purge",), "purge")
+        stream = given.checked("stream", check_stream_name)
+        assert stream is not None
+        return cls(
+            connection=_connection(given),
+            stream=stream,
+            subject=given.checked("subject", check_publish_subject),
+            delivery=delivery,
+            max_pending=given.number("maxPending", 1, 1_000_000) or 4096,
+            ack_timeout=given.seconds("ackTimeout", 30.0, 0.001, _DAY),
+            ids=given.choice("ids", ("content", "position"), "content"),
+            expected_recovery=given.seconds("expectedRecovery", 600.0, 0.0, 365 * _DAY),
+            on_short_window=given.choice("onShortWindow", ("warn", "error"), "warn"),
+            job_id=given.text("jobId"),
+            marker_subject=given.checked("markerSubject", check_publish_subject),
+            overwrite_mode=overwrite,
+        )
+
+
+# --- what both have ---------------------------------------------------------------------------
+
+
+def _connection(given: Given) -> ConnectionSettings:
+    """Read how to connect; what can not work together is refused here, not on an executor."""
+    given.exclude("password", "passwordEnv", "passwordFile")
+    given.exclude("token", "tokenEnv", "tokenFile")
+    given.exclude("credsFile", "creds", "nkeySeedFile", "nkeySeed")
+    for token in ("token", "tokenEnv", "tokenFile"):
+        given.exclude("user", token)
+    for password in ("password", "passwordEnv", "passwordFile"):
+        given.need(password, "user")
+    given.need("tlsKey", "tlsCert")
+    given.exclude("domain", "apiPrefix")
+    servers = given.text("servers") or os.environ.get("NATS_URL") or DEFAULT_SERVER
+    urls, logins = ConnectionSettings.split_login(servers)
+    return ConnectionSettings(
+        servers=urls,
+        logins=logins,
+        user=given.text("user"),
+        password=_secret(given, "password"),
+        token=_secret(given, "token"),
+        creds_file=given.text("credsFile"),
+        creds=given.secret("creds"),
+        nkey_seed_file=given.text("nkeySeedFile"),
+        nkey_seed=given.secret("nkeySeed"),
+        tls_ca=given.text("tlsCa"),
+        tls_cert=given.text("tlsCert"),
+        tls_key=given.text("tlsKey"),
+        tls_hostname=given.text("tlsHostname"),
+        tls_handshake_first=given.flag("tlsHandshakeFirst", default=False),
+        connect_timeout=given.seconds("connectTimeout", 5.0, 0.001, 3600.0),
+        domain=given.checked("domain", check_stream_name),
+        api_prefix=given.checked("apiPrefix", check_publish_subject),
+        timeout=given.seconds("timeout", 10.0, 0.001, 3600.0),
+    )
+
+
+def _secret(given: Given, name: str) -> SecretSource | None:
+    """Read a secret that may also be named by a variable or a file."""
+    variable, file = given.text(f"{name}Env"), given.text(f"{name}File")
+    if variable is not None:
+        return FromVariable(f"{name}Env", variable)
+    if file is not None:
+        return FromFile(f"{name}File", file)
+    return given.secret(name)
+
+
+# --- what a source has ------------------------------------------------------------------------
+
+
+def _check_pattern(pattern: str) -> str:
+    if pattern[0] == pattern[-1] == "/" and len(pattern) > 1:
+        try:
+            re.compile(pattern[1:-1])
+        except re.error as error:
+            raise ValueError(f"it is no regular expression: {error}") from None
+        return pattern
+    check_stream_name(pattern.replace("*", "_"))
+    return pattern
+
+
+def _subjects(given: Given) -> tuple[str, ...]:
+    subjects = given.items("subjects", check_subject)
+    for number, subject in enumerate(subjects):
+        for other in subjects[:number]:
+            if _overlap(subject.split("."), other.split(".")):
+                raise InvalidOptionError(
+                    "subjects", subject, f"overlaps with {other}, and the server refuses both"
+                )
+    return subjects
+
+
+def _overlap(one: list[str], other: list[str]) -> bool:
+    """Say whether a subject can fall under both of two patterns."""
+    for first, second in zip(one, other, strict=False):
+        if ">" in {first, second}:
+            return True
+        if first != second and "*" not in {first, second}:
+            return False
+    return len(one) == len(other)
+
+
+def _offsets(given: Given, name: str, streams: tuple[str, ...]) -> Offsets | None:
+    value = given.text(name)
+    if value is None:
+        return None
+    if value.lower() == "latest":
+        return Offsets(LATEST)
+    if value.lower() == "earliest" and name == "startingOffsets":
+        return Offsets(EARLIEST)
+    words = "earliest, latest" if name == "startingOffsets" else "latest"
+    reason = f'{words}, or JSON with a sequence for each stream: {{"ORDERS": 17}}'
+    try:
+        positions: Any = json.loads(value)
+    except ValueError:
+        raise InvalidOptionError(name, value, reason) from None
+    least = EARLIEST if name == "startingOffsets" else LATEST
+    if not isinstance(positions, dict) or not positions:
+        raise InvalidOptionError(name, value, reason)
+    for stream, position in positions.items():
+        if type(position) is not int or not least <= position <= _INT64_MAX or position == 0:
+            raise InvalidOptionError(
+                name, value, f"the position in {stream} is a sequence from 1 up, or {least} to -1"
+            )
+    unknown = [stream for stream in positions if streams and stream not in streams]
+    if unknown:
+        raise InvalidOptionError(name, value, f"{unknown[0]} is not among the streams")
+    missing = [stream for stream in streams if stream not in positions]
+    if missing:
+        raise InvalidOptionError(name, value, f"there is no position for {missing[0]}")
+    return Offsets(None, tuple(sorted(positions.items())))

@@ -1,0 +1,253 @@
+"""
+Options as Spark passes them: names in any case, values that are text.
+
+`Given` reads them one by one, and says of a value that can not be used which option it is, what was
+given, and what can be. A value that may be a secret is never repeated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timezone
+from difflib import get_close_matches
+from typing import Final, TypeVar
+
+from ..errors import InvalidOptionError
+from ..nanos import time_from_ns, time_from_text
+from .connections import Hidden
+
+__all__ = ["Given"]
+
+T = TypeVar("T")
+
+_SECONDS: Final = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)", re.ASCII)
+_BYTES: Final = {
+    "": 1,
+    "b": 1,
+    "kb": 1000,
+    "mb": 1000**2,
+    "gb": 1000**3,
+    "kib": 1024,
+    "mib": 1024**2,
+    "gib": 1024**3,
+}
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
+_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+_WHOLE: Final = re.compile(r"-?\d{1,19}", re.ASCII)
+
+
+class Given:
+    """
+    The options that a user gave.
+
+    Args:
+        options: names and values.
+        known: the names that there are, as they are documented.
+        ignored: names of others, in lower case, which Spark itself passes along.
+
+    Raises:
+        InvalidOptionError: there is no such option; it names the nearest one.
+
+    """
+
+    def __init__(
+        self, options: Mapping[str, str], known: Iterable[str], ignored: Iterable[str] = ()
+    ) -> None:
+        names = {name.lower(): name for name in known}
+        skipped = frozenset(ignored)
+        self._values: dict[str, str] = {}
+        for name, value in options.items():
+            if name.lower() in skipped:
+                continue
+            canonical = names.get(name.lower())
+            if canonical is None:
+                close = get_close_matches(name.lower(), names, 1)
+                hint = f"; did you mean {names[close[0]]}?" if close else ""
+                # The value is not repeated: it may be a secret under a name with a slip.
+                raise InvalidOptionError(name, "...", f"there is no such option{hint}")
+            if not isinstance(value, str):
+                raise InvalidOptionError(canonical, "...", "a value is text")
+            self._values[canonical] = value
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def exclude(self, *names: str) -> None:
+        """
+        Let at most one of these options be given.
+
+        Raises:
+            InvalidOptionError: there are two.
+
+        """
+        given = [name for name in names if name in self]
+        if len(given) > 1:
+            raise InvalidOptionError(given[1], "...", f"excludes {given[0]}")
+
+    def require(self, name: str, reason: str) -> None:
+        """
+        Insist on an option.
+
+        Raises:
+            InvalidOptionError: it was not given.
+
+        """
+        if name not in self:
+            raise InvalidOptionError(name, None, reason)
+
+    def need(self, name: str, other: str) -> None:
+        """
+        Let an option be given only beside another one.
+
+        Raises:
+            InvalidOptionError: the other one is missing.
+
+        """
+        if name in self and other not in self:
+            raise InvalidOptionError(name, "...", f"needs {other}")
+
+    def text(self, name: str) -> str | None:
+        """Return the value without white space around it, ``None`` when it was not given."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if not value.strip():
+            raise InvalidOptionError(name, value, "it is empty")
+        return value.strip()
+
+    def checked(self, name: str, check: Callable[[str], T]) -> T | None:
+        """
+        Return what a check makes of the value.
+
+        Args:
+            name: the option's.
+            check: raises `ValueError` for what it does not like.
+
+        Raises:
+            InvalidOptionError: it did.
+
+        """
+        value = self.text(name)
+        return None if value is None else _checked(name, value, check)
+
+    def items(self, name: str, check: Callable[[str], str]) -> tuple[str, ...]:
+        """
+        Return the values of a list with commas, each checked.
+
+        Raises:
+            InvalidOptionError: an item is empty, comes twice, or is not what it should be.
+
+        """
+        value = self.text(name)
+        if value is None:
+            return ()
+        items = tuple(_checked(name, item.strip(), check) for item in value.split(","))
+        if len(set(items)) < len(items):
+            raise InvalidOptionError(name, value, "an item is there twice")
+        return items
+
+    def secret(self, name: str) -> Hidden | None:
+        """Return a value that nobody is to see, as it is."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if not value:
+            raise InvalidOptionError(name, "...", "it is empty")
+        return Hidden(value)
+
+    def choice(self, name: str, words: tuple[str, ...], default: str) -> str:
+        """Return one of several words, in whatever case it was given."""
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in words:
+            raise InvalidOptionError(name, value, f"one of {', '.join(words)}")
+        return value.lower()
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """Return a value that is true or false."""
+        return self.choice(name, ("true", "false"), str(default).lower()) == "true"
+
+    def number(self, name: str, least: int, most: int) -> int | None:
+        """Return a whole number, ``None`` when it was not given."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if not _WHOLE.fullmatch(value) or not least <= int(value) <= most:
+            raise InvalidOptionError(name, value, f"a whole number from {least} to {most}")
+        return int(value)
+
+    def seconds(self, name: str, default: float, least: float, most: float) -> float:
+        """Return a duration in seconds; it is given as a number of them or as ``1m30s``."""
+        value = self.text(name)
+        if value is None:
+            return default
+        total: float | None = None
+        if _NUMBER.fullmatch(value):
+            total = float(value)
+        elif not _DURATION.sub("", value):
+            total = sum(float(n) * _SECONDS[unit] for n, unit in _DURATION.findall(value))
+        if total is None or not least <= total <= most:
+            raise InvalidOptionError(
+                name, value, f"a duration such as 500ms, 10s or 2m, from {least:g} to {most:g} s"
+            )
+        return total
+
+    def size(self, name: str, default: int | None, least: int, most: int) -> int | None:
+        """Return a number of bytes; it is given as one, or as ``4MB`` or ``4MiB``."""
+        value = self.text(name)
+        if value is None:
+            return default
+        match = _SIZE.fullmatch(value)
+        unit = None if match is None else _BYTES.get(match[2].lower())
+        if match is None or unit is None or not least <= float(match[1]) * unit <= most:
+            raise InvalidOptionError(
+                name, value, f"a size such as 4194304, 4MB or 4MiB, from {least} to {most} bytes"
+            )
+        return int(float(match[1]) * unit)
+
+    def time(self, name: str) -> datetime | None:
+        """Return a time in UTC; it is given in ISO 8601 with its zone, or in ms since 1970."""
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            if _WHOLE.fullmatch(value):
+                return time_from_ns(int(value) * 1_000_000)
+            return _iso_time(value)
+        except (ValueError, OverflowError):
+            raise InvalidOptionError(
+                name,
+                value,
+                "a time with its zone such as 2026-01-31T12:00:00Z, or milliseconds since 1970",
+            ) from None
+
+
+def _checked(name: str, value: str, check: Callable[[str], T]) -> T:
+    try:
+        return check(value)
+    except InvalidOptionError:
+        raise
+    except ValueError as error:
+        raise InvalidOptionError(name, value, str(error)) from None
+
+
+def _iso_time(value: str) -> datetime:
+    """Read a time with its zone; with up to nine digits behind the second nothing is dropped."""
+    try:
+        return time_from_text(value)
+    except ValueError:
+        at = datetime.fromisoformat(value)
+        if at.utcoffset() is None:
+            raise
+        return at.astimezone(timezone.utc)
