@@ -71,6 +71,8 @@ THIRD_PARTY: dict[str, set[str]] = {
     "websockets": {"net"},
     "click": {"cli"},
     "questionary": {"cli"},
+    # What questionary draws with, and where it is told to draw.
+    "prompt_toolkit": {"cli"},
     "rich": {"cli"},
     "pyarrow": {"spark"},
     "pyspark": {"spark"},

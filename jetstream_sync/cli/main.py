@@ -21,10 +21,10 @@ from click.shell_completion import shell_complete
 
 from ..errors import APIError, Error
 from ..version import __version__
-from .demo import demo
 from .env import Environment
+from .groups import Later, NounGroup
 from .render import to_json
-from .settings import Settings, common_options
+from .settings import Settings, all_options
 from .status import CommandError, ExitStatus, exit_status, one_line
 
 __all__ = ["jsm", "main", "run"]
@@ -38,7 +38,41 @@ def _print_version(context: click.Context, _parameter: click.Parameter, asked: b
         context.exit()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def _later(name: str, text: str, *aliases: str, module: str = "") -> tuple[str, Later]:
+    target = f"jetstream_sync.cli.{module or name}:{name}"
+    return name, Later(target=target, help=text, aliases=aliases)
+
+
+#: Every command, imported when it is asked for.
+_COMMANDS = dict(
+    [
+        _later("account", "Show what an account uses of JetStream.", "act", "a"),
+        _later("stream", "Manage streams: Message Sets.", "str", "st", "s", "ms", "messageset"),
+        _later(
+            "consumer", "Manage and read consumers: Observables.", "con", "c", "obs", "observable"
+        ),
+        _later("pub", "Publish messages.", module="messages"),
+        _later("req", "Send a request, and show the answers.", "request", module="messages"),
+        _later("sub", "Show messages as they come.", module="messages"),
+        _later("apply", "Make streams and consumers as a file says."),
+        _later("context", "Manage named logins, shared with the nats command.", "ctx"),
+        _later("events", "Show what servers tell of JetStream.", "event", "e"),
+        _later("top", "Watch streams and consumers."),
+        _later("bench", "Measure how fast messages go."),
+        _later("rtt", "Measure the round trip to servers."),
+        _later("errors", "Look up the errors of JetStream.", "err", "error"),
+        _later("server", "Run a server on this machine.", "srv"),
+        _later("demo", "Run orders through a pipeline, each exactly once."),
+        _later("cheat", "Show short recipes."),
+        _later("completion", "Write the script that completes commands in a shell."),
+        _later("commands", "List all commands.", module="main"),
+    ]
+)
+
+
+@click.group(
+    cls=NounGroup, later=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.option(
     "--version",
     is_flag=True,
@@ -47,7 +81,7 @@ def _print_version(context: click.Context, _parameter: click.Parameter, asked: b
     callback=_print_version,
     help="Show the version and exit.",
 )
-@common_options
+@all_options
 def jsm(_settings: Settings) -> None:
     """
     Work with NATS JetStream from the command line.
@@ -62,9 +96,6 @@ def jsm(_settings: Settings) -> None:
       3  not found                   141  the reader of the output went away
       4  timed out                   143  terminated
     """  # noqa: D301 - click knows its mark by the character, not by the escape
-
-
-jsm.add_command(demo)
 
 
 def run(args: Sequence[str], env: Environment) -> int:
@@ -86,7 +117,9 @@ def run(args: Sequence[str], env: Environment) -> int:
         # click writes help, version and completions to sys.stdout.
         with contextlib.redirect_stdout(env.stdout), contextlib.redirect_stderr(env.stderr):
             if instruction:
-                return shell_complete(jsm, {}, "jsm", _COMPLETE_VARIABLE, instruction)
+                return shell_complete(
+                    jsm, {"obj": settings}, "jsm", _COMPLETE_VARIABLE, instruction
+                )
             # Not click's own main(): it turns Ctrl-C and a broken pipe into status 1.
             with jsm.make_context("jsm", list(args), obj=settings) as context:
                 jsm.invoke(context)

@@ -1,0 +1,64 @@
+"""
+Names for the shell's completion: streams, consumers, contexts.
+
+It is quick or it is nothing: whatever goes wrong, or takes too long, there are no names and no words.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import Error
+from .settings import Settings
+from .status import CommandError
+
+if TYPE_CHECKING:
+    from .. import JetStream
+
+__all__ = ["consumers", "streams"]
+
+#: Seconds for the connection, and for the answer.
+_PATIENCE = 0.3
+
+
+def streams(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the streams whose names begin like that; for ``shell_complete`` of a parameter."""
+    del param
+    return _beginning(_names(ctx, lambda js: js.stream_names()), incomplete)
+
+
+def consumers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the consumers, of the stream that was typed before, whose names begin like that."""
+    del param
+    stream = ctx.params.get("stream")
+    if not isinstance(stream, str):
+        return []
+    return _beginning(_names(ctx, lambda js: js.get_stream(stream).consumer_names()), incomplete)
+
+
+def _beginning(names: list[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _names(ctx: click.Context, ask: Callable[[JetStream], list[str]]) -> list[str]:
+    settings = ctx.find_object(Settings)
+    if settings is None:
+        return []
+    settings.given["timeout"] = _PATIENCE
+    settings.given.pop("trace", None)
+    logging.disable()
+    try:
+        with settings.jetstream(error_cb=_ignore, connect_timeout=_PATIENCE) as js:
+            return ask(js)
+    except (Error, CommandError, click.ClickException, OSError):
+        return []
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _ignore(error: Exception) -> None:
+    del error

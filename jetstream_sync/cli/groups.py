@@ -1,0 +1,156 @@
+"""
+Groups of commands: aliases, commands that are imported when they are asked for, did-you-mean.
+
+A command keeps one name in help and in JSON. What was typed for a noun of the root is kept as well:
+`nouns.words` speaks of Message Sets to who typed ``ms``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from .status import CommandError, ExitStatus
+
+__all__ = ["TYPED", "Later", "NounGroup"]
+
+#: Where a context's ``meta`` has the words that were typed, group by group, by the group's path.
+TYPED = "jsm.typed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Later:
+    """A command that is imported when it is asked for."""
+
+    target: str
+    """Where it is: ``package.module:name``."""
+    help: str
+    """What the list of commands says of it."""
+    aliases: tuple[str, ...] = ()
+    """Other names for it."""
+
+    def load(self, name: str) -> click.Command:
+        """
+        Import it.
+
+        Raises:
+            CommandError: this installation has no such module.
+
+        """
+        module_name, _, attribute = self.target.partition(":")
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name not in (module_name, module_name.rpartition(".")[0]):
+                raise
+            raise CommandError(
+                f"{name!r} is not part of this installation", ExitStatus.USAGE
+            ) from error
+        command: click.Command = getattr(module, attribute)
+        command.short_help = command.short_help or self.help
+        return command
+
+
+class NounGroup(click.Group):
+    """
+    A group whose commands have aliases, and may be loaded late.
+
+    Args:
+        later: commands to import when they are asked for, by name.
+
+    """
+
+    def __init__(self, *args: Any, later: Mapping[str, Later] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.later = dict(later or {})
+        self.aliases: dict[str, str] = {}
+        for name, entry in self.later.items():
+            self.aliases.update(dict.fromkeys(entry.aliases, name))
+
+    def command(  # type: ignore[override]  # always with brackets
+        self, name: str, *, aliases: Sequence[str] = (), **kwargs: Any
+    ) -> Callable[[Callable[..., Any]], click.Command]:
+        """Make a command of a function, as in click, with other names for it."""
+        decorate = super().command(name, **kwargs)
+
+        def with_aliases(function: Callable[..., Any]) -> click.Command:
+            command: click.Command = decorate(function)
+            self.add_aliases(command, aliases)
+            return command
+
+        return with_aliases
+
+    def add_aliases(self, command: click.Command, aliases: Sequence[str]) -> None:
+        """Give a command of this group other names."""
+        self.aliases.update(dict.fromkeys(aliases, command.name or ""))
+
+    def aliases_of(self, name: str) -> list[str]:
+        """Return the other names of a command."""
+        return [alias for alias, target in self.aliases.items() if target == name]
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands, in the order in which they were added."""
+        del ctx
+        return [*self.later, *(name for name in self.commands if name not in self.later)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of that name or alias, importing it where it was not yet."""
+        del ctx
+        name = self.aliases.get(cmd_name, cmd_name)
+        if name not in self.commands and name in self.later:
+            self.commands[name] = self.later[name].load(name)
+        return self.commands.get(name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that was typed, by its real name, and remember the typed one."""
+        typed = args[0]
+        command = self.get_command(ctx, typed)
+        if command is None:
+            if ctx.resilient_parsing:
+                return None, None, args[1:]
+            close = get_close_matches(typed, [*self.list_commands(ctx), *self.aliases], 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            ctx.fail(f"No such command {typed!r}{hint}")
+        ctx.meta.setdefault(TYPED, {})[command.name] = typed
+        return command.name, command, args[1:]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands, importing none."""
+        rows = []
+        for name in self.list_commands(ctx):
+            if name in self.later and name not in self.commands:
+                rows.append((name, self.later[name].help))
+                continue
+            command = self.commands[name]
+            if not command.hidden:
+                rows.append((name, command.get_short_help_str(limit=70)))
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a command's name, and an alias where no command begins like that."""
+        rows = {name: entry.help for name, entry in self.later.items()}
+        for name, command in self.commands.items():
+            if not command.hidden:
+                rows.setdefault(name, command.get_short_help_str())
+        found = [
+            CompletionItem(name, help=text)
+            for name, text in rows.items()
+            if name.startswith(incomplete)
+        ]
+        if incomplete and not found:
+            found = [
+                CompletionItem(alias, help=rows.get(target, ""))
+                for alias, target in self.aliases.items()
+                if alias.startswith(incomplete)
+            ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]

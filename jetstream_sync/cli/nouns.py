@@ -1,0 +1,131 @@
+"""
+The nouns: what they are called, and how one is found by its name.
+
+Who types ``jsm ms`` or ``jsm obs`` reads of Message Sets and Observables, everybody else of streams
+and consumers. JSON never changes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import ConsumerNotFoundError, StreamNotFoundError
+from .groups import TYPED
+from .status import CommandError, ExitStatus
+
+if TYPE_CHECKING:
+    from .. import JetStream, PullConsumer, Stream
+    from .prompts import Asker
+
+__all__ = ["Words", "did_you_mean", "find_consumer", "find_stream", "not_found", "words"]
+
+_OLD_WORDS = frozenset({"ms", "messageset", "obs", "observable"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """What streams and consumers are called in text for people."""
+
+    stream: str = "Stream"
+    consumer: str = "Consumer"
+    old: bool = False
+    """Whether these are the words of 2020."""
+
+    @property
+    def streams(self) -> str:
+        """The plural of a stream."""
+        return f"{self.stream}s"
+
+    @property
+    def consumers(self) -> str:
+        """The plural of a consumer."""
+        return f"{self.consumer}s"
+
+
+NEW_WORDS = Words()
+OLD_WORDS = Words(stream="Message Set", consumer="Observable", old=True)
+
+
+def words(ctx: click.Context | None = None) -> Words:
+    """
+    Return the words that go with what was typed.
+
+    Args:
+        ctx: of the command; ``None``: the one that runs.
+
+    """
+    ctx = ctx or click.get_current_context(silent=True)
+    typed = ctx.meta.get(TYPED, {}) if ctx is not None else {}
+    old = any(typed.get(noun) in _OLD_WORDS for noun in ("stream", "consumer"))
+    return OLD_WORDS if old else NEW_WORDS
+
+
+def did_you_mean(name: str, names: Sequence[str]) -> str:
+    """Return ``, did you mean X?`` when one of the names is close, else nothing."""
+    folded = {each.lower(): each for each in names}
+    close = get_close_matches(name.lower(), list(folded), 1)
+    return f", did you mean {folded[close[0]]}?" if close else ""
+
+
+def not_found(kind: str, name: str, names: Sequence[str]) -> CommandError:
+    """Return the error for a name that nothing has; its status is that of what is not found."""
+    text = f'{kind} "{name}" not found{did_you_mean(name, names)}'
+    return CommandError(text, ExitStatus.NOT_FOUND)
+
+
+def find_stream(js: JetStream, name: str | None, ask: Asker | None = None) -> Stream:
+    """
+    Return the stream of a name; one that is chosen from a list when there is none.
+
+    Args:
+        js: where to look.
+        name: as it was given; ``None``: not at all.
+        ask: who asks; where nobody may be asked the error says what is missing.
+
+    Raises:
+        CommandError: there is no such stream, or no name.
+
+    """
+    noun = words().stream.lower()
+    if name is None:
+        if ask is None:
+            raise CommandError(f"a {noun}'s name is missing", ExitStatus.USAGE)
+        name = ask.select(f"Select a {noun}", js.stream_names, "STREAM")
+        ask.done()
+    try:
+        return js.get_stream(name)
+    except StreamNotFoundError:
+        raise not_found(noun, name, js.stream_names()) from None
+
+
+def find_consumer(stream: Stream, name: str | None, ask: Asker | None = None) -> PullConsumer:
+    """
+    Return the pull consumer of a name; one that is chosen from a list when there is none.
+
+    Args:
+        stream: where to look.
+        name: as it was given; ``None``: not at all.
+        ask: who asks; where nobody may be asked the error says what is missing.
+
+    Raises:
+        CommandError: there is no such consumer, or no name.
+        Error: it is one that pushes, as `Stream.get_consumer`.
+
+    """
+    noun = words().consumer.lower()
+    if name is None:
+        if ask is None:
+            raise CommandError(f"a {noun}'s name is missing", ExitStatus.USAGE)
+        name = ask.select(f"Select a {noun}", stream.consumer_names, "CONSUMER")
+        ask.done()
+    try:
+        return stream.get_consumer(name)
+    except ConsumerNotFoundError:
+        kind = f"{words().stream.lower()} {stream.name} has no {noun}"
+        close = did_you_mean(name, stream.consumer_names())
+        raise CommandError(f'{kind} "{name}"{close}', ExitStatus.NOT_FOUND) from None

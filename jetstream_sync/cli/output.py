@@ -1,0 +1,232 @@
+"""
+What commands write: one JSON document for programs, or blocks of labels and values for people.
+
+Numbers have separators, bytes are in units of 1024, times are local with their offset; in JSON all is
+as the server sent it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from ..codec import Record, encode
+from .env import Environment
+from .render import to_json
+from .settings import Settings
+
+__all__ = [
+    "Block",
+    "count",
+    "document",
+    "duration",
+    "emit",
+    "emit_line",
+    "joined",
+    "limit",
+    "note",
+    "say",
+    "seconds_text",
+    "size",
+    "when",
+    "write_blocks",
+    "yes",
+]
+
+
+# --- JSON ---------------------------------------------------------------------------------------
+
+
+def document(record: Record) -> dict[str, Any]:
+    """Return a record as the server sent it, what this version does not know included."""
+    return encode(record)
+
+
+def emit(settings: Settings, result: object, human: Callable[[], object]) -> None:
+    """
+    Write a result: as one JSON document with ``--json``, else as a person wants it.
+
+    Args:
+        settings: of the command.
+        result: dicts, lists and what else JSON has; records inside are written as `document()`.
+        human: writes it for a person.
+
+    """
+    if settings.json:
+        settings.env.stdout.write(to_json(_plain(result)))
+    else:
+        human()
+
+
+def emit_line(settings: Settings, result: object) -> None:
+    """
+    Write one of many results as JSON, and flush: one line, or indented on a terminal.
+
+    Args:
+        settings: of the command.
+        result: as `emit()` takes it.
+
+    """
+    out = settings.env.stdout
+    if out.isatty():
+        out.write(to_json(_plain(result)))
+    else:
+        out.write(json.dumps(_plain(result), ensure_ascii=False, separators=(",", ":")) + "\n")
+    out.flush()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Record):
+        return document(value)
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+# --- text for people ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Block:
+    """Values under a title, their labels aligned to the right; no title: only the values."""
+
+    title: str = ""
+    rows: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, label: str, value: object) -> None:
+        """Add a value at the end."""
+        self.rows.append((label, str(value)))
+
+    def text(self, width: int = 0) -> str:
+        """Return its lines; labels are ``width`` wide at least."""
+        width = max([width, *(len(label) for label, _ in self.rows)])
+        head = f"{self.title}:\n\n" if self.title else ""
+        lines = []
+        for label, value in self.rows:
+            first, *more = value.split("\n")
+            lines.append(f"{label:>{width + 2}}: {first}".rstrip())
+            lines += [f"{'':{width + 4}}{line}".rstrip() for line in more]
+        return head + "\n".join(lines) + "\n"
+
+
+def write_blocks(env: Environment, *blocks: Block, heading: str = "") -> None:
+    """
+    Write blocks that have rows to ``stdout``, with an empty line between them.
+
+    Args:
+        env: where to.
+        *blocks: what.
+        heading: a line before all of them.
+
+    """
+    parts = [f"{heading}\n"] if heading else []
+    parts += [block.text() for block in blocks if block.rows]
+    env.stdout.write("\n".join(parts))
+
+
+def say(settings: Settings, text: str) -> None:
+    """Write a line for a person to ``stdout``; nothing with ``--json``."""
+    if not settings.json:
+        settings.env.stdout.write(f"{text}\n")
+
+
+def note(settings: Settings, text: str) -> None:
+    """Write a warning or hint to ``stderr``, in one line."""
+    settings.env.stderr.write(f"jsm: {text}\n")
+    settings.env.stderr.flush()
+
+
+# --- values -------------------------------------------------------------------------------------
+
+
+def count(number: int) -> str:
+    """Return a number with separators: ``1,000,001``."""
+    return f"{number:,}"
+
+
+def limit(number: int | None, shown: Callable[[int], str] = count) -> str:
+    """Return a limit; without one, or below 0, it is ``Unlimited``."""
+    return "Unlimited" if number is None or number < 0 else shown(number)
+
+
+def size(number: int) -> str:
+    """Return bytes in units of 1024: ``147 B``, ``6.4 GiB``."""
+    if number < 1024:
+        return f"{number:,} B"
+    value, unit = float(number), ""
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):  # noqa: B007 - the last one counts
+        value /= 1024
+        if value < 1023.95:
+            break
+    return f"{value:.1f} {unit}"
+
+
+def duration(value: timedelta | None, *, unlimited: bool = False) -> str:
+    """
+    Return a duration as Go writes it: ``30s``, ``1h0m0s``; whole days in front: ``1y (8760h0m0s)``.
+
+    Args:
+        value: ``None`` is not said: ``-``.
+        unlimited: whether no time at all is no limit.
+
+    """
+    if value is None:
+        return "-"
+    if not value and unlimited:
+        return "Unlimited"
+    text = seconds_text(value)
+    days, rest = divmod(value, timedelta(days=1))
+    if rest or days <= 0:
+        return text
+    for each, unit in ((365, "y"), (7, "w")):
+        if days % each == 0:
+            return f"{days // each}{unit} ({text})"
+    return f"{days}d ({text})"
+
+
+def seconds_text(value: timedelta) -> str:
+    """Return a duration as Go writes it, with all digits of a microsecond: ``1m30s``, ``5.1684ms``."""
+    micros = value // timedelta(microseconds=1)
+    sign, micros = ("-" if micros < 0 else ""), abs(micros)
+    if micros < 1_000:
+        return f"{sign}{micros}µs" if micros else "0s"
+    if micros < 1_000_000:
+        return f"{sign}{_digits(micros, 1_000)}ms"
+    minutes, micros = divmod(micros, 60_000_000)
+    hours, minutes = divmod(minutes, 60)
+    text = f"{_digits(micros, 1_000_000)}s"
+    if hours or minutes:
+        text = f"{minutes}m{text}"
+    if hours:
+        text = f"{hours}h{text}"
+    return sign + text
+
+
+def _digits(number: int, unit: int) -> str:
+    whole, rest = divmod(number, unit)
+    if not rest:
+        return str(whole)
+    return f"{whole}.{rest:0{len(str(unit)) - 1}d}".rstrip("0")
+
+
+def when(settings: Settings, moment: datetime | None) -> str:
+    """Return a time: local, or UTC with ``--utc``, with its offset; ``Never`` for none."""
+    if moment is None or moment.year <= 1:
+        return "Never"
+    zone = timezone.utc if settings.utc else None
+    return moment.astimezone(zone).isoformat(sep=" ", timespec="seconds")
+
+
+def yes(value: object) -> str:
+    """Return ``true`` or ``false``."""
+    return "true" if value else "false"
+
+
+def joined(values: Sequence[str] | None) -> str:
+    """Return several values in one line."""
+    return ", ".join(values or ())

@@ -1,0 +1,245 @@
+"""The ``jsm`` command in tests: in this process, and as a child on a real terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from fix_threads import SCALE
+from rawnats import RawClient
+
+from jetstream_sync.cli.env import Environment
+from jetstream_sync.cli.main import run
+from jetstream_sync.server import NatsServer
+
+__all__ = ["Jsm", "Result", "Terminal", "jsm", "raw", "run_jsm", "terminal"]
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]|\x1b[=>]")
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command ended, and what it wrote."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The one document on stdout."""
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        """The documents on stdout, one a line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def error(self) -> Any:
+        """What the error document on stderr says."""
+        return json.loads(self.err)["error"]
+
+    def ok(self) -> Result:
+        """Return the same; it must have succeeded."""
+        assert self.status == 0, self
+        return self
+
+
+class _Typed(io.BytesIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class _Shown(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
+
+
+def run_jsm(*args: str, stdin: bytes = b"", tty: bool = False, **variables: str) -> Result:
+    """
+    Run a command line in this process.
+
+    Args:
+        *args: the words after ``jsm``.
+        stdin: what it can read.
+        tty: whether stdin and stdout say that they are terminals (dumb ones): prompts are asked.
+        **variables: the environment.
+
+    """
+    kind = _Shown if tty else io.TextIOWrapper
+    out = kind(io.BytesIO(), "utf-8", write_through=True)
+    err = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
+    typed = _Typed(stdin) if tty else io.BytesIO(stdin)
+    if tty:
+        variables.setdefault("TERM", "dumb")
+    # A home of nobody: the contexts of who runs the tests are theirs.
+    variables.setdefault("XDG_CONFIG_HOME", "/nonexistent")
+    env = Environment(stdin=typed, stdout=out, stderr=err, variables=variables)
+    status = run(args, env)
+    texts = []
+    for stream in (out, err):
+        stream.seek(0)
+        texts.append(stream.read())
+    return Result(status, *texts)
+
+
+class Jsm:
+    """Runs command lines against one server, in this process."""
+
+    def __init__(self, server: NatsServer) -> None:
+        self.server = server
+        self.url = server.url
+
+    def __call__(
+        self, *args: str, stdin: bytes = b"", tty: bool = False, **variables: str
+    ) -> Result:
+        """Run a command line; see `run_jsm`."""
+        variables.setdefault("NATS_URL", self.url)
+        return run_jsm(*args, stdin=stdin, tty=tty, **variables)
+
+    def spawn(self, *args: str, **variables: str) -> subprocess.Popen[bytes]:
+        """Start a command as a process, with pipes; the test ends it."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "jetstream_sync.cli", *args],
+            env={
+                **os.environ,
+                "NATS_URL": self.url,
+                "XDG_CONFIG_HOME": "/nonexistent",
+                **variables,
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+
+@pytest.fixture
+def jsm(nats_server: NatsServer) -> Iterator[Jsm]:
+    """Run ``jsm`` against the shared server; all streams are deleted afterwards."""
+    yield Jsm(nats_server)
+    with RawClient(nats_server.port) as client:
+        client.delete_all_streams()
+
+
+@pytest.fixture
+def raw(nats_server: NatsServer) -> Iterator[RawClient]:
+    """Read effects back from the shared server, with code that shares nothing with the package."""
+    with RawClient(nats_server.port) as client:
+        yield client
+
+
+class Terminal:
+    """A command on a pseudo-terminal of its own: type into it, and wait for what it shows."""
+
+    def __init__(self, *args: str, columns: int = 120, lines: int = 40, **variables: str) -> None:
+        environment = {
+            **os.environ,
+            "XDG_CONFIG_HOME": "/nonexistent",
+            "TERM": "xterm",
+            **variables,
+        }
+        for name in ("CI", "NO_COLOR", "JSM_NO_INPUT"):
+            if name not in variables:
+                environment.pop(name, None)
+        environment.update(COLUMNS=str(columns), LINES=str(lines))
+        self._shown = ""
+        self._changed = threading.Condition()
+        self._over = False
+        self.pid, self._fd = pty.fork()
+        if not self.pid:
+            os.execvpe(
+                sys.executable, [sys.executable, "-m", "jetstream_sync.cli", *args], environment
+            )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self._status: int | None = None
+
+    def _read(self) -> None:
+        while True:
+            select.select([self._fd], [], [])
+            try:
+                data = os.read(self._fd, 65536)
+            except OSError:
+                data = b""
+            with self._changed:
+                self._shown += data.decode("utf-8", "replace")
+                self._over = not data
+                self._changed.notify_all()
+            if b"\x1b[6n" in data:  # where is the cursor? a drawing library waits for the answer
+                os.write(self._fd, b"\x1b[1;1R")
+            if not data:
+                return
+
+    @property
+    def raw(self) -> str:
+        """Everything that was shown, as it was sent."""
+        with self._changed:
+            return self._shown
+
+    @property
+    def text(self) -> str:
+        """Everything that was shown, without escape codes."""
+        return _ESCAPE.sub("", self.raw).replace("\r", "")
+
+    def expect(self, text: str, timeout: float = 10.0) -> str:
+        """Wait until a text is shown, and return all of it."""
+        with self._changed:
+            met = self._changed.wait_for(
+                lambda: text in _ESCAPE.sub("", self._shown) or self._over, timeout * SCALE
+            )
+        assert met, f"{text!r} did not come: {self.text!r}"
+        assert text in self.text, f"{text!r} did not come, and it ended: {self.text!r}"
+        return self.text
+
+    def send(self, text: str) -> None:
+        """Type something."""
+        os.write(self._fd, text.encode())
+
+    def answer(self, question: str, answer: str) -> None:
+        """Wait for a question, and type the answer to it."""
+        self.expect(question)
+        self.send(f"{answer}\n")
+
+    def wait(self, timeout: float = 10.0) -> int:
+        """Wait until it ended, and return its exit status; -9 and so on for signals."""
+        if self._status is None:
+            with self._changed:
+                assert self._changed.wait_for(lambda: self._over, timeout * SCALE), self.text
+            _, status = os.waitpid(self.pid, 0)
+            self._status = os.waitstatus_to_exitcode(status)
+        return self._status
+
+    def close(self) -> None:
+        """End it."""
+        if self._status is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self.wait()
+        self._reader.join(10)
+        os.close(self._fd)
+
+
+@pytest.fixture
+def terminal(nats_server: NatsServer) -> Iterator[Any]:
+    """Make a function that starts ``jsm`` on a terminal, against the shared server: `Terminal`."""
+    open_ones: list[Terminal] = []
+
+    def start(*args: str, **variables: Any) -> Terminal:
+        open_ones.append(Terminal(*args, **{"NATS_URL": nats_server.url, **variables}))
+        return open_ones[-1]
+
+    yield start
+    for each in open_ones:
+        each.close()
