@@ -50,7 +50,7 @@ from .client.subscription import Subscription
 from .consumer_errors import *  # noqa: F403 - every error of administering consumers
 from .errors import *  # noqa: F403 - every error of the tree, by its own __all__
 from .events import ConnectionEvent, EventKind
-from .headers import Headers
+from .headers import Headers, Status
 from .jetstream.connection import Connection, connect
 from .jetstream.consume import ConsumeHandle
 from .jetstream.consumer import ContinuousOptions, PriorityOptions, PullConsumer
@@ -120,6 +120,7 @@ __all__ = [
     "SequenceInfo",
     "ServerInfo",
     "SnapshotInfo",
+    "Status",
     "StorageType",
     "StoreCompression",
     "StoredMsg",

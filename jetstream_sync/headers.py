@@ -62,10 +62,12 @@ _UNFIT_FOR_VALUES = re.compile(r"[\r\n\ud800-\udc7f\udd00-\udfff]")
 
 
 class Status(NamedTuple):
-    """What a status message says: ``code`` is like HTTP's, ``description`` may be empty."""
+    """What a server says in a message that has no other content."""
 
     code: int
+    """A number like HTTP's: 404, 408, 503."""
     description: str
+    """What it means; may be empty."""
 
 
 class Headers(MutableMapping[str, str]):

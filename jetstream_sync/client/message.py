@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import Error
-from ..headers import Headers, HeadersLike, parse_headers
+from ..headers import Headers, HeadersLike, Status, parse_headers, parse_status
 from ..protocol.parser import Delivery
 
 if TYPE_CHECKING:
     from .core import Core
 
 __all__ = ["Msg"]
+
+#: How a block of headers begins when there is nothing before them.
+_WITHOUT_STATUS = b"NATS/1.0\r\n"
 
 
 class Msg:
@@ -44,10 +47,24 @@ class Msg:
     @property
     def headers(self) -> Headers | None:
         """The headers, ``None`` when it has none."""
-        if isinstance(self._header, bytes):
-            # The block is not needed any more once somebody has read it.
-            self._header = parse_headers(self._header) if self._header else None
-        return self._header
+        block = self._header
+        if isinstance(block, bytes):
+            headers = parse_headers(block) if block else None
+            if not block or block.startswith(_WITHOUT_STATUS):
+                # The block is not needed any more once somebody has read it.
+                self._header = headers
+            return headers
+        return block
+
+    @property
+    def status(self) -> Status | None:
+        """
+        What a server says in place of an answer, as 503 when nobody listens on a request's subject.
+
+        It is ``None`` for all that was published; `Connection.request` makes an error of it.
+        """
+        block = self._header
+        return parse_status(block) if isinstance(block, bytes) and block else None
 
     def respond(self, payload: bytes = b"", headers: HeadersLike | None = None) -> None:
         """
