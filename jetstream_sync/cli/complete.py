@@ -19,19 +19,19 @@ from .status import CommandError
 if TYPE_CHECKING:
     from .. import JetStream
 
-__all__ = ["consumers", "streams"]
+__all__ = ["complete_consumer", "complete_stream"]
 
 #: Seconds for the connection, and for the answer.
 _PATIENCE = 0.3
 
 
-def streams(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def complete_stream(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the streams whose names begin like that; for ``shell_complete`` of a parameter."""
     del param
     return _beginning(_names(ctx, lambda js: js.stream_names()), incomplete)
 
 
-def consumers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def complete_consumer(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the consumers, of the stream that was typed before, whose names begin like that."""
     del param
     stream = ctx.params.get("stream")
