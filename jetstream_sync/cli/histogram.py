@@ -10,6 +10,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 __all__ = ["Bucket", "Latency", "bar", "buckets_of", "draw", "human_ns"]
@@ -105,7 +106,7 @@ def buckets_of(ordered: Sequence[int]) -> list[Bucket]:
     starts = [0, *(bisect_left(ordered, edge) for edge in edges[1:-1]), len(ordered)]
     named = latency.named()
     found = []
-    for number, (low, high) in enumerate(zip(edges, edges[1:], strict=False)):
+    for number, (low, high) in enumerate(pairwise(edges)):
         last = number == len(edges) - 2
         marks = tuple(
             name
@@ -144,7 +145,7 @@ def _rounded(value: float) -> int:
     """Round to two digits, as people read it."""
     if value < 1:
         return 0
-    step = 10 ** max(0, math.floor(math.log10(value)) - 1)
+    step: int = 10 ** max(0, math.floor(math.log10(value)) - 1)
     return round(value / step) * step
 
 

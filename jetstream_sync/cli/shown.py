@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import json
+import contextlib
 import re
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ __all__ = [
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def message_document(msg: Msg, *, acked: bool = False) -> dict[str, Any]:
+def message_document(msg: Msg, *, acked: bool = False, body: bytes | None = None) -> dict[str, Any]:
     """
     Return a message as the JSON document that every command shows it as.
 
@@ -32,6 +32,7 @@ def message_document(msg: Msg, *, acked: bool = False) -> dict[str, Any]:
         msg: a message from a consumer has what its stream says of it; a message of core NATS has
             the subject for an answer, when one is wanted.
         acked: whether it was acknowledged here.
+        body: what is shown as its body; ``None``: the one that it has.
 
     """
     document: dict[str, Any] = {"subject": visible(msg.subject)}
@@ -48,7 +49,7 @@ def message_document(msg: Msg, *, acked: bool = False) -> dict[str, Any]:
         )
     elif msg.reply:
         document["reply"] = visible(msg.reply)
-    document.update(header_fields(msg.headers), **body_fields(msg.data))
+    document.update(header_fields(msg.headers), **body_fields(msg.data if body is None else body))
     if isinstance(msg, JetStreamMsg):
         document["acked"] = acked
     return document
@@ -68,10 +69,8 @@ def header_fields(headers: Headers | None) -> dict[str, Any]:
 def body_fields(data: bytes) -> dict[str, str]:
     """Return the fields of a document that have the body: in base64, and as text if it is text."""
     fields = {"data": base64.b64encode(data).decode("ascii")}
-    try:
+    with contextlib.suppress(UnicodeDecodeError):
         fields["text"] = data.decode()
-    except UnicodeDecodeError:
-        pass
     return fields
 
 
@@ -95,8 +94,3 @@ def write_bytes(env: Environment, data: bytes) -> None:
     else:
         raw.write(data)
     env.stdout.flush()
-
-
-def as_line(document: object) -> str:
-    """Return a document as one line of JSON."""
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
