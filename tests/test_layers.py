@@ -57,7 +57,8 @@ ONLY_IN: dict[str, set[str]] = {
     "signal": {"server", "cli"},
     "socket": {"net", "server"},
     "ssl": {"net"},
-    "subprocess": {"server"},
+    # sub --translate runs a command of the user's.
+    "subprocess": {"server", "cli/translate.py"},
     "threading": {"client", "jetstream", "server", "cli"},
     "time": {"net", "server", "cli", "spark"},
 }
