@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import pkgutil
 import re
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 import jetstream_sync
 
 ROOT = Path(__file__).parents[1]
+#: The file of the package that is installed beside it.
+SPARKS = Path("spark/discovery/pyspark_jetstream.py")
 
 needs_installation = pytest.mark.skipif(
     "TOX_ENV_NAME" not in os.environ, reason="the package is installed by tox only"
@@ -29,7 +32,19 @@ def test_the_wheel_holds_the_files_of_the_package() -> None:
     """No module, marker or data file is left out of the distribution, and none was left over."""
     expected = files_below(ROOT / "jetstream_sync")
     assert Path("py.typed") in expected
+    # It goes to the top level.
+    expected.remove(SPARKS)
     assert files_below(Path(jetstream_sync.__file__).parent) == expected
+
+
+@needs_installation
+def test_spark_finds_its_module_at_the_top_level() -> None:
+    """Where the package is installed, the look-up of Spark finds a module of the right name."""
+    # This is how Spark looks.
+    found = {info.name for info in pkgutil.iter_modules() if info.name.startswith("pyspark_")}
+    assert found == {"pyspark_jetstream"}
+    installed = Path(jetstream_sync.__file__).parents[1] / SPARKS.name
+    assert installed.read_bytes() == (ROOT / "jetstream_sync" / SPARKS).read_bytes()
 
 
 def files_below(folder: Path) -> set[Path]:
