@@ -20,6 +20,7 @@ from .ranges import (
     StreamRecreatedError,
 )
 from .schema import SchemaError
+from .session import register
 
 if TYPE_CHECKING:
     from .source import JetStreamDataSource
@@ -37,6 +38,7 @@ __all__ = [
     "StreamRecreatedError",
     "WriteOptions",
     "connection",
+    "register",
 ]
 
 # What needs PySpark or PyArrow, with the module that has it.
