@@ -1,0 +1,485 @@
+"""``jsm stream``: streams are made, listed, shown, emptied and deleted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fix_jsm import Jsm
+from rawnats import RawClient
+
+from jetstream_sync.server import NatsServer
+
+#: The command of the document of 2020, as it stands there.
+SEED = (
+    'add ORDERS --subjects "ORDERS.*" --ack --max-msgs=-1 --max-bytes=-1 --max-age=1y '
+    "--storage file --retention stream --max-msg-size=-1"
+).replace('"', "")
+
+
+def config_of(raw: RawClient, name: str) -> dict[str, Any]:
+    config: dict[str, Any] = raw.api(f"STREAM.INFO.{name}")["config"]
+    return config
+
+
+def fill(raw: RawClient, *subjects: str) -> None:
+    for number, subject in enumerate(subjects, 1):
+        assert b'"seq"' in raw.request(subject, b"order %d" % number)
+
+
+@pytest.mark.parametrize("noun", ["ms", "messageset", "str", "st", "s", "stream"])
+def test_the_command_of_2020_makes_the_stream(jsm: Jsm, raw: RawClient, noun: str) -> None:
+    """The documented command works word by word, and a year is exactly 365 days."""
+    result = jsm(noun, *SEED.split()).ok()
+    config = config_of(raw, "ORDERS")
+    assert config["subjects"] == ["ORDERS.*"]
+    assert (config["retention"], config["storage"]) == ("limits", "file")
+    assert (config["max_msgs"], config["max_bytes"], config["max_msg_size"]) == (-1, -1, -1)
+    assert config["max_age"] == 31_536_000_000_000_000
+    assert "no_ack" not in config
+    words = "Message Set" if noun in ("ms", "messageset") else "Stream"
+    assert result.out.startswith(f"{words} ORDERS was created\n")
+    assert "Subjects: ORDERS.*\n" in result.out
+    assert "Acknowledgements: true\n" in result.out
+    assert "Maximum Age: 1y (8760h0m0s)\n" in result.out
+
+
+@pytest.mark.parametrize(
+    ("word", "wire"),
+    [
+        ("stream", "limits"),
+        ("Limits", "limits"),
+        ("StreamPolicy", "limits"),
+        ("interest", "interest"),
+        ("InterestPolicy", "interest"),
+        ("work", "workqueue"),
+        ("workq", "workqueue"),
+        ("workqueue", "workqueue"),
+        ("WorkQueuePolicy", "workqueue"),
+    ],
+)
+def test_every_word_for_a_retention_is_understood(
+    jsm: Jsm, raw: RawClient, word: str, wire: str
+) -> None:
+    """Retention policies have the names of 2020, of the ``nats`` command and of the API."""
+    jsm("stream", "add", "R", "--subjects", "r", "--retention", word).ok()
+    assert config_of(raw, "R")["retention"] == wire
+
+
+OPTIONS: list[tuple[str, str, Any]] = [
+    ("--description text", "description", "text"),
+    ("--subjects a.*,b", "subjects", ["a.*", "b"]),
+    ("--subjects a --subjects b", "subjects", ["a", "b"]),
+    ("--no-ack", "no_ack", True),
+    ("--storage m", "storage", "memory"),
+    ("--max-msgs 1,000", "max_msgs", 1000),
+    ("--max-bytes 10KB", "max_bytes", 10_000),
+    ("--max-bytes 1GiB", "max_bytes", 2**30),
+    ("--max-age 1d12h", "max_age", 36 * 3600 * 10**9),
+    ("--max-msg-size 1K", "max_msg_size", 1000),
+    ("--max-msgs-per-subject 3", "max_msgs_per_subject", 3),
+    ("--max-consumers 4", "max_consumers", 4),
+    ("--max-observables 4", "max_consumers", 4),
+    ("--replicas 1", "num_replicas", 1),
+    ("--discard new", "discard", "new"),
+    ("--discard-per-subject --max-msgs-per-subject 1", "discard_new_per_subject", True),
+    ("--dupe-window 30s", "duplicate_window", 30 * 10**9),
+    ("--first-seq 1000", "first_seq", 1000),
+    ("--compression s2", "compression", "s2"),
+    ("--persist-mode async", "persist_mode", "async"),
+    ("--marker-ttl 1h", "subject_delete_marker_ttl", 3600 * 10**9),
+    ("--allow-rollup", "allow_rollup_hdrs", True),
+    ("--no-allow-direct", "allow_direct", False),
+    ("--deny-delete", "deny_delete", True),
+    ("--deny-purge", "deny_purge", True),
+    ("--allow-msg-ttl", "allow_msg_ttl", True),
+    ("--ttl", "allow_msg_ttl", True),
+    ("--allow-atomic", "allow_atomic", True),
+    ("--allow-batch", "allow_atomic", True),
+    ("--allow-counter", "allow_msg_counter", True),
+    ("--allow-schedules", "allow_msg_schedules", True),
+    (
+        "--transform a.*=b.{{wildcard(1)}}",
+        "subject_transform",
+        {"src": "a.*", "dest": "b.{{wildcard(1)}}"},
+    ),
+    (
+        "--transform-source a.* --transform-destination b.{{wildcard(1)}}",
+        "subject_transform",
+        {"src": "a.*", "dest": "b.{{wildcard(1)}}"},
+    ),
+    ("--republish >=c.>", "republish", {"src": ">", "dest": "c.>"}),
+    (
+        "--republish-source > --republish-destination c.> --republish-headers",
+        "republish",
+        {"src": ">", "dest": "c.>", "headers_only": True},
+    ),
+    (
+        "--limit-consumer-inactive 1h --limit-consumer-max-pending 10",
+        "consumer_limits",
+        {"inactive_threshold": 3600 * 10**9, "max_ack_pending": 10},
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "field", "value"), OPTIONS, ids=[each[0] for each in OPTIONS])
+def test_an_option_is_a_field(
+    jsm: Jsm, raw: RawClient, words: str, field: str, value: object
+) -> None:
+    """Each option of ``add`` ends up in its field of the config, in its unit."""
+    more = () if "--subjects" in words else ("--subjects", "a.*")
+    jsm("stream", "add", "S", *words.split(), *more).ok()
+    assert config_of(raw, "S").get(field, False) == value
+
+
+def test_labels_and_placement_reach_the_server(jsm: Jsm, raw: RawClient) -> None:
+    """Labels are repeatable; a placement can be put together of its parts."""
+    jsm("stream", "add", "S", "--defaults", "--metadata", "team=a=b", "--metadata", "x=").ok()
+    labels = config_of(raw, "S")["metadata"]
+    assert (labels["team"], labels["x"]) == ("a=b", "")
+    shown = jsm(
+        "stream", "add", "T", "--defaults", "--cluster", "C", "--tag", "ssd", "--validate", "-j"
+    )
+    assert shown.ok().json["placement"] == {"cluster": "C", "tags": ["ssd"]}
+    shown = jsm(
+        "stream",
+        "add",
+        "T",
+        "--defaults",
+        "--placement",
+        "cluster=C,tag=a,tag=b",
+        "--validate",
+        "-j",
+    )
+    assert shown.ok().json["placement"] == {"cluster": "C", "tags": ["a", "b"]}
+
+
+def test_mirrors_and_sources_are_names_pairs_or_json(jsm: Jsm, raw: RawClient) -> None:
+    """What a stream takes from others is said by name, by key and value, or as JSON."""
+    jsm("stream", "add", "O", "--subjects", "o.*").ok()
+    jsm("stream", "add", "M", "--mirror", "O").ok()
+    assert config_of(raw, "M")["mirror"]["name"] == "O"
+    jsm(
+        *("stream", "add", "S", "--source", "name=O,seq=5,filter=o.a"),
+        *("--source", '{"name": "O", "filter_subject": "o.b"}'),
+    ).ok()
+    sources = config_of(raw, "S")["sources"]
+    assert sources[0] == {"name": "O", "opt_start_seq": 5, "filter_subject": "o.a"}
+    assert sources[1]["filter_subject"] == "o.b"
+    refused = jsm("stream", "add", "X", "--source", "nmae=O")
+    assert refused.status == 2
+    refused = jsm("stream", "add", "X", "--mirror", "name=O,color=red")
+    assert (refused.status, "color" in refused.err) == (2, True)
+
+
+def test_json_is_the_servers_reply(jsm: Jsm, raw: RawClient) -> None:
+    """With -j there is one document on stdout, with the config and state that the server has."""
+    made = jsm("stream", "add", "S", "--subjects", "s.*", "-j").ok()
+    assert made.err == ""
+    fill(raw, "s.a", "s.b")
+    shown = jsm("stream", "info", "S", "-j").ok().json
+    said = raw.api("STREAM.INFO.S")
+    assert made.json["config"] == said["config"]
+    assert shown["config"] == said["config"]
+    assert shown["state"] == said["state"]
+    assert shown["created"] == said["created"]
+    assert jsm("stream", "state", "S", "-j").ok().json == said["state"]
+    assert jsm("stream", "info", "S", "--state", "-j").ok().json == said["state"]
+    listed = raw.api("STREAM.LIST")["streams"][0]
+    assert jsm("-j", "stream", "ls").ok().json[0]["config"] == listed["config"]
+    assert jsm("stream", "ls", "-n", "-j").ok().json == ["S"]
+
+
+def test_info_shows_what_is_stored(jsm: Jsm, raw: RawClient) -> None:
+    """Counts have separators, and the blocks have the labels of the document."""
+    jsm("ms", *SEED.split()).ok()
+    fill(raw, "ORDERS.a", "ORDERS.b", "ORDERS.a")
+    shown = jsm("ms", "info", "ORDERS").ok().out
+    assert shown.startswith("Information for message set ORDERS\n\nConfiguration:\n")
+    for line in ("Messages: 3\n", "FirstSeq: 1 @ ", "LastSeq: 3 @ ", "Active Observables: 0\n"):
+        assert line in shown
+    assert "Statistics:\n" in shown
+    assert "Maximum Messages: -1\n" in shown
+    shown = jsm("stream", "info", "ORDERS").ok().out
+    assert "Maximum Messages: Unlimited\n" in shown
+    assert "Active Consumers: 0\n" in shown
+
+
+def test_ls_speaks_as_it_was_spoken_to(jsm: Jsm) -> None:
+    """``ms ls`` lists names under a title, ``stream ls`` is a table; nothing there is no error."""
+    assert jsm("ms", "ls").ok().out == "No Message Sets defined\n"
+    assert jsm("stream", "ls").ok().out == "No Streams defined\n"
+    assert jsm("stream", "ls", "-j").ok().json == []
+    jsm("ms", *SEED.split()).ok()
+    jsm("ms", "add", "KV_hidden", "--subjects", "$KV.hidden.>").ok()
+    assert jsm("ms", "ls").ok().out == "Message Sets:\n\n\tORDERS\n"
+    assert jsm("stream", "ls", "-n").ok().out == "ORDERS\n"
+    assert jsm("stream", "ls", "-n", "-a").ok().out == "KV_hidden\nORDERS\n"
+    assert jsm("stream", "ls", "-n", "-a", "--subject", "ORDERS.x").ok().out == "ORDERS\n"
+    table = jsm("stream", "ls").ok().out
+    assert "Last Message" in table
+    assert "hidden" not in table
+
+
+def test_a_config_goes_around(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
+    """What --output writes, and what info says, is taken by --config; options come before it."""
+    file = tmp_path / "orders.json"
+    options = ("--subjects", "o.*", "--max-age", "1h", "--metadata", "a=b")
+    jsm("stream", "add", "O", *options, "--output", str(file)).ok()
+    assert raw.api("STREAM.NAMES")["total"] == 0
+    jsm("stream", "add", "--config", str(file)).ok()
+    before = config_of(raw, "O")
+    info = jsm("stream", "info", "O", "-j").ok().out
+    jsm("stream", "rm", "O", "-f").ok()
+    jsm("stream", "add", "--config", "-", stdin=info.encode()).ok()
+    assert config_of(raw, "O") == before
+    jsm("stream", "rm", "O", "-f").ok()
+    jsm("stream", "add", "P", "--config", "-", "--max-msgs", "7", stdin=info.encode()).ok()
+    changed = config_of(raw, "P")
+    assert (changed["max_msgs"], changed["max_age"]) == (7, before["max_age"])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nonsense: [", "install"),
+        ("[1]", "expected an object"),
+        ('{"config": {"subjects": []}}', "name"),
+        ('{"name": "a.b"}', "a.b"),
+        ('{"name": "O", "max_age": "1y"}', "max_age"),
+        ('{"name": "O", "max_msgs": -7}', "max_msgs"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_refused(
+    jsm: Jsm, raw: RawClient, text: str, words: str
+) -> None:
+    """A wrong file is wrong usage, and the line on stderr says what is wrong."""
+    refused = jsm("stream", "add", "--config", "-", stdin=text.encode())
+    assert refused.status == 2
+    assert words in refused.err or "yaml" in refused.err.lower()
+    assert len(refused.err.splitlines()) == 1
+    assert raw.api("STREAM.NAMES")["total"] == 0
+
+
+def test_add_again_leaves_replaces_or_refuses(jsm: Jsm, raw: RawClient) -> None:
+    """An equal stream is taken as it is; another one is refused, left alone or changed."""
+    add = ("stream", "add", "S", "--subjects", "s")
+    jsm(*add).ok()
+    jsm(*add).ok()
+    refused = jsm(*add, "--max-msgs", "5")
+    assert refused.status == 1
+    assert "already in use" in refused.err
+    left = jsm(*add, "--max-msgs", "5", "--if-not-exists").ok()
+    assert left.out.startswith("Stream S exists\n")
+    assert config_of(raw, "S")["max_msgs"] == -1
+    jsm(*add, "--max-msgs", "5", "--update").ok()
+    assert config_of(raw, "S")["max_msgs"] == 5
+    assert jsm(*add, "--update", "--if-not-exists").status == 2
+
+
+def test_names_are_checked_here(jsm: Jsm) -> None:
+    """A name that a server would not even answer to is refused at once."""
+    for name in ("a.b", "a b", "a*", "a>", "a/b", "a\\b"):
+        refused = jsm("stream", "add", name, "--subjects", "x", "--timeout", "30s")
+        assert refused.status == 2, name
+        assert jsm("stream", "info", name).status == 2
+        assert jsm("stream", "rm", name, "-f").status == 2
+        assert jsm("stream", "purge", name, "-f").status == 2
+
+
+def test_all_that_is_missing_is_named_at_once(jsm: Jsm) -> None:
+    """Without a person to ask, one error names every missing value; -j has it as JSON."""
+    refused = jsm("ms", "add")
+    assert refused.status == 2
+    assert refused.err == "jsm: missing: NAME, --subjects\n"
+    refused = jsm("ms", "add", "-j")
+    assert refused.error["exit_status"] == 2
+    for command in ("info", "state", "purge", "rm"):
+        assert jsm("stream", command).err == "jsm: missing: STREAM\n"
+
+
+def test_a_wrong_name_is_not_found_and_a_close_one_is_proposed(jsm: Jsm) -> None:
+    """Status 3 is for what is not there."""
+    jsm("ms", *SEED.split()).ok()
+    missed = jsm("stream", "info", "ORDRES")
+    assert missed.status == 3
+    assert missed.err == 'jsm: stream "ORDRES" not found, did you mean ORDERS?\n'
+    assert jsm("ms", "purge", "nothing", "-f").err == 'jsm: message set "nothing" not found\n'
+
+
+def test_a_purge_says_what_went(jsm: Jsm, raw: RawClient) -> None:
+    """After a purge the next sequence is one after the last, as in the document."""
+    jsm("ms", *SEED.split()).ok()
+    fill(raw, "ORDERS.a", "ORDERS.b", "ORDERS.a")
+    purged = jsm("ms", "purge", "ORDERS", "-f").ok()
+    assert purged.out.startswith("Purged 3 messages\n")
+    for line in ("Messages: 0\n", "FirstSeq: 4", "LastSeq: 3"):
+        assert line in purged.out
+    state = raw.api("STREAM.INFO.ORDERS")["state"]
+    assert (state["messages"], state["first_seq"], state["last_seq"]) == (0, 4, 3)
+    fill(raw, "ORDERS.a")
+    assert jsm("ms", "purge", "ORDERS", "-f", "-j").ok().json == {"success": True, "purged": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        (("--subject", "s.a"), [2, 4]),
+        (("--seq", "3"), [3, 4, 5]),
+        (("--keep", "2"), [4, 5]),
+        (("--subject", "s.a", "--keep", "1"), [2, 4, 5]),
+    ],
+)
+def test_a_part_is_purged_and_told_beforehand(
+    jsm: Jsm, raw: RawClient, options: tuple[str, ...], left: list[int]
+) -> None:
+    """A dry run counts what would go and takes nothing; the purge takes just that."""
+    jsm("stream", "add", "S", "--subjects", "s.*").ok()
+    fill(raw, "s.a", "s.b", "s.a", "s.b", "s.a")
+    told = jsm("stream", "purge", "S", *options, "--dry-run", "-j").ok().json
+    assert told == {"dry_run": True, "would_purge": 5 - len(left)}
+    assert raw.api("STREAM.INFO.S")["state"]["messages"] == 5
+    jsm("stream", "purge", "S", *options, "-f").ok()
+    found = [seq for seq in range(1, 6) if "message" in raw.api("STREAM.MSG.GET.S", seq=seq)]
+    assert found == left
+
+
+def test_a_dry_run_counts_past_deleted_messages(jsm: Jsm, raw: RawClient) -> None:
+    """What was deleted before is not counted as going."""
+    jsm("stream", "add", "S", "--subjects", "s.*").ok()
+    fill(raw, *["s.a"] * 6)
+    jsm("stream", "rmm", "S", "2", "3", "-f").ok()
+    told = jsm("stream", "purge", "S", "--seq", "5", "--dry-run", "-j").ok().json
+    assert told["would_purge"] == 2
+    told = jsm("stream", "purge", "S", "--seq", "100", "--dry-run", "-j").ok().json
+    assert told["would_purge"] == 4
+
+
+def test_deleting_needs_a_word(jsm: Jsm, raw: RawClient) -> None:
+    """Where nobody can be asked, nothing is deleted without --force."""
+    jsm("ms", *SEED.split()).ok()
+    fill(raw, "ORDERS.a", "ORDERS.b")
+    for command in (("rm", "ORDERS"), ("purge", "ORDERS"), ("rmm", "ORDERS", "1")):
+        refused = jsm("ms", *command)
+        assert refused.status == 2
+        assert "--force" in refused.err
+    assert raw.api("STREAM.INFO.ORDERS")["state"]["messages"] == 2
+
+
+def test_several_streams_go_or_none(jsm: Jsm, raw: RawClient) -> None:
+    """A wrong name among several deletes nothing, unless missing ones are fine."""
+    for name in "ABC":
+        jsm("stream", "add", name, "--defaults").ok()
+    refused = jsm("stream", "rm", "A", "NOPE", "B", "-f")
+    assert (refused.status, raw.api("STREAM.NAMES")["total"]) == (3, 3)
+    gone = jsm("stream", "rm", "A", "NOPE", "B", "-f", "--ignore-missing", "-j").ok()
+    assert gone.json == {"deleted": ["A", "B"]}
+    assert raw.api("STREAM.NAMES")["streams"] == ["C"]
+    gone = jsm("ms", "rm", "C", "-f").ok()
+    assert (gone.out, gone.err) == ("", "Message Set C was deleted\n")
+    assert jsm("stream", "rm", "C", "-f", "--ignore-missing", "-j").ok().json == {"deleted": []}
+
+
+def test_single_messages_are_deleted(jsm: Jsm, raw: RawClient) -> None:
+    """``rmm`` takes several sequences, and says which were not there."""
+    jsm("stream", "add", "S", "--subjects", "s.*").ok()
+    fill(raw, *["s.a"] * 5)
+    assert jsm("stream", "rmm", "S", "2", "4", "-f", "-j").ok().json == {"deleted": [2, 4]}
+    missed = jsm("stream", "rmm", "S", "4", "5", "99", "--no-erase", "-f", "-j")
+    assert missed.status == 3
+    assert missed.json == {"deleted": [5], "missing": [4, 99]}
+    state = raw.api("STREAM.INFO.S", deleted_details=True)["state"]
+    assert (state["messages"], state["last_seq"]) == (2, 5)
+
+
+def test_a_copy_has_its_own_subjects(jsm: Jsm, raw: RawClient) -> None:
+    """A copy is like the original but for what was said; the same subjects can not be."""
+    jsm("stream", "add", "A", "--subjects", "a.*", "--max-age", "1h", "--metadata", "k=v").ok()
+    refused = jsm("stream", "copy", "A", "B")
+    assert (refused.status, "--subjects" in refused.err) == (2, True)
+    made = jsm("stream", "cp", "A", "B", "--subjects", "b.*").ok()
+    assert made.out.startswith("Stream B was created as a copy of A\n")
+    config = config_of(raw, "B")
+    assert (config["subjects"], config["max_age"]) == (["b.*"], 3600 * 10**9)
+    assert config["metadata"]["k"] == "v"
+
+
+def test_the_prompts_are_those_of_2020(terminal: Any, raw: RawClient, jsm: Jsm) -> None:
+    """A person is asked in the documented order; ``?`` explains and names the option."""
+    child = terminal("ms", "add", "ORDERS")
+    child.answer("Subjects to consume", "ORDERS.*")
+    child.answer("Storage backend", "file")
+    child.answer("Retention Policy", "Stream")
+    child.answer("Message count limit", "-1")
+    child.answer("Message size limit", "")
+    child.answer("Maximum message age limit", "a year")
+    child.expect("no duration")
+    child.send("1y\n")
+    child.answer("Maximum individual message size", "?")
+    child.expect("Settable using --max-msg-size")
+    child.send("-1\n")
+    child.expect("Message Set ORDERS was created")
+    assert child.wait() == 0
+    config = config_of(raw, "ORDERS")
+    assert config["subjects"] == ["ORDERS.*"]
+    assert config["max_age"] == 31_536_000_000_000_000
+    assert (config["retention"], config["storage"]) == ("limits", "file")
+    del jsm  # its fixture deletes the stream
+
+
+def test_only_what_was_not_said_is_asked(terminal: Any, raw: RawClient, jsm: Jsm) -> None:
+    """Options answer their questions; with --defaults and a name there is none."""
+    options = SEED.replace("add ORDERS", "").split()
+    child = terminal("ms", "add", *[each for each in options if "1y" not in each])
+    child.answer("Message Set name", "a.b")
+    child.expect("bad stream name")
+    child.send("ORDERS\n")
+    child.answer("Maximum message age limit", "1d")
+    child.expect("Message Set ORDERS was created")
+    assert child.wait() == 0
+    assert config_of(raw, "ORDERS")["max_age"] == 86400 * 10**9
+    child = terminal("ms", "add", "PLAIN", "--defaults")
+    child.expect("Message Set PLAIN was created")
+    assert child.wait() == 0
+    assert config_of(raw, "PLAIN")["subjects"] == ["PLAIN"]
+    del jsm
+
+
+def test_a_person_is_asked_before_something_goes(terminal: Any, raw: RawClient, jsm: Jsm) -> None:
+    """The question says how many messages go; no is the default, and means that nothing is done."""
+    jsm("ms", *SEED.split()).ok()
+    fill(raw, "ORDERS.a", "ORDERS.b")
+    child = terminal("ms", "rm", "ORDERS")
+    child.answer("Delete Message Set ORDERS with 2 messages?", "")
+    assert child.wait() == 2
+    assert raw.api("STREAM.NAMES")["total"] == 1
+    child = terminal("ms", "purge", "ORDERS")
+    child.answer("Purge 2 messages from ORDERS?", "y")
+    child.expect("Purged 2 messages")
+    assert child.wait() == 0
+    child = terminal("ms", "rm", "ORDERS")
+    child.answer("Delete Message Set ORDERS with 0 messages?", "y")
+    assert child.wait() == 0
+    assert raw.api("STREAM.NAMES")["total"] == 0
+
+
+def test_a_stream_is_chosen_from_a_list(terminal: Any, jsm: Jsm) -> None:
+    """Who names no stream on a terminal is shown those that there are."""
+    jsm("ms", *SEED.split()).ok()
+    child = terminal("ms", "info", TERM="dumb")
+    child.expect("1) ORDERS")
+    child.answer("Select a message set", "1")
+    child.expect("Information for message set ORDERS")
+    assert child.wait() == 0
+
+
+def test_no_server_is_status_five(jsm: Jsm) -> None:
+    """Where nobody listens, the error says so in one line."""
+    with NatsServer() as gone:
+        url = gone.url
+    refused = jsm("stream", "ls", "-s", url)
+    assert refused.status == 5
+    assert len(refused.err.splitlines()) == 1
+    assert json.loads(jsm("stream", "ls", "-s", url, "-j").err)["error"]["exit_status"] == 5
