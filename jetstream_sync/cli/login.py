@@ -8,40 +8,61 @@ are those of the ``nats`` command.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from ..errors import InvalidOptionError, SubscriptionError
+from ..errors import SubscriptionError
+from .contexts import Contexts
+from .prompts import Asker
 from .status import CommandError, ExitStatus, one_line
 
 if TYPE_CHECKING:
     from .. import Connection
     from .settings import Settings
 
-__all__ = ["DEFAULT_SERVER", "Login", "connected"]
+__all__ = ["DEFAULT_SERVER", "Login", "chosen_context", "connected"]
 
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 
-#: For each part of a login: the option's name, the variables, and the key of a context.
+
+class _Part(NamedTuple):
+    """One part of a login, and where it may come from, the nearest first."""
+
+    option: str
+    variable: str = ""
+    key: str = ""
+    """Its name in a context."""
+    kind: str = ""
+    """Which way to log in it belongs to; none: it goes with all."""
+
+
 _PARTS: Final = {
-    "url": ("servers", ("NATS_URL",), "url"),
-    "user": ("user", ("NATS_USER",), "user"),
-    "password": ("password", ("NATS_PASSWORD",), "password"),
-    "token": ("token", ("NATS_TOKEN",), "token"),
-    "creds": ("creds", ("NATS_CREDS",), "creds"),
-    "nkey": ("nkey", ("NATS_NKEY",), "nkey"),
-    "tlscert": ("tlscert", ("NATS_CERT",), "cert"),
-    "tlskey": ("tlskey", ("NATS_KEY",), "key"),
-    "tlsca": ("tlsca", ("NATS_CA",), "ca"),
-    "tlsfirst": ("tlsfirst", ("NATS_TLSFIRST",), "tls_first"),
-    "domain": ("js_domain", ("NATS_JS_DOMAIN",), "jetstream_domain"),
-    "api_prefix": ("js_api_prefix", ("NATS_JS_API_PREFIX",), "jetstream_api_prefix"),
-    "inbox_prefix": ("inbox_prefix", ("NATS_INBOX_PREFIX",), "inbox_prefix"),
+    "url": _Part("servers", "NATS_URL", "url"),
+    "user": _Part("user", "NATS_USER", "user", "user"),
+    "password": _Part("password", "NATS_PASSWORD", "password", "user"),
+    "token": _Part("token", "NATS_TOKEN", "token", "token"),
+    "creds": _Part("creds", "NATS_CREDS", "creds", "creds"),
+    "nkey": _Part("nkey", "NATS_NKEY", "nkey", "nkey"),
+    "jwt": _Part("", "NATS_JWT", "user_jwt", "jwt"),
+    "seed": _Part("", "NATS_SEED", "user_seed", "jwt"),
+    "tlscert": _Part("tlscert", "NATS_CERT", "cert"),
+    "tlskey": _Part("tlskey", "NATS_KEY", "key"),
+    "tlsca": _Part("tlsca", "NATS_CA", "ca"),
+    "tlsfirst": _Part("tlsfirst", "NATS_TLSFIRST", "tls_first"),
+    "domain": _Part("js_domain", "NATS_JS_DOMAIN", "jetstream_domain"),
+    "api_prefix": _Part("js_api_prefix", "NATS_JS_API_PREFIX", "jetstream_api_prefix"),
+    "inbox_prefix": _Part("inbox_prefix", "NATS_INBOX_PREFIX", "inbox_prefix"),
+    "name": _Part("connection_name", "NATS_CONNECTION_NAME"),
 }
+#: What a context may have that is not done here; without it the connection would be another one.
+_NOT_DONE: Final = ("nsc", "socks_proxy", "windows_cert_store", "windows_cert_match")
+_PATHS: Final = ("creds", "nkey", "tlscert", "tlskey", "tlsca")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,27 +73,48 @@ class Login:
     """By the part's name; ``url`` is a list of addresses."""
     sources: dict[str, str]
     """Where each of them comes from: an option, a variable, or ``context NAME``."""
+    context: str | None = None
+    """The context that was looked into."""
 
     @classmethod
     def of(cls, settings: Settings) -> Login:
         """Put it together; see `Settings.login`."""
+        variables = settings.env.variables
+        context = chosen_context(settings)
+        fields = Contexts(variables).load(context) if context else {}
+        if any(fields.get(key) for key in _NOT_DONE):
+            wanted = next(key for key in _NOT_DONE if fields.get(key))
+            raise CommandError(
+                f"context {context} has {wanted!r}, which jsm can not do", ExitStatus.USAGE
+            )
+        levels = (
+            _Level({part: settings.given.get(each.option) for part, each in _PARTS.items()}),
+            _Level({part: variables.get(each.variable) for part, each in _PARTS.items()}),
+            _Level({part: fields.get(each.key) for part, each in _PARTS.items()}),
+            _Level({"url": variables.get("SERVERS")}),
+            _Level({"url": DEFAULT_SERVER}),
+        )
         values: dict[str, Any] = {}
         sources: dict[str, str] = {}
-        for part, (option, variables, _) in _PARTS.items():
-            if option in settings.given:
-                values[part], sources[part] = settings.given[option], f"--{option}"
-                continue
-            for variable in variables:
-                if text := settings.env.variables.get(variable):
-                    values[part], sources[part] = text, variable
-                    break
-        if "url" not in values and (text := settings.env.variables.get("SERVERS")):
-            values["url"], sources["url"] = text, "SERVERS"
-        if "url" not in values:
-            values["url"], sources["url"] = DEFAULT_SERVER, "default"
-        if isinstance(values["url"], str):
-            values["url"] = [each.strip() for each in values["url"].split(",") if each.strip()]
-        return cls(values=values, sources=sources)
+        names = ("", "", f"context {context}", "SERVERS", "default")
+        kinds: set[str] = set()
+        for level, name in zip(levels, names, strict=True):
+            allowed = kinds or level.kinds
+            for part, value in level.said.items():
+                kind = _PARTS[part].kind
+                if part in values or (kind and kind not in allowed):
+                    continue
+                # The password of a context is for its user only.
+                if part == "password" and name and sources.get("user", name) != name:
+                    continue
+                values[part] = value
+                sources[part] = name or _named(level is levels[0], _PARTS[part])
+            kinds |= level.kinds
+        values["url"] = _addresses(values["url"])
+        for part in _PATHS:
+            if part in values:
+                values[part] = str(Path(os.path.expandvars(values[part])).expanduser())
+        return cls(values=values, sources=sources, context=context)
 
     @property
     def servers(self) -> list[str]:
@@ -94,20 +136,18 @@ class Login:
         from .. import TLSOptions  # noqa: PLC0415 - only for connections
 
         values = self.values
-        options: dict[str, Any] = {}
-        for part, option in (
-            ("user", "user"),
-            ("password", "password"),
-            ("token", "token"),
-            ("inbox_prefix", "inbox_prefix"),
-        ):
-            if part in values:
-                options[option] = values[part]
-        for part, option in (("creds", "user_credentials"), ("nkey", "nkeys_seed")):
-            if part in values:
-                options[option] = str(Path(values[part]).expanduser())
+        names = {
+            "user": "user",
+            "password": "password",
+            "token": "token",
+            "creds": "user_credentials",
+            "nkey": "nkeys_seed",
+            "inbox_prefix": "inbox_prefix",
+            "name": "name",
+        }
+        options = {option: values[part] for part, option in names.items() if part in values}
         files = {
-            option: str(Path(values[part]).expanduser())
+            option: values[part]
             for part, option in (
                 ("tlsca", "ca_file"),
                 ("tlscert", "cert_file"),
@@ -117,9 +157,71 @@ class Login:
         }
         if files:
             options["tls"] = TLSOptions(**files)
-        if values.get("tlsfirst"):
+        if str(values.get("tlsfirst", "")).lower() not in ("", "0", "false", "no"):
             options["tls_handshake_first"] = True
+        if "jwt" in values and "seed" in values:
+            options["user_credentials"] = functools.partial(
+                _credentials, values["jwt"], values["seed"]
+            )
+        elif "jwt" in values:
+            options["user_jwt_cb"] = functools.partial(str, values["jwt"])
         return options
+
+
+class _Level:
+    """What one place says of a login."""
+
+    def __init__(self, said: Mapping[str, Any]) -> None:
+        self.said = {part: value for part, value in said.items() if value}
+        self.kinds = {_PARTS[part].kind for part in self.said if _PARTS[part].kind}
+
+
+def chosen_context(settings: Settings) -> str | None:
+    """Return the name of the context to use: the one that was named, else the selected one."""
+    if settings.given.get("no_context"):
+        return None
+    variables = settings.env.variables
+    named = settings.given.get("context") or variables.get("NATS_CONTEXT")
+    return str(named) if named else Contexts(variables).selected
+
+
+def _named(by_option: bool, part: _Part) -> str:
+    return f"--{part.option.replace('_', '-').removesuffix('s')}" if by_option else part.variable
+
+
+def _addresses(value: Any) -> list[str]:
+    texts = value.split(",") if isinstance(value, str) else value
+    return [text.strip() for text in texts if text.strip()]
+
+
+def _credentials(jwt: str, seed: str) -> str:
+    """Return a JWT and a seed as they stand in a credentials file."""
+    return (
+        f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n"
+        f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+    )
+
+
+def _with_password(settings: Settings, login: Login) -> dict[str, Any]:
+    """Return the options of a login, with a password that was to be read from somewhere."""
+    options, given, env = login.options(), settings.given, settings.env
+    ways = [name for name in ("password", "password_file", "password_stdin") if name in given]
+    if len(ways) > 1:
+        raise CommandError(
+            "--password, --password-file and --password-stdin exclude each other", ExitStatus.USAGE
+        )
+    if path := given.get("password_file"):
+        try:
+            options["password"] = Path(path).expanduser().read_text("utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CommandError(f"{path}: {error}", ExitStatus.USAGE) from error
+    elif given.get("password_stdin"):
+        options["password"] = env.stdin.readline().decode("utf-8", "replace").rstrip("\r\n")
+    elif "user" in options and "password" not in options and settings.interactive:
+        options["password"] = Asker(settings).secret(f"Password of {options['user']}", "--password")
+    if "password" in options and "user" not in options:
+        raise CommandError("a password needs a --user", ExitStatus.USAGE)
+    return options
 
 
 @contextlib.contextmanager
@@ -137,21 +239,16 @@ def connected(settings: Settings, options: dict[str, Any]) -> Iterator[Connectio
     login = settings.login()
     context = click.get_current_context(silent=True)
     wanted: dict[str, Any] = {
-        "name": settings.given.get("connection_name")
-        or (context.command_path if context else "jsm"),
+        "name": context.command_path if context else "jsm",
         "connect_timeout": settings.timeout,
         "allow_reconnect": False,
         "error_cb": tell,
-        **login.options(),
+        **_with_password(settings, login),
         **options,
     }
     if settings.trace and "trace_cb" not in wanted:
         from .trace import Trace  # noqa: PLC0415
 
         wanted["trace_cb"] = Trace(env.stderr).line
-    try:
-        connection = connect(login.servers, **wanted)
-    except InvalidOptionError as error:
-        raise CommandError(one_line(error), ExitStatus.USAGE) from error
-    with connection:
+    with connect(login.servers, **wanted) as connection:
         yield connection

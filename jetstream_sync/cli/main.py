@@ -19,13 +19,13 @@ from typing import NoReturn
 import click
 from click.shell_completion import shell_complete
 
-from ..errors import APIError, Error
+from ..errors import Error
 from ..version import __version__
 from .env import Environment
 from .groups import Later, NounGroup
 from .render import to_json
 from .settings import Settings, all_options
-from .status import CommandError, ExitStatus, exit_status, one_line
+from .status import CommandError, ExitStatus, document_of, exit_status, hint_of, one_line
 
 __all__ = ["jsm", "main", "run"]
 
@@ -107,8 +107,8 @@ def run(args: Sequence[str], env: Environment) -> int:
         env: the streams and variables to use.
 
     Returns:
-        The exit status. An error has been reported on ``env.stderr`` in one line (click's usage
-        errors have their usage line before it). Errors that are bugs are raised.
+        The exit status. An error has been reported on ``env.stderr`` in one line. Errors that are
+        bugs are raised.
 
     """
     settings = Settings(env=env)
@@ -120,44 +120,50 @@ def run(args: Sequence[str], env: Environment) -> int:
                 return shell_complete(
                     jsm, {"obj": settings}, "jsm", _COMPLETE_VARIABLE, instruction
                 )
-            # Not click's own main(): it turns Ctrl-C and a broken pipe into status 1.
-            with jsm.make_context("jsm", list(args), obj=settings) as context:
-                jsm.invoke(context)
+            status = _invoke(args, settings)
             env.stdout.flush()
-    except click.exceptions.Exit as leave:
-        return leave.exit_code
+            return status
     except (
         click.ClickException,
         click.Abort,
         CommandError,
         Error,
-        BrokenPipeError,
+        OSError,
         KeyboardInterrupt,
     ) as error:
-        status = exit_status(error)
-        # A usage error may come before the option was read.
-        as_json = settings.json or not {"-j", "--json"}.isdisjoint(args)
-        with contextlib.suppress(BrokenPipeError):
-            _report(error, status, env, as_json=as_json)
-        return status
+        return _report(error, settings, args)
+
+
+def _invoke(args: Sequence[str], settings: Settings) -> int:
+    # Not click's own main(): it turns Ctrl-C and a broken pipe into status 1.
+    try:
+        with jsm.make_context("jsm", list(args), obj=settings) as context:
+            jsm.invoke(context)
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
     return ExitStatus.OK
 
 
-def _report(error: BaseException, status: ExitStatus, env: Environment, *, as_json: bool) -> None:
+def _report(error: BaseException, settings: Settings, args: Sequence[str]) -> ExitStatus:
     """Write an error to ``stderr``: nothing for a pipe that closed, and no traceback ever."""
+    status = exit_status(error)
     if status is ExitStatus.BROKEN_PIPE:
-        return
-    message = "interrupted" if status is ExitStatus.INTERRUPTED else one_line(error)
+        return status
+    # A usage error may come before the option was read.
+    as_json = settings.json or not {"-j", "--json"}.isdisjoint(args)
     if as_json:
-        fields: dict[str, object] = {"exit_status": int(status), "description": message}
-        if isinstance(error, APIError):
-            fields.update(code=error.code, err_code=error.err_code, description=error.description)
-        env.stderr.write(to_json({"error": fields}))
-    elif isinstance(error, click.UsageError):
-        error.show(file=env.stderr)
+        text = to_json(document_of(error))
+    elif isinstance(error, click.exceptions.NoArgsIsHelpError):
+        text = f"{error.format_message()}\n"
+    elif status is ExitStatus.INTERRUPTED:
+        text = "jsm: interrupted\n"
     else:
-        env.stderr.write(f"jsm: {message}\n")
-    env.stderr.flush()
+        hint = hint_of(error)
+        text = f"jsm: {one_line(error)}{f'; {hint}' if hint else ''}\n"
+    with contextlib.suppress(BrokenPipeError):
+        settings.env.stderr.write(text)
+        settings.env.stderr.flush()
+    return status
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:

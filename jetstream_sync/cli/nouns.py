@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import ConsumerNotFoundError, StreamNotFoundError
+from ..errors import APIError, ConsumerNotFoundError, StreamNotFoundError
 from .groups import TYPED
 from .status import CommandError, ExitStatus
 
@@ -72,10 +72,21 @@ def did_you_mean(name: str, names: Sequence[str]) -> str:
     return f", did you mean {folded[close[0]]}?" if close else ""
 
 
-def not_found(kind: str, name: str, names: Sequence[str]) -> CommandError:
-    """Return the error for a name that nothing has; its status is that of what is not found."""
+def not_found(
+    kind: str, name: str, names: Sequence[str], cause: APIError | None = None
+) -> CommandError:
+    """
+    Return the error for a name that nothing has; its status is that of what is not found.
+
+    Args:
+        kind: what it was to be: ``stream``.
+        name: what was looked for.
+        names: what there is.
+        cause: what the server said.
+
+    """
     text = f'{kind} "{name}" not found{did_you_mean(name, names)}'
-    return CommandError(text, ExitStatus.NOT_FOUND)
+    return CommandError(text, ExitStatus.NOT_FOUND, cause=cause)
 
 
 def find_stream(js: JetStream, name: str | None, ask: Asker | None = None) -> Stream:
@@ -99,8 +110,8 @@ def find_stream(js: JetStream, name: str | None, ask: Asker | None = None) -> St
         ask.done()
     try:
         return js.get_stream(name)
-    except StreamNotFoundError:
-        raise not_found(noun, name, js.stream_names()) from None
+    except StreamNotFoundError as error:
+        raise not_found(noun, name, js.stream_names(), error) from error
 
 
 def find_consumer(stream: Stream, name: str | None, ask: Asker | None = None) -> PullConsumer:
@@ -125,7 +136,7 @@ def find_consumer(stream: Stream, name: str | None, ask: Asker | None = None) ->
         ask.done()
     try:
         return stream.get_consumer(name)
-    except ConsumerNotFoundError:
+    except ConsumerNotFoundError as error:
         kind = f"{words().stream.lower()} {stream.name} has no {noun}"
         close = did_you_mean(name, stream.consumer_names())
-        raise CommandError(f'{kind} "{name}"{close}', ExitStatus.NOT_FOUND) from None
+        raise CommandError(f'{kind} "{name}"{close}', ExitStatus.NOT_FOUND, cause=error) from error

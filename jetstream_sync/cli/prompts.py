@@ -236,6 +236,24 @@ class Asker:
         ):
             raise CommandError("nothing was done", ExitStatus.USAGE)
 
+    def secret(self, label: str, flag: str) -> str:
+        """
+        Return what is typed without being shown.
+
+        Args:
+            label: the question.
+            flag: what would have answered it.
+
+        """
+        if not self.interactive:
+            self.missing.append(flag)
+            return ""
+        if sys.__stdin__ is None or self._env.stdin is not sys.__stdin__.buffer:
+            return self.text(label, flag)
+        import getpass  # noqa: PLC0415 - for terminals only
+
+        return getpass.getpass(f"? {label} ", stream=self._env.stderr)
+
     # --- the terminal ---------------------------------------------------------------------------
 
     def _say(self, text: str) -> None:

@@ -127,7 +127,8 @@ def test_wrong_usage_is_status_2(args: tuple[str, ...]) -> None:
     """An unknown option or command, or a value out of range, is wrong usage."""
     code, out, err = jsm_run(*args)
     assert (code, out) == (2, "")
-    assert "Usage: jsm" in err
+    assert err.startswith("jsm: ")
+    assert err.count("\n") == 1
 
 
 def test_wrong_usage_with_json() -> None:
