@@ -3,7 +3,16 @@
 import signal
 
 # One that imports another comes after it.
-pytest_plugins = ["fix_gevent", "fix_jwt", "fix_server", "fix_threads", "fix_jsm", "fix_spark", "fix_tls"]
+pytest_plugins = [
+    "fix_gevent",
+    "fix_jwt",
+    "fix_server",
+    "fix_threads",
+    "fix_jsm",
+    "fix_raw",
+    "fix_spark",
+    "fix_tls",
+]
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and their children inherit that.
 # Tests of Ctrl-C want the usual behaviour.

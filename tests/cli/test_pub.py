@@ -1,0 +1,223 @@
+"""``jsm pub``: what reaches others, heard by hand."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+
+import pytest
+from fix_jsm import Jsm
+from fix_raw import RawPeer
+from fix_threads import between
+from rawnats import RawClient
+
+
+@pytest.fixture
+def orders(raw: RawClient, jsm: Jsm) -> str:
+    """A stream for ORDERS.*, which `jsm` removes again."""
+    raw.api("STREAM.CREATE.ORDERS", name="ORDERS", subjects=["ORDERS.*"], storage="memory")
+    return "ORDERS"
+
+
+def test_a_body_is_published(jsm: Jsm, peer: RawPeer) -> None:
+    """The body on the command line is what others get, and the line that nats-pub had is shown."""
+    peer.hear("pub.one")
+    result = jsm("pub", "pub.one", "hello").ok()
+    assert (result.out, result.err) == ("Published [pub.one] : 'hello'\n", "")
+    heard = peer.next()
+    assert (heard.subject, heard.reply, heard.headers, heard.data) == ("pub.one", "", (), b"hello")
+
+
+def test_reply_and_headers_are_sent(jsm: Jsm, peer: RawPeer) -> None:
+    """Headers keep their order and may repeat; a value may have colons."""
+    peer.hear("pub.two")
+    headers = ("-H", "A: 1", "-H", "B:x:y", "--header", "A:2")
+    jsm("pub", "pub.two", "", "--reply", "to.me", *headers).ok()
+    heard = peer.next()
+    assert heard.reply == "to.me"
+    assert sorted(heard.headers) == ["A: 1", "A: 2", "B: x:y"]
+    assert heard.data == b""
+
+
+@pytest.mark.parametrize("body", [(), ("-",)])
+def test_standard_input_is_a_body(jsm: Jsm, peer: RawPeer, body: tuple[str, ...]) -> None:
+    """Without a body, or with '-', all of standard input is one message, byte for byte."""
+    peer.hear("pub.three")
+    jsm("pub", "pub.three", *body, stdin=b"a\nb\r\n\xff").ok()
+    assert peer.next().data == b"a\nb\r\n\xff"
+
+
+def test_a_body_leaves_standard_input_alone(jsm: Jsm, peer: RawPeer) -> None:
+    """In a loop that reads lines, a command with a body takes none of them."""
+    peer.hear("pub.loop")
+    child = jsm.spawn("pub", "pub.loop", "body")
+    # Nobody ever closes its standard input: a program that read it would wait.
+    assert child.wait(timeout=20) == 0
+    child.communicate()
+    assert peer.next().data == b"body"
+
+
+def test_each_line_is_a_message_when_it_comes(jsm: Jsm, peer: RawPeer) -> None:
+    """With --send-on newline a line is published before the next one is written."""
+    peer.hear("pub.lines")
+    child = jsm.spawn("pub", "pub.lines", "--send-on", "newline", "-q")
+    assert child.stdin is not None
+    for line in (b"one", b"", b"three\r"):
+        child.stdin.write(line + b"\n")
+        child.stdin.flush()
+        assert peer.next().data == line.rstrip(b"\r")
+    child.stdin.write(b"no line break")
+    out, err = child.communicate(timeout=20)
+    assert (child.returncode, out, err) == (0, b"", b"")
+    assert peer.next().data == b"no line break"
+
+
+def test_templates_are_filled_in_everywhere(jsm: Jsm, peer: RawPeer) -> None:
+    """Subject, headers and body of a message have the same number and id."""
+    peer.hear("pub.t.*")
+    args = ("-H", "Id:{{ID}}-{{Count}}", "--templates", "--count", "3", "-q")
+    jsm("pub", "pub.t.{{Count}}", "{{Count}}/{{ID}}", *args).ok()
+    ids = set()
+    for number in "123":
+        heard = peer.next()
+        assert heard.subject == f"pub.t.{number}"
+        count, _, made = heard.data.decode().partition("/")
+        assert count == number
+        assert heard.headers == (f"Id: {made}-{number}",)
+        ids.add(made)
+    assert len(ids) == 3
+
+
+def test_braces_stay_without_templates(jsm: Jsm, peer: RawPeer) -> None:
+    """Without --templates the braces are sent as they are, and a hint is given."""
+    peer.hear("pub.braces")
+    result = jsm("pub", "pub.braces", "{{Count}}").ok()
+    assert peer.next().data == b"{{Count}}"
+    assert "--templates" in result.err
+    assert jsm("pub", "pub.braces", "{{other}}").ok().err == ""
+
+
+def test_many_are_counted_and_not_listed(jsm: Jsm, peer: RawPeer) -> None:
+    """Of many messages the first are listed and all are counted."""
+    peer.hear("pub.many")
+    lines = jsm("pub", "pub.many", "x", "--count", "50").ok().out.splitlines()
+    assert [peer.next().data for _ in range(50)] == [b"x"] * 50
+    assert lines[0] == "Published [pub.many] : 'x'"
+    assert len(lines) < 30
+    assert lines[-1].startswith("Published 50 messages, 50 bytes in ")
+    document = jsm("pub", "pub.many", "xy", "--count", "50", "-j").ok().json
+    assert document == {"subject": "pub.many", "published": 50, "bytes": 100}
+
+
+def test_sleep_is_between_messages(jsm: Jsm) -> None:
+    """Between two messages, and only there, --sleep waits."""
+    with between(0.2, 5):
+        jsm("pub", "pub.slow", "x", "--count", "3", "--sleep", "100ms").ok()
+
+
+def test_what_steers_a_terminal_is_escaped(jsm: Jsm) -> None:
+    """A body can not move the cursor of who publishes it."""
+    assert jsm("pub", "pub.esc", "\x1b[2J").ok().out == "Published [pub.esc] : '\\x1b[2J'\n"
+
+
+# --- with acknowledgements ------------------------------------------------------------------------
+
+
+def test_the_acknowledgement_is_shown(jsm: Jsm, orders: str, raw: RawClient) -> None:
+    """With --jetstream the stream and the sequence are shown once it is stored."""
+    out = jsm("pub", "ORDERS.new", "a", "-J").ok().out
+    assert out == "Published [ORDERS.new] : stored in ORDERS with sequence 1\n"
+    said = jsm("pub", "ORDERS.new", "b", "--jetstream", "-j").ok().json
+    assert said == {"subject": "ORDERS.new", "stream": "ORDERS", "seq": 2}
+    stored = [(each.seq, each.subject, each.data) for each in raw.stored("ORDERS")]
+    assert stored == [(1, "ORDERS.new", b"a"), (2, "ORDERS.new", b"b")]
+
+
+def test_several_acknowledgements_are_lines(jsm: Jsm, orders: str) -> None:
+    """Several acknowledgements are one JSON document a line."""
+    lines = jsm("pub", "ORDERS.new", "a", "-J", "-j", "--count", "3").ok().lines
+    assert [line["seq"] for line in lines] == [1, 2, 3]
+
+
+def test_nobody_stores_it(jsm: Jsm) -> None:
+    """A subject that no stream takes is a failure with --jetstream, and none without."""
+    assert jsm("pub", "no.stream", "a").status == 0
+    result = jsm("pub", "no.stream", "a", "-J")
+    assert (result.status, result.out) == (1, "")
+    assert "no stream takes 'no.stream'" in result.err
+
+
+def test_an_id_is_stored_once(jsm: Jsm, orders: str, raw: RawClient) -> None:
+    """A message of the same id is a duplicate; a template makes an id for each."""
+    jsm("pub", "ORDERS.new", "a", "--msg-id", "x", "-J").ok()
+    assert "duplicate" in jsm("pub", "ORDERS.new", "a", "--msg-id", "x", "-J").ok().out
+    assert jsm("pub", "ORDERS.new", "a", "--msg-id", "x", "-J", "-j").ok().json["duplicate"] is True
+    ids = ("--msg-id", "n{{Count}}", "--templates", "--count", "2")
+    jsm("pub", "ORDERS.new", "b", *ids).ok()
+    assert len(raw.stored("ORDERS")) == 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        (("--expect-last-sequence", "7"), ("--expect-last-sequence", "1")),
+        (("--expect-last-subject-sequence", "7"), ("--expect-last-subject-sequence", "1")),
+        (("--expect-last-msg-id", "other"), ("--expect-last-msg-id", "first")),
+        (("--expect-stream", "OTHER"), ("--expect-stream", "ORDERS")),
+    ],
+    ids=lambda pair: pair[0],
+)
+def test_expectations(
+    jsm: Jsm, orders: str, raw: RawClient, wrong: tuple[str, str], right: tuple[str, str]
+) -> None:
+    """An expectation that is not met fails, without --jetstream being said; nothing is stored."""
+    jsm("pub", "ORDERS.new", "a", "-J", "--msg-id", "first").ok()
+    assert jsm("pub", "ORDERS.new", "b", *wrong).status == 1
+    assert len(raw.stored("ORDERS")) == 1
+    jsm("pub", "ORDERS.new", "b", *right).ok()
+    assert len(raw.stored("ORDERS")) == 2
+
+
+@pytest.mark.server(">=2.11")
+def test_ttl(jsm: Jsm, raw: RawClient) -> None:
+    """The stream is told how long to keep a message."""
+    raw.api("STREAM.CREATE.T", name="T", subjects=["t"], storage="memory", allow_msg_ttl=True)
+    jsm("pub", "t", "a", "-J", "--ttl", "1m30s").ok()
+    answer = json.loads(raw.request("$JS.API.STREAM.MSG.GET.T", b'{"seq":1}'))
+    assert b"Nats-TTL: 90s" in base64.b64decode(answer["message"]["hdrs"])
+    assert jsm("pub", "t", "a", "-J", "--ttl", "10ms").status == 2
+
+
+# --- wrong usage, and how it ends -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("a b", "x"), "a b"),
+        (("a.*", "x"), "a.*"),
+        (("a", "x", "-H", "no colon"), "no colon"),
+        (("a", "x", "--send-on", "newline"), "leave the body out"),
+        (("a", "--send-on", "newline", "--count", "2"), "--count"),
+        (("a", "{{Nope}}", "--templates"), "{{Nope}}"),
+        (("a", "x", "--count", "0"), "--count"),
+        (("a", "x", "--sleep", "soon"), "soon"),
+    ],
+)
+def test_wrong_usage(jsm: Jsm, args: tuple[str, ...], said: str) -> None:
+    """What can not be sent is wrong usage, and the message names it."""
+    result = jsm("pub", *args)
+    assert (result.status, result.out) == (2, "")
+    assert said in result.err
+
+
+def test_ctrl_c_sums_up(jsm: Jsm, peer: RawPeer) -> None:
+    """Ctrl-C between two messages says how many were sent, on stderr, and is status 130."""
+    peer.hear("pub.stop")
+    child = jsm.spawn("pub", "pub.stop", "x", "--count", "100", "--sleep", "1m")
+    peer.next()
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=20)
+    assert child.returncode == 130
+    assert b"Published 1 messages, 1 bytes" in err

@@ -1,0 +1,127 @@
+"""``jsm req``: answers, given by hand."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Callable
+
+import pytest
+from fix_jsm import Jsm
+from fix_raw import Heard, RawPeer
+from fix_threads import between, within
+
+
+def answering(peer: RawPeer, subject: str, answer: Callable[[Heard], None]) -> threading.Thread:
+    """Have the peer act on the next request on a subject, on a thread."""
+    peer.hear(subject)
+    thread = threading.Thread(target=lambda: answer(peer.next()))
+    thread.start()
+    return thread
+
+
+def test_an_answer_is_shown(jsm: Jsm, peer: RawPeer) -> None:
+    """The answer is shown with where it came to, its headers and how long it took."""
+
+    def answer(heard: Heard) -> None:
+        assert (heard.headers, heard.data) == (("X: y",), b"ping")
+        peer.publish(heard.reply, b"pong", ("Kind: test",))
+
+    thread = answering(peer, "req.one", answer)
+    out = jsm("req", "req.one", "ping", "-H", "X:y").ok().out
+    thread.join()
+    lines = out.splitlines()
+    assert lines[0] == "Published [req.one] : 'ping'"
+    assert lines[1].startswith("Received [_INBOX.")
+    assert "'pong' in " in lines[1]
+    assert lines[2] == "  Kind: test"
+
+
+def test_raw_is_the_body_only(jsm: Jsm, peer: RawPeer) -> None:
+    """With --raw nothing but the body is written."""
+    thread = answering(peer, "req.raw", lambda heard: peer.publish(heard.reply, b'{"a":1}'))
+    assert jsm("req", "req.raw", "", "--raw").ok().out == '{"a":1}\n'
+    thread.join()
+
+
+def test_json(jsm: Jsm, peer: RawPeer) -> None:
+    """With -j one answer is one document: the body in base64, and as text if it is text."""
+    thread = answering(peer, "req.j", lambda heard: peer.publish(heard.reply, b"\xff", ("K: v",)))
+    document = jsm("req", "req.j", "", "-j").ok().json
+    thread.join()
+    assert document["headers"] == {"K": ["v"]}
+    assert base64.b64decode(document["data"]) == b"\xff"
+    assert "text" not in document
+
+
+def test_standard_input_and_templates(jsm: Jsm, peer: RawPeer) -> None:
+    """A request's body may come from standard input, with templates filled in."""
+
+    def answer(heard: Heard) -> None:
+        peer.publish(heard.reply, heard.data.upper())
+
+    thread = answering(peer, "req.in", answer)
+    assert jsm("req", "req.in", "--templates", "-r", stdin=b"n {{Count}}").ok().out == "N 1\n"
+    thread.join()
+
+
+@pytest.mark.parametrize("replies", ["1", "2", "0"])
+def test_nobody_listens(jsm: Jsm, replies: str) -> None:
+    """When nobody listens that is known at once, and is a status of its own."""
+    with within(4):
+        result = jsm("req", "req.nobody", "x", "--replies", replies, "--timeout", "5s", "-j")
+    assert (result.status, result.out) == (6, "")
+    assert "no responders" in result.error["description"]
+
+
+def test_nobody_answers(jsm: Jsm, peer: RawPeer) -> None:
+    """Who listens and says nothing is waited for, as long as --timeout says."""
+    peer.hear("req.deaf")
+    with between(0.2, 5):
+        result = jsm("req", "req.deaf", "x", "--timeout", "200ms")
+    assert result.status == 4
+
+
+def twice(peer: RawPeer) -> Callable[[Heard], None]:
+    def answer(heard: Heard) -> None:
+        peer.publish(heard.reply, b"one")
+        peer.publish(heard.reply, b"")
+        peer.flush()
+
+    return answer
+
+
+def test_several_answers(jsm: Jsm, peer: RawPeer) -> None:
+    """With --replies N the command ends with the Nth answer; an empty one counts."""
+    thread = answering(peer, "req.two", twice(peer))
+    with within(4):
+        result = jsm("req", "req.two", "x", "--replies", "2", "-j", "--timeout", "5s").ok()
+    thread.join()
+    assert [line.get("text") for line in result.lines] == ["one", ""]
+
+
+def test_all_answers_in_time(jsm: Jsm, peer: RawPeer) -> None:
+    """With --replies 0 every answer within the timeout is shown, and that is a success."""
+    thread = answering(peer, "req.all", twice(peer))
+    with between(0.3, 5):
+        result = jsm("req", "req.all", "x", "--replies", "0", "--timeout", "300ms", "--raw").ok()
+    thread.join()
+    assert result.out == "one\n\n"
+
+
+def test_fewer_answers_than_wanted(jsm: Jsm, peer: RawPeer) -> None:
+    """What came is shown, and the status says that more was wanted."""
+    thread = answering(peer, "req.few", twice(peer))
+    args = ("--replies", "3", "--timeout", "10s", "--reply-timeout", "100ms", "-r")
+    with within(5):
+        result = jsm("req", "req.few", "x", *args)
+    thread.join()
+    assert (result.status, result.out) == (4, "one\n\n")
+    assert "2 of 3 answers" in result.err
+
+
+def test_the_api_can_be_asked(jsm: Jsm) -> None:
+    """Requests of JetStream's API are answered by the server."""
+    answer = json.loads(jsm("req", "$JS.API.STREAM.NAMES", "", "--raw").ok().out)
+    assert answer["type"] == "io.nats.jetstream.api.v1.stream_names_response"

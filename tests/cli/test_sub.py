@@ -1,0 +1,366 @@
+"""``jsm sub``: messages that others published, and those that streams have."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fix_jsm import Jsm
+from fix_raw import RawPeer
+from fix_threads import within
+from rawnats import RawClient
+
+# --- core NATS ------------------------------------------------------------------------------------
+
+
+def started(jsm: Jsm, *args: str) -> subprocess.Popen[bytes]:
+    """Start ``jsm sub``, and wait until it listens."""
+    child = jsm.spawn("sub", *args)
+    assert child.stderr is not None
+    line = child.stderr.readline()
+    assert line.startswith(b"Listening on ["), line
+    return child
+
+
+def finished(child: subprocess.Popen[bytes]) -> list[str]:
+    """Wait for the end, which has to be a good one, and return the lines of stdout."""
+    out, err = child.communicate(timeout=20)
+    assert (child.returncode, err) == (0, b""), (child.returncode, err)
+    return out.decode().splitlines()
+
+
+def test_messages_are_lines_as_nats_sub_had_them(jsm: Jsm, peer: RawPeer) -> None:
+    """Each message has its number, subject and body; --count ends it with success."""
+    child = started(jsm, "sub.one.*", "--count", "3")
+    peer.publish("sub.one.a", b"order 1")
+    peer.publish("sub.one.b", b"x", ("K: v", "K: w"))
+    peer.publish("sub.one.c", b"\x1b\xff\n")
+    assert finished(child) == [
+        "[#1] Received on [sub.one.a]: 'order 1'",
+        "[#2] Received on [sub.one.b]: 'x'",
+        "  K: v",
+        "  K: w",
+        "[#3] Received on [sub.one.c]: '\\x1b\\xff",
+        "'",
+    ]
+
+
+def test_the_listening_line_is_on_stderr(jsm: Jsm) -> None:
+    """What is listened to is said once it is, and is no data."""
+    result = jsm("sub", "sub.quiet", "sub.other", "--wait", "50ms")
+    assert (result.status, result.out) == (4, "")
+    assert result.err.splitlines()[0] == "Listening on [sub.quiet] [sub.other]"
+
+
+def test_several_subjects(jsm: Jsm, peer: RawPeer) -> None:
+    """Several subjects are heard by one command."""
+    child = started(jsm, "sub.m1", "sub.m2", "--count", "2", "--subjects-only")
+    peer.publish("sub.m1")
+    peer.publish("sub.m2")
+    assert sorted(finished(child)) == ["sub.m1", "sub.m2"]
+
+
+def test_timestamps(jsm: Jsm, peer: RawPeer) -> None:
+    """With -t a line begins with local time and its offset, with -d with seconds since the start."""
+    child = started(jsm, "sub.time", "--count", "1", "-t")
+    peer.publish("sub.time")
+    (line,) = finished(child)
+    assert re.match(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d [+-]\d{4} \[#1\] Received on ", line)
+    child = started(jsm, "sub.time", "--count", "1", "-d")
+    peer.publish("sub.time")
+    (line,) = finished(child)
+    assert re.match(r"\d+\.\d{4}s \[#1\] Received on ", line)
+
+
+def test_raw_bodies(jsm: Jsm, peer: RawPeer) -> None:
+    """With --raw the bodies are written as they came, a line break after each."""
+    child = started(jsm, "sub.raw", "--count", "2", "--raw")
+    peer.publish("sub.raw", b"\xff\x00", ("K: v",))
+    peer.publish("sub.raw", b"text")
+    out, _ = child.communicate(timeout=20)
+    assert out == b"\xff\x00\ntext\n"
+
+
+def test_json_lines(jsm: Jsm, peer: RawPeer) -> None:
+    """With -j each message is a document on a line of its own, with nothing else on stdout."""
+    child = started(jsm, "sub.json", "--count", "2", "-j")
+    peer.publish("sub.json", b"a", ("K: v",))
+    peer.publish("sub.json", b"\xff")
+    first, second = map(json.loads, finished(child))
+    assert first == {
+        "subject": "sub.json",
+        "headers": {"K": ["v"]},
+        "data": base64.b64encode(b"a").decode(),
+        "text": "a",
+    }
+    assert second == {"subject": "sub.json", "data": base64.b64encode(b"\xff").decode()}
+
+
+def test_headers_only(jsm: Jsm, peer: RawPeer) -> None:
+    """With --headers-only there are no bodies, in JSON neither."""
+    for args, expected in (
+        ((), ["[#1] Received on [sub.head]", "  K: v"]),
+        (("-j",), ['{"subject":"sub.head","headers":{"K":["v"]}}']),
+    ):
+        child = started(jsm, "sub.head", "--count", "1", "--headers-only", *args)
+        peer.publish("sub.head", b"secret", ("K: v",))
+        assert finished(child) == expected
+
+
+def test_ignored_subjects(jsm: Jsm, peer: RawPeer) -> None:
+    """What is ignored is not shown, and does not count."""
+    child = started(jsm, "sub.ig.>", "--count", "1", "-I", "sub.ig.*.no", "--raw")
+    peer.publish("sub.ig.a.no", b"ignored")
+    peer.publish("sub.ig.a.yes", b"shown")
+    assert finished(child) == ["shown"]
+
+
+def test_a_queue_group_shares(jsm: Jsm, peer: RawPeer) -> None:
+    """Two of a queue group get each message once."""
+    both = [started(jsm, "sub.q", "--queue", "g", "--raw", "--wait", "500ms") for _ in range(2)]
+    for number in range(30):
+        peer.publish("sub.q", b"%d" % number)
+    found = [int(line) for child in both for line in child.communicate(timeout=20)[0].split()]
+    assert sorted(found) == list(range(30))
+
+
+def test_dump_to_files(jsm: Jsm, peer: RawPeer, tmp_path: Path) -> None:
+    """With --dump each message is a JSON file in a folder, which is made."""
+    folder = tmp_path / "a" / "b"
+    child = started(jsm, "sub.dump", "--count", "2", "--dump", str(folder))
+    peer.publish("sub.dump", b"one")
+    peer.publish("sub.dump", b"two")
+    assert finished(child) == []
+    documents = [json.loads((folder / f"{number}.json").read_text()) for number in (1, 2)]
+    assert [each["text"] for each in documents] == ["one", "two"]
+
+
+def test_dump_for_xargs(jsm: Jsm, peer: RawPeer) -> None:
+    """With --dump - documents are written with NUL between them."""
+    child = started(jsm, "sub.nul", "--count", "2", "--dump", "-")
+    peer.publish("sub.nul", b"one")
+    peer.publish("sub.nul", b"two")
+    out, _ = child.communicate(timeout=20)
+    first, second, rest = out.split(b"\0")
+    assert [json.loads(first)["text"], json.loads(second)["text"], rest] == ["one", "two", b""]
+
+
+def test_dump_to_no_folder(jsm: Jsm, tmp_path: Path) -> None:
+    """A folder that can not be made is said before anything is waited for."""
+    (tmp_path / "file").touch()
+    result = jsm("sub", "x", "--dump", str(tmp_path / "file" / "under"))
+    assert result.status == 1
+    assert "can not write" in result.err
+
+
+def test_translate(jsm: Jsm, peer: RawPeer) -> None:
+    """Bodies go through a command, which may be told the subject."""
+    code = "import sys; print(sys.argv[1], sys.stdin.read().upper(), end='')"
+    command = f'{sys.executable} -c "{code}" {{{{Subject}}}}'
+    child = started(jsm, "sub.tr", "--count", "1", "--raw", "--translate", command)
+    peer.publish("sub.tr", b"body")
+    assert finished(child) == ["sub.tr BODY"]
+
+
+@pytest.mark.parametrize("command", ["no-such-command-here", "false"])
+def test_a_translation_that_fails_shows_the_body(jsm: Jsm, peer: RawPeer, command: str) -> None:
+    """When the command fails there is a warning, and the body as it came."""
+    child = started(jsm, "sub.bad", "--count", "1", "--raw", "--translate", command)
+    peer.publish("sub.bad", b"body")
+    out, err = child.communicate(timeout=20)
+    assert (child.returncode, out) == (0, b"body\n")
+    assert b"warning: --translate " + command.encode() in err
+
+
+def test_the_report_of_subjects(jsm: Jsm, peer: RawPeer) -> None:
+    """Subjects are counted, the busiest first; the table has the first ones, JSON has all."""
+    for args in ((), ("-j",)):
+        child = started(
+            jsm, "sub.rep.*", "--count", "4", "--report-subjects", "--report-top", "1", *args
+        )
+        for subject, body in (("b", b"12"), ("a", b"1"), ("b", b""), ("b", b"3")):
+            peer.publish(f"sub.rep.{subject}", body)
+        lines = finished(child)
+        if not args:
+            assert lines[0] == "2 subjects, the first 1"
+            assert lines[2].split() == ["sub.rep.b", "3", "3"]
+            assert len(lines) == 3
+        else:
+            assert json.loads("\n".join(lines)) == [
+                {"subject": "sub.rep.b", "messages": 3, "bytes": 3},
+                {"subject": "sub.rep.a", "messages": 1, "bytes": 1},
+            ]
+
+
+def test_ctrl_c_sums_up(jsm: Jsm, peer: RawPeer) -> None:
+    """Ctrl-C: what came is on stdout, the sum on stderr, and the status is 130."""
+    child = started(jsm, "sub.stop")
+    peer.publish("sub.stop", b"abc")
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"[#1] Received on [sub.stop]: 'abc'\n"
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=20)
+    assert child.returncode == 130
+    assert b"Received 1 messages, 3 bytes in " in err
+
+
+def test_fewer_than_wanted(jsm: Jsm, peer: RawPeer) -> None:
+    """--wait before --count is reached is status 4, whatever came."""
+    child = started(jsm, "sub.wait", "--count", "2", "--wait", "300ms")
+    peer.publish("sub.wait", b"abc")
+    _, err = child.communicate(timeout=20)
+    assert child.returncode == 4
+    assert b"1 of 2 messages came" in err
+
+
+def test_wait_alone_is_a_way_to_end(jsm: Jsm, peer: RawPeer) -> None:
+    """--wait without --count is a success when something came."""
+    child = started(jsm, "sub.wait2", "--wait", "300ms", "--raw")
+    peer.publish("sub.wait2", b"abc")
+    assert finished(child) == ["abc"]
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def orders(raw: RawClient, jsm: Jsm) -> str:
+    """A stream with six messages on three subjects."""
+    raw.api("STREAM.CREATE.ORDERS", name="ORDERS", subjects=["ORDERS.*"], storage="memory")
+    for number, subject in enumerate("abcabc", 1):
+        raw.request(f"ORDERS.{subject}", b"%d" % number)
+    return "ORDERS"
+
+
+@pytest.mark.parametrize(
+    ("args", "bodies"),
+    [
+        (("--stream", "ORDERS"), "123456"),
+        (("--stream", "ORDERS", "--all"), "123456"),
+        (("ORDERS.*", "--all"), "123456"),
+        (("ORDERS.a", "--stream", "ORDERS"), "14"),
+        (("ORDERS.a", "ORDERS.c", "--all"), "1346"),
+        (("--stream", "ORDERS", "--last"), "6"),
+        (("ORDERS.a", "--last"), "4"),
+        (("--stream", "ORDERS", "--last-per-subject"), "456"),
+        (("ORDERS.a", "--last-per-subject"), "4"),
+        (("--stream", "ORDERS", "--start-sequence", "5"), "56"),
+        (("--stream", "ORDERS", "--since", "1h"), "123456"),
+        (("--stream", "ORDERS", "--since", "2020-01-01T00:00:00Z"), "123456"),
+        (("--stream", "ORDERS", "--new"), ""),
+        (("ORDERS.zzz", "--stream", "ORDERS"), ""),
+    ],
+    ids=" ".join,
+)
+def test_where_to_start(jsm: Jsm, orders: str, args: tuple[str, ...], bodies: str) -> None:
+    """A stream is read from where the options say, and with -T to its end."""
+    with within(10):
+        out = jsm("sub", *args, "-T", "--raw").ok().out
+    assert out.split() == list(bodies)
+
+
+def test_a_stream_goes_on(jsm: Jsm, orders: str, peer: RawPeer) -> None:
+    """Without -T what is stored later follows."""
+    child = started(jsm, "--stream", "ORDERS", "--new", "--raw", "--count", "1")
+    peer.publish("ORDERS.a", b"later")
+    assert finished(child) == ["later"]
+
+
+def test_the_line_of_a_stored_message(jsm: Jsm, orders: str) -> None:
+    """Where a message is in its stream is said in its line."""
+    out = jsm("sub", "--stream", "ORDERS", "--start-sequence", "6", "-T").ok().out
+    assert out == "[#1] Received on [ORDERS.c] stream: ORDERS seq 6: '6'\n"
+
+
+def test_the_document_of_a_stored_message(jsm: Jsm, orders: str, raw: RawClient) -> None:
+    """A stored message has in JSON what its stream says of it."""
+    (document,) = jsm("sub", "ORDERS.b", "--last", "-T", "-j").ok().lines
+    stored = raw.api("STREAM.MSG.GET.ORDERS", seq=5)["message"]
+    assert document.pop("consumer")
+    assert document == {
+        "subject": "ORDERS.b",
+        "stream": "ORDERS",
+        "stream_seq": 5,
+        "consumer_seq": 1,
+        "delivered": 1,
+        "pending": 0,
+        "time": stored["time"],
+        "data": stored["data"],
+        "text": "5",
+        "acked": False,
+    }
+
+
+def test_nothing_is_left_behind(jsm: Jsm, orders: str, raw: RawClient) -> None:
+    """Reading a stream leaves no consumer behind."""
+    jsm("sub", "--stream", "ORDERS", "-T").ok()
+    assert raw.api("STREAM.INFO.ORDERS")["state"]["consumer_count"] == 0
+
+
+def test_a_durable_goes_on_where_it_was(jsm: Jsm, orders: str, raw: RawClient) -> None:
+    """What a durable consumer showed is acknowledged, the rest is for the next time at once."""
+    args = ("sub", "ORDERS.*", "--durable", "ME", "--raw")
+    assert jsm(*args, "--count", "2").ok().out == "1\n2\n"
+    info = raw.api("CONSUMER.INFO.ORDERS.ME")
+    assert info["ack_floor"]["stream_seq"] == 2
+    assert info["config"]["ack_policy"] == "explicit"
+    with within(10):
+        assert jsm(*args, "-T").ok().out.split() == list("3456")
+    assert raw.api("CONSUMER.INFO.ORDERS.ME")["num_ack_pending"] == 0
+    assert jsm(*args, "-T").ok().out == ""
+
+
+def test_a_durable_may_acknowledge_nothing(jsm: Jsm, orders: str, raw: RawClient) -> None:
+    """With --no-ack what was shown stays unacknowledged."""
+    jsm("sub", "ORDERS.*", "--durable", "ME", "--no-ack", "--count", "2").ok()
+    info = raw.api("CONSUMER.INFO.ORDERS.ME")
+    assert (info["delivered"]["stream_seq"], info["ack_floor"]["stream_seq"]) == (2, 0)
+
+
+def test_ack_of_what_a_consumer_pushes(jsm: Jsm, orders: str, raw: RawClient) -> None:
+    """With --ack the messages that a push consumer delivers are acknowledged."""
+    config = {
+        "durable_name": "P",
+        "deliver_subject": "push.here",
+        "ack_policy": "explicit",
+        "filter_subject": "ORDERS.a",
+    }
+    raw.api("CONSUMER.CREATE.ORDERS.P.ORDERS.a", stream_name="ORDERS", config=config)
+    out = jsm("sub", "push.here", "--count", "2", "--ack").ok().out
+    assert "[#1] Received on [ORDERS.a] reply: $JS.ACK.ORDERS.P." in out
+    assert raw.api("CONSUMER.INFO.ORDERS.P")["ack_floor"]["stream_seq"] == 4
+
+
+def test_no_such_stream(jsm: Jsm, orders: str) -> None:
+    """A stream that is not there is status 3, with the one that may be meant."""
+    result = jsm("sub", "--stream", "ORDRES")
+    assert result.status == 3
+    assert "did you mean ORDERS?" in result.err
+    assert jsm("sub", "nobody.takes.this", "--all").status == 3
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), "SUBJECT"),
+        (("a..b",), "a..b"),
+        (("x", "--all", "--new"), "--all and --new exclude each other"),
+        (("x", "--since", "1h", "--start-sequence", "3"), "exclude each other"),
+        (("x", "--all", "--queue", "g"), "--queue"),
+        (("x", "-T"), "-T"),
+        (("--stream", "a.b"), "a.b"),
+        (("x", "--translate", "'"), "--translate"),
+        (("x", "--wait", "soon"), "soon"),
+    ],
+)
+def test_wrong_usage(jsm: Jsm, args: tuple[str, ...], said: str) -> None:
+    """What does not fit together is wrong usage, and says what."""
+    result = jsm("sub", *args)
+    assert (result.status, result.out) == (2, "")
+    assert said in result.err

@@ -1,0 +1,83 @@
+"""What ``--templates`` fills in."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+
+import pytest
+
+from jetstream_sync.cli.status import CommandError
+from jetstream_sync.cli.templates import Template, Values, has_templates
+
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
+VALUES = Values(count=7, time=MOMENT, id="me")
+#: Seconds from 1970 to that moment, counted in days by hand: 56 years with 14 leap days, and a day.
+UNIX = ((56 * 365 + 14 + 1) * 24 + 3) * 3600 + 4 * 60 + 5
+
+
+@pytest.mark.parametrize(
+    ("text", "filled"),
+    [
+        ("no braces", "no braces"),
+        ("{{Count}}", "7"),
+        ("{{ Count }} of {{Count}}", "7 of 7"),
+        ("{{ID}}/{{ID}}", "me/me"),
+        ("{{Unix}}", str(UNIX)),
+        ("{{UnixNano}}", f"{UNIX}678901000"),
+        ("{{TimeStamp}}", MOMENT.astimezone().isoformat(timespec="seconds")),
+        ("{{Time}}", f"{MOMENT.astimezone():%H:%M:%S}"),
+        ("{single} {{Count}}}", "{single} 7}"),
+    ],
+)
+def test_names_in_braces_are_filled_in(text: str, filled: str) -> None:
+    """A name in braces is replaced, everything else stays as it is."""
+    assert Template(text).fill_text(VALUES) == filled
+
+
+def test_bytes_that_are_no_text_stay() -> None:
+    """Around a template, a body keeps bytes that are no UTF-8."""
+    assert Template(b"\xff{{Count}}\xfe").fill(VALUES) == b"\xff7\xfe"
+
+
+@pytest.mark.parametrize("call", ["Random 3 5", "Random(3, 5)", " Random  3 5 "])
+def test_random_has_a_length_in_range_and_differs(call: str) -> None:
+    """Random makes letters and digits of a length in its range, another text each time."""
+    texts = [Template("{{" + call + "}}").fill_text(VALUES) for _ in range(200)]
+    assert {len(text) for text in texts} == {3, 4, 5}
+    assert all(re.fullmatch("[A-Za-z0-9]+", text) for text in texts)
+    assert len(set(texts)) > 100
+
+
+def test_ids_and_times_are_new_for_each_message() -> None:
+    """Two messages have two ids."""
+    first, second = Values(count=1), Values(count=2)
+    assert first.id != second.id
+    assert first.time <= second.time
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{{Cuont}}", "did you mean Count?"),
+        ("{{}}", "there are Count"),
+        ("{{Count 3}}", "takes no arguments"),
+        ("{{Random}}", "two lengths"),
+        ("{{Random 5}}", "two lengths"),
+        ("{{Random 5 3}}", "not above the second"),
+        ("{{Random 1 99999999999}}", "64 MiB"),
+        ("{{Random -1 3}}", "two lengths"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(text: str, said: str) -> None:
+    """A name that is not known, or arguments that make no sense, are wrong usage."""
+    with pytest.raises(CommandError) as caught:
+        Template(text)
+    assert said in str(caught.value)
+    assert caught.value.status == 2
+
+
+def test_templates_are_found_where_known_names_stand() -> None:
+    """A hint is given for names that would be filled in, and for no other braces."""
+    assert has_templates("x", b"a {{ Count }}")
+    assert not has_templates("{{ jinja }}", b"{{}}", "{Count}")
