@@ -14,10 +14,9 @@ from rawnats import RawClient
 
 
 @pytest.fixture
-def orders(raw: RawClient, jsm: Jsm) -> str:
-    """A stream for ORDERS.*, which `jsm` removes again."""
+def orders(raw: RawClient) -> None:
+    """A stream for ORDERS.*, removed by the fixture jsm."""
     raw.api("STREAM.CREATE.ORDERS", name="ORDERS", subjects=["ORDERS.*"], storage="memory")
-    return "ORDERS"
 
 
 def test_a_body_is_published(jsm: Jsm, peer: RawPeer) -> None:
@@ -124,7 +123,8 @@ def test_what_steers_a_terminal_is_escaped(jsm: Jsm) -> None:
 # --- with acknowledgements ------------------------------------------------------------------------
 
 
-def test_the_acknowledgement_is_shown(jsm: Jsm, orders: str, raw: RawClient) -> None:
+@pytest.mark.usefixtures("orders")
+def test_the_acknowledgement_is_shown(jsm: Jsm, raw: RawClient) -> None:
     """With --jetstream the stream and the sequence are shown once it is stored."""
     out = jsm("pub", "ORDERS.new", "a", "-J").ok().out
     assert out == "Published [ORDERS.new] : stored in ORDERS with sequence 1\n"
@@ -134,7 +134,8 @@ def test_the_acknowledgement_is_shown(jsm: Jsm, orders: str, raw: RawClient) -> 
     assert stored == [(1, "ORDERS.new", b"a"), (2, "ORDERS.new", b"b")]
 
 
-def test_several_acknowledgements_are_lines(jsm: Jsm, orders: str) -> None:
+@pytest.mark.usefixtures("orders")
+def test_several_acknowledgements_are_lines(jsm: Jsm) -> None:
     """Several acknowledgements are one JSON document a line."""
     lines = jsm("pub", "ORDERS.new", "a", "-J", "-j", "--count", "3").ok().lines
     assert [line["seq"] for line in lines] == [1, 2, 3]
@@ -148,7 +149,8 @@ def test_nobody_stores_it(jsm: Jsm) -> None:
     assert "no stream takes 'no.stream'" in result.err
 
 
-def test_an_id_is_stored_once(jsm: Jsm, orders: str, raw: RawClient) -> None:
+@pytest.mark.usefixtures("orders")
+def test_an_id_is_stored_once(jsm: Jsm, raw: RawClient) -> None:
     """A message of the same id is a duplicate; a template makes an id for each."""
     jsm("pub", "ORDERS.new", "a", "--msg-id", "x", "-J").ok()
     assert "duplicate" in jsm("pub", "ORDERS.new", "a", "--msg-id", "x", "-J").ok().out
@@ -158,6 +160,7 @@ def test_an_id_is_stored_once(jsm: Jsm, orders: str, raw: RawClient) -> None:
     assert len(raw.stored("ORDERS")) == 3
 
 
+@pytest.mark.usefixtures("orders")
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [
@@ -169,7 +172,7 @@ def test_an_id_is_stored_once(jsm: Jsm, orders: str, raw: RawClient) -> None:
     ids=lambda pair: pair[0],
 )
 def test_expectations(
-    jsm: Jsm, orders: str, raw: RawClient, wrong: tuple[str, str], right: tuple[str, str]
+    jsm: Jsm, raw: RawClient, wrong: tuple[str, str], right: tuple[str, str]
 ) -> None:
     """An expectation that is not met fails, without --jetstream being said; nothing is stored."""
     jsm("pub", "ORDERS.new", "a", "-J", "--msg-id", "first").ok()

@@ -230,14 +230,14 @@ def test_wait_alone_is_a_way_to_end(jsm: Jsm, peer: RawPeer) -> None:
 
 
 @pytest.fixture
-def orders(raw: RawClient, jsm: Jsm) -> str:
+def orders(raw: RawClient) -> None:
     """A stream with six messages on three subjects."""
     raw.api("STREAM.CREATE.ORDERS", name="ORDERS", subjects=["ORDERS.*"], storage="memory")
     for number, subject in enumerate("abcabc", 1):
         raw.request(f"ORDERS.{subject}", b"%d" % number)
-    return "ORDERS"
 
 
+@pytest.mark.usefixtures("orders")
 @pytest.mark.parametrize(
     ("args", "bodies"),
     [
@@ -258,27 +258,30 @@ def orders(raw: RawClient, jsm: Jsm) -> str:
     ],
     ids=" ".join,
 )
-def test_where_to_start(jsm: Jsm, orders: str, args: tuple[str, ...], bodies: str) -> None:
+def test_where_to_start(jsm: Jsm, args: tuple[str, ...], bodies: str) -> None:
     """A stream is read from where the options say, and with -T to its end."""
     with within(10):
         out = jsm("sub", *args, "-T", "--raw").ok().out
     assert out.split() == list(bodies)
 
 
-def test_a_stream_goes_on(jsm: Jsm, orders: str, peer: RawPeer) -> None:
+@pytest.mark.usefixtures("orders")
+def test_a_stream_goes_on(jsm: Jsm, peer: RawPeer) -> None:
     """Without -T what is stored later follows."""
     child = started(jsm, "--stream", "ORDERS", "--new", "--raw", "--count", "1")
     peer.publish("ORDERS.a", b"later")
     assert finished(child) == ["later"]
 
 
-def test_the_line_of_a_stored_message(jsm: Jsm, orders: str) -> None:
+@pytest.mark.usefixtures("orders")
+def test_the_line_of_a_stored_message(jsm: Jsm) -> None:
     """Where a message is in its stream is said in its line."""
     out = jsm("sub", "--stream", "ORDERS", "--start-sequence", "6", "-T").ok().out
     assert out == "[#1] Received on [ORDERS.c] stream: ORDERS seq 6: '6'\n"
 
 
-def test_the_document_of_a_stored_message(jsm: Jsm, orders: str, raw: RawClient) -> None:
+@pytest.mark.usefixtures("orders")
+def test_the_document_of_a_stored_message(jsm: Jsm, raw: RawClient) -> None:
     """A stored message has in JSON what its stream says of it."""
     (document,) = jsm("sub", "ORDERS.b", "--last", "-T", "-j").ok().lines
     stored = raw.api("STREAM.MSG.GET.ORDERS", seq=5)["message"]
@@ -297,13 +300,15 @@ def test_the_document_of_a_stored_message(jsm: Jsm, orders: str, raw: RawClient)
     }
 
 
-def test_nothing_is_left_behind(jsm: Jsm, orders: str, raw: RawClient) -> None:
+@pytest.mark.usefixtures("orders")
+def test_nothing_is_left_behind(jsm: Jsm, raw: RawClient) -> None:
     """Reading a stream leaves no consumer behind."""
     jsm("sub", "--stream", "ORDERS", "-T").ok()
     assert raw.api("STREAM.INFO.ORDERS")["state"]["consumer_count"] == 0
 
 
-def test_a_durable_goes_on_where_it_was(jsm: Jsm, orders: str, raw: RawClient) -> None:
+@pytest.mark.usefixtures("orders")
+def test_a_durable_goes_on_where_it_was(jsm: Jsm, raw: RawClient) -> None:
     """What a durable consumer showed is acknowledged, the rest is for the next time at once."""
     args = ("sub", "ORDERS.*", "--durable", "ME", "--raw")
     assert jsm(*args, "--count", "2").ok().out == "1\n2\n"
@@ -316,14 +321,16 @@ def test_a_durable_goes_on_where_it_was(jsm: Jsm, orders: str, raw: RawClient) -
     assert jsm(*args, "-T").ok().out == ""
 
 
-def test_a_durable_may_acknowledge_nothing(jsm: Jsm, orders: str, raw: RawClient) -> None:
+@pytest.mark.usefixtures("orders")
+def test_a_durable_may_acknowledge_nothing(jsm: Jsm, raw: RawClient) -> None:
     """With --no-ack what was shown stays unacknowledged."""
     jsm("sub", "ORDERS.*", "--durable", "ME", "--no-ack", "--count", "2").ok()
     info = raw.api("CONSUMER.INFO.ORDERS.ME")
     assert (info["delivered"]["stream_seq"], info["ack_floor"]["stream_seq"]) == (2, 0)
 
 
-def test_ack_of_what_a_consumer_pushes(jsm: Jsm, orders: str, raw: RawClient) -> None:
+@pytest.mark.usefixtures("orders")
+def test_ack_of_what_a_consumer_pushes(jsm: Jsm, raw: RawClient) -> None:
     """With --ack the messages that a push consumer delivers are acknowledged."""
     config = {
         "durable_name": "P",
@@ -337,7 +344,8 @@ def test_ack_of_what_a_consumer_pushes(jsm: Jsm, orders: str, raw: RawClient) ->
     assert raw.api("CONSUMER.INFO.ORDERS.P")["ack_floor"]["stream_seq"] == 4
 
 
-def test_no_such_stream(jsm: Jsm, orders: str) -> None:
+@pytest.mark.usefixtures("orders")
+def test_no_such_stream(jsm: Jsm) -> None:
     """A stream that is not there is status 3, with the one that may be meant."""
     result = jsm("sub", "--stream", "ORDRES")
     assert result.status == 3
