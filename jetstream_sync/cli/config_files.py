@@ -5,18 +5,29 @@ from __future__ import annotations
 import importlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from ..codec import Record, decode, encode, loads
 from ..errors import Error, InvalidArgumentError, InvalidResponseError
+from ..nanos import duration_to_ns
 from .output import say
 from .render import to_json
 from .settings import Settings
 from .status import CommandError, ExitStatus
+from .values import parse_limited_duration, parse_limited_size
 
 __all__ = ["config_of", "config_of_file", "read_document", "read_text", "write_config"]
 
 R = TypeVar("R", bound=Record)
+
+#: Fields whose values people write with units, at any depth of a config.
+_DURATIONS: Final = frozenset(
+    {"max_age", "duplicate_window", "subject_delete_marker_ttl", "inactive_threshold", "ack_wait"}
+    | {"idle_heartbeat", "max_expires", "priority_timeout", "backoff"}
+)
+_SIZES: Final = frozenset({"max_bytes", "max_msg_size"})
+#: Words of 2020 and of the command line, for those of the API.
+_WORDS: Final = {"stream": "limits", "work": "workqueue", "workq": "workqueue"}
 
 
 def read_text(settings: Settings, path: str) -> str:
@@ -71,7 +82,8 @@ def config_of(record: type[R], document: Any, more: dict[str, Any]) -> R:
     """
     Return the config in a document: a bare one, or that of an info.
 
-    What the server adds by itself (labels that start with ``_nats.``) is left out.
+    What the server adds by itself (labels that start with ``_nats.``) is left out. Durations and sizes
+    may have units: ``"max_age": "1y"``.
 
     Args:
         record: its class.
@@ -86,7 +98,7 @@ def config_of(record: type[R], document: Any, more: dict[str, Any]) -> R:
         document = document["config"]
     if not isinstance(document, dict):
         raise InvalidArgumentError("expected an object with the fields of a config")
-    fields = {**document, **more}
+    fields = _with_units({**document, **more})
     labels = fields.get("metadata")
     if isinstance(labels, dict):
         fields["metadata"] = {
@@ -94,6 +106,33 @@ def config_of(record: type[R], document: Any, more: dict[str, Any]) -> R:
         }
     # Decoding checks types only; the copy is checked like the config of a person that it is.
     return replace(decode(record, fields))
+
+
+def _with_units(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return fields as they travel: ``1y``, ``10GB`` and other words of people become numbers."""
+    read = {}
+    for name, value in fields.items():
+        try:
+            read[name] = _without_units(name, value)
+        except ValueError as error:
+            raise InvalidArgumentError(f"{name}: {error}") from None
+    return read
+
+
+def _without_units(name: str, value: Any) -> Any:
+    if isinstance(value, dict) and name != "metadata":
+        return _with_units(value)
+    if isinstance(value, list):
+        return [_without_units(name, each) for each in value]
+    if not isinstance(value, str):
+        return value
+    if name in _DURATIONS:
+        return duration_to_ns(parse_limited_duration(value))
+    if name in _SIZES:
+        return parse_limited_size(value)
+    if name == "subjects":
+        return [each.strip() for each in value.split(",")]
+    return _WORDS.get(value, value) if name == "retention" else value
 
 
 def config_of_file(settings: Settings, record: type[R], path: str, more: dict[str, Any]) -> R:

@@ -241,6 +241,20 @@ def test_a_config_goes_around(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
     assert (changed["max_msgs"], changed["max_age"]) == (7, before["max_age"])
 
 
+def test_a_file_may_have_units(jsm: Jsm, raw: RawClient) -> None:
+    """People write durations, sizes and policies in a file as they do in options."""
+    text = (
+        '{"name": "O", "max_age": "1y", "max_bytes": "10GB", "retention": "stream",'
+        ' "consumer_limits": {"inactive_threshold": "1h"}, "metadata": {"max_age": "1y"}}'
+    )
+    jsm("stream", "add", "--config", "-", stdin=text.encode()).ok()
+    config = config_of(raw, "O")
+    assert (config["max_age"], config["max_bytes"]) == (31_536_000_000_000_000, 10_000_000_000)
+    assert config["retention"] == "limits"
+    assert config["consumer_limits"]["inactive_threshold"] == 3600 * 10**9
+    assert config["metadata"]["max_age"] == "1y"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -248,7 +262,7 @@ def test_a_config_goes_around(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
         ("[1]", "expected an object"),
         ('{"config": {"subjects": []}}', "name"),
         ('{"name": "a.b"}', "a.b"),
-        ('{"name": "O", "max_age": "1y"}', "max_age"),
+        ('{"name": "O", "max_age": "a year"}', "max_age"),
         ('{"name": "O", "max_msgs": -7}', "max_msgs"),
     ],
 )

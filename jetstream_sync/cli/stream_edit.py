@@ -1,0 +1,159 @@
+"""``jsm stream edit`` and ``seal``: change what a stream is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from .. import JetStream, Stream, StreamConfig
+from ..codec import encode
+from ..errors import APIError, Error
+from .complete import complete_stream
+from .config_diff import Difference, difference_documents, differences, without_server_labels
+from .config_files import config_of, config_of_file
+from .nouns import find_stream, words
+from .output import count, emit
+from .prompts import Asker
+from .render import to_json
+from .settings import Settings, common_options
+from .status import CommandError, ExitStatus
+from .stream_options import changed, config_options, fields_of
+from .stream_show import write_info
+
+__all__ = ["edit", "refused", "seal"]
+
+
+@click.command()
+@click.argument("name", required=False, metavar="[STREAM]", shell_complete=complete_stream)
+@click.option("--config", "file", metavar="FILE", help="The new config, from a file; - is stdin.")
+@click.option("-i", "--interactive", is_flag=True, help="Edit the config in $EDITOR.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("--exit-code", is_flag=True, help="With --dry-run: status 1 when something would.")
+@click.option("--no-mirror", is_flag=True, help="Make an ordinary stream of a mirror.")
+@click.option("--no-transform", is_flag=True, help="Give messages no other subject any more.")
+@click.option("--no-republish", is_flag=True, help="Publish nothing again any more.")
+@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Ask nothing; do it.")
+@config_options
+@common_options
+def edit(
+    settings: Settings,
+    name: str | None,
+    file: str | None,
+    interactive: bool,
+    dry_run: bool,
+    exit_code: bool,
+    force: bool,
+    **options: Any,
+) -> None:
+    """
+    Change a stream's config.
+
+    Options change single fields. A config in a file, or in an editor, takes the place of the whole
+    one: what it does not say gets the server's default. Labels are added to those that there are;
+    --metadata KEY= takes one away.
+    """
+    gone = {field: None for field, option in _REMOVABLE.items() if options.pop(option)}
+    fields = {**gone, **fields_of(options)}
+    ask = Asker(settings)
+    if interactive and not ask.interactive:
+        raise click.UsageError("--interactive needs a terminal")
+    with settings.jetstream() as js:
+        stream = find_stream(js, name, ask)
+        before = stream.cached_info.config
+        base = before
+        if file is not None:
+            base = config_of_file(settings, StreamConfig, file, {"name": before.name})
+        after = changed(base, fields)
+        if interactive:
+            after = _in_editor(after)
+        found = differences(before, after)
+        if dry_run:
+            _show_differences(settings, found)
+            if exit_code and found:
+                raise click.exceptions.Exit(ExitStatus.FAILED)
+            return
+        if found:
+            if not settings.json:
+                _show_differences(settings, found)
+            ask.confirm(f"Change {words().stream} {before.name}?", force=force)
+            stream = _update(js, after, found)
+    info = stream.cached_info
+
+    def human() -> None:
+        verb = "was changed" if found else "is like that already"
+        settings.env.stdout.write(f"{words().stream} {before.name} {verb}\n\n")
+        write_info(settings, info)
+
+    emit(settings, info, human)
+
+
+_REMOVABLE = {
+    "mirror": "no_mirror",
+    "subject_transform": "no_transform",
+    "republish": "no_republish",
+}
+
+
+def _update(js: JetStream, config: StreamConfig, found: list[Difference]) -> Stream:
+    try:
+        return js.update_stream(without_server_labels(config))
+    except APIError as error:
+        raise refused(words().stream, config.name, error, found) from error
+
+
+def refused(kind: str, name: str, error: APIError, found: list[Difference]) -> CommandError:
+    """Return the error for a change that the server does not make; it says what differs."""
+    listed = "; ".join(each.line() for each in found)
+    return CommandError(f"{kind} {name} can not be changed: {error} [{listed}]", ExitStatus.FAILED)
+
+
+def _show_differences(settings: Settings, found: list[Difference]) -> None:
+    document = {"changed": bool(found), "differences": difference_documents(found)}
+
+    def human() -> None:
+        if not found:
+            settings.env.stdout.write("No differences\n")
+        settings.env.stdout.writelines(f"  {each.line()}\n" for each in found)
+
+    emit(settings, document, human)
+
+
+def _in_editor(config: StreamConfig) -> StreamConfig:
+    """Return a config as a person leaves it in the editor."""
+    text = to_json(encode(without_server_labels(config)))
+    while True:
+        edited = click.edit(text, extension=".json")
+        if edited is None:
+            return config
+        try:
+            return config_of(StreamConfig, json.loads(edited), {"name": config.name})
+        except (ValueError, Error) as error:
+            if not click.confirm(f"{error}\nEdit it again?", default=True, err=True):
+                raise CommandError("nothing was done", ExitStatus.USAGE) from error
+            text = edited
+
+
+@click.command()
+@click.argument("name", metavar="STREAM", shell_complete=complete_stream)
+@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Ask nothing; do it.")
+@common_options
+def seal(settings: Settings, name: str, force: bool) -> None:
+    """Let nothing in or out any more, for ever; messages can still be read."""
+    with settings.jetstream() as js:
+        stream = find_stream(js, name)
+        info = stream.cached_info
+        if not info.config.sealed:
+            Asker(settings).confirm(
+                f"Seal {words().stream} {name} with {count(info.state.messages)} messages for ever?",
+                force=force,
+            )
+            info = js.update_stream(replace(info.config, sealed=True)).cached_info
+
+    def human() -> None:
+        settings.env.stdout.write(f"{words().stream} {name} is sealed\n\n")
+        write_info(settings, info)
+
+    emit(settings, info, human)
