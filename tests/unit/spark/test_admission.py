@@ -1,0 +1,164 @@
+"""How much of what is there goes into a batch, and how it is cut."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetstream_sync.spark.admission import Counts, fitted, share_out
+from jetstream_sync.spark.planning import MAX_PARTITIONS, cuts, partition_counts
+from jetstream_sync.spark.streams import StreamView
+
+
+def view(first_seq: int, end_seq: int, messages: int) -> StreamView:
+    return StreamView(
+        name="S",
+        created_ns=1,
+        first_seq=first_seq,
+        end_seq=end_seq,
+        messages=messages,
+        bytes=messages * 100,
+        retention="limits",
+        allow_direct=True,
+        deny_purge=False,
+        sheds_inside=False,
+    )
+
+
+class Server:
+    """Counts as the server does: all that match from a sequence on, also what is new."""
+
+    def __init__(self, matches: set[int], arriving: int = 0) -> None:
+        self.matches = set(matches)
+        self.arriving = arriving
+        self.questions = 0
+
+    def probe(self, seq: int) -> tuple[int | None, int]:
+        self.questions += 1
+        found = sorted(each for each in self.matches if each >= seq)
+        # Something new may come between any two questions.
+        top = max(self.matches, default=0) + 100
+        self.matches.update(range(top, top + self.arriving))
+        return (found[0] if found else None), len(found)
+
+
+streams = st.sets(st.integers(1, 200), min_size=1)
+
+
+@given(streams, st.integers(1, 201), st.integers(1, 201))
+def test_matching_counts_what_is_between(present: set[int], start: int, end: int) -> None:
+    """Deleted messages are not counted."""
+    counts = Counts(
+        view(min(present), max(present) + 1, len(present)), False, Server(present).probe
+    )
+    assert counts.matching(start, end) == len([each for each in present if start <= each < end])
+
+
+@given(streams, st.integers(1, 200), st.integers(1, 50))
+def test_the_end_of_a_batch_is_exact(present: set[int], start: int, rows: int) -> None:
+    """A batch has as many messages as it may have, as long as there are so many."""
+    end = max(present) + 1
+    counts = Counts(view(min(present), end, len(present)), False, Server(present).probe)
+    reached = counts.reach(start, end, rows)
+    there = len([each for each in present if start <= each])
+    taken = len([each for each in present if start <= each < reached])
+    assert taken == min(rows, there)
+    assert reached <= max(end, start)
+
+
+@given(streams, st.integers(1, 50), st.integers(0, 3))
+def test_a_batch_never_has_too_many(present: set[int], rows: int, arriving: int) -> None:
+    """The limit holds although new messages arrive while the server is asked."""
+    end = max(present) + 1
+    server = Server(present, arriving)
+    reached = Counts(view(min(present), end, len(present)), True, server.probe).reach(1, end, rows)
+    assert len([each for each in present if each < reached]) <= rows
+
+
+def test_whole_streams_need_no_questions() -> None:
+    """Where every sequence has its message, sequences are counts."""
+
+    def refuse(_: int) -> tuple[int | None, int]:
+        pytest.fail("the server was asked")
+
+    counts = Counts(view(11, 1011, 1000), False, refuse)
+    assert counts.matching(1, 1011) == 1000
+    assert counts.matching(20, 30) == 10
+    assert counts.reach(11, 1011, 400) == 411
+    assert counts.reach(11, 1011, 4000) == 1011
+    assert cuts(counts, 11, 1011, 1000, 4) == (261, 511, 761)
+
+
+def test_few_questions_find_the_end_in_a_large_stream() -> None:
+    """The end is searched for by halves, not by walking."""
+    present = set(range(1, 1_000_000, 1000))
+    server = Server(present)
+    counts = Counts(view(1, 1_000_000, 1_000_000), True, server.probe)
+    reached = counts.reach(1, 1_000_000, 100)
+    assert len([each for each in present if each < reached]) == 100
+    assert server.questions <= 50
+
+
+@given(
+    st.dictionaries(st.sampled_from("ABCD"), st.integers(0, 100)),
+    st.integers(0, 200),
+    st.integers(0, 9),
+)
+def test_shares_are_what_there_is_to_give(available: dict[str, int], total: int, turn: int) -> None:
+    """All that may be given is given, and nobody gets more than it has."""
+    shares = share_out(total, available, turn)
+    assert sum(shares.values()) == min(total, sum(available.values()))
+    assert all(0 <= shares[key] <= count for key, count in available.items())
+
+
+def test_a_small_stream_does_not_wait_for_a_large_one() -> None:
+    """Shares are equal; what one does not need goes to the others."""
+    assert share_out(10, {"A": 1000, "B": 3, "C": 0}) == {"A": 7, "B": 3, "C": 0}
+    assert share_out(10, {"A": 1000, "B": 1000}) == {"A": 5, "B": 5}
+
+
+def test_too_few_rows_go_round() -> None:
+    """Where there is less than one row for each stream, each has its turn."""
+    got = [share_out(1, {"A": 9, "B": 9, "C": 9}, turn) for turn in range(3)]
+    assert [max(each, key=each.__getitem__) for each in got] == ["A", "B", "C"]
+
+
+def test_bytes_reduce_every_share_alike() -> None:
+    """A limit in bytes takes the same part of each stream."""
+    assert fitted({"A": 100, "B": 50}, {"A": 10.0, "B": 20.0}, 1000) == {"A": 50, "B": 25}
+    assert fitted({"A": 100}, {"A": 10.0}, 1000) == {"A": 100}
+
+
+def test_one_row_is_always_left() -> None:
+    """A message that is larger than the limit is read all the same."""
+    assert fitted({"A": 5, "B": 0}, {"A": 1e6, "B": 1.0}, 1000) == {"A": 1, "B": 0}
+
+
+@given(st.sets(st.integers(1, 5000), min_size=1), st.integers(1, 12))
+def test_partitions_have_about_equally_many(present: set[int], partitions: int) -> None:
+    """However sparse a stream is, no partition has more than its share."""
+    end = max(present) + 1
+    counts = Counts(view(min(present), end, len(present)), True, Server(present).probe)
+    found = cuts(counts, 1, end, len(present), min(partitions, len(present)))
+    bounds = [1, *found, end]
+    sizes = [
+        len([each for each in present if low <= each < high])
+        for low, high in itertools.pairwise(bounds)
+    ]
+    assert sum(sizes) == len(present)
+    wanted = min(partitions, len(present))
+    assert max(sizes[:-1], default=0) <= -(-len(present) // wanted) * 1.1 + 1
+    assert sizes[-1] <= -(-len(present) // wanted) * 1.7 + wanted
+
+
+def test_how_many_partitions() -> None:
+    """As many as the rows need, at least what is asked for, never more than rows or 64."""
+    assert partition_counts({"A": 250, "B": 0}, 100, None) == {"A": 3, "B": 0}
+    assert partition_counts({"A": 90}, 100, None) == {"A": 1}
+    assert partition_counts({"A": 75, "B": 25}, 100, 8) == {"A": 6, "B": 2}
+    assert partition_counts({"A": 3}, 100, 8) == {"A": 3}
+    assert partition_counts({"A": 10**9}, 100, None) == {"A": MAX_PARTITIONS}
+    assert partition_counts({"A": 10**9}, 100, 100) == {"A": 100}

@@ -1,0 +1,115 @@
+"""What it means when a stream is not as a checkpoint has left it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from jetstream_sync.spark.loss import DataLossError, LossWatch, resume
+from jetstream_sync.spark.offsets import Position
+from jetstream_sync.spark.streams import StreamView
+
+LIMITS = StreamView(
+    name="S",
+    created_ns=1,
+    first_seq=1,
+    end_seq=101,
+    messages=100,
+    bytes=1000,
+    retention="limits",
+    allow_direct=True,
+    deny_purge=False,
+    sheds_inside=False,
+)
+
+
+def at(seq: int, *filters: str) -> Position:
+    return Position(created_ns=1, start_seq=seq, next_seq=seq, filters=filters)
+
+
+def outcome(view: StreamView | None, position: Position, mode: str) -> int | str:
+    """Where it goes on, or ``error``."""
+    try:
+        return LossWatch(mode).next_seq(resume(position, view, "S"))
+    except DataLossError:
+        return "error"
+
+
+MODES = ("true", "false", "strict")
+
+
+@pytest.mark.parametrize("seq", [1, 50, 101])
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_is_lost_where_the_position_is_there(seq: int, mode: str) -> None:
+    """A position from the first message to behind the last one is gone on from."""
+    assert outcome(LIMITS, at(seq), mode) == seq
+
+
+@pytest.mark.parametrize(
+    ("case", "view", "position", "outcomes"),
+    [
+        ("aged out", replace(LIMITS, first_seq=60), at(50), ("error", 60, "error")),
+        (
+            "purged to empty",
+            replace(LIMITS, first_seq=101, messages=0),
+            at(50),
+            ("error", 101, "error"),
+        ),
+        ("key-value", replace(LIMITS, first_seq=60, sheds_inside=True), at(50), (60, 60, "error")),
+        (
+            "interest",
+            replace(LIMITS, first_seq=60, retention="interest"),
+            at(50),
+            (60, 60, "error"),
+        ),
+        (
+            "work queue, read whole",
+            replace(LIMITS, first_seq=60, retention="workqueue"),
+            at(50),
+            ("error", 60, "error"),
+        ),
+        (
+            "work queue, read in part",
+            replace(LIMITS, first_seq=60, retention="workqueue"),
+            at(50, "a.>"),
+            (60, 60, "error"),
+        ),
+        (
+            "made again",
+            replace(LIMITS, created_ns=2, first_seq=3),
+            at(50),
+            ("error", 3, "error"),
+        ),
+        ("cut off", replace(LIMITS, end_seq=40), at(50), ("error", 1, "error")),
+        ("gone", None, at(50), ("error", 50, "error")),
+    ],
+)
+def test_the_table(
+    case: str, view: StreamView | None, position: Position, outcomes: tuple[int | str, ...]
+) -> None:
+    """Each loss is an error or not, as the table in the module says."""
+    assert tuple(outcome(view, position, mode) for mode in MODES) == outcomes, case
+
+
+def test_only_a_lost_end_is_looked_at_again() -> None:
+    """A server that is behind can only show too short a stream."""
+    assert resume(at(50), replace(LIMITS, end_seq=40), "S").may_pass
+    assert not resume(at(50), replace(LIMITS, first_seq=60), "S").may_pass
+    assert not resume(at(50), None, "S").may_pass
+
+
+def test_an_error_says_what_is_lost() -> None:
+    """The message has the stream, the sequences and how many they are."""
+    with pytest.raises(DataLossError, match=r"ORDERS.*sequence 60.*49.*10 sequences"):
+        LossWatch("true").next_seq(resume(at(50), replace(LIMITS, first_seq=60), "ORDERS"))
+
+
+def test_a_loss_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """An idle query does not repeat its warning at every trigger."""
+    watch = LossWatch("false")
+    with caplog.at_level(logging.WARNING, "jetstream_sync.spark"):
+        for _ in range(3):
+            watch.next_seq(resume(at(50), replace(LIMITS, first_seq=60), "S"))
+    assert len(caplog.records) == 1
