@@ -122,6 +122,8 @@ def _with_units(fields: dict[str, Any]) -> dict[str, Any]:
 def _without_units(name: str, value: Any) -> Any:
     if isinstance(value, dict) and name != "metadata":
         return _with_units(value)
+    if name == "subjects":
+        return value.replace(",", " ").split() if isinstance(value, str) else value
     if isinstance(value, list):
         return [_without_units(name, each) for each in value]
     if not isinstance(value, str):
@@ -130,8 +132,6 @@ def _without_units(name: str, value: Any) -> Any:
         return duration_to_ns(parse_limited_duration(value))
     if name in _SIZES:
         return parse_limited_size(value)
-    if name == "subjects":
-        return [each.strip() for each in value.split(",")]
     return _WORDS.get(value, value) if name == "retention" else value
 
 
