@@ -1,0 +1,146 @@
+"""``jsm stream edit`` and ``seal``: streams are changed, after a look at what would change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fix_jsm import Jsm
+from rawnats import RawClient
+
+
+def config_of(raw: RawClient, name: str) -> dict[str, Any]:
+    config: dict[str, Any] = raw.api(f"STREAM.INFO.{name}")["config"]
+    return config
+
+
+@pytest.fixture
+def stream(jsm: Jsm) -> Jsm:
+    """A stream E."""
+    jsm("stream", "add", "E", "--subjects", "e.*", "--metadata", "a=b", "--max-msgs", "10").ok()
+    return jsm
+
+
+def test_an_option_changes_its_field_alone(stream: Jsm, raw: RawClient) -> None:
+    """What was not said stays as it was."""
+    before = config_of(raw, "E")
+    changed = stream("stream", "edit", "E", "--max-age", "1h", "--metadata", "c=d", "-f").ok()
+    assert "max_age: 0s -> 1h0m0s\n" in changed.out
+    assert "Stream E was changed\n" in changed.out
+    after = config_of(raw, "E")
+    assert after.pop("max_age") == 3600 * 10**9
+    assert after["metadata"].pop("c") == "d"
+    assert after == {key: value for key, value in before.items() if key != "max_age"}
+    stream("stream", "edit", "E", "--metadata", "a=", "-f").ok()
+    labels = config_of(raw, "E")["metadata"]
+    assert (labels.get("a"), labels["c"]) == (None, "d")
+
+
+def test_a_dry_run_shows_what_would_change(stream: Jsm, raw: RawClient) -> None:
+    """A dry run changes nothing; with --exit-code its status says whether there is something."""
+    before = config_of(raw, "E")
+    edit = ("stream", "edit", "E", "--dry-run", "--max-msgs")
+    shown = stream(*edit, "20").ok()
+    assert shown.out == "  max_msgs: 10 -> 20\n"
+    shown = stream(*edit, "20", "-j").ok()
+    assert shown.json == {
+        "changed": True,
+        "differences": [{"field": "max_msgs", "before": 10, "after": 20}],
+    }
+    assert stream(*edit, "10").ok().out == "No differences\n"
+    assert stream(*edit, "20", "--exit-code").status == 1
+    assert stream(*edit, "10", "--exit-code", "-j").ok().json["changed"] is False
+    assert config_of(raw, "E") == before
+
+
+def test_what_is_like_that_already_is_not_changed(stream: Jsm, raw: RawClient) -> None:
+    """An edit that changes nothing asks nothing and sends nothing."""
+    assert "is like that already" in stream("stream", "edit", "E", "--max-msgs", "10").ok().out
+    answer = stream("stream", "edit", "E", "--max-msgs", "10", "-j").ok().json
+    assert answer["config"] == config_of(raw, "E")
+
+
+def test_a_file_takes_the_place_of_the_config(stream: Jsm, raw: RawClient, tmp_path: Path) -> None:
+    """What info wrote can be edited and given back; what is left out gets its default."""
+    info = stream("stream", "info", "E", "-j").ok().json
+    file = tmp_path / "e.json"
+    file.write_text(json.dumps(info))
+    assert stream("stream", "edit", "E", "--config", str(file), "--dry-run").ok().out == (
+        "No differences\n"
+    )
+    del info["config"]["max_msgs"]
+    info["config"]["max_age"] = "2h"
+    file.write_text(json.dumps(info))
+    stream("stream", "edit", "E", "--config", str(file), "--max-bytes", "1MB", "-f").ok()
+    config = config_of(raw, "E")
+    assert (config["max_msgs"], config["max_age"]) == (-1, 7200 * 10**9)
+    assert (config["max_bytes"], config["metadata"]["a"]) == (1_000_000, "b")
+
+
+def test_an_impossible_change_is_named(stream: Jsm, raw: RawClient) -> None:
+    """The error says what the server refuses, and what differs."""
+    refused = stream("stream", "edit", "E", "--storage", "memory", "-f")
+    assert refused.status == 1
+    assert "can not change storage type" in refused.err
+    assert "storage: file -> memory" in refused.err
+    shown = stream("stream", "edit", "E", "--storage", "memory", "--dry-run").ok()
+    assert shown.out == "  storage: file -> memory  (can not be changed)\n"
+    assert config_of(raw, "E")["storage"] == "file"
+
+
+def test_parts_of_a_config_are_taken_away(stream: Jsm, raw: RawClient) -> None:
+    """A mirror becomes an ordinary stream, and rules for subjects go."""
+    stream("stream", "add", "M", "--mirror", "E").ok()
+    stream("stream", "edit", "M", "--no-mirror", "--subjects", "m", "-f").ok()
+    config = config_of(raw, "M")
+    assert ("mirror" in config, config["subjects"]) == (False, ["m"])
+    rules = ("--republish", ">=r.>", "--transform", "e.*=e.{{wildcard(1)}}")
+    stream("stream", "edit", "E", *rules, "-f").ok()
+    assert config_of(raw, "E")["republish"]["dest"] == "r.>"
+    stream("stream", "edit", "E", "--no-republish", "--no-transform", "-f").ok()
+    config = config_of(raw, "E")
+    assert {"republish", "subject_transform"}.isdisjoint(config)
+
+
+def test_editing_needs_a_word(stream: Jsm, raw: RawClient) -> None:
+    """Where nobody can be asked, nothing is changed without --force."""
+    refused = stream("stream", "edit", "E", "--max-msgs", "20")
+    assert refused.status == 2
+    assert "--force" in refused.err
+    assert config_of(raw, "E")["max_msgs"] == 10
+    assert stream("stream", "edit", "E", "-i").status == 2
+    assert stream("stream", "edit", "ERR", "--max-msgs", "1").status == 3
+
+
+def test_a_person_edits_in_an_editor(
+    stream: Jsm, raw: RawClient, terminal: Any, tmp_path: Path
+) -> None:
+    """The config is what the editor leaves, once it makes sense and the person agrees."""
+    editor = tmp_path / "editor"
+    editor.write_text(
+        "#!/bin/sh\n"
+        'if [ -e "$0.once" ]; then sed -i \'s/"max_msgs": oops/"max_msgs": 30/\' "$1"\n'
+        'else touch "$0.once"; sed -i \'s/"max_msgs": 10/"max_msgs": oops/\' "$1"; fi\n'
+    )
+    editor.chmod(0o755)
+    child = terminal("stream", "edit", "E", "-i", EDITOR=str(editor), VISUAL=str(editor))
+    child.answer("Edit it again?", "y")
+    child.expect("max_msgs: 10 -> 30")
+    child.answer("Change Stream E?", "y")
+    child.expect("Stream E was changed")
+    assert child.wait() == 0
+    assert config_of(raw, "E")["max_msgs"] == 30
+    del stream
+
+
+def test_a_sealed_stream_takes_nothing_more(stream: Jsm, raw: RawClient) -> None:
+    """Sealing is for ever, and sealing again is fine."""
+    assert b'"seq":1' in raw.request("e.a", b"x").replace(b" ", b"")
+    assert stream("stream", "seal", "E").status == 2
+    assert "is sealed" in stream("stream", "seal", "E", "-f").ok().out
+    assert config_of(raw, "E")["sealed"] is True
+    assert b"sealed" in raw.request("e.a", b"x")
+    assert stream("stream", "seal", "E", "-j").ok().json["config"]["sealed"] is True
+    assert stream("stream", "purge", "E", "-f").status == 1
