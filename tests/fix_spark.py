@@ -270,6 +270,10 @@ class Driver(Program):
         backend = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
         return [pid for pid in self.jvms() if backend in _command(pid)]
 
+    def having(self, text: str) -> list[int]:
+        """The process ids of those with a text in their command line, the oldest first."""
+        return sorted(pid for pid in self.processes() if text in " ".join(_command(pid)))
+
     def processes(self) -> list[int]:
         """The process ids of all that it started and that still runs, and its own."""
         return [pid for pid in _all_processes() if _session(pid) == self.process.pid]
