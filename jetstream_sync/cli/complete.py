@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import Error
+from .contexts import Contexts
 from .settings import Settings
 from .status import CommandError
 
 if TYPE_CHECKING:
     from .. import JetStream
 
-__all__ = ["complete_consumer", "complete_stream"]
+__all__ = ["complete_consumer", "complete_context", "complete_stream"]
 
 #: Seconds for the connection, and for the answer.
 _PATIENCE = 0.3
@@ -38,6 +39,15 @@ def complete_consumer(ctx: click.Context, param: click.Parameter, incomplete: st
     if not isinstance(stream, str):
         return []
     return _beginning(_names(ctx, lambda js: js.get_stream(stream).consumer_names()), incomplete)
+
+
+def complete_context(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the contexts whose names begin like that; for ``shell_complete`` of a parameter."""
+    del param
+    settings = ctx.find_object(Settings)
+    if settings is None:
+        return []
+    return _beginning(Contexts(settings.env.variables).names(), incomplete)
 
 
 def _beginning(names: list[str], incomplete: str) -> list[str]:

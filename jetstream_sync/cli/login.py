@@ -131,6 +131,10 @@ class Login:
         """The prefix of JetStream's API; ``None``: the usual one."""
         return self.values.get("api_prefix")
 
+    def files(self) -> list[Path]:
+        """Return the files that it is in."""
+        return [Path(self.values[part]) for part in _PATHS if part in self.values]
+
     def options(self) -> dict[str, Any]:
         """Return the options of `connect()` that log in."""
         from .. import TLSOptions  # noqa: PLC0415 - only for connections

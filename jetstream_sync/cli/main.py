@@ -38,9 +38,9 @@ def _print_version(context: click.Context, _parameter: click.Parameter, asked: b
         context.exit()
 
 
-def _later(name: str, text: str, *aliases: str, module: str = "") -> tuple[str, Later]:
-    target = f"jetstream_sync.cli.{module or name}:{name}"
-    return name, Later(target=target, help=text, aliases=aliases)
+def _later(name: str, text: str, *aliases: str, target: str = "") -> tuple[str, Later]:
+    place = f"{__package__}.{target or f'{name}:{name}'}"
+    return name, Later(target=place, help=text, aliases=aliases)
 
 
 #: Every command, imported when it is asked for.
@@ -51,9 +51,9 @@ _COMMANDS = dict(
         _later(
             "consumer", "Manage and read consumers: Observables.", "con", "c", "obs", "observable"
         ),
-        _later("pub", "Publish messages.", module="messages"),
-        _later("req", "Send a request, and show the answers.", "request", module="messages"),
-        _later("sub", "Show messages as they come.", module="messages"),
+        _later("pub", "Publish messages.", target="messages:pub"),
+        _later("req", "Send a request, and show the answers.", "request", target="messages:req"),
+        _later("sub", "Show messages as they come.", target="messages:sub"),
         _later("apply", "Make streams and consumers as a file says."),
         _later("context", "Manage named logins, shared with the nats command.", "ctx"),
         _later("events", "Show what servers tell of JetStream.", "event", "e"),
@@ -65,7 +65,8 @@ _COMMANDS = dict(
         _later("demo", "Run orders through a pipeline, each exactly once."),
         _later("cheat", "Show short recipes."),
         _later("completion", "Write the script that completes commands in a shell."),
-        _later("commands", "List all commands.", module="main"),
+        _later("commands", "List all commands."),
+        _later("help", "Show the help of a command.", target="commands:help_"),
     ]
 )
 
@@ -158,8 +159,9 @@ def _report(error: BaseException, settings: Settings, args: Sequence[str]) -> Ex
     elif status is ExitStatus.INTERRUPTED:
         text = "jsm: interrupted\n"
     else:
-        hint = hint_of(error)
-        text = f"jsm: {one_line(error)}{f'; {hint}' if hint else ''}\n"
+        said, hint = one_line(error), hint_of(error)
+        text = f"jsm: {said}{' ' if said.endswith('?') else '; '}{hint}\n"
+        text = text if hint else f"jsm: {said}\n"
     with contextlib.suppress(BrokenPipeError):
         settings.env.stderr.write(text)
         settings.env.stderr.flush()

@@ -1,0 +1,165 @@
+"""``jsm commands`` and ``jsm help``: the tree of commands, for programs and for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from .groups import NounGroup
+from .output import emit
+from .render import Table, write_table
+from .settings import Settings, common_options
+from .status import CommandError, ExitStatus
+
+__all__ = ["Node", "commands", "help_", "parameters", "walk"]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A command, and where it is in the tree."""
+
+    path: tuple[str, ...]
+    command: click.Command
+    context: click.Context
+    aliases: tuple[str, ...]
+
+    @property
+    def is_group(self) -> bool:
+        """Whether there are commands below it."""
+        return isinstance(self.command, click.Group)
+
+    @property
+    def help(self) -> str:
+        """What its help says, options left out; paragraphs are one line each."""
+        text = (self.command.help or "").replace("\b\n", "")
+        return text.partition("\f")[0].strip()
+
+
+def walk(group: click.Group, context: click.Context) -> Iterator[Node]:
+    """
+    Go through a tree, each group before its commands, in the order of the help.
+
+    Args:
+        group: where to start; it is not in the result itself.
+        context: the group's.
+
+    """
+    for name in group.list_commands(context):
+        try:
+            command = group.get_command(context, name)
+        except CommandError:  # not part of this installation
+            continue
+        if command is None or command.hidden:
+            continue
+        below = click.Context(command, info_name=name, parent=context)
+        aliases = group.aliases_of(name) if isinstance(group, NounGroup) else []
+        path = tuple(below.command_path.split()[1:])
+        yield Node(path, command, below, tuple(aliases))
+        if isinstance(command, click.Group):
+            yield from walk(command, below)
+
+
+def parameters(command: click.Command) -> tuple[list[click.Argument], list[click.Option]]:
+    """Return the arguments and the options that are the command's own and shown."""
+    arguments = [each for each in command.params if isinstance(each, click.Argument)]
+    options = [
+        each
+        for each in command.params
+        # The common ones are the tree's, and so give no value to the command.
+        if isinstance(each, click.Option) and each.expose_value and not each.hidden
+    ]
+    return arguments, options
+
+
+def default_of(option: click.Option) -> Any:
+    """Return the default of an option that says it, as JSON has it; ``None``: none."""
+    value = option.default
+    if not option.show_default or callable(value) or "UNSET" in repr(value):
+        return None
+    return value if isinstance(value, (str, int, float, bool)) else None
+
+
+def _described(node: Node) -> dict[str, Any]:
+    arguments, options = parameters(node.command)
+    return {
+        "command": " ".join(("jsm", *node.path)),
+        "aliases": list(node.aliases),
+        "group": node.is_group,
+        "help": node.help,
+        "arguments": [
+            {
+                "name": each.make_metavar(node.context).strip("[]{}"),
+                "required": each.required,
+                "multiple": each.nargs != 1,
+            }
+            for each in arguments
+        ],
+        "options": [
+            {
+                "flags": [*each.opts, *each.secondary_opts],
+                "switch": bool(each.is_flag),
+                "required": each.required,
+                "multiple": each.multiple,
+                "choices": (
+                    [str(choice) for choice in each.type.choices]
+                    if isinstance(each.type, click.Choice)
+                    else None
+                ),
+                "default": default_of(each),
+                "help": " ".join((each.help or "").split()),
+            }
+            for each in options
+        ],
+    }
+
+
+@click.command("commands")
+@click.pass_context
+@common_options
+def commands(settings: Settings, context: click.Context) -> None:
+    """
+    List all commands.
+
+    With -j, each with its aliases, arguments and options. The options that all commands have are those
+    of 'jsm --help', and not repeated.
+    """
+    root = context.find_root()
+    assert isinstance(root.command, click.Group)
+    nodes = list(walk(root.command, root))
+
+    def human() -> None:
+        rows = [
+            [" ".join(("jsm", *node.path)), node.command.get_short_help_str(limit=100)]
+            for node in nodes
+            if not node.is_group
+        ]
+        table = Table(title="Commands", columns=["Command", "Purpose"], rows=rows, left=2)
+        write_table(table, settings.env)
+
+    emit(settings, [_described(node) for node in nodes], human)
+
+
+@click.command("help")
+@click.argument("path", nargs=-1, metavar="[COMMAND]...")
+@click.pass_context
+@common_options
+def help_(settings: Settings, context: click.Context, *, path: tuple[str, ...]) -> None:
+    """Show the help of a command."""
+    root = context.find_root()
+    command, below = root.command, root
+    for name in path:
+        found = command.get_command(below, name) if isinstance(command, click.Group) else None
+        if found is None:
+            raise CommandError(
+                f"no such command: {name!r}", ExitStatus.USAGE, hint="see 'jsm commands'"
+            )
+        command, below = found, click.Context(found, info_name=found.name, parent=below)
+    text = command.get_help(below)
+    emit(
+        settings,
+        {"command": below.command_path, "help": text},
+        lambda: settings.env.stdout.write(f"{text}\n"),
+    )

@@ -1,0 +1,64 @@
+"""``jsm rtt``: how long a ping takes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from .output import emit, seconds_text
+from .settings import Settings, common_options
+
+__all__ = ["rtt"]
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@click.command()
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(1, 10_000),
+    default=5,
+    show_default=True,
+    help="Pings to each server.",
+)
+@common_options
+def rtt(settings: Settings, *, count: int) -> None:
+    """
+    Measure the round trip to each of the servers.
+
+    Every server that was named is connected to on its own.
+    """
+    results: list[dict[str, Any]] = []
+    for url in settings.login().servers:
+        one = Settings(env=settings.env, given={**settings.given, "servers": [url]})
+        with one.connection() as nc:
+            times = sorted(nc.rtt(settings.timeout) for _ in range(count))
+            results.append(
+                {
+                    "url": nc.connected_url,
+                    "server_name": nc.server_info.server_name,
+                    "count": count,
+                    "min_ns": _nanoseconds(times[0]),
+                    "median_ns": _nanoseconds(times[len(times) // 2]),
+                    "average_ns": _nanoseconds(sum(times, timedelta(0)) / count),
+                    "max_ns": _nanoseconds(times[-1]),
+                }
+            )
+
+    def human() -> None:
+        for each in results:
+            texts = {
+                name: seconds_text(timedelta(microseconds=each[f"{name}_ns"] // 1000))
+                for name in ("min", "median", "average", "max")
+            }
+            said = ", ".join(f"{name} {text}" for name, text in texts.items())
+            settings.env.stdout.write(f"{each['url']}: {said}\n")
+
+    emit(settings, results, human)
+
+
+def _nanoseconds(time: timedelta) -> int:
+    return time // _MICROSECOND * 1000
