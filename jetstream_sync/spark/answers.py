@@ -1,0 +1,103 @@
+"""What the two ways to read a range have in common: what they are told, and what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from .chunks import Chunk, Wanted
+from .ranges import SequenceRange
+
+__all__ = ["MAX_ROWS", "Answer", "Job", "Pace"]
+
+#: Messages of one request at most, so that small ones do not take many times their size in memory.
+MAX_ROWS: Final = 16_384
+#: Of which so many are asked for at first where filters leave an unknown number out.
+_FIRST_ROWS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one request brought."""
+
+    chunk: Chunk
+    """The messages, all of them within the range."""
+
+    start_seq: int
+    """From where on was asked."""
+
+    next_seq: int
+    """From where on to ask next; the end of the range, or above it, when the range is through."""
+
+    is_last: bool
+    """Whether there was nothing more to send, by whoever answered, who may be behind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A range and how to read it."""
+
+    range: SequenceRange
+    wanted: Wanted
+    batch_bytes: int
+    """How large an answer should be, about, in Arrow."""
+    message_bytes: float
+    """How large a message is, by what is known of the stream."""
+    patience: float
+    """Seconds of silence after which a request is given up."""
+    witness: Callable[[Answer], None]
+    """Is shown each answer before anything else is asked for; raises where it is not good."""
+
+
+class Pace:
+    """
+    How many messages to ask for: as fit into the batch, and as the range is likely to have.
+
+    Args:
+        job: what to read.
+        start_seq: from where on.
+        filtered: whether the server leaves messages out.
+
+    One thread uses it.
+    """
+
+    def __init__(self, job: Job, start_seq: int, *, filtered: bool) -> None:
+        self._job = job
+        self._start_seq = start_seq
+        self._row_bytes = max(1.0, job.message_bytes)
+        self._rows = 0
+        self._filtered = filtered
+
+    def note(self, answer: Answer) -> None:
+        """Learn from an answer."""
+        rows = len(answer.chunk)
+        self._rows += rows
+        if rows:
+            # An answer of few messages says little about the rest.
+            weight = min(1.0, rows / 100)
+            mean = answer.chunk.total_bytes() / rows
+            self._row_bytes += weight * (mean - self._row_bytes)
+
+    def rows(self, next_seq: int, asked: int = 0) -> int:
+        """
+        Return how many messages to ask for.
+
+        Args:
+            next_seq: the sequence behind the last one that came.
+            asked: how many messages from there on were asked for already; 0: at least one is returned.
+
+        """
+        fitting = int(self._job.batch_bytes / self._row_bytes)
+        rows = min(fitting, MAX_ROWS, self._expected(next_seq) - asked)
+        return max(0 if asked else 1, rows)
+
+    def _expected(self, next_seq: int) -> int:
+        """Guess how many messages the rest of the range has, rather too many than too few."""
+        left = self._job.range.end_seq - next_seq
+        if not self._filtered:
+            return left
+        if next_seq == self._start_seq:
+            return min(left, _FIRST_ROWS)
+        density = self._rows / (next_seq - self._start_seq)
+        return min(left, int(left * density * 1.1) + 16)
