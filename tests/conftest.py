@@ -9,6 +9,7 @@ pytest_plugins = [
     "fix_server",
     "fix_threads",
     "fix_jsm",
+    "fix_orders",
     "fix_raw",
     "fix_spark",
     "fix_tls",

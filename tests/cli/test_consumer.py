@@ -1,0 +1,421 @@
+"""``jsm consumer``: consumers are made, listed, shown and removed."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from fix_jsm import Jsm
+from fix_orders import Orders
+
+pytestmark = pytest.mark.usefixtures("orders")
+
+#: The commands of the document of 2020, as they stand there, and what the server is to have.
+SEED = {
+    "NEW": (
+        (
+            "add ORDERS NEW --filter ORDERS.received --ack explicit --pull --deliver all "
+            "--max-deliver=-1 --sample 100"
+        ),
+        {
+            "filter_subject": "ORDERS.received",
+            "ack_policy": "explicit",
+            "deliver_policy": "all",
+            "max_deliver": -1,
+            "sample_freq": "100",
+        },
+    ),
+    "DISPATCH": (
+        (
+            "add ORDERS DISPATCH --filter ORDERS.processed --ack explicit --pull --deliver all "
+            "--sample 100 --max-deliver 20"
+        ),
+        {"filter_subject": "ORDERS.processed", "max_deliver": 20, "sample_freq": "100"},
+    ),
+    "MONITOR": (
+        (
+            "add ORDERS MONITOR --ack none --target monitor.ORDERS --deliver last --replay instant "
+            "--filter ''"
+        ),
+        {
+            "deliver_subject": "monitor.ORDERS",
+            "ack_policy": "none",
+            "deliver_policy": "last",
+            "replay_policy": "instant",
+            "filter_subject": None,
+        },
+    ),
+    "TEN": (
+        "add ORDERS TEN --pull --filter ORDERS.processed --ack none --replay instant --deliver 10",
+        {"deliver_policy": "by_start_sequence", "opt_start_seq": 10, "ack_policy": "none"},
+    ),
+    "REPLAY": (
+        (
+            "add ORDERS REPLAY --target out.original --filter ORDERS.processed --ack none "
+            "--deliver all --sample 100 --replay original"
+        ),
+        {"replay_policy": "original", "deliver_subject": "out.original"},
+    ),
+}
+
+
+def words(command: str) -> list[str]:
+    return ["" if word == "''" else word for word in command.split()]
+
+
+# --- add ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SEED)
+@pytest.mark.parametrize("noun", ["obs", "consumer"])
+def test_the_commands_of_2020_make_what_they_say(
+    jsm: Jsm, orders: Orders, noun: str, name: str
+) -> None:
+    """Each documented command works word by word, and says of what it made."""
+    command, expected = SEED[name]
+    result = jsm(noun, *words(command)).ok()
+    config = orders.config(name)
+    assert {key: config.get(key) for key in expected} == expected
+    kind = "observable" if noun == "obs" else "consumer"
+    assert result.out.startswith(f"Information for {kind} ORDERS > {name}\n\nConfiguration:\n\n")
+    assert f"Durable Name: {name}\n" in result.out
+    assert ("Pull Mode: true\n" in result.out) is ("--pull" in command)
+    assert result.err == ""
+
+
+@pytest.mark.parametrize("noun", ["con", "c", "obs", "observable", "consumer"])
+def test_the_group_has_the_names_that_people_know(jsm: Jsm, orders: Orders, noun: str) -> None:
+    """Users of 2020 and of the nats command find it."""
+    orders.make("NEW")
+    old = noun.startswith("obs")
+    out = jsm(noun, "info", "ORDERS", "NEW").ok().out
+    assert ("Observable sequence: 0 Message set sequence: 0" in out) is old
+    assert ("Consumer sequence: 0 Stream sequence: 0" in out) is not old
+
+
+def test_a_start_may_be_so_long_ago(jsm: Jsm, orders: Orders) -> None:
+    """A duration is counted back from now."""
+    jsm("obs", "add", "ORDERS", "2MIN", "--pull", "--deliver", "2m").ok()
+    config = orders.config("2MIN")
+    assert config["deliver_policy"] == "by_start_time"
+    start = datetime.fromisoformat(config["opt_start_time"][:19]).replace(tzinfo=timezone.utc)
+    ago = datetime.now(timezone.utc) - start
+    assert timedelta(minutes=2) - timedelta(seconds=5) < ago < timedelta(minutes=2, seconds=30)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("new", {"deliver_policy": "new"}),
+        ("next", {"deliver_policy": "new"}),
+        ("subject", {"deliver_policy": "last_per_subject"}),
+        ("DeliverLast", {"deliver_policy": "last"}),
+        (
+            "2026-01-02T15:04:05+01:00",
+            {"deliver_policy": "by_start_time", "opt_start_time": "2026-01-02T14:04:05Z"},
+        ),
+    ],
+)
+def test_a_start_has_many_words(
+    jsm: Jsm, orders: Orders, text: str, expected: dict[str, str]
+) -> None:
+    """What people know from elsewhere is understood."""
+    jsm("con", "add", "ORDERS", "A", "--deliver", text, "--filter", "ORDERS.*").ok()
+    config = orders.config("A")
+    assert {key: config.get(key) for key in expected} == expected
+
+
+def test_every_modern_option_reaches_the_server(jsm: Jsm, orders: Orders) -> None:
+    """What the options say is what the server has."""
+    jsm(
+        "consumer", "add", "ORDERS", "A", "--pull", "--description", "a test", "--wait", "2s",
+        "--max-deliver", "4", "--backoff", "1s,5s,1m", "--max-pending", "7", "--max-waiting", "9",
+        "--max-pull-batch", "11", "--max-pull-expire", "30s", "--max-pull-bytes", "64KiB",
+        "--inactive-threshold", "1h", "--replicas", "1", "--memory", "--headers-only",
+        "--metadata", "team=a", "--metadata", "x=y=z", "--filter", "ORDERS.a,ORDERS.b",
+        "--filter", "ORDERS.c", "--sample", "80%",
+    ).ok()  # fmt: skip
+    config = orders.config("A")
+    second = 1_000_000_000
+    assert config["description"] == "a test"
+    assert config["backoff"] == [second, 5 * second, 60 * second]
+    assert (config["max_deliver"], config["max_ack_pending"]) == (4, 7)
+    assert (config["max_waiting"], config["max_batch"]) == (9, 11)
+    assert (config["max_expires"], config["max_bytes"]) == (30 * second, 65536)
+    assert (config["inactive_threshold"], config["num_replicas"]) == (3600 * second, 1)
+    assert (config["mem_storage"], config["headers_only"]) == (True, True)
+    assert (config["metadata"]["team"], config["metadata"]["x"]) == ("a", "y=z")
+    assert config["filter_subjects"] == ["ORDERS.a", "ORDERS.b", "ORDERS.c"]
+    assert config["sample_freq"] == "80"
+
+
+def test_the_options_of_one_that_pushes(jsm: Jsm, orders: Orders) -> None:
+    """Heartbeat, flow control, group and rate limit reach the server."""
+    jsm(
+        "consumer", "add", "ORDERS", "A", "--target", "out", "--deliver-group", "workers",
+        "--bps", "8000", "--replay", "original",
+    ).ok()  # fmt: skip
+    jsm(
+        "consumer", "add", "ORDERS", "B", "--target", "more", "--heartbeat", "5s", "--flow-control"
+    ).ok()
+    config = orders.config("A")
+    assert (config["deliver_group"], config["rate_limit_bps"]) == ("workers", 8000)
+    config = orders.config("B")
+    assert (config["idle_heartbeat"], config["flow_control"]) == (5_000_000_000, True)
+
+
+@pytest.mark.server(">=2.11")
+def test_groups_of_pulls_and_a_pause(jsm: Jsm, orders: Orders) -> None:
+    """Priority groups have the flags of the nats command; a pause may be a duration."""
+    jsm(
+        "con", "add", "ORDERS", "A", "--pull", "--pinned-groups", "A", "--pinned-ttl", "10s",
+        "--pause", "1h",
+    ).ok()  # fmt: skip
+    info = orders.info("A")
+    assert info["config"]["priority_policy"] == "pinned_client"
+    assert info["config"]["priority_groups"] == ["A"]
+    assert info["config"]["priority_timeout"] == 10_000_000_000
+    assert info["paused"]
+    assert 3500 < info["pause_remaining"] / 1e9 <= 3600
+
+
+def test_no_name_is_needed_for_an_ephemeral_one(jsm: Jsm, orders: Orders) -> None:
+    """The name that it got is in the answer."""
+    result = jsm("con", "add", "ORDERS", "--pull", "--ephemeral", "-j").ok()
+    name = result.json["name"]
+    assert orders.names() == [name]
+    assert "durable_name" not in orders.config(name)
+
+
+def test_who_pushes_to_nobody_hears_of_it(jsm: Jsm, orders: Orders) -> None:
+    """An ephemeral consumer that nobody listens to goes soon, which is said."""
+    command = "add ORDERS --filter '' --ack none --target my.monitor --deliver last --ephemeral"
+    result = jsm("obs", *words(command)).ok()
+    assert "subscribe to my.monitor within 5s" in result.err
+    orders.raw.send(b"SUB my.monitor 9\r\n")
+    orders.raw.api("INFO")  # the server has the subscription now
+    assert jsm("obs", *words(command)).ok().err == ""
+
+
+def test_the_answer_of_the_server_is_the_document(jsm: Jsm, orders: Orders) -> None:
+    """With -j the create reply is on stdout, and nothing else anywhere."""
+    result = jsm("consumer", "add", "ORDERS", "A", "--pull", "-j").ok()
+    info = orders.info("A")
+    assert result.json["config"] == info["config"]
+    assert result.json["created"] == info["created"]
+    assert result.err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--pull", "--target", "out"], "exclude each other"),
+        (["--deliver", "tomorrow"], "is no start"),
+        (["--deliver", "0"], "the first sequence is 1"),
+        (["--ack", "maybe"], "explicit, all or none"),
+        (["--replay", "slow"], "instant or original"),
+        (["--sample", "101"], "0 to 100"),
+        (["--sample", "-1"], "0 to 100"),
+        (["--max-deliver", "0"], "-1 for no limit"),
+        (["--wait", "soon"], "is no duration"),
+        (["--metadata", "team"], "KEY=VALUE"),
+        (["--pinned-groups", "A", "--overflow-groups", "B"], "one kind only"),
+        (["--pull", "--heartbeat", "5s"], "deliver_subject"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_at_once(
+    jsm: Jsm, orders: Orders, arguments: list[str], says: str
+) -> None:
+    """A wrong value is a usage error that says what to write; nothing is made."""
+    result = jsm("consumer", "add", "ORDERS", "A", *arguments)
+    assert result.status == 2, result
+    assert says in result.err
+    assert result.out == ""
+    assert not orders.names()
+
+
+def test_everything_that_is_missing_is_named_at_once(jsm: Jsm) -> None:
+    """Without a person to ask, one error has all of it."""
+    result = jsm("consumer", "add", "--pull")
+    assert (result.status, result.out) == (2, "")
+    assert "STREAM, CONSUMER" in result.err
+
+
+def test_a_stream_that_is_not_there(jsm: Jsm) -> None:
+    """The error says which name is close."""
+    result = jsm("consumer", "add", "ORDRES", "A", "--pull")
+    assert result.status == 3
+    assert "did you mean ORDERS?" in result.err
+
+
+def test_warnings_of_subjects_that_do_not_fit(jsm: Jsm, orders: Orders) -> None:
+    """A filter under which nothing falls, and a target that is stored again, are told of."""
+    result = jsm("consumer", "add", "ORDERS", "A", "--pull", "--filter", "ORDER.received").ok()
+    assert "nothing falls under ORDER.received" in result.err
+    assert orders.config("A")["filter_subject"] == "ORDER.received"
+    result = jsm("consumer", "add", "ORDERS", "B", "--target", "ORDERS.again")
+    assert result.status == 1
+    assert "stores ORDERS.*" in result.err
+    assert jsm("consumer", "add", "ORDERS", "C", "--pull", "--filter", "*.received").ok().err == ""
+
+
+def test_one_that_exists_is_left_unless_told_otherwise(jsm: Jsm, orders: Orders) -> None:
+    """The same again is fine, something else is refused, and --update changes it."""
+    command = ["consumer", "add", "ORDERS", "A", "--pull", "--max-deliver"]
+    jsm(*command, "3").ok()
+    jsm(*command, "3").ok()
+    result = jsm(*command, "4")
+    assert result.status == 1
+    assert "--update" in result.err
+    assert orders.config("A")["max_deliver"] == 3
+    jsm(*command, "4", "--update").ok()
+    assert orders.config("A")["max_deliver"] == 4
+    jsm("consumer", "add", "ORDERS", "P", "--target", "one", "--update").ok()
+    jsm("consumer", "add", "ORDERS", "P", "--target", "two", "--update").ok()
+    assert orders.config("P")["deliver_subject"] == "two"
+
+
+def test_a_dry_run_makes_nothing(jsm: Jsm, orders: Orders) -> None:
+    """It shows what would be made."""
+    result = jsm("consumer", "add", "ORDERS", "A", "--pull", "--max-deliver", "5", "--dry-run")
+    assert "Maximum Deliveries: 5\n" in result.ok().out
+    planned = jsm("consumer", "add", "ORDERS", "A", "--pull", "--dry-run", "-j").ok().json
+    assert planned["config"]["durable_name"] == "A"
+    assert not orders.names()
+
+
+def test_a_config_goes_out_and_comes_back(jsm: Jsm, orders: Orders, tmp_path: Path) -> None:
+    """What --output and info -j write is what --config reads; options go before it."""
+    path = tmp_path / "config.json"
+    jsm("con", "add", "ORDERS", "A", "--pull", "--max-deliver", "5", "--output", str(path)).ok()
+    assert not orders.names()
+    jsm("con", "add", "ORDERS", "--config", str(path), "--wait", "9s").ok()
+    assert orders.config("A")["max_deliver"] == 5
+    assert orders.config("A")["ack_wait"] == 9_000_000_000
+    info = jsm("con", "info", "ORDERS", "A", "-j").ok().out
+    jsm("con", "add", "ORDERS", "B", "--config", "-", stdin=info.encode()).ok()
+    assert orders.config("B")["max_deliver"] == 5
+    path.write_text(json.dumps({"max_deliver": "many"}))
+    result = jsm("con", "add", "ORDERS", "C", "--config", str(path))
+    assert result.status == 2
+    assert "max_deliver" in result.err
+
+
+# --- ls, info, state ------------------------------------------------------------------------------
+
+
+def test_the_list_of_2020(jsm: Jsm, orders: Orders) -> None:
+    """Who types obs reads the documented lines."""
+    assert jsm("obs", "ls", "ORDERS").ok().out == "No observables defined\n"
+    orders.make("NEW")
+    orders.make("DISPATCH")
+    out = jsm("obs", "ls", "ORDERS").ok().out
+    assert out == "Observables for message set ORDERS:\n\n\tDISPATCH\n\tNEW\n\n"
+
+
+def test_names_and_documents(jsm: Jsm, orders: Orders) -> None:
+    """-n gives names, one in each line, and -j arrays: of names with -n, of infos without."""
+    orders.make("B")
+    orders.make("A", deliver_subject="out")
+    assert jsm("con", "ls", "ORDERS", "-n").ok().out == "A\nB\n"
+    assert jsm("con", "ls", "ORDERS", "-n", "-j").ok().json == ["A", "B"]
+    listed = jsm("con", "ls", "ORDERS", "-j").ok().json
+    for each in [*listed, *(said := orders.raw.api("CONSUMER.LIST.ORDERS")["consumers"])]:
+        del each["ts"]  # when it was said
+    assert listed == said
+    table = jsm("con", "ls", "ORDERS").ok().out
+    assert [line.split()[:3] for line in table.splitlines()[2:]] == [
+        ["A", "push", "explicit"],
+        ["B", "pull", "explicit"],
+    ]
+
+
+def test_without_a_stream_those_of_all_are_listed(jsm: Jsm, orders: Orders) -> None:
+    """Scripts get all of them; -a asks for that."""
+    orders.raw.api("STREAM.CREATE.OTHER", name="OTHER", subjects=["other"], storage="memory")
+    orders.make("A")
+    body = {"durable_name": "A", "ack_policy": "none"}
+    orders.raw.api("CONSUMER.CREATE.OTHER.A", stream_name="OTHER", config=body)
+    assert jsm("con", "ls", "-n").ok().out == "ORDERS A\nOTHER A\n"
+    assert jsm("con", "ls", "-n", "-j").ok().json == {"ORDERS": ["A"], "OTHER": ["A"]}
+    listed = jsm("con", "ls", "--all-streams", "-j").ok().json
+    assert [(each["stream_name"], each["name"]) for each in listed] == [
+        ("ORDERS", "A"),
+        ("OTHER", "A"),
+    ]
+    assert "OTHER > A" in jsm("con", "ls", "-a").ok().out
+    assert jsm("con", "ls", "NONE").status == 3
+
+
+def test_the_info_is_what_the_server_says(jsm: Jsm, orders: Orders) -> None:
+    """-j has the reply, and the blocks have its numbers under the labels of 2020."""
+    orders.make("NEW", filter_subject="ORDERS.received", max_deliver=20, sample_freq="100")
+    for _ in range(3):
+        orders.raw.request("ORDERS.received", b"x")
+    orders.raw.request("$JS.API.CONSUMER.MSG.NEXT.ORDERS.NEW", b"1")
+    reply = orders.info("NEW")
+    found = jsm("con", "info", "ORDERS", "NEW", "-j").ok().json
+    assert found.pop("ts") > reply.pop("ts")  # when it was said
+    assert {"type": reply["type"], **found} == reply
+    lines = [line.strip() for line in jsm("obs", "info", "ORDERS", "NEW").ok().out.splitlines()]
+    assert "Subject: ORDERS.received" in lines
+    assert "Maximum Deliveries: 20" in lines
+    assert "Sampling Rate: 100" in lines
+    assert "Ack Wait: 30s" in lines
+    assert "Unprocessed Messages: 2" in lines
+    assert any(line.startswith("Pending Messages: 1 ") for line in lines)
+    assert any(
+        line.startswith("Last Delivered Message: Observable sequence: 1 Message set sequence: 1")
+        for line in lines
+    )
+
+
+def test_the_state_alone(jsm: Jsm, orders: Orders) -> None:
+    """`state`, and `info --state`, leave the configuration out."""
+    orders.make("NEW")
+    out = jsm("con", "state", "ORDERS", "NEW").ok().out
+    assert "State:" in out
+    assert "Configuration" not in out
+    assert jsm("con", "info", "ORDERS", "NEW", "--state").ok().out == out
+    assert jsm("con", "state", "ORDERS", "NEW", "-j").ok().json["name"] == "NEW"
+
+
+def test_what_is_not_there_is_said(jsm: Jsm, orders: Orders) -> None:
+    """A wrong name has the close ones in its error, and a wrong one that can not be is usage."""
+    orders.make("DISPATCH")
+    result = jsm("obs", "info", "ORDERS", "DISPATC")
+    assert result.status == 3
+    assert 'has no observable "DISPATC", did you mean DISPATCH?' in result.err
+    assert jsm("con", "info", "ORDER", "DISPATCH").status == 3
+    result = jsm("con", "info", "ORDERS", "a.b")
+    assert result.status == 2
+    error = jsm("con", "info", "ORDERS", "X", "-j").error
+    assert (error["err_code"], error["code"]) == (10014, 404)
+
+
+# --- rm -------------------------------------------------------------------------------------------
+
+
+def test_several_are_removed(jsm: Jsm, orders: Orders) -> None:
+    """The names are in the document, and the others stay."""
+    for name in "ABC":
+        orders.make(name)
+    assert jsm("con", "rm", "ORDERS", "A", "B", "-f", "-j").ok().json == {"deleted": ["A", "B"]}
+    assert orders.names() == ["C"]
+    result = jsm("obs", "rm", "ORDERS", "C", "-f").ok()
+    assert result.out == ""
+    assert "Observable ORDERS > C was removed" in result.err
+
+
+def test_nothing_is_removed_without_a_word(jsm: Jsm, orders: Orders) -> None:
+    """Where nobody can be asked, --force is needed; a name that is not there stops it all."""
+    orders.make("A")
+    result = jsm("con", "rm", "ORDERS", "A")
+    assert result.status == 2
+    assert "--force" in result.err
+    assert jsm("con", "rm", "ORDERS", "A", "NONE", "-f").status == 3
+    assert orders.names() == ["A"]
+    result = jsm("con", "rm", "ORDERS", "A", "NONE", "-f", "--ignore-missing", "-j").ok()
+    assert result.json == {"deleted": ["A"]}

@@ -1,0 +1,115 @@
+"""The questions of ``jsm consumer``, on a real terminal, in the order of the document of 2020."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fix_jsm import Jsm
+from fix_orders import Orders
+
+pytestmark = pytest.mark.usefixtures("orders")
+
+
+def questions(text: str) -> list[str]:
+    return [line[2:] for line in text.splitlines() if line.startswith("? ")]
+
+
+def test_a_pull_consumer_is_asked_for_as_in_2020(terminal: Any, orders: Orders) -> None:
+    """The questions, their order and their answers are those of the document."""
+    shown = terminal("obs", "add", "--sample", "100", TERM="dumb")
+    shown.answer("? Select a message set", "ORDERS")
+    shown.answer("? Observable name", "NEW")
+    shown.answer("? Delivery target", "")
+    shown.answer("? Start policy (all, last, 1h, msg sequence)", "all")
+    shown.answer("? Filter Message Set by subject (blank for all)", "ORDERS.received")
+    shown.answer("? Maximum Allowed Deliveries", "20")
+    shown.expect("Information for observable ORDERS > NEW")
+    assert shown.wait() == 0
+    assert len(questions(shown.text)) == 6
+    config = orders.config("NEW")
+    assert config["durable_name"] == "NEW"
+    assert "deliver_subject" not in config
+    assert (config["filter_subject"], config["max_deliver"]) == ("ORDERS.received", 20)
+    assert (config["sample_freq"], config["ack_policy"]) == ("100", "explicit")
+
+
+def test_a_push_consumer_is_asked_for_as_in_2020(terminal: Any, orders: Orders) -> None:
+    """A target brings two questions more, where the document has them."""
+    shown = terminal("obs", "add", TERM="dumb")
+    shown.answer("? Select a message set", "1")
+    shown.answer("? Observable name", "MONITOR")
+    shown.answer("? Delivery target", "monitor.ORDERS")
+    shown.answer("? Start policy (all, last, 1h, msg sequence)", "last")
+    shown.answer("? Acknowledgement policy", "none")
+    shown.answer("? Replay policy", "instant")
+    shown.answer("? Filter Message Set by subject (blank for all)", "")
+    shown.answer("? Maximum Allowed Deliveries", "-1")
+    assert shown.wait() == 0
+    config = orders.config("MONITOR")
+    assert (config["deliver_subject"], config["deliver_policy"]) == ("monitor.ORDERS", "last")
+    assert (config["ack_policy"], config["replay_policy"]) == ("none", "instant")
+    assert "filter_subject" not in config
+    assert config["max_deliver"] == -1
+
+
+def test_what_was_said_is_not_asked(terminal: Any, orders: Orders) -> None:
+    """Each flag answers its question; an empty filter is an answer, too."""
+    shown = terminal(
+        "con", "add", "ORDERS", "A", "--pull", "--deliver", "5", "--max-deliver", "3",
+        "--filter", "", TERM="dumb",
+    )  # fmt: skip
+    assert shown.wait() == 0
+    assert questions(shown.text) == []
+    assert orders.config("A")["opt_start_seq"] == 5
+
+
+def test_the_word_pull_is_no_subject(terminal: Any, orders: Orders) -> None:
+    """Who types what the question means gets that."""
+    shown = terminal("con", "add", "ORDERS", "A", "--deliver", "all", "--filter", "", TERM="dumb")
+    shown.answer("? Delivery target", "pull")
+    shown.answer("? Maximum Allowed Deliveries", "")
+    assert shown.wait() == 0
+    assert "deliver_subject" not in orders.config("A")
+
+
+def test_a_wrong_answer_and_a_question_mark(terminal: Any, orders: Orders) -> None:
+    """A question is asked again after help that names the flag, and after what makes no sense."""
+    shown = terminal("con", "add", "ORDERS", "A", "--pull", "--filter", "", TERM="dumb")
+    shown.answer("? Start policy", "?")
+    shown.expect("Settable using --deliver")
+    shown.send("whenever\n")
+    shown.expect("is no start")
+    shown.send("new\n")
+    shown.answer("? Maximum Allowed Deliveries", "0")
+    shown.expect("-1 for no limit")
+    shown.send("7\n")
+    assert shown.wait() == 0
+    config = orders.config("A")
+    assert (config["deliver_policy"], config["max_deliver"]) == ("new", 7)
+
+
+def test_defaults_are_taken_without_questions(terminal: Any, orders: Orders) -> None:
+    """--defaults asks for nothing that has one."""
+    shown = terminal("con", "add", "ORDERS", "A", "--defaults", TERM="dumb")
+    assert shown.wait() == 0
+    assert questions(shown.text) == []
+    assert orders.config("A")["deliver_policy"] == "all"
+
+
+def test_a_consumer_is_chosen_and_its_removal_confirmed(
+    terminal: Any, jsm: Jsm, orders: Orders
+) -> None:
+    """Names come from a list; the answer to a removal is no unless it is yes."""
+    jsm("con", "add", "ORDERS", "A", "--pull").ok()
+    jsm("con", "add", "ORDERS", "B", "--pull").ok()
+    shown = terminal("obs", "rm", TERM="dumb")
+    shown.answer("? Select a message set", "")
+    shown.answer("? Select an observable", "B")
+    shown.answer("Really remove observable ORDERS > B", "")
+    assert shown.wait() == 2
+    assert orders.names() == ["A", "B"]
+    shown = terminal("obs", "rm", "ORDERS", "B", TERM="dumb")
+    shown.answer("Really remove observable ORDERS > B", "y")
+    assert shown.wait() == 0
+    assert orders.names() == ["A"]
