@@ -161,6 +161,10 @@ class Tally:
         """Return how many different orders each stage has seen so far."""
         return tuple(len(books.seen) for books in self._stages.values())
 
+    def messages(self, stage: str) -> int:
+        """Return how many messages a stage has seen so far, doubles and strangers included."""
+        return self._stages[stage].messages
+
     def complete(self) -> bool:
         """Say whether every order was seen in the last stage."""
         return self.counts()[-1] >= len(self._expected)
