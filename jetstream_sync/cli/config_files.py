@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -16,7 +18,7 @@ from .settings import Settings
 from .status import CommandError, ExitStatus
 from .values import parse_limited_duration, parse_limited_size
 
-__all__ = ["config_of", "config_of_file", "read_document", "read_text", "write_config"]
+__all__ = ["config_of", "config_of_file", "read_documents", "read_text", "write_config"]
 
 R = TypeVar("R", bound=Record)
 
@@ -47,9 +49,9 @@ def read_text(settings: Settings, path: str) -> str:
         raise CommandError(f"{path}: it is not text", ExitStatus.USAGE) from error
 
 
-def read_document(settings: Settings, path: str) -> Any:
+def read_documents(settings: Settings, path: str) -> list[Any]:
     """
-    Return the document in a file: JSON, or YAML where PyYAML is installed.
+    Return the documents in a file: one of JSON, or any number of YAML where PyYAML is installed.
 
     Raises:
         CommandError: it can not be read.
@@ -57,14 +59,21 @@ def read_document(settings: Settings, path: str) -> Any:
     """
     text = read_text(settings, path)
     try:
-        return loads(text)
+        return [loads(text)]
     except InvalidResponseError as error:
         if text.lstrip().startswith(("{", "[")):
             raise CommandError(f"{path}: {error}", ExitStatus.USAGE) from error
-        return _yaml(text, path)
+        return _yaml_documents(text, path)
 
 
-def _yaml(text: str, path: str) -> Any:
+def _yaml_documents(text: str, path: str) -> list[Any]:
+    """
+    Return the documents in a text that is YAML, as many as there are.
+
+    Raises:
+        CommandError: PyYAML is not installed, or it is no YAML.
+
+    """
     try:
         # Nothing needs it but this, and it has no types.
         yaml = importlib.import_module("yaml")
@@ -73,9 +82,9 @@ def _yaml(text: str, path: str) -> Any:
             f"{path}: it is not JSON; to read YAML, install PyYAML", ExitStatus.USAGE
         ) from None
     try:
-        return yaml.safe_load(text)
+        return list(yaml.safe_load_all(text))
     except yaml.YAMLError as error:
-        raise CommandError(f"{path}: {error}", ExitStatus.USAGE) from error
+        raise CommandError(f"{path}: {' '.join(str(error).split())}", ExitStatus.USAGE) from error
 
 
 def config_of(record: type[R], document: Any, more: dict[str, Any]) -> R:
@@ -104,8 +113,14 @@ def config_of(record: type[R], document: Any, more: dict[str, Any]) -> R:
         fields["metadata"] = {
             key: text for key, text in labels.items() if not str(key).startswith("_nats.")
         }
+    config = decode(record, fields)
+    known = [each.name for each in dataclasses.fields(record)]
+    for name in config.extra:
+        # A newer server may know it; what looks like a slip is one.
+        if close := get_close_matches(name, known, 1):
+            raise InvalidArgumentError(f"{name} is no field of a config; did you mean {close[0]}?")
     # Decoding checks types only; the copy is checked like the config of a person that it is.
-    return replace(decode(record, fields))
+    return replace(config)
 
 
 def _with_units(fields: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +159,10 @@ def config_of_file(settings: Settings, record: type[R], path: str, more: dict[st
 
     """
     try:
-        return config_of(record, read_document(settings, path), more)
+        documents = read_documents(settings, path)
+        if len(documents) != 1:
+            raise InvalidArgumentError(f"expected one config, found {len(documents)}")
+        return config_of(record, documents[0], more)
     except Error as error:
         raise CommandError(f"{path}: {error}", ExitStatus.USAGE) from error
 

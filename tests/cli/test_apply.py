@@ -1,0 +1,254 @@
+"""``jsm apply``: streams and consumers become what a file says."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fix_jsm import Jsm
+from rawnats import RawClient
+
+ORDERS: dict[str, Any] = {
+    "streams": [
+        {
+            "name": "ORDERS",
+            "subjects": ["ORDERS.*"],
+            "max_age": "1y",
+            "metadata": {"team": "shop"},
+            "consumers": [
+                {"name": "NEW", "filter_subject": "ORDERS.received", "ack_wait": "30s"},
+                {
+                    "durable_name": "MONITOR",
+                    "deliver_subject": "monitor.ORDERS",
+                    "ack_policy": "none",
+                    "deliver_policy": "last",
+                },
+            ],
+        }
+    ],
+    "consumers": [{"stream": "ORDERS", "name": "DISPATCH", "filter_subject": "ORDERS.processed"}],
+}
+
+
+def file_of(tmp_path: Path, document: object) -> str:
+    file = tmp_path / "orders.json"
+    file.write_text(json.dumps(document))
+    return str(file)
+
+
+@pytest.fixture
+def applied(jsm: Jsm, tmp_path: Path) -> tuple[Jsm, str]:
+    """The file, applied once."""
+    path = file_of(tmp_path, ORDERS)
+    jsm("apply", "-f", path).ok()
+    return jsm, path
+
+
+def configs(raw: RawClient) -> dict[str, Any]:
+    """Everything that the account has, by name."""
+    found = {each["config"]["name"]: each["config"] for each in raw.api("STREAM.LIST")["streams"]}
+    for stream in list(found):
+        for each in raw.api(f"CONSUMER.LIST.{stream}")["consumers"]:
+            found[f"{stream} > {each['name']}"] = each["config"]
+    return found
+
+
+def test_what_is_not_there_is_made(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
+    """Streams and consumers of the file are made, with its values."""
+    result = jsm("apply", "-f", file_of(tmp_path, ORDERS)).ok()
+    assert result.out.splitlines() == [
+        "created    stream ORDERS",
+        "created    consumer ORDERS > NEW",
+        "created    consumer ORDERS > MONITOR",
+        "created    consumer ORDERS > DISPATCH",
+        "4 created",
+    ]
+    found = configs(raw)
+    assert found["ORDERS"]["max_age"] == 31_536_000_000_000_000
+    assert found["ORDERS > NEW"]["filter_subject"] == "ORDERS.received"
+    assert found["ORDERS > NEW"]["durable_name"] == "NEW"
+    assert found["ORDERS > NEW"]["ack_policy"] == "explicit"
+    assert found["ORDERS > MONITOR"]["deliver_subject"] == "monitor.ORDERS"
+
+
+def test_applying_again_changes_nothing(applied: tuple[Jsm, str], raw: RawClient) -> None:
+    """The second time all is unchanged."""
+    jsm, path = applied
+    before = configs(raw)
+    again = jsm("apply", "-f", path, "-j").ok().json
+    assert {item["action"] for item in again["items"]} == {"unchanged"}
+    assert again["summary"] == {"created": 0, "updated": 0, "unchanged": 4, "deleted": 0}
+    assert configs(raw) == before
+
+
+def test_what_differs_is_changed(applied: tuple[Jsm, str], raw: RawClient, tmp_path: Path) -> None:
+    """Only what the file says otherwise is changed; what it does not say stays."""
+    jsm, _ = applied
+    jsm("stream", "edit", "ORDERS", "--max-msgs", "99", "--metadata", "own=1", "-f").ok()
+    changed = json.loads(json.dumps(ORDERS).replace("1y", "2y").replace("30s", "10s"))
+    changed["consumers"][0] = {
+        "stream": "ORDERS",
+        "name": "DISPATCH",
+        "filter_subjects": ["ORDERS.processed", "ORDERS.sent"],
+    }
+    result = jsm("apply", "-f", file_of(tmp_path, changed)).ok()
+    assert "max_age: 1y (8760h0m0s) -> 2y (17520h0m0s)" in result.out
+    assert result.out.splitlines()[-1] == "3 updated, 1 unchanged"
+    found = configs(raw)
+    assert found["ORDERS"]["max_age"] == 2 * 31_536_000_000_000_000
+    assert found["ORDERS"]["max_msgs"] == 99
+    assert found["ORDERS"]["metadata"]["own"] == "1"
+    assert found["ORDERS"]["metadata"]["team"] == "shop"
+    assert found["ORDERS > NEW"]["ack_wait"] == 10 * 10**9
+    assert found["ORDERS > DISPATCH"]["filter_subjects"] == ["ORDERS.processed", "ORDERS.sent"]
+
+
+def test_a_dry_run_changes_nothing(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
+    """It shows what would be done, and says so in its status where that is wanted."""
+    path = file_of(tmp_path, ORDERS)
+    shown = jsm("apply", "-f", path, "--dry-run").ok()
+    assert shown.out.splitlines()[0] == "would create  stream ORDERS"
+    assert shown.out.splitlines()[-1] == "4 to create"
+    assert jsm("apply", "-f", path, "--dry-run", "--exit-code").status == 1
+    assert configs(raw) == {}
+    jsm("apply", "-f", path).ok()
+    jsm("apply", "-f", path, "--dry-run", "--exit-code").ok()
+    more = jsm(
+        "apply", "-f", file_of(tmp_path, {"name": "ORDERS", "max_msgs": 5}), "--dry-run", "-j"
+    )
+    assert more.ok().json["items"] == [
+        {
+            "kind": "stream",
+            "stream": "ORDERS",
+            "action": "updated",
+            "differences": [{"field": "max_msgs", "before": -1, "after": 5}],
+        }
+    ]
+    assert configs(raw)["ORDERS"]["max_msgs"] == -1
+
+
+def test_an_impossible_change_stops_all(
+    applied: tuple[Jsm, str], raw: RawClient, tmp_path: Path
+) -> None:
+    """When one change is impossible nothing is done, and the error says what differs."""
+    jsm, _ = applied
+    before = configs(raw)
+    changed = json.loads(json.dumps(ORDERS).replace("1y", "2y").replace('"last"', '"all"'))
+    path = file_of(tmp_path, changed)
+    for options in ((), ("--dry-run",)):
+        refused = jsm("apply", "-f", path, *options)
+        assert refused.status == 1
+        assert "ORDERS > MONITOR: deliver_policy: last -> all" in refused.err
+    assert configs(raw) == before
+
+
+def test_a_refusal_of_the_server_says_what_differs(
+    applied: tuple[Jsm, str], raw: RawClient, tmp_path: Path
+) -> None:
+    """What was done before the refusal is told; the error names the change."""
+    jsm, _ = applied
+    document = {
+        "streams": [
+            {"name": "ORDERS", "max_msgs": 7},
+            {"name": "OTHER", "subjects": ["other"]},
+            {"name": "THIRD", "subjects": ["ORDERS.x"]},
+        ]
+    }
+    refused = jsm("apply", "-f", file_of(tmp_path, document), "-j")
+    assert refused.status == 1
+    done = [(item["stream"], item["action"]) for item in refused.json["items"]]
+    assert done == [("ORDERS", "updated"), ("OTHER", "created")]
+    assert "stream THIRD" in refused.error["description"]
+    refused = jsm("apply", "-f", file_of(tmp_path, {"name": "ORDERS", "num_replicas": 3}))
+    assert refused.status == 1
+    assert "num_replicas: 1 -> 3" in refused.err
+    assert "OTHER" in configs(raw)
+
+
+def test_nothing_is_deleted_without_a_word(
+    applied: tuple[Jsm, str], raw: RawClient, tmp_path: Path
+) -> None:
+    """--prune deletes what the file has not, once it is confirmed; buckets are left alone."""
+    jsm, _ = applied
+    jsm("stream", "add", "STRAY", "--defaults").ok()
+    jsm("stream", "add", "KV_bucket", "--subjects", "$KV.bucket.>").ok()
+    fewer = {"streams": [{**ORDERS["streams"][0], "consumers": []}]}
+    path = file_of(tmp_path, fewer)
+    jsm("apply", "-f", path).ok()
+    assert len(configs(raw)) == 6
+    assert jsm("apply", "-f", path, "--prune").status == 2
+    shown = jsm("apply", "-f", path, "--prune", "--dry-run").ok()
+    assert "would delete  stream STRAY" in shown.out
+    assert len(configs(raw)) == 6
+    jsm("apply", "-f", path, "--prune", "--force").ok()
+    assert set(configs(raw)) == {"ORDERS", "KV_bucket"}
+    refused = jsm("apply", "-f", file_of(tmp_path, {"streams": []}), "--prune", "--force")
+    assert refused.status == 2
+    assert len(configs(raw)) == 2
+
+
+def test_configs_of_other_commands_are_taken(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
+    """A bare config, an info, a list of them and standard input are fine."""
+    jsm("apply", "-f", file_of(tmp_path, ORDERS)).ok()
+    info = jsm("stream", "info", "ORDERS", "-j").ok().out
+    consumer = raw.api("CONSUMER.INFO.ORDERS.NEW")
+    assert jsm("apply", "-f", "-", stdin=info.encode()).ok().out.endswith("1 unchanged\n")
+    both = json.dumps([json.loads(info), consumer]).encode()
+    jsm("stream", "rm", "ORDERS", "-f").ok()
+    assert jsm("apply", "-f", "-", stdin=both).ok().out.endswith("2 created\n")
+    assert set(configs(raw)) == {"ORDERS", "ORDERS > NEW"}
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"streams": [{"subjects": ["a"]}]}, "name"),
+        ({"streams": [{"name": "A.B"}]}, "A.B"),
+        ({"streams": [{"name": "A", "max_mgs": 5}]}, "max_msgs"),
+        ({"streams": [{"name": "A"}, {"name": "A"}]}, "twice"),
+        ({"streams": {"name": "A"}}, "expected a list"),
+        ({"streams": [], "extras": []}, "extras"),
+        ({"consumers": [{"name": "C"}]}, "stream"),
+        ({"consumers": [{"stream": "S", "ack_policy": "none"}]}, "no name"),
+        ({"consumers": [{"stream": "S", "name": "C", "ack_wait": "soon"}]}, "ack_wait"),
+        (5, "expected an object"),
+    ],
+)
+def test_a_wrong_file_changes_nothing(
+    jsm: Jsm, raw: RawClient, tmp_path: Path, document: object, words: str
+) -> None:
+    """The error says where in the file, and what is wrong; its status is that of wrong usage."""
+    path = file_of(tmp_path, document)
+    refused = jsm("apply", "-f", path)
+    assert refused.status == 2
+    assert words in refused.err
+    assert path in refused.err
+    assert len(refused.err.splitlines()) == 1
+    assert configs(raw) == {}
+
+
+def test_a_consumer_needs_its_stream(jsm: Jsm, tmp_path: Path) -> None:
+    """A consumer of a stream that is neither there nor in the file is not found."""
+    document = {"consumers": [{"stream": "NOPE", "name": "C"}]}
+    refused = jsm("apply", "-f", file_of(tmp_path, document))
+    assert refused.status == 3
+    assert "NOPE" in refused.err
+
+
+def test_yaml_is_read_where_it_can_be(
+    jsm: Jsm, raw: RawClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """YAML needs a library; without it the error names it."""
+    file = tmp_path / "orders.yaml"
+    file.write_text("name: A\nsubjects: [a.*]\nmax_age: 1y\n---\nname: B\nsubjects: b.*\n")
+    if importlib.util.find_spec("yaml") is not None:
+        jsm("apply", "-f", str(file)).ok()
+        assert configs(raw)["A"]["max_age"] == 31_536_000_000_000_000
+        assert configs(raw)["B"]["subjects"] == ["b.*"]
+    monkeypatch.setitem(__import__("sys").modules, "yaml", None)
+    refused = jsm("apply", "-f", str(file))
+    assert refused.status == 2
+    assert "PyYAML" in refused.err
