@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from .admission import Counts
+from .offsets import Position
+from .ranges import SequenceRange
 
-__all__ = ["MAX_PARTITIONS", "cuts", "partition_counts"]
+__all__ = ["MAX_PARTITIONS", "cuts", "partition_counts", "ranges"]
 
 #: More partitions than this are never planned for one batch of one stream.
 MAX_PARTITIONS: Final = 64
@@ -69,3 +71,11 @@ def cuts(counts: Counts, start: int, end: int, rows: int, partitions: int) -> tu
         rows -= counts.matching(at, cut)
         at = cut
     return tuple(found)
+
+
+def ranges(position: Position, stream: str) -> list[SequenceRange]:
+    """Return what the tasks of a batch read of a stream."""
+    return [
+        SequenceRange(stream, low, high, position.filters, position.created_ns)
+        for low, high in position.pieces()
+    ]

@@ -1,0 +1,72 @@
+"""The plan of a read that ends: which ranges of which streams a batch query reads."""
+
+from __future__ import annotations
+
+from ..errors import StreamNotFoundError
+from .access import Access
+from .admission import Counts
+from .loss import LossWatch, resume
+from .offsets import Position
+from .options import EARLIEST, ReadOptions
+from .planning import cuts, partition_counts, ranges
+from .ranges import SequenceRange
+from .streams import StreamView
+
+__all__ = ["plan_read"]
+
+
+def plan_read(options: ReadOptions) -> list[SequenceRange]:
+    """
+    Plan a read of all that is between two positions of each stream.
+
+    It takes nothing away: a work queue has its messages afterwards, too.
+
+    Args:
+        options: of the read.
+
+    Returns:
+        What the tasks read; nothing when there is nothing to read.
+
+    Raises:
+        StreamNotFoundError: a stream is not there, or none fits the pattern.
+        InvalidOptionError: the read would begin behind a stream's end.
+        DataLossError: it begins where messages are gone, and ``failOnDataLoss`` is not false.
+        Error: as `JetStream.get_stream`.
+
+    """
+    access = Access(options)
+    views = access.snapshot()
+    access.selection.check_all_there(views)
+    if not views:
+        raise StreamNotFoundError(404, 10059, f"no stream fits {options.stream_pattern!r}")
+    parts: dict[str, tuple[Counts, int, int]] = {}
+    rows: dict[str, int] = {}
+    for key, view in views.items():
+        start, end = _start(access, view), access.end(view)
+        counts = access.counts(view, options.subjects)
+        parts[key] = counts, start, end
+        rows[key] = counts.matching(start, end)
+    wanted = partition_counts(rows, options.max_records_per_partition, options.min_partitions)
+    planned: list[SequenceRange] = []
+    for key, (counts, start, end) in parts.items():
+        if not rows[key]:
+            continue
+        position = Position(
+            created_ns=views[key].created_ns,
+            start_seq=start,
+            next_seq=end,
+            cuts=cuts(counts, start, end, rows[key], wanted[key]),
+            filters=options.subjects,
+        )
+        planned += ranges(position, views[key].name)
+    return planned
+
+
+def _start(access: Access, view: StreamView) -> int:
+    """Return where to start in a stream; raises as `plan_read()`."""
+    options = access.options
+    start = access.start(view, EARLIEST)
+    position = Position(
+        created_ns=view.created_ns, start_seq=start, next_seq=start, filters=options.subjects
+    )
+    return LossWatch(options.fail_on_data_loss).next_seq(resume(position, view, view.name))

@@ -1,0 +1,105 @@
+"""The data source ``jetstream``, as Spark knows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+
+from ..errors import InvalidOptionError
+from .batch import JetStreamReader
+from .options import ReadOptions, WriteOptions
+from .schema import READ_DDL, check_read_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["JetStreamDataSource"]
+
+
+class JetStreamDataSource(DataSource):
+    """
+    JetStream's streams as tables that Spark reads and writes, in batches and as they grow.
+
+    ``spark.dataSource.register(JetStreamDataSource)`` makes it known as ``jetstream``; where the
+    package is installed Spark finds it by itself. The options are those of `ReadOptions` and
+    `WriteOptions`; they are checked on the driver, before any task starts.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for ``format()``."""
+        return "jetstream"
+
+    def schema(self) -> str:
+        """Return the columns that are read where no schema is given."""
+        return READ_DDL
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """
+        Return what reads with ``spark.read``.
+
+        Args:
+            schema: the columns that are wanted, by their names.
+
+        Raises:
+            InvalidOptionError: an option does not exist or can not work.
+            SchemaError: there is no such column, or it has another type.
+
+        """
+        options = ReadOptions.from_options(self.options)
+        _check_columns(schema)
+        return JetStreamReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Return what reads with ``spark.readStream``; raises as `reader()`."""
+        from .stream import JetStreamStreamReader  # noqa: PLC0415 - PySpark has its base since 4.2
+
+        options = ReadOptions.from_options(self.options)
+        _check_columns(schema)
+        for name, value in (
+            ("endingOffsets", options.ending_offsets),
+            ("endingTimestamp", options.ending_timestamp),
+        ):
+            if value is not None:
+                raise InvalidOptionError(name, value, "a stream has no end; that is for spark.read")
+        return JetStreamStreamReader(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """
+        Return what writes with ``df.write``.
+
+        Args:
+            schema: of the rows.
+            overwrite: whether the mode is ``overwrite`` and not ``append``.
+
+        Raises:
+            InvalidOptionError: an option does not exist or can not work.
+            SchemaError: there is no such column, or it has another type.
+
+        """
+        from .sink import batch_writer  # noqa: PLC0415 - who reads does without it
+
+        return batch_writer(WriteOptions.from_options(self.options), schema, overwrite)
+
+    def streamWriter(  # noqa: N802 - PySpark's name
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        """Return what writes with ``df.writeStream``; raises as `writer()`."""
+        from .sink import stream_writer  # noqa: PLC0415 - who reads does without it
+
+        return stream_writer(WriteOptions.from_options(self.options), schema, overwrite)
+
+    def __repr__(self) -> str:
+        # The options may have secrets in them.
+        return "JetStreamDataSource()"
+
+
+def _check_columns(schema: StructType) -> None:
+    check_read_columns((field.name, field.dataType.simpleString()) for field in schema.fields)

@@ -1,0 +1,265 @@
+"""``spark.read.format("jetstream")`` on a real Spark and a real server."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from jetstream_sync import JetStream, Stream
+    from jetstream_sync.server import NatsServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+
+Load = Callable[..., "DataFrame"]
+
+
+@pytest.fixture
+def load(spark: SparkSession, nats_server: NatsServer) -> Load:
+    """Read with options, given as keyword arguments."""
+
+    def load(schema: str | None = None, **options: Any) -> DataFrame:
+        reader = spark.read.format("jetstream").options(servers=nats_server.url, **options)
+        return (reader.schema(schema) if schema else reader).load()
+
+    return load
+
+
+def fill(js: JetStream, subject: Callable[[int], str], count: int, first: int = 1) -> list[str]:
+    """Publish so many messages with their numbers as payloads; return their subjects."""
+    subjects = [subject(number) for number in range(first, first + count)]
+    for number, each in enumerate(subjects, first):
+        js.publish_async(each, b"%d" % number)
+    js.publish_async_completed(20)
+    return subjects
+
+
+def sequences(frame: DataFrame) -> list[int]:
+    return sorted(row.sequence for row in frame.select("sequence").collect())
+
+
+def partition_sizes(frame: DataFrame) -> list[int]:
+    """How many rows each partition has."""
+    from pyspark.sql.functions import spark_partition_id
+
+    sizes = Counter(row[0] for row in frame.select(spark_partition_id()).collect())
+    return [sizes[number] for number in range(frame.rdd.getNumPartitions())]
+
+
+def test_a_stream_is_read_as_it_is(js: JetStream, stream: Stream, load: Load) -> None:
+    """Every message is a row: subject, payload, headers, sequence, time and stream."""
+    began = datetime.now(timezone.utc) - timedelta(seconds=5)
+    subject = f"{stream.name}.a"
+    js.publish(subject, b"\x00\xff")
+    js.publish(subject, b"", headers={"X": ["1", "2"], "Y": ["z"]})
+    frame = load(stream=stream.name)
+    assert frame.columns == ["subject", "data", "headers", "sequence", "timestamp", "stream"]
+    first, second = frame.orderBy("sequence").collect()
+    assert (first.subject, bytes(first.data), first.headers) == (subject, b"\x00\xff", {})
+    assert (bytes(second.data), second.headers) == (b"", {"X": ["1", "2"], "Y": ["z"]})
+    assert (first.sequence, second.sequence, second.stream) == (1, 2, stream.name)
+    stored = stream.get_msg(1).time.replace(tzinfo=None)
+    assert first.timestamp == datetime.combine(stored.date(), stored.time())
+    assert stored > began.replace(tzinfo=None)
+
+
+def test_an_empty_stream_has_no_rows(stream: Stream, load: Load) -> None:
+    """A read of nothing is an empty table, not an error."""
+    assert load(stream=stream.name).count() == 0
+
+
+def test_what_is_stored_later_is_for_the_next_load(
+    js: JetStream, stream: Stream, load: Load
+) -> None:
+    """A loaded table does not change; another ``load()`` has what came meanwhile."""
+    fill(js, lambda _: f"{stream.name}.a", 10)
+    frame = load(stream=stream.name)
+    assert frame.count() == 10
+    fill(js, lambda _: f"{stream.name}.a", 5)
+    assert frame.count() == 10
+    assert load(stream=stream.name).count() == 15
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "last"),
+    [
+        ({}, 1, 20),
+        ({"startingOffsets": "earliest", "endingOffsets": "latest"}, 1, 20),
+        ({"startingOffsets": "latest"}, 21, 20),
+        ({"startingOffsets": '{"%s": 7}'}, 7, 20),
+        ({"startingOffsets": '{"%s": -2}', "endingOffsets": '{"%s": 7}'}, 1, 6),
+        ({"startingOffsets": '{"%s": 7}', "endingOffsets": '{"%s": 8}'}, 7, 7),
+        ({"endingOffsets": '{"%s": 1000}'}, 1, 20),
+        ({"endingOffsets": '{"%s": -1}'}, 1, 20),
+    ],
+)
+def test_from_one_sequence_to_another(
+    js: JetStream, stream: Stream, load: Load, options: dict[str, str], first: int, last: int
+) -> None:
+    """The start is read, the end is not."""
+    fill(js, lambda _: f"{stream.name}.a", 20)
+    named = {key: value.replace("%s", stream.name) for key, value in options.items()}
+    assert sequences(load(stream=stream.name, **named)) == list(range(first, last + 1))
+
+
+def test_from_one_time_to_another(js: JetStream, stream: Stream, load: Load) -> None:
+    """A read by time begins with the first message at that time, and ends before the first at the other."""
+    fill(js, lambda _: f"{stream.name}.a", 30)
+    times = {seq: stream.get_msg(seq).time_ns for seq in range(1, 31)}
+    # Options have milliseconds here.
+    start, end = times[10] // 1_000_000 + 1, times[30] // 1_000_000
+    wanted = [seq for seq, ns in times.items() if start * 1_000_000 <= ns < end * 1_000_000]
+    frame = load(stream=stream.name, startingTimestamp=str(start), endingTimestamp=str(end))
+    assert sequences(frame) == wanted
+    text = stream.get_msg(20).time.isoformat()
+    wanted = [seq for seq, ns in times.items() if ns >= times[20] // 1000 * 1000]
+    assert sequences(load(stream=stream.name, startingTimestamp=text)) == wanted
+    assert sequences(load(stream=stream.name, startingTimestamp="2199-01-01T00:00:00Z")) == []
+
+
+def test_deleted_messages_are_no_rows_and_no_error(
+    js: JetStream, stream: Stream, load: Load
+) -> None:
+    """Holes in the middle, and a tail that is gone, are passed over."""
+    fill(js, lambda _: f"{stream.name}.a", 50)
+    gone = {3, 4, 5, 20, 21, 49, 50}
+    for seq in gone:
+        stream.delete_msg(seq)
+    frame = load(stream=stream.name, minPartitions=4)
+    assert sequences(frame) == [seq for seq in range(1, 51) if seq not in gone]
+
+
+def test_only_some_subjects(js: JetStream, stream: Stream, load: Load) -> None:
+    """``subjects`` leaves out the rest, with one filter and with several."""
+    subjects = fill(js, lambda number: f"{stream.name}.{'abc'[number % 3]}.{number % 2}", 60)
+
+    def having(*letters: str) -> list[int]:
+        return [seq for seq, each in enumerate(subjects, 1) if each.split(".")[1] in letters]
+
+    assert sequences(load(stream=stream.name, subjects=f"{stream.name}.a.*")) == having("a")
+    two = f"{stream.name}.a.>,{stream.name}.c.*"
+    assert sequences(load(stream=stream.name, subjects=two)) == having("a", "c")
+    assert sequences(load(stream=stream.name, subjects=f"{stream.name}.none")) == []
+
+
+def test_several_streams_and_patterns(js: JetStream, stream_name: str, load: Load) -> None:
+    """A list of names and a pattern make one table of all the streams."""
+    names = [f"{stream_name}_{which}" for which in ("EU", "US", "ASIA")]
+    for number, name in enumerate(names, 1):
+        js.create_stream(name=name, subjects=[f"{name}.>"], storage="memory")
+        fill(js, lambda _, name=name: f"{name}.a", number * 10)
+
+    def counts(**options: str) -> dict[str, int]:
+        return {
+            row.stream: row["count"] for row in load(**options).groupBy("stream").count().collect()
+        }
+
+    eu, us, asia = names
+    assert counts(stream=f"{eu},{asia}") == {eu: 10, asia: 30}
+    assert counts(streamPattern=f"{stream_name}_*") == {eu: 10, us: 20, asia: 30}
+    assert counts(streamPattern=f"/{stream_name}_(EU|US)/") == {eu: 10, us: 20}
+
+
+def test_partitions_have_equally_many_sequences(js: JetStream, stream: Stream, load: Load) -> None:
+    """``minPartitions`` and ``maxRecordsPerPartition`` say into how many tasks a read is cut."""
+    fill(js, lambda _: f"{stream.name}.a", 1000)
+    assert partition_sizes(load(stream=stream.name)) == [1000]
+    assert partition_sizes(load(stream=stream.name, minPartitions=4)) == [250] * 4
+    frame = load(stream=stream.name, maxRecordsPerPartition=300)
+    assert partition_sizes(frame) == [250] * 4
+
+
+def test_partitions_are_balanced_where_one_message_in_a_thousand_matches(
+    js: JetStream, stream: Stream, load: Load
+) -> None:
+    """Partitions have equally many rows, not equally many sequences."""
+    # All that match but one are in the last fifth.
+    rare = {1, *range(16_000, 20_000, 205)}
+    fill(js, lambda number: f"{stream.name}.{'rare' if number in rare else 'usual'}", 20_000)
+    frame = load(stream=stream.name, subjects=f"{stream.name}.rare", minPartitions=4)
+    assert sequences(frame) == sorted(rare)
+    sizes = partition_sizes(frame)
+    assert len(sizes) == 4
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_columns_are_chosen_by_the_schema(js: JetStream, stream: Stream, load: Load) -> None:
+    """A schema names the columns, among them some that are not there without one."""
+    js.publish(f"{stream.name}.a", b"12345", msg_id="one")
+    frame = load("sequence long, size int, msg_id string, time_ns long", stream=stream.name)
+    (row,) = frame.collect()
+    assert tuple(row) == (1, 5, "one", stream.get_msg(1).time_ns)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"stream": "NONE"},
+        {"streamPattern": "NONE_*"},
+        {"stream": "%s", "startingOffset": "earliest"},
+        {"stream": "%s", "startingOffsets": '{"%s": 99}'},
+        {},
+    ],
+)
+def test_what_can_not_work_is_refused_before_any_task(
+    stream: Stream, load: Load, options: dict[str, str]
+) -> None:
+    """Unknown streams and options, and starts behind the end, are errors of the driver."""
+    named = {key: value.replace("%s", stream.name) for key, value in options.items()}
+    with pytest.raises(Exception, match=r"NONE|startingOffset|name a stream"):
+        load(**named).count()
+
+
+def test_a_start_that_is_gone_is_data_loss(js: JetStream, stream: Stream, load: Load) -> None:
+    """With ``failOnDataLoss`` a read does not begin behind what was asked for."""
+    fill(js, lambda _: f"{stream.name}.a", 10)
+    stream.purge(seq=6)
+    start = {"startingOffsets": f'{{"{stream.name}": 3}}'}
+    with pytest.raises(Exception, match="DataLossError"):
+        load(stream=stream.name, **start).count()
+    assert sequences(load(stream=stream.name, failOnDataLoss="false", **start)) == [6, 7, 8, 9, 10]
+    assert sequences(load(stream=stream.name)) == [6, 7, 8, 9, 10]
+
+
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+def test_a_batch_read_takes_nothing_away(
+    js: JetStream, stream_name: str, load: Load, retention: str
+) -> None:
+    """Work queues and interest streams have all their messages afterwards, and no new consumer."""
+    stream = js.create_stream(
+        name=stream_name,
+        subjects=[f"{stream_name}.>"],
+        storage="memory",
+        retention=retention,
+        allow_direct=True,
+    )
+    if retention == "interest":
+        stream.create_consumer(durable_name="other")
+    before = stream.consumer_names()
+    fill(js, lambda _: f"{stream_name}.a", 20)
+    assert sequences(load(stream=stream_name)) == list(range(1, 21))
+    assert sequences(load(stream=stream_name)) == list(range(1, 21))
+    assert stream.info().state.messages == 20
+    assert stream.consumer_names() == before
+
+
+def test_sql_reads_too(
+    js: JetStream, stream: Stream, spark: SparkSession, nats_server: NatsServer
+) -> None:
+    """A temporary view with the options is a table for SQL."""
+    fill(js, lambda number: f"{stream.name}.{number % 2}", 10)
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW orders USING jetstream "
+        f"OPTIONS (servers '{nats_server.url}', stream '{stream.name}')"
+    )
+    rows = spark.sql("SELECT subject, count(*) n FROM orders GROUP BY subject").collect()
+    assert {row.subject: row.n for row in rows} == {
+        f"{stream.name}.0": 5,
+        f"{stream.name}.1": 5,
+    }
