@@ -24,7 +24,7 @@ from jetstream_sync.cli.env import Environment
 from jetstream_sync.cli.main import run
 from jetstream_sync.server import NatsServer
 
-__all__ = ["Jsm", "Result", "Terminal", "jsm", "raw", "run_jsm", "terminal"]
+__all__ = ["Jsm", "Result", "Terminal", "jsm", "raw", "run_jsm", "spawn_jsm", "terminal"]
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]|\x1b[=>]")
 
@@ -111,19 +111,19 @@ class Jsm:
         return run_jsm(*args, stdin=stdin, tty=tty, **variables)
 
     def spawn(self, *args: str, **variables: str) -> subprocess.Popen[bytes]:
-        """Start a command as a process, with pipes; the test ends it."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "jetstream_sync.cli", *args],
-            env={
-                **os.environ,
-                "NATS_URL": self.url,
-                "XDG_CONFIG_HOME": "/nonexistent",
-                **variables,
-            },
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        """Start a command as a process; see `spawn_jsm`."""
+        return spawn_jsm(*args, **{"NATS_URL": self.url, **variables})
+
+
+def spawn_jsm(*args: str, **variables: str) -> subprocess.Popen[bytes]:
+    """Start a command as a process, with pipes; the test ends it."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "jetstream_sync.cli", *args],
+        env={**os.environ, "XDG_CONFIG_HOME": "/nonexistent", **variables},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 @pytest.fixture

@@ -117,16 +117,15 @@ def _described(node: Node) -> dict[str, Any]:
 
 
 @click.command("commands")
-@click.pass_context
 @common_options
-def commands(settings: Settings, context: click.Context) -> None:
+def commands(settings: Settings) -> None:
     """
     List all commands.
 
     With -j, each with its aliases, arguments and options. The options that all commands have are those
     of 'jsm --help', and not repeated.
     """
-    root = context.find_root()
+    root = click.get_current_context().find_root()
     assert isinstance(root.command, click.Group)
     nodes = list(walk(root.command, root))
 
@@ -144,12 +143,11 @@ def commands(settings: Settings, context: click.Context) -> None:
 
 @click.command("help")
 @click.argument("path", nargs=-1, metavar="[COMMAND]...")
-@click.pass_context
 @common_options
-def help_(settings: Settings, context: click.Context, *, path: tuple[str, ...]) -> None:
+def help_(settings: Settings, *, path: tuple[str, ...]) -> None:
     """Show the help of a command."""
-    root = context.find_root()
-    command, below = root.command, root
+    below = click.get_current_context().find_root()
+    command = below.command
     for name in path:
         found = command.get_command(below, name) if isinstance(command, click.Group) else None
         if found is None:

@@ -138,7 +138,7 @@ def ls(settings: Settings, *, names: bool) -> None:
     if names:
         emit(settings, known, lambda: settings.env.stdout.writelines(f"{each}\n" for each in known))
         return
-    found = [
+    found: list[dict[str, Any]] = [
         {
             "name": name,
             "selected": name == selected,
@@ -154,7 +154,7 @@ def ls(settings: Settings, *, names: bool) -> None:
             settings.env.stdout.write("No contexts defined\n")
             return
         rows = [
-            [f"{each['name']}{'*' if each['selected'] else ''}", each["description"], each["url"]]
+            [f"{each['name']}{'*' * each['selected']}", each["description"], each["url"]]
             for each in found
         ]
         table = Table(title="Contexts", columns=["Name", "Description", "URL"], rows=rows, left=3)
@@ -289,7 +289,9 @@ def edit(settings: Settings, *, name: str | None) -> None:
     store = _contexts(settings)
     name = _named(settings, name)
     before = json.dumps({**KEYS, **store.load(name)}, indent=2, ensure_ascii=False)
-    after = click.edit(before, extension=".json", env=dict(settings.env.variables))
+    variables = settings.env.variables
+    editor = variables.get("VISUAL") or variables.get("EDITOR")
+    after = click.edit(before, editor=editor, extension=".json", env=dict(variables))
     changed = after is not None and after.strip() != before
     if changed:
         try:

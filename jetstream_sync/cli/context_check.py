@@ -11,6 +11,9 @@ from .status import CommandError, one_line
 
 __all__ = ["check"]
 
+#: Options that have nothing to do with a login.
+_KEPT = ("timeout", "trace")
+
 
 def _with_nothing_else(settings: Settings, name: str) -> Settings:
     """Return settings whose login is a context's, whatever options and variables say."""
@@ -19,7 +22,7 @@ def _with_nothing_else(settings: Settings, name: str) -> Settings:
         for variable, value in settings.env.variables.items()
         if variable != "SERVERS" and not variable.startswith("NATS_")
     }
-    given = {each: settings.given[each] for each in ("timeout", "trace") if each in settings.given}
+    given: dict[str, Any] = {each: value for each, value in settings.given.items() if each in _KEPT}
     return Settings(env=replace(settings.env, variables=variables), given={**given, "context": name})
 
 

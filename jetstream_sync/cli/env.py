@@ -48,14 +48,23 @@ class Environment:
 
         Returns:
             ``None`` when the stream is no terminal, the terminal is dumb or rich is not
-            installed: then the output is plain text, never cut. With ``NO_COLOR`` set the console
-            has no colours.
+            installed: then the output is plain text, never cut. With ``NO_COLOR`` set, or
+            ``JSM_COLOR=never``, the console has no colours; with ``JSM_COLOR=always`` it has some
+            off a terminal, too.
 
         """
-        if not stream.isatty() or self.variables.get("TERM") in ("dumb", "unknown"):
+        color = self.variables.get("JSM_COLOR", "").lower()
+        dumb = self.variables.get("TERM") in ("dumb", "unknown")
+        if (dumb or not stream.isatty()) and color != "always":
             return None
         if importlib.util.find_spec("rich") is None:
             return None
         from rich.console import Console  # noqa: PLC0415 - an extra, and only for terminals
 
-        return Console(file=stream, no_color=bool(self.variables.get("NO_COLOR")), highlight=False)
+        plain = color == "never" or (bool(self.variables.get("NO_COLOR")) and color != "always")
+        return Console(
+            file=stream,
+            no_color=plain,
+            highlight=False,
+            force_terminal=True if color == "always" else None,
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -83,7 +84,7 @@ def run(
         _watch(settings, [one], kept=store_dir)
 
 
-def _watch(settings: Settings, servers: list[NatsServer], kept: Path | None = None) -> None:
+def _watch(settings: Settings, servers: Sequence[NatsServer], kept: Path | None = None) -> None:
     """Say where the servers are, and wait until one of them ends."""
     urls = [each.url for each in servers]
     result: dict[str, Any] = {

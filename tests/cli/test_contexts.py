@@ -1,0 +1,268 @@
+"""``jsm context``: files that the ``nats`` command could have written, and can read."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fix_jsm import Jsm, Result, run_jsm
+
+from jetstream_sync.server import NatsServer
+
+#: The keys of ADR-21, which are all in every file.
+ADR_21 = [
+    "description",
+    "url",
+    "token",
+    "user",
+    "password",
+    "creds",
+    "nkey",
+    "cert",
+    "key",
+    "ca",
+    "nsc",
+    "jetstream_domain",
+    "jetstream_api_prefix",
+    "jetstream_event_prefix",
+    "inbox_prefix",
+    "user_jwt",
+    "tls_first",
+    "windows_cert_store",
+    "windows_cert_match_by",
+    "windows_cert_match",
+    "windows_ca_certs_match",
+]
+
+
+class Home:
+    """Somebody's contexts."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, *args: str, **more: Any) -> Result:
+        return run_jsm("context", *args, XDG_CONFIG_HOME=str(self.path), **more)
+
+    def file(self, name: str) -> Path:
+        return self.path / "nats" / "context" / f"{name}.json"
+
+    def fields(self, name: str) -> Any:
+        return json.loads(self.file(name).read_text())
+
+    @property
+    def selected(self) -> str | None:
+        path = self.path / "nats" / "context.txt"
+        return path.read_text().strip() if path.exists() else None
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """A home without contexts."""
+    return Home(tmp_path)
+
+
+def test_a_context_is_a_file_as_adr_21_has_it(home: Home) -> None:
+    """A context that is saved has all keys, also those that are empty."""
+    home(
+        *("add", "prod", "--description", "the real one", "--user", "me", "--password", "geheim"),
+        *("-s", "nats://a:4222", "-s", "nats://b:4222", "--js-domain", "hub", "--tlsca", "ca.pem"),
+        *("--tlsfirst", "--event-prefix", "$EVENTS"),
+    ).ok()
+    fields = home.fields("prod")
+    assert set(ADR_21) <= set(fields)
+    assert {key: value for key, value in fields.items() if value} == {
+        "description": "the real one",
+        "url": "nats://a:4222,nats://b:4222",
+        "user": "me",
+        "password": "geheim",
+        "ca": "ca.pem",
+        "jetstream_domain": "hub",
+        "jetstream_event_prefix": "$EVENTS",
+        "tls_first": True,
+    }
+
+
+def test_files_are_for_their_owner_alone(home: Home) -> None:
+    """Nobody else can read a context, nor the directory."""
+    home("add", "prod", "--token", "geheim").ok()
+    assert stat.S_IMODE(home.file("prod").stat().st_mode) == 0o600
+    assert stat.S_IMODE(home.file("prod").parent.stat().st_mode) == 0o700
+    home("save", "prod", "--description", "x").ok()
+    assert stat.S_IMODE(home.file("prod").stat().st_mode) == 0o600
+    assert [path.name for path in home.file("prod").parent.iterdir()] == ["prod.json"]
+
+
+def test_saving_again_keeps_what_is_not_said(home: Home) -> None:
+    """A change keeps other values, and keys that nobody here knows."""
+    home("add", "prod", "--user", "me").ok()
+    home.file("prod").write_text(json.dumps({**home.fields("prod"), "added_in_2030": [1]}))
+    home("save", "prod", "--description", "new").ok()
+    fields = home.fields("prod")
+    assert (fields["user"], fields["description"]) == ("me", "new")
+    assert fields["added_in_2030"] == [1]
+    home("copy", "prod", "copy").ok()
+    assert home.fields("copy") == fields
+
+
+def test_listing(home: Home) -> None:
+    """The list has a mark at the selected one, and shows no secrets."""
+    assert home("ls").ok().out == "No contexts defined\n"
+    assert home("ls", "-j").ok().json == []
+    home("add", "b", "-s", "nats://me:geheim@b").ok()
+    home("add", "a", "--select").ok()
+    assert home("ls", "-n").ok().out == "a\nb\n"
+    assert home("ls", "-n", "-j").ok().json == ["a", "b"]
+    listed = home("ls")
+    assert "a*" in listed.out
+    assert "geheim" not in listed.out
+    assert [(each["name"], each["selected"]) for each in home("ls", "-j").ok().json] == [
+        ("a", True),
+        ("b", False),
+    ]
+
+
+def test_info_hides_secrets(home: Home) -> None:
+    """Passwords, tokens, JWTs and seeds are shown only when that is asked for."""
+    home("add", "a", "-s", "nats://u:secret1@a", "--user", "me", "--password", "secret2").ok()
+    home("add", "a", "--token", "secret3", "--jwt", "secret4", "--seed", "secret5").ok()
+    for args in ((), ("-j",)):
+        assert "secret" not in home("info", "a", *args).ok().out
+    shown = home("info", "a", "-j", "--show-secrets").ok().json
+    assert shown == home.fields("a")
+    everything = home("info", "-j", NATS_CONTEXT="a", NATS_PASSWORD="secret6", NATS_USER="me").ok()
+    assert "secret" not in everything.out
+
+
+def test_info_without_a_name_says_where_values_are_from(home: Home) -> None:
+    """What is in effect is shown with its source."""
+    home("add", "a", "-s", "nats://a", "--creds", "x.creds", "--select").ok()
+    out = home("info", "--timeout", "1s", NATS_URL="nats://b").ok().out
+    assert out.startswith("Context a\n")
+    assert "url: nats://b (NATS_URL)" in out
+    assert "creds: x.creds (context a)" in out
+
+
+def test_selecting(home: Home) -> None:
+    """One is selected, the one before can be gone back to, and none can be selected."""
+    for name in "ab":
+        home("add", name).ok()
+    assert home("previous").status == 3
+    home("select", "a").ok()
+    assert home.selected == "a"
+    home("select", "b").ok()
+    assert home("-").ok().out == "Context a is selected\n"
+    assert home.selected == "a"
+    home("previous").ok()
+    assert home.selected == "b"
+    assert home("unselect", "-j").ok().json == {"selected": None, "previous": "b"}
+    assert home.selected is None
+
+
+def test_select_asks_which(home: Home) -> None:
+    """Without a name, a person chooses."""
+    for name in "ab":
+        home("add", name).ok()
+    home("select", stdin=b"b\n", tty=True).ok()
+    assert home.selected == "b"
+
+
+def test_deleting(home: Home) -> None:
+    """Several can be deleted, the selected one as well; a person is asked."""
+    for name in "abc":
+        home("add", name, "--select").ok()
+    assert home("rm", "a").status == 2
+    assert home("rm", "a", stdin=b"n\n", tty=True).status == 2
+    assert home("ls", "-n").out == "a\nb\nc\n"
+    home("rm", "a", stdin=b"y\n", tty=True).ok()
+    gone = home("rm", "b", "c", "-f", "-j").ok()
+    assert gone.json == {"deleted": ["b", "c"]}
+    assert home.selected is None
+    assert home("ls", "-n").out == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "status"),
+    [
+        (("info", "prd"), 3),
+        (("select", "prd"), 3),
+        (("copy", "prod", "prod"), 1),
+        (("rm", "prod", "prd", "-f"), 3),
+        (("add", "a/b"), 2),
+        (("add", "../x"), 2),
+        (("info", ".."), 2),
+    ],
+)
+def test_names_that_are_not_there_or_can_not_be(
+    home: Home, args: tuple[str, ...], status: int
+) -> None:
+    """A name that is missing, taken or no name is told apart, and nothing changes."""
+    home("add", "prod").ok()
+    before = home.file("prod").read_text()
+    result = home(*args)
+    assert (result.status, result.out) == (status, "")
+    if status == 3:
+        assert "did you mean prod?" in result.err
+    assert home.file("prod").read_text() == before
+    assert not list(home.path.rglob("x.json"))
+
+
+def test_a_file_that_is_broken(home: Home) -> None:
+    """A file that can not be read is told of in one line that names it."""
+    home("add", "prod").ok()
+    for content in ("{", "[]"):
+        home.file("prod").write_text(content)
+        result = home("info", "prod")
+        assert (result.status, result.err.count("\n")) == (2, 1)
+        assert "prod.json" in result.err
+
+
+def test_editing(home: Home, tmp_path: Path) -> None:
+    """An editor gets all keys; what it saves is checked."""
+    home("add", "prod").ok()
+    script = tmp_path / "editor.py"
+    script.write_text(
+        "import json, sys; from pathlib import Path\n"
+        "path = Path(sys.argv[1]); fields = json.loads(path.read_text())\n"
+        "assert 'nkey' in fields; fields['url'] = 'nats://edited'\n"
+        "path.write_text(json.dumps(fields))\n"
+    )
+    editor = {"VISUAL": f"{sys.executable} {script}", "PATH": ""}
+    assert home("edit", "prod", "-j", **editor).ok().json["changed"] is True
+    assert home.fields("prod")["url"] == "nats://edited"
+    assert home("edit", "prod", "-j", VISUAL="true", PATH="/usr/bin:/bin").ok().json == {
+        "context": "prod",
+        "changed": False,
+    }
+
+
+def test_validating(home: Home, nats_server: NatsServer, tmp_path: Path) -> None:
+    """It is said which contexts can be used, and with --connect whether they connect."""
+    home("add", "good", "-s", nats_server.url).ok()
+    home("add", "lost", "-s", "nats://127.0.0.1:1").ok()
+    home("add", "bare", "--creds", str(tmp_path / "none.creds")).ok()
+    checked = home("validate", "-j", NATS_URL="nats://127.0.0.1:2")
+    assert checked.status == 1
+    assert {each["name"]: each["ok"] for each in checked.json} == {
+        "good": True,
+        "lost": True,
+        "bare": False,
+    }
+    checked = home("validate", "good", "lost", "--connect", "-j")
+    assert [each["ok"] for each in checked.json] == [True, False]
+    home("validate", "good", "--connect").ok()
+
+
+def test_a_context_is_used(home: Home, jsm: Jsm, nats_server: NatsServer) -> None:
+    """The selected context is connected with, and another one where it is named."""
+    home("add", "lost", "-s", "nats://127.0.0.1:1", "--select").ok()
+    home("add", "here", "-s", nats_server.url).ok()
+    variables = {"XDG_CONFIG_HOME": str(home.path)}
+    assert run_jsm("account", "info", **variables).status == 5
+    run_jsm("account", "info", "--context", "here", **variables).ok()
+    run_jsm("account", "info", NATS_CONTEXT="here", **variables).ok()
+    jsm("account", "info", **variables).ok()

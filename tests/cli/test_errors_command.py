@@ -1,0 +1,59 @@
+"""``jsm errors``: what the codes of the server mean."""
+
+from __future__ import annotations
+
+from fix_jsm import Jsm, run_jsm
+from rawnats import RawClient
+
+from jetstream_sync.errors import APIError
+
+
+def test_lookup_says_what_a_code_means(raw: RawClient) -> None:
+    """The description is the one that the server sends."""
+    said = raw.api("STREAM.INFO.NOT_THERE")["error"]
+    known = run_jsm("errors", "lookup", str(said["err_code"]), "-j").ok().json
+    assert known["description"] == said["description"]
+    assert known["code"] == said["code"]
+    assert known["raised_as"] == "StreamNotFoundError"
+    assert "nats-server 2." in known["source"]
+    out = run_jsm("errors", "lookup", "10059").ok().out
+    assert "Description: stream not found" in out
+
+
+def test_several_codes_are_a_list() -> None:
+    """Several codes make a list, in their order."""
+    found = run_jsm("errors", "lookup", "10059", "10014", "-j").ok().json
+    assert [each["err_code"] for each in found] == [10059, 10014]
+
+
+def test_a_code_that_nobody_knows() -> None:
+    """An unknown code is not found; what is no code is wrong usage."""
+    assert run_jsm("errors", "lookup", "9").status == 3
+    assert run_jsm("errors", "lookup", "stream").status == 2
+
+
+def test_all_can_be_listed_and_searched() -> None:
+    """A pattern finds errors by their text or name."""
+    everything = run_jsm("errors", "ls", "-j").ok().json
+    assert len(everything) > 150
+    assert len({each["err_code"] for each in everything}) == len(everything)
+    found = run_jsm("errors", "ls", "stream not found", "-j").ok().json
+    assert 10059 in [each["err_code"] for each in found]
+    assert len(found) < len(everything)
+    assert run_jsm("errors", "ls", "no such thing", "-j").ok().json == []
+    assert run_jsm("errors", "ls", "(").status == 2
+
+
+def test_every_class_of_the_library_stands_for_known_errors() -> None:
+    """A code that the library has a class for is in the list."""
+    known = {each["err_code"] for each in run_jsm("errors", "ls", "-j").ok().json}
+    assert set(APIError.by_err_code) <= known
+
+
+def test_an_error_says_how_to_look_it_up(jsm: Jsm, raw: RawClient) -> None:
+    """What the server refuses comes with the code, and the command that explains it."""
+    assert raw.info
+    result = jsm("stream", "add", "A", "--subjects", "$JS.API.>", "--defaults", "--no-input")
+    assert result.status != 0
+    assert "jsm errors lookup 1" in result.err
+    assert result.err.count("\n") == 1

@@ -1,0 +1,159 @@
+"""How people write sizes, durations and times."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetstream_sync.cli.output import count, duration, limit, seconds_text, size
+from jetstream_sync.cli.values import (
+    TIMEOUT,
+    parse_duration,
+    parse_limit,
+    parse_limited_duration,
+    parse_limited_size,
+    parse_size,
+    parse_time,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", 0),
+        ("1024", 1024),
+        ("10B", 10),
+        ("10K", 10_000),
+        ("10KB", 10_000),
+        ("10kb", 10_000),
+        ("10KiB", 10_240),
+        ("1.5 GiB", 3 * 2**29),
+        ("1GB", 10**9),
+        ("2T", 2 * 10**12),
+    ],
+)
+def test_sizes(text: str, expected: int) -> None:
+    """A size is a number of bytes, of thousands, or of 1024s."""
+    assert parse_size(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "-5", "1X", "K", "1 2", "1e3"])
+def test_no_sizes(text: str) -> None:
+    """What is no size is refused."""
+    with pytest.raises(ValueError, match="is no size"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize("text", ["-1", "0", "unlimited", "Unlimited"])
+def test_no_limit(text: str) -> None:
+    """-1, 0 and 'unlimited' are no limit."""
+    assert parse_limited_size(text) == parse_limit(text) == -1
+    assert parse_limited_duration(text) == timedelta(0)
+
+
+def test_numbers_may_have_separators() -> None:
+    """A number may be pasted as it is shown."""
+    assert parse_limit("1,000,001") == 1_000_001
+    with pytest.raises(ValueError, match="is no number"):
+        parse_limit("many")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1y", timedelta(microseconds=31_536_000_000_000)),
+        ("1M", timedelta(days=30)),
+        ("2w", timedelta(days=14)),
+        ("1d3h", timedelta(days=1, hours=3)),
+        ("1h30m", timedelta(minutes=90)),
+        ("1m", timedelta(minutes=1)),
+        ("30s", timedelta(seconds=30)),
+        ("1.5s", timedelta(seconds=1.5)),
+        ("500ms", timedelta(milliseconds=500)),
+        ("7us", timedelta(microseconds=7)),
+        ("2000ns", timedelta(microseconds=2)),
+        ("8760h0m0s", timedelta(days=365)),
+        ("0", timedelta(0)),
+    ],
+)
+def test_durations(text: str, expected: timedelta) -> None:
+    """A duration is digits with units, put together as one likes."""
+    assert parse_duration(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "5", "h", "1h-5m", "1 hour", "1q", "1s2", "99999999999999y"])
+def test_no_durations(text: str) -> None:
+    """What is no duration, or has no unit, is refused."""
+    with pytest.raises(ValueError, match="is no duration|is too long"):
+        parse_duration(text)
+
+
+def test_a_timeout_needs_no_unit() -> None:
+    """A time to wait may be plain seconds, but not nothing."""
+    assert [TIMEOUT.parse(text) for text in ("2", "2s", "500ms", "0.25")] == [2, 2, 0.5, 0.25]
+    with pytest.raises(ValueError, match="above 0"):
+        TIMEOUT.parse("0")
+
+
+def test_times() -> None:
+    """A time is RFC 3339 with any offset and any digits, or so long ago."""
+    exact = datetime(2026, 1, 2, 15, 4, 5, 123456, tzinfo=timezone.utc)
+    assert parse_time("2026-01-02T15:04:05.123456789Z") == exact
+    assert parse_time("2026-01-02T16:04:05.123456+01:00") == exact
+    assert parse_time("2026-01-02 15:04:05Z") == exact.replace(microsecond=0)
+    assert parse_time("2m", now=exact) == exact - timedelta(minutes=2)
+    assert parse_time("2026-01-02").tzinfo is not None
+    with pytest.raises(ValueError, match="is no time"):
+        parse_time("2026-13-02")
+
+
+@given(st.integers(0, 10**15))
+def test_a_duration_that_is_shown_can_be_read(micros: int) -> None:
+    """What is shown of a duration stands for the same."""
+    value = timedelta(microseconds=micros)
+    assert parse_duration(seconds_text(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (timedelta(days=365), "1y (8760h0m0s)"),
+        (timedelta(days=14), "2w (336h0m0s)"),
+        (timedelta(days=3), "3d (72h0m0s)"),
+        (timedelta(hours=25), "25h0m0s"),
+        (timedelta(seconds=30), "30s"),
+        (timedelta(minutes=1, seconds=1.5), "1m1.5s"),
+        (timedelta(microseconds=5168), "5.168ms"),
+        (timedelta(0), "0s"),
+        (None, "-"),
+    ],
+)
+def test_durations_are_shown_as_go_has_them(value: timedelta | None, text: str) -> None:
+    """Durations look as in Go, with whole days in front."""
+    assert duration(value) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 B"),
+        (147, "147 B"),
+        (1023, "1,023 B"),
+        (1024, "1.0 KiB"),
+        (1024**2 - 1, "1.0 MiB"),
+        (1536 * 1024**3, "1.5 TiB"),
+    ],
+)
+def test_sizes_are_shown_in_1024s(number: int, text: str) -> None:
+    """Bytes are shown in units of 1024 that say so."""
+    assert size(number) == text
+
+
+def test_numbers_have_separators() -> None:
+    """Numbers have separators, and no limit is called so."""
+    assert count(1_000_001) == "1,000,001"
+    assert limit(-1) == limit(None) == "Unlimited"
+    assert limit(2048, size) == "2.0 KiB"
