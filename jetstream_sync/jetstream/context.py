@@ -242,7 +242,7 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
 
         Afterwards it is there with its messages under their sequences, and its consumers with how
         far they were. When it fails, also by an error of ``data`` or a Ctrl-C, there is no stream: what
-        the server made of a part is deleted, as long as a server can be reached within ``timeout``.
+        the server made of a part is deleted, if a server can be reached within 10 seconds.
 
         Args:
             info: what the snapshot says of itself. Its config may be changed, for example to another

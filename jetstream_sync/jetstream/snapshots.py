@@ -57,6 +57,8 @@ log = logging.getLogger("jetstream_sync.snapshots")
 
 #: The size of the pieces of a restore, in bytes; it is what the server's own pieces have.
 _PIECE: Final = 128 * 1024
+#: Seconds to wait for a server that part of a restore has to be removed from.
+_CLEANING: Final = 10.0
 
 
 class _PieceSink:
@@ -287,7 +289,7 @@ def restore(
         raise  # somebody else made it meanwhile
     except BaseException:
         sending.give_up(api.deadline(timeout))
-        _remove_part(api, info, api.deadline(timeout))
+        _remove_part(api, info, Deadline(_CLEANING))
         raise
 
 
