@@ -90,11 +90,15 @@ def next(  # noqa: A001 - the command's name
     with settings.connection() as nc:
         js = settings.jetstream_on(nc)
         found = find_pull(settings, js, stream, consumer)
+        view = MessageView(settings, raw=raw, layout=layout, single=count == 1)
+        settle = _settle(settings, found, answer)
+        # Messages come from now on.
+        source = _source(found, count, no_wait=no_wait, expires=expires, group=group)
         reading = Reading(
             settings=settings,
-            source=_source(found, count, no_wait=no_wait, expires=expires, group=group),
-            view=MessageView(settings, raw=raw, layout=layout, single=count == 1),
-            settle=_settle(settings, found, answer),
+            source=source,
+            view=view,
+            settle=settle,
             flush=lambda: nc.flush(settings.timeout),
         )
         wait = settings.timeout if expires is None else expires
@@ -120,11 +124,13 @@ def _source(
     if no_wait:
         return NowSource(consumer, count, group)
     options: Any = {} if group is None else {"group": group}
-    if expires is not None and not consumer.cached_info.config.max_expires:
+    config = consumer.cached_info.config
+    if expires is not None and not config.max_expires:
         # It ends with the command in any case; this is for one that is killed.
         options["expires"] = max(expires, _SHORTEST)
-    # One pull asks for all of them.
-    return PullSource(consumer.messages(max_messages=count, stop_after=count, **options))
+    # One pull asks for all of them, or for as many as one may.
+    batch = min(count, config.max_batch or count)
+    return PullSource(consumer.messages(max_messages=batch, stop_after=count, **options))
 
 
 def _nothing(consumer: PullConsumer, waited: float | None) -> CommandError:
@@ -145,6 +151,11 @@ def _why(info: ConsumerInfo) -> str:
     if info.paused:
         return f"{title(info)} is paused"
     pending = info.num_ack_pending
+    if info.num_pending:
+        most = info.config.max_ack_pending
+        full = most is not None and 0 < most <= pending
+        reason = f": {with_separators(pending)} await their acknowledgement" if full else ""
+        return f"{title(info)} has {with_separators(info.num_pending)} to deliver{reason}"
     if not pending:
         return f"{title(info)} has everything delivered and acknowledged"
     wait = info.config.ack_wait

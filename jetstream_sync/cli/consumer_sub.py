@@ -13,8 +13,9 @@ from .consumer_message import FORMAT_HELP, MessageView
 from .consumer_next import OptionalNak, read_delay
 from .consumer_reading import PullSource, PushSource, Reading, Settle, Source
 from .output import count as with_separators
+from .output import note
 from .settings import Settings, common_options
-from .status import CommandError, ExitStatus
+from .status import CommandError, ExitStatus, one_line
 from .values import TIMEOUT
 
 if TYPE_CHECKING:
@@ -57,14 +58,20 @@ def sub(
     The exit status is 0 when --count messages came; 4 when they did not come within --wait; 130
     after Ctrl-C.
     """
-    with settings.connection(allow_reconnect=True) as nc:
+    def tell(error: Exception) -> None:
+        note(settings, f"warning: {one_line(error)}")
+
+    with settings.connection(allow_reconnect=True, error_cb=tell) as nc:
         js = settings.jetstream_on(nc)
         info = find(settings, js, stream, consumer)
+        view = MessageView(settings, raw=raw, layout=layout)
+        policy = info.config.ack_policy
+        settle = Settle.of(policy, settings.timeout, confirmed=False, **answer)
         reading = Reading(
             settings=settings,
             source=_source(js, info, count, group),
-            view=MessageView(settings, raw=raw, layout=layout),
-            settle=Settle.of(info.config.ack_policy, settings.timeout, confirmed=False, **answer),
+            view=view,
+            settle=settle,
             flush=lambda: nc.flush(settings.timeout),
         )
         settings.env.stderr.write(f"Listening to {title(info)}{_subject(info)}\n")

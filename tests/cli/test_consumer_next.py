@@ -1,0 +1,299 @@
+"""``jsm consumer next`` and ``sub``: messages are shown, settled, and given back when nobody saw them."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+import pytest
+from fix_jsm import Jsm
+from fix_orders import Orders
+from fix_raw import RawPeer
+from fix_threads import wait_until
+
+
+@pytest.fixture
+def dispatch(orders: Orders) -> Orders:
+    """The document's consumer, with three messages to come."""
+    orders.make("DISPATCH", filter_subject="ORDERS.processed")
+    orders.publish("order 1", "order 2", "order 3")
+    return orders
+
+
+def pending(orders: Orders, name: str = "DISPATCH") -> int:
+    return int(orders.info(name)["num_ack_pending"])
+
+
+def floor(orders: Orders, name: str = "DISPATCH") -> int:
+    return int(orders.info(name)["ack_floor"]["stream_seq"])
+
+
+# --- next -----------------------------------------------------------------------------------------
+
+
+def test_the_next_message_as_in_2020(jsm: Jsm, dispatch: Orders) -> None:
+    """Its subject stands first, then what is known of it, its body, and what became of it."""
+    lines = jsm("obs", "next", "ORDERS", "DISPATCH").ok().out.splitlines()
+    assert lines[0] == "--- received on ORDERS.processed"
+    assert lines[1].startswith(
+        "    tries: 1 / consumer seq: 1 / stream seq: 1 / pending: 2 / stored: 20"
+    )
+    assert lines[2:] == ["order 1", "", "Acknowledged message"]
+    assert (pending(dispatch), floor(dispatch)) == (0, 1)
+    assert "order 2" in jsm("obs", "next", "ORDERS", "DISPATCH").ok().out
+    assert floor(dispatch) == 2
+
+
+def test_no_ack_leaves_it_open(jsm: Jsm, dispatch: Orders) -> None:
+    """It is not acknowledged, and nothing says that it is."""
+    out = jsm("obs", "next", "ORDERS", "DISPATCH", "--no-ack").ok().out
+    assert out.endswith("\norder 1\n")
+    assert (pending(dispatch), floor(dispatch)) == (1, 0)
+
+
+@pytest.mark.usefixtures("dispatch")
+def test_a_nak_brings_it_again(jsm: Jsm) -> None:
+    """At once without a delay; the next try says that it is the second."""
+    assert "Not acknowledged" in jsm("con", "next", "ORDERS", "DISPATCH", "--nak").ok().out
+    out = jsm("con", "next", "ORDERS", "DISPATCH").ok().out
+    assert "tries: 2 /" in out
+    assert "\norder 1\n" in out
+
+
+def test_a_nak_may_have_a_delay(jsm: Jsm, dispatch: Orders) -> None:
+    """With one, others come first; the value stands behind the equals sign only."""
+    jsm("con", "next", "--nak=1h", "ORDERS", "DISPATCH").ok()
+    assert "order 2" in jsm("con", "next", "--nak", "ORDERS", "DISPATCH").ok().out
+    seen = jsm("con", "next", "ORDERS", "DISPATCH", "--count", "5", "--no-wait", "-j").ok().lines
+    assert sorted(each["text"] for each in seen) == ["order 2", "order 3"]
+    assert pending(dispatch) == 1
+
+
+def test_a_terminated_message_never_comes_again(jsm: Jsm, dispatch: Orders, peer: RawPeer) -> None:
+    """The server tells everybody that it is given up."""
+    peer.hear("$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.ORDERS.DISPATCH")
+    assert "Terminated message" in jsm("con", "next", "ORDERS", "DISPATCH", "--term").ok().out
+    assert json.loads(peer.next().data)["stream_seq"] == 1
+    assert (pending(dispatch), floor(dispatch)) == (0, 1)
+
+
+def test_a_double_ack_is_confirmed(jsm: Jsm, dispatch: Orders) -> None:
+    """The server has it when the command says so."""
+    assert "confirmed" in jsm("con", "next", "ORDERS", "DISPATCH", "--double-ack").ok().out
+    assert floor(dispatch) == 1
+
+
+def test_a_message_is_one_document(jsm: Jsm, orders: Orders) -> None:
+    """Without --count it is an object; a body that is no text has no text."""
+    orders.make("A")
+    orders.raw.send(b"HPUB ORDERS.a 24 26\r\nNATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n\xff\x00\r\n")
+    found = jsm("con", "next", "ORDERS", "A", "-j").ok().json
+    assert found["headers"] == {"A": ["1", "2"]}
+    assert found["data"] == "/wA="
+    assert "text" not in found
+    assert (found["stream"], found["consumer"]) == ("ORDERS", "A")
+    assert (found["stream_seq"], found["consumer_seq"]) == (1, 1)
+    assert (found["delivered"], found["pending"], found["acked"]) == (1, 0, True)
+    stored = orders.raw.api("STREAM.MSG.GET.ORDERS", seq=1)["message"]
+    assert found["time"] == stored["time"]
+
+
+def test_several_are_lines_and_one_pull(jsm: Jsm, dispatch: Orders, peer: RawPeer) -> None:
+    """With --count each is a line of JSON, and a single request asks for all of them."""
+    peer.hear("$JS.API.CONSUMER.MSG.NEXT.ORDERS.DISPATCH")
+    seen = jsm("con", "next", "ORDERS", "DISPATCH", "--count", "3", "-j").ok().lines
+    assert [each["text"] for each in seen] == ["order 1", "order 2", "order 3"]
+    assert json.loads(peer.next().data)["batch"] == 3
+    peer.hear("a.mark")
+    dispatch.raw.send(b"PUB a.mark 0\r\n\r\n")
+    assert peer.next().subject == "a.mark", "there was another request"
+
+
+def test_fewer_than_wanted_is_fine(jsm: Jsm, dispatch: Orders) -> None:
+    """What came until the time was up is shown, and the command succeeds."""
+    result = jsm("con", "next", "ORDERS", "DISPATCH", "--count", "9", "--expires", "500ms").ok()
+    assert result.out.count("--- received on") == 3
+    assert result.out.count("Acknowledged message") == 3
+    assert floor(dispatch) == 3
+
+
+@pytest.mark.parametrize("option", [["--no-wait"], ["--expires", "200ms"], ["--timeout", "200ms"]])
+def test_nothing_to_deliver_is_a_status_of_its_own(
+    jsm: Jsm, orders: Orders, option: list[str]
+) -> None:
+    """4 is for scripts; for people it says why, and what is still to come."""
+    orders.make("A")
+    result = jsm("con", "next", "ORDERS", "A", *option)
+    assert (result.status, result.out) == (4, "")
+    assert "everything delivered and acknowledged" in result.err
+    orders.publish("x")
+    jsm("con", "next", "ORDERS", "A", "--no-ack").ok()
+    result = jsm("con", "next", "ORDERS", "A", *option)
+    assert result.status == 4
+    assert "1 delivered and not acknowledged, to come again within 30s" in result.err
+
+
+def test_bodies_alone(jsm: Jsm, dispatch: Orders) -> None:
+    """-r writes them as they are, for another program."""
+    out = jsm("con", "next", "ORDERS", "DISPATCH", "-r", "--count", "2").ok().out
+    assert out == "order 1\norder 2\n"
+    assert floor(dispatch) == 2
+
+
+def test_a_layout_of_ones_own(jsm: Jsm, dispatch: Orders) -> None:
+    """-f has the fields of the document; a header that is not there is empty."""
+    layout = "{stream_seq}\\t{subject} {text} [{headers[None]}]\\n"
+    out = jsm("con", "next", "ORDERS", "DISPATCH", "-f", layout, "--count", "2").ok().out
+    assert out == "1\tORDERS.processed order 1 []\n2\tORDERS.processed order 2 []\n"
+    result = jsm("con", "next", "ORDERS", "DISPATCH", "-f", "{nonsense}")
+    assert result.status == 2
+    assert "stream_seq" in result.err
+    assert pending(dispatch) == 1 or floor(dispatch) == 2  # given back, not acknowledged
+    assert "order 3" in jsm("con", "next", "ORDERS", "DISPATCH", "--no-wait").ok().out
+
+
+def test_a_consumer_without_acks_gets_none(jsm: Jsm, orders: Orders) -> None:
+    """Nothing claims that something was acknowledged."""
+    orders.make("TEN", ack_policy="none", deliver_policy="by_start_sequence", opt_start_seq=10)
+    orders.publish(*(f"order {number}" for number in range(1, 12)))
+    out = jsm("obs", "next", "ORDERS", "TEN").ok().out
+    assert "\norder 10\n" in out
+    assert "No acknowledgement needed" in out
+    assert jsm("obs", "next", "ORDERS", "TEN", "-j").ok().json["acked"] is False
+
+
+def test_one_that_pushes_is_the_wrong_kind(jsm: Jsm, orders: Orders) -> None:
+    """It is a usage error that names the command which reads it."""
+    orders.make("MONITOR", deliver_subject="monitor.ORDERS", ack_policy="none")
+    result = jsm("obs", "next", "ORDERS", "MONITOR")
+    assert (result.status, result.out) == (2, "")
+    assert "jsm consumer sub ORDERS MONITOR" in result.err
+
+
+@pytest.mark.parametrize("flags", [["--no-ack", "--nak"], ["--term", "--double-ack"]])
+def test_one_answer_only(jsm: Jsm, dispatch: Orders, flags: list[str]) -> None:
+    """Two of them make no sense, and nothing is taken."""
+    assert jsm("con", "next", "ORDERS", "DISPATCH", *flags).status == 2
+    assert dispatch.info("DISPATCH")["delivered"]["stream_seq"] == 0
+
+
+@pytest.mark.server(">=2.11")
+def test_a_group_is_pulled_for(jsm: Jsm, orders: Orders) -> None:
+    """A consumer with groups wants to know for which one."""
+    orders.make("P", priority_groups=["A"], priority_policy="pinned_client")
+    orders.publish("x")
+    assert jsm("con", "next", "ORDERS", "P").status == 2
+    assert "\nx\n" in jsm("con", "next", "ORDERS", "P", "--group", "A").ok().out
+
+
+def test_limits_of_the_consumer_hold(jsm: Jsm, orders: Orders) -> None:
+    """More than one pull may ask for is asked for in several."""
+    orders.make("A", max_batch=2, max_expires=2_000_000_000)
+    orders.publish("1", "2", "3", "4", "5")
+    out = jsm("con", "next", "ORDERS", "A", "--count", "3", "--expires", "10s", "-r").ok().out
+    assert out == "1\n2\n3\n"
+    out = jsm("con", "next", "ORDERS", "A", "--count", "3", "--no-wait", "-r").ok().out
+    assert out == "4\n5\n"
+
+
+def test_what_was_not_shown_is_given_back(jsm: Jsm, orders: Orders) -> None:
+    """At Ctrl-C messages that came and did not get to the output are there for others at once."""
+    orders.make("A", ack_wait=300_000_000_000)
+    orders.publish(*("x" * 50_000 for _ in range(6)))
+    child = jsm.spawn("con", "next", "ORDERS", "A", "--count", "6", "-r")
+    # Nobody reads its output, so it is stuck with the second or third message.
+    wait_until(lambda: orders.info("A")["num_ack_pending"] > 2 and floor(orders, "A") > 0)
+    child.send_signal(signal.SIGINT)
+    wait_until(lambda: orders.info("A")["num_ack_pending"] >= 0)
+    out, err = child.communicate(timeout=20)
+    assert child.returncode == 130, err
+    shown = out.count(b"\n")
+    wait_until(lambda: jsm("con", "next", "ORDERS", "A", "--no-wait", "--nak").status == 0)
+    left = jsm("con", "next", "ORDERS", "A", "--count", "6", "--no-wait", "-j").ok().lines
+    assert len(left) >= 6 - shown
+    assert orders.info("A")["num_ack_pending"] == 0
+
+
+def test_a_pipe_that_closes_takes_nothing_with_it(jsm: Jsm, orders: Orders) -> None:
+    """What could not be written is not acknowledged, and comes again at once."""
+    orders.make("A", ack_wait=300_000_000_000)
+    orders.publish(*("x" * 50_000 for _ in range(6)))
+    child = jsm.spawn("con", "next", "ORDERS", "A", "--count", "6", "-r")
+    assert child.stdout is not None
+    child.stdout.readline()
+    child.stdout.close()
+    assert child.wait(20) == 141
+    child.stdin.close()  # type: ignore[union-attr]
+    child.stderr.close()  # type: ignore[union-attr]
+    left = jsm("con", "next", "ORDERS", "A", "--count", "6", "--no-wait", "-j").ok().lines
+    assert [each["stream_seq"] for each in left][-1] == 6
+    assert orders.info("A")["num_ack_pending"] == 0
+
+
+# --- sub ------------------------------------------------------------------------------------------
+
+
+def test_a_pull_consumer_is_read_until_enough(jsm: Jsm, dispatch: Orders) -> None:
+    """--count messages are shown and acknowledged, and the others are left to others."""
+    result = jsm("con", "sub", "ORDERS", "DISPATCH", "--count", "2", "-r").ok()
+    assert result.out == "order 1\norder 2\n"
+    assert "Listening to ORDERS > DISPATCH" in result.err
+    assert (pending(dispatch), floor(dispatch)) == (0, 2)
+
+
+def test_a_push_consumer_is_read_where_it_delivers(jsm: Jsm, orders: Orders) -> None:
+    """Its messages have the subjects that they were stored under."""
+    orders.make("MONITOR", deliver_subject="monitor.ORDERS", ack_policy="none")
+    orders.publish("order 3", "order 4")
+    result = jsm("obs", "sub", "ORDERS", "MONITOR", "--count", "2", "-j").ok()
+    assert [each["subject"] for each in result.lines] == ["ORDERS.processed"] * 2
+    assert [each["text"] for each in result.lines] == ["order 3", "order 4"]
+    assert [each["acked"] for each in result.lines] == [False, False]
+    assert "on monitor.ORDERS" in result.err
+
+
+def test_what_is_pushed_is_acknowledged(jsm: Jsm, orders: Orders) -> None:
+    """A consumer that wants it gets it, also one of a queue group."""
+    orders.make("A", deliver_subject="out")
+    orders.make("B", deliver_subject="more", deliver_group="workers")
+    orders.publish("1", "2")
+    for name in "AB":
+        assert jsm("con", "sub", "ORDERS", name, "--count", "2", "-r").ok().out == "1\n2\n"
+        assert (pending(orders, name), floor(orders, name)) == (0, 2)
+
+
+def test_silence_ends_it_when_told(jsm: Jsm, dispatch: Orders) -> None:
+    """Without --count what came is enough; with it, too few are a status of its own."""
+    result = jsm("con", "sub", "ORDERS", "DISPATCH", "--wait", "300ms").ok()
+    assert result.out.count("--- received on") == 3
+    result = jsm("con", "sub", "ORDERS", "DISPATCH", "--wait", "300ms")
+    assert result.status == 4
+    dispatch.publish("one more")
+    result = jsm("con", "sub", "ORDERS", "DISPATCH", "--wait", "300ms", "--count", "2")
+    assert result.status == 4
+    assert "1 of 2 messages came" in result.err
+
+
+def test_nobody_else_may_read_it_at_the_same_time(jsm: Jsm, orders: Orders) -> None:
+    """Whoever wants to listen along is told how."""
+    orders.make("A", deliver_subject="out")
+    orders.raw.send(b"SUB out 7\r\n")
+    orders.raw.api("INFO")  # the server has the subscription now
+    result = jsm("con", "sub", "ORDERS", "A", "--count", "1")
+    assert result.status == 2
+    assert "jsm sub out" in result.err
+
+
+def test_it_goes_on_until_ctrl_c(terminal: Any, dispatch: Orders) -> None:
+    """On a terminal it shows what comes, and a summary at the end; all that was shown is settled."""
+    shown = terminal("con", "sub", "ORDERS", "DISPATCH", TERM="dumb")
+    shown.expect("order 3")
+    dispatch.publish("order 4")
+    shown.expect("order 4")
+    wait_until(lambda: floor(dispatch) == 4)
+    shown.send("\x03")
+    assert shown.wait() == 130
+    assert "Received 4 messages" in shown.text
+    assert "Traceback" not in shown.text
+    assert pending(dispatch) == 0
