@@ -191,9 +191,9 @@ def spark_home(tmp_path_factory: pytest.TempPathFactory) -> SparkHome:
 @pytest.fixture(scope="session")
 def _shared_spark(spark_home: SparkHome) -> Iterator[SparkSession]:
     need_java()
-    before = dict(os.environ)
+    before, ours = dict(os.environ), spark_environment()
     os.environ.clear()
-    os.environ.update(spark_environment())
+    os.environ.update(ours)
     # The JVM inherits the variables when it starts, and is started once in a process.
     try:
         spark = session(spark_home)

@@ -1,0 +1,206 @@
+"""``format("jetstream")``: found by Spark itself, or registered, and run by the right interpreter."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from fix_apps import Program
+from fix_spark import SparkHome, need_java, spark_environment
+from rawnats import RawClient
+
+import jetstream_sync
+from jetstream_sync.server import NatsServer
+from jetstream_sync.spark import register
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+PACKAGE = Path(jetstream_sync.__file__).parent
+#: Where the module for the look-up is, that an installation has at its top level.
+DISCOVERY = Path(__file__).parents[2] / "jetstream_sync" / "spark" / "discovery"
+INSTALLED = "TOX_ENV_NAME" in os.environ
+
+# The beginning of every driver here; none of them imports anything of the tests.
+START = """
+import json, os, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+
+builder = SparkSession.builder.master("local[1]")
+for name, value in json.loads(os.environ["SETTINGS"]).items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+reader = spark.read.format("jetstream").option("servers", os.environ["NATS_URL"])
+"""
+READ = """
+for row in reader.option("stream", "S").load().collect():
+    print("read:", row.subject, bytes(row.data).decode())
+"""
+
+
+@pytest.fixture
+def url(nats_server: NatsServer) -> Iterator[str]:
+    """A server with a message on the stream S."""
+    need_java()
+    with jetstream_sync.connect(nats_server.url) as nc:
+        js = nc.jetstream()
+        js.create_stream(name="S", subjects=["s.>"], storage="memory")
+        js.publish("s.1", b"one")
+    yield nats_server.url
+    with RawClient(nats_server.port) as raw:
+        raw.delete_all_streams()
+
+
+def variables_for(folder: Path, **changes: str) -> dict[str, str]:
+    """The variables of a driver, without the tests on the workers' path."""
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    settings = SparkHome(home).settings if not list(home.iterdir()) else {}
+    variables = spark_environment() | {"SETTINGS": json.dumps(settings)}
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    variables["PYTHONPATH"] = os.pathsep.join(paths)
+    return variables | changes
+
+
+def driver(folder: Path, code: str, url: str, variables: dict[str, str]) -> str:
+    """Run a driver to its end, and return what it printed."""
+    program = folder / "driver.py"
+    program.write_text(START + code)
+    with Program([str(program)], url, folder, variables=variables) as running:
+        assert running.ended(60) == 0, running.said
+        return running.said
+
+
+def run_code(code: str, variables: dict[str, str], folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=variables,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_spark_finds_it(url: str, tmp_path: Path) -> None:
+    """Where the package is installed there is nothing to register."""
+    variables = variables_for(tmp_path)
+    if not INSTALLED:
+        # As if it was.
+        variables["PYTHONPATH"] += os.pathsep + str(DISCOVERY)
+    assert "read: s.1 one" in driver(tmp_path, READ, url, variables)
+
+
+def test_the_package_as_a_zip(url: str, tmp_path: Path) -> None:
+    """A zip of the package alone, given to the workers, is enough; its data source is registered."""
+    archive = tmp_path / "shipped.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        for path in PACKAGE.rglob("*.py"):
+            packed.write(path, Path("jetstream_sync") / path.relative_to(PACKAGE))
+    code = f"""
+spark.sparkContext.addPyFile({str(archive)!r})
+import jetstream_sync
+assert "shipped.zip" in jetstream_sync.__file__, jetstream_sync.__file__
+from jetstream_sync.spark import JetStreamDataSource
+spark.dataSource.register(JetStreamDataSource)
+def where(_):
+    import jetstream_sync.spark.source
+    return [jetstream_sync.spark.source.__file__]
+print("workers:", spark.sparkContext.parallelize([0], 1).mapPartitions(where).collect())
+{READ}"""
+    # Nothing of the package is on the path but the zip, unless it is installed.
+    said = driver(tmp_path, code, url, variables_for(tmp_path, PYTHONPATH=""))
+    assert "read: s.1 one" in said
+    workers = next(line for line in said.splitlines() if line.startswith("workers:"))
+    assert "shipped.zip" in workers
+
+
+def test_register_chooses_this_interpreter(url: str, tmp_path: Path) -> None:
+    """In an environment that is not activated, register() gives the workers the driver's interpreter."""
+    # Another python3 comes first on PATH, as that of the system does; it can not run anything.
+    other = tmp_path / "bin" / "python3"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\nexit 3\n")
+    other.chmod(0o755)
+    variables = variables_for(tmp_path)
+    variables["PATH"] = f"{other.parent}{os.pathsep}{variables['PATH']}"
+    del variables["PYSPARK_PYTHON"], variables["PYSPARK_DRIVER_PYTHON"]
+    code = f"""
+from jetstream_sync.spark import register
+register(spark)
+{READ}
+def who(_):
+    import sys
+    return [sys.executable]
+print("workers:", spark.sparkContext.parallelize([0], 1).mapPartitions(who).collect())
+print("stream:", spark.readStream.format("jetstream").option("servers", os.environ["NATS_URL"])
+      .option("stream", "S").option("startingOffsets", "earliest").load()
+      .writeStream.format("console").option("checkpointLocation", "checkpoint")
+      .trigger(availableNow=True).start().awaitTermination(40))
+"""
+    said = driver(tmp_path, code, url, variables)
+    assert "read: s.1 one" in said
+    assert f"workers: [{sys.executable!r}]" in said
+    assert "stream: True" in said
+
+
+def test_register_leaves_a_chosen_interpreter_alone(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What PYSPARK_PYTHON says stays, so that a cluster's own interpreter is not replaced."""
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "the chosen one")
+    monkeypatch.setenv("PYSPARK_PYTHON", "the chosen one")
+    register(spark)
+    assert spark.sparkContext.pythonExec == "the chosen one"
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    register(spark)
+    assert spark.sparkContext.pythonExec == sys.executable
+
+
+def test_the_module_is_light_and_never_fails(tmp_path: Path) -> None:
+    """The look-up of all data sources imports it: it brings no other module, and can not fail."""
+    code = """
+import sys
+import pyspark.sql.datasource
+before = set(sys.modules)
+import pyspark_jetstream
+print(sorted(set(sys.modules) - before - set(sys.stdlib_module_names)))
+print(pyspark_jetstream.DefaultSource.name(),
+      issubclass(pyspark_jetstream.DefaultSource, pyspark.sql.datasource.DataSource))
+"""
+    blocked = "import sys; sys.modules['pyspark'] = None; import pyspark_jetstream"
+    variables = spark_environment()
+    variables["PYTHONPATH"] += os.pathsep + str(DISCOVERY)
+    assert run_code(code, variables, tmp_path).splitlines() == [
+        "['pyspark_jetstream']",
+        "jetstream True",
+    ]
+    # Where there is no PySpark, or one before 4.0.
+    run_code(blocked, variables, tmp_path)
+
+
+def test_the_module_without_the_package(tmp_path: Path) -> None:
+    """Where the package itself is broken, only using the data source says so."""
+    code = """
+import sys
+sys.modules["jetstream_sync"] = None
+import pyspark_jetstream
+try:
+    pyspark_jetstream.DefaultSource({})
+except ImportError as error:
+    print("said:", error.name)
+"""
+    variables = spark_environment()
+    variables["PYTHONPATH"] += os.pathsep + str(DISCOVERY)
+    assert "said: jetstream_sync" in run_code(code, variables, tmp_path)
