@@ -125,11 +125,15 @@ class Parser:
             self._rest = []
         self._missing = 0
 
+        operations: list[Operation] = []
+        if data.startswith(b"HMSG "):
+            data = self._run_with_headers(data, operations)
+            if not data:
+                return operations
         # Cut at every line end in one go: for a message without headers, and without line ends in its
         # payload, that gives its control line and its payload. What comes last is not complete.
         lines = data.split(b"\r\n")
         last = len(lines) - 1
-        operations: list[Operation] = []
         # The run of messages that the last one belonged to, and its sid as it was written.
         run: list[Delivery] = []
         run_sid: bytes | None = None
@@ -179,6 +183,54 @@ class Parser:
         if at < last or lines[last]:
             self._keep(lines, at)
         return operations
+
+    def _run_with_headers(self, data: bytes, operations: list[Operation]) -> bytes:
+        """
+        Read the HMSGs that the data begins with, as far as they are complete and without fault.
+
+        Cutting them at every line end, as the rest is, would cut their headers, too. Whatever is
+        not plain is left to the rest, which says what is wrong with it.
+
+        Returns:
+            The rest of the data.
+
+        """
+        find, size_of_all, limit = data.find, len(data), self._max_payload
+        run: list[Delivery] = []
+        run_sid = b""
+        at = 0
+        while data.startswith(b"HMSG ", at):
+            line_end = find(b"\r\n", at)
+            if line_end < 0:
+                break
+            args = data[at + 5 : line_end].split(b" ")
+            if len(args) == 4:
+                subject, sid, header_size, size = args
+                reply = b""
+            elif len(args) == 5:
+                subject, sid, reply, header_size, size = args
+            else:
+                break
+            if not (header_size.isdigit() and size.isdigit() and sid.isdigit()):
+                break
+            start = line_end + 2
+            try:
+                number = int(sid)
+                body, end = start + int(header_size), start + int(size)
+            except ValueError:  # more digits than an int may have
+                break
+            if not (body <= end <= size_of_all - 2 and end - start <= limit):
+                break
+            if data[end : end + 2] != b"\r\n":
+                break
+            if sid != run_sid:
+                run = []
+                operations.append(Messages(number, run))
+                run_sid = sid
+            run.append((subject, reply, data[start:body], data[body:end]))
+            self.message_bytes += end - start
+            at = end + 2
+        return data[at:]
 
     def _message_with_headers(
         self, lines: list[bytes], at: int, args: list[bytes], operations: list[Operation]
