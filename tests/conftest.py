@@ -12,6 +12,7 @@ pytest_plugins = [
     "fix_orders",
     "fix_raw",
     "fix_spark",
+    "fix_spark_streams",
     "fix_tls",
 ]
 

@@ -64,7 +64,7 @@ class RangeReader:
             to_arrow_schema(self._schema, timezone="UTC"),
         )
         for chunk in read_chunks(connection(self._settings), each, columns, self._plan):
-            yield to_batch(chunk, schema)
+            yield to_batch(chunk, schema, self._settings.domain)
 
     def __str__(self) -> str:
         return ", ".join(self._schema.names)

@@ -1,0 +1,398 @@
+"""``spark.readStream.format("jetstream")`` on a real Spark and a real server."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from fix_spark import Driver, batches, forget_commit, offsets_of
+from fix_spark_streams import Collected, fill
+from fix_threads import wait_until
+
+import jetstream_sync
+
+if TYPE_CHECKING:
+    from jetstream_sync import Connection, JetStream, Stream
+    from jetstream_sync.server import NatsServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+
+NOW = {"availableNow": True}
+
+
+def test_a_new_query_starts_behind_what_is_there(
+    js: JetStream, stream: Stream, collected: Collected
+) -> None:
+    """Without a start a query reads what is stored from then on, all of it, once."""
+    fill(js, f"{stream.name}.a", 10)
+    query = collected.start(stream=stream.name)
+    wait_until(lambda: batches(collected.checkpoint), 30)
+    fill(js, f"{stream.name}.a", 15)
+    query.processAllAvailable()
+    fill(js, f"{stream.name}.a", 5)
+    query.processAllAvailable()
+    assert collected.sequences() == list(range(11, 31))
+
+
+@pytest.mark.parametrize(
+    ("start", "first"),
+    [("earliest", 1), ('{"%s": 7}', 7), ('{"%s": -2}', 1), ('{"%s": -1}', 21)],
+)
+def test_where_a_new_query_starts(
+    js: JetStream, stream: Stream, collected: Collected, start: str, first: int
+) -> None:
+    """``startingOffsets`` says where the first batch begins."""
+    fill(js, f"{stream.name}.a", 20)
+    collected.run(stream=stream.name, startingOffsets=start.replace("%s", stream.name))
+    assert collected.sequences() == list(range(first, 21))
+
+
+def test_a_new_query_starts_at_a_time(js: JetStream, stream: Stream, collected: Collected) -> None:
+    """``startingTimestamp`` begins with the first message at that time."""
+    fill(js, f"{stream.name}.a", 20)
+    time = stream.get_msg(12).time
+    wanted = [seq for seq in range(1, 21) if stream.get_msg(seq).time >= time]
+    collected.run(stream=stream.name, startingTimestamp=time.isoformat())
+    assert collected.sequences() == wanted
+
+
+# --- how much is read at a time -----------------------------------------------------------------
+
+
+def test_available_now_reads_what_was_there_and_no_more(
+    js: JetStream, stream: Stream, collected: Collected
+) -> None:
+    """In batches of the limit's size up to the end that the stream had; what comes meanwhile waits."""
+    fill(js, f"{stream.name}.a", 100)
+    collected.during_batch = lambda _: fill(js, f"{stream.name}.a", 7)
+    collected.run(stream=stream.name, startingOffsets="earliest", maxOffsetsPerTrigger=30)
+    assert collected.sizes() == [30, 30, 30, 10]
+    assert collected.sequences() == list(range(1, 101))
+    collected.during_batch = None
+    collected.run(stream=stream.name)
+    assert collected.sequences() == list(range(1, 101 + 4 * 7))
+
+
+def test_once_reads_everything_in_one_batch(
+    js: JetStream, stream: Stream, collected: Collected
+) -> None:
+    """The trigger ``once`` is not held back by limits."""
+    fill(js, f"{stream.name}.a", 100)
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 10, "maxBytesPerTrigger": 100}
+    collected.run({"once": True}, stream=stream.name, **options)
+    assert collected.sizes() == [100]
+
+
+def test_a_limit_counts_messages_that_match_and_are_there(
+    js: JetStream, stream: Stream, collected: Collected
+) -> None:
+    """Neither filters nor deleted messages make batches small."""
+    fill(js, lambda number: f"{stream.name}.{'even' if number % 2 == 0 else 'odd'}", 400)
+    gone = set(range(100, 200))
+    for seq in gone:
+        stream.delete_msg(seq)
+    wanted = [seq for seq in range(2, 401, 2) if seq not in gone]
+    collected.run(
+        stream=stream.name,
+        subjects=f"{stream.name}.even",
+        startingOffsets="earliest",
+        maxOffsetsPerTrigger=40,
+    )
+    assert collected.sizes() == [40, 40, 40, 30]
+    assert collected.sequences() == wanted
+
+
+def test_a_limit_in_bytes(js: JetStream, stream: Stream, collected: Collected) -> None:
+    """A batch has about as many bytes as it may have, going by the stream's average."""
+    fill(js, f"{stream.name}.a", 100, payload=b"x" * 1000)
+    size = stream.info().state.bytes / 100
+    collected.run(
+        stream=stream.name, startingOffsets="earliest", maxBytesPerTrigger=int(size * 25.5)
+    )
+    assert collected.sizes() == [25, 25, 25, 25]
+
+
+def test_both_limits_hold(js: JetStream, stream: Stream, collected: Collected) -> None:
+    """With a limit in messages and one in bytes, the smaller one counts."""
+    fill(js, f"{stream.name}.a", 60, payload=b"x" * 1000)
+    size = int(stream.info().state.bytes / 60)
+    options = {"stream": stream.name, "startingOffsets": "earliest"}
+    collected.run(**options, maxOffsetsPerTrigger=20, maxBytesPerTrigger=size * 1000)
+    assert collected.sizes() == [20, 20, 20]
+    other = collected.another()
+    other.run(**options, maxOffsetsPerTrigger=50, maxBytesPerTrigger=size * 30 + 10)
+    assert other.sizes() == [30, 30]
+
+
+def test_a_batch_waits_for_enough_messages(
+    js: JetStream, stream: Stream, nc: Connection, collected: Collected
+) -> None:
+    """``minOffsetsPerTrigger`` holds a batch back until there are so many, or the delay is over."""
+    fill(js, f"{stream.name}.a", 10)
+    query = collected.start(
+        stream=stream.name,
+        startingOffsets="earliest",
+        minOffsetsPerTrigger=10,
+        maxTriggerDelay="10m",
+    )
+    wait_until(lambda: batches(collected.checkpoint) == [0], 30)
+    fill(js, f"{stream.name}.a", 6)
+    collected.triggers(nc, stream.name, 4)
+    assert collected.sizes() == [10]
+    fill(js, f"{stream.name}.a", 4)
+    query.processAllAvailable()
+    assert collected.sizes() == [10, 10]
+
+
+def test_a_batch_waits_only_so_long(js: JetStream, stream: Stream, collected: Collected) -> None:
+    """After ``maxTriggerDelay`` a batch is made of what there is."""
+    fill(js, f"{stream.name}.a", 10)
+    collected.start(
+        stream=stream.name,
+        startingOffsets="earliest",
+        minOffsetsPerTrigger=10,
+        maxTriggerDelay="1s",
+    )
+    wait_until(lambda: batches(collected.checkpoint) == [0], 30)
+    fill(js, f"{stream.name}.a", 6)
+    wait_until(lambda: collected.sizes() == [10, 6], 30)
+
+
+def test_a_batch_is_shared_by_streams(
+    js: JetStream, stream_name: str, collected: Collected
+) -> None:
+    """A small stream is not kept waiting by a large one."""
+    names = [f"{stream_name}_{which}" for which in "AB"]
+    for name, count in zip(names, (100, 5), strict=True):
+        js.create_stream(name=name, subjects=[f"{name}.>"], storage="memory")
+        fill(js, f"{name}.a", count)
+    collected.run(stream=",".join(names), startingOffsets="earliest", maxOffsetsPerTrigger=20)
+    assert collected.sizes() == [20, 20, 20, 20, 20, 5]
+    assert Counter(row["stream"] for row in collected.rows[0]) == {names[0]: 15, names[1]: 5}
+
+
+# --- restarts -----------------------------------------------------------------------------------
+
+
+def test_a_query_goes_on_at_its_checkpoint(
+    js: JetStream, stream: Stream, collected: Collected
+) -> None:
+    """Whatever the start of a new query would be, nothing is read twice and nothing left out."""
+    fill(js, f"{stream.name}.a", 10)
+    collected.run(stream=stream.name, startingOffsets="earliest")
+    fill(js, f"{stream.name}.a", 10)
+    collected.run(stream=stream.name, startingOffsets="latest")
+    fill(js, f"{stream.name}.a", 10)
+    collected.run(stream=stream.name, startingOffsets="earliest")
+    assert collected.sizes() == [10, 10, 10]
+    assert collected.sequences() == list(range(1, 31))
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_batch_that_is_run_again_has_the_same_partitions(
+    js: JetStream, stream: Stream, collected: Collected, filtered: bool
+) -> None:
+    """Also when more has come, and when the options say something else by then."""
+    fill(js, lambda number: f"{stream.name}.{number % 3}", 300)
+    options = {"subjects": f"{stream.name}.1"} if filtered else {}
+    collected.run(
+        stream=stream.name, startingOffsets="earliest", maxRecordsPerPartition=30, **options
+    )
+    before = collected.partitions(0)
+    assert len(before) == (4 if filtered else 10)
+    forget_commit(collected.checkpoint, 0)
+    fill(js, lambda number: f"{stream.name}.{number % 3}", 300)
+    again = collected.resumed()
+    again.run(stream=stream.name, minPartitions=2, maxOffsetsPerTrigger=1000)
+    assert again.partitions(0) == before
+    assert again.sequences() == sorted({*collected.sequences(), *again.sequences(1)})
+
+
+def test_a_crash_in_the_first_batch_loses_nothing(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """With ``latest`` the first batch is read again from where it began, not from the new end."""
+    fill(js, f"{stream.name}.a", 5)
+    # The sink hangs in the batch that has rows, until there is a file.
+    code = f"""
+import time
+from pathlib import Path
+spark = session(home)
+
+def sink(frame, batch):
+    rows = [row.sequence for row in frame.select("sequence").collect()]
+    print("BATCH", batch, sorted(rows), flush=True)
+    while rows and not Path("go").exists():
+        time.sleep(0.02)
+    with open("stored", "a") as stored:
+        stored.writelines(f"{{row}}\\n" for row in rows)
+
+frame = spark.readStream.format("jetstream").option("stream", {stream.name!r}).load()
+query = frame.writeStream.foreachBatch(sink).option("checkpointLocation", "checkpoint").start()
+while not query.isActive or query.lastProgress is None:
+    time.sleep(0.02)
+print("STARTED", flush=True)
+query.awaitTermination()
+"""
+    with Driver(code, tmp_path, nats_server.url) as first:
+        first.wait_for("STARTED", 40)
+        fill(js, f"{stream.name}.a", 10)
+        first.wait_for("[6, ", 40)
+        first.kill()
+    fill(js, f"{stream.name}.a", 10)
+    (tmp_path / "go").touch()
+    stored = tmp_path / "stored"
+
+    def sequences() -> list[int]:
+        return sorted(int(line) for line in stored.read_text().split()) if stored.exists() else []
+
+    with Driver(code, tmp_path, nats_server.url):
+        wait_until(lambda: len(sequences()) >= 20, 40)
+    assert sequences() == list(range(6, 26))
+
+
+# --- streams that change ------------------------------------------------------------------------
+
+
+def test_streams_that_appear_are_read_from_their_start(
+    js: JetStream, stream_name: str, collected: Collected
+) -> None:
+    """A pattern takes in new streams while the query runs, with all that they have."""
+
+    def add(name: str, count: int) -> None:
+        js.create_stream(name=name, subjects=[f"{name}.>"], storage="memory")
+        fill(js, f"{name}.a", count)
+
+    add(f"{stream_name}_A", 10)
+    query = collected.start(streamPattern=f"{stream_name}_*", startingOffsets="earliest")
+    query.processAllAvailable()
+    add(f"{stream_name}_B", 5)
+    wait_until(lambda: len(collected.sequences()) == 15, 20)
+    fill(js, f"{stream_name}_A.a", 3)
+    wait_until(lambda: len(collected.sequences()) == 18, 20)
+    counts = Counter(row["stream"] for rows in collected.rows.values() for row in rows)
+    assert counts == {f"{stream_name}_A": 13, f"{stream_name}_B": 5}
+
+
+def recreated(js: JetStream, stream: Stream) -> None:
+    js.delete_stream(stream.name)
+    js.create_stream(name=stream.name, subjects=[f"{stream.name}.>"], storage="memory")
+    fill(js, f"{stream.name}.a", 4)
+
+
+def purged(js: JetStream, stream: Stream) -> None:
+    fill(js, f"{stream.name}.a", 10)
+    stream.purge(seq=18)
+
+
+def deleted(js: JetStream, stream: Stream) -> None:
+    js.delete_stream(stream.name)
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [(recreated, [1, 2, 3, 4]), (purged, [18, 19, 20]), (deleted, [])],
+)
+def test_what_is_lost_is_an_error_or_passed_over(
+    js: JetStream,
+    stream: Stream,
+    collected: Collected,
+    change: Callable[[JetStream, Stream], None],
+    left: list[int],
+) -> None:
+    """A stream that was made again, purged or deleted ends the query, unless ``failOnDataLoss`` is false."""
+    fill(js, f"{stream.name}.a", 10)
+    collected.run(stream=stream.name, startingOffsets="earliest")
+    change(js, stream)
+    with pytest.raises(Exception, match="DataLossError"):
+        collected.run(stream=stream.name)
+    collected.run(stream=stream.name, failOnDataLoss="false")
+    assert collected.sequences(1) == left
+
+
+def test_a_purged_stream_that_is_idle_makes_no_batches(
+    js: JetStream, stream: Stream, nc: Connection, collected: Collected
+) -> None:
+    """Purged to empty, a query has nothing to do until a message comes."""
+    fill(js, f"{stream.name}.a", 10)
+    query = collected.start(stream=stream.name, startingOffsets="earliest", failOnDataLoss="false")
+    query.processAllAvailable()
+    fill(js, f"{stream.name}.a", 10)
+    query.processAllAvailable()
+    done = batches(collected.checkpoint, "offsets")
+    js.get_stream(stream.name).purge()
+    collected.triggers(nc, stream.name, 6)
+    assert batches(collected.checkpoint, "offsets") == done
+    fill(js, f"{stream.name}.a", 3)
+    query.processAllAvailable()
+    assert collected.sequences() == list(range(1, 24))
+
+
+def test_other_subjects_make_no_batches(
+    js: JetStream, stream: Stream, nc: Connection, collected: Collected
+) -> None:
+    """A query for one subject sleeps while messages of others come."""
+    fill(js, f"{stream.name}.a", 10)
+    query = collected.start(
+        stream=stream.name, startingOffsets="earliest", subjects=f"{stream.name}.a"
+    )
+    query.processAllAvailable()
+    done = batches(collected.checkpoint, "offsets")
+    fill(js, f"{stream.name}.b", 10)
+    collected.triggers(nc, stream.name, 6)
+    assert batches(collected.checkpoint, "offsets") == done
+
+
+def test_a_server_that_restarts_is_waited_for(
+    fresh_server: NatsServer, collected: Collected
+) -> None:
+    """Planning goes on trying while nobody answers."""
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        js = nc.jetstream()
+        js.create_stream(name="S", subjects=["s.>"])
+        fill(js, "s.a", 10)
+        query = collected.start(servers=fresh_server.url, stream="S", startingOffsets="earliest")
+        query.processAllAvailable()
+        fresh_server.stop()
+        fresh_server.start()
+        wait_until(lambda: nc.is_connected, 20)
+        fill(js, "s.a", 10)
+        wait_until(lambda: len(collected.sequences()) == 20, 30)
+        query.stop()
+    assert query.exception() is None
+
+
+# --- what is shown ------------------------------------------------------------------------------
+
+
+def test_progress_shows_how_far_behind_a_query_is(
+    js: JetStream, stream: Stream, collected: Collected
+) -> None:
+    """``sources[].latestOffset`` has the stream's ends and how many messages wait."""
+    fill(js, f"{stream.name}.a", 100)
+    collected.run(stream=stream.name, startingOffsets="earliest", maxOffsetsPerTrigger=40)
+    seen = [json.loads(each.sources[0].latestOffset) for each in collected.progress]
+    state = stream.info().state
+    assert [each["streams"][stream.name]["pending"] for each in seen if each][:3] == [60, 20, 0]
+    assert seen[0]["streams"][stream.name] == {
+        "bytes": state.bytes,
+        "first": 1,
+        "last": 100,
+        "messages": 100,
+        "pending": 60,
+    }
+
+
+def test_the_checkpoint_is_readable(js: JetStream, stream: Stream, collected: Collected) -> None:
+    """An offset in the checkpoint says for each stream where the batch began and ended."""
+    fill(js, f"{stream.name}.a", 10)
+    collected.run(stream=stream.name, startingOffsets="earliest")
+    fill(js, f"{stream.name}.a", 10)
+    collected.run(stream=stream.name)
+    (offset,) = offsets_of(collected.checkpoint, 1)
+    entry = offset["streams"][stream.name]
+    assert (entry["from"], entry["next"], entry["cuts"]) == (11, 21, [])
