@@ -115,11 +115,17 @@ class Jsm:
         return spawn_jsm(*args, **{"NATS_URL": self.url, **variables})
 
 
+def _environment() -> dict[str, str]:
+    # The package of this process, and the contexts of nobody.
+    path = os.pathsep.join(each for each in sys.path if each)
+    return {**os.environ, "PYTHONPATH": path, "XDG_CONFIG_HOME": "/nonexistent"}
+
+
 def spawn_jsm(*args: str, **variables: str) -> subprocess.Popen[bytes]:
     """Start a command as a process, with pipes; the test ends it."""
     return subprocess.Popen(
         [sys.executable, "-m", "jetstream_sync.cli", *args],
-        env={**os.environ, "XDG_CONFIG_HOME": "/nonexistent", **variables},
+        env={**_environment(), **variables},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -145,12 +151,7 @@ class Terminal:
     """A command on a pseudo-terminal of its own: type into it, and wait for what it shows."""
 
     def __init__(self, *args: str, columns: int = 120, lines: int = 40, **variables: str) -> None:
-        environment = {
-            **os.environ,
-            "XDG_CONFIG_HOME": "/nonexistent",
-            "TERM": "xterm",
-            **variables,
-        }
+        environment = {**_environment(), "TERM": "xterm", **variables}
         for name in ("CI", "NO_COLOR", "JSM_NO_INPUT"):
             if name not in variables:
                 environment.pop(name, None)

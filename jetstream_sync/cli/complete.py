@@ -14,11 +14,11 @@ import click
 
 from ..errors import Error
 from .contexts import Contexts
-from .settings import Settings
 from .status import CommandError
 
 if TYPE_CHECKING:
     from .. import JetStream
+    from .settings import Settings
 
 __all__ = ["complete_consumer", "complete_context", "complete_stream"]
 
@@ -44,7 +44,7 @@ def complete_consumer(ctx: click.Context, param: click.Parameter, incomplete: st
 def complete_context(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the contexts whose names begin like that; for ``shell_complete`` of a parameter."""
     del param
-    settings = ctx.find_object(Settings)
+    settings: Settings | None = ctx.find_root().obj
     if settings is None:
         return []
     return _beginning(Contexts(settings.env.variables).names(), incomplete)
@@ -55,7 +55,7 @@ def _beginning(names: list[str], incomplete: str) -> list[str]:
 
 
 def _names(ctx: click.Context, ask: Callable[[JetStream], list[str]]) -> list[str]:
-    settings = ctx.find_object(Settings)
+    settings: Settings | None = ctx.find_root().obj
     if settings is None:
         return []
     settings.given["timeout"] = _PATIENCE

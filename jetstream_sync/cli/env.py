@@ -6,7 +6,6 @@ No command touches ``sys.stdout`` or ``os.environ``; a test passes an `Environme
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Mapping
@@ -57,9 +56,10 @@ class Environment:
         dumb = self.variables.get("TERM") in ("dumb", "unknown")
         if (dumb or not stream.isatty()) and color != "always":
             return None
-        if importlib.util.find_spec("rich") is None:
+        try:
+            from rich.console import Console  # noqa: PLC0415 - an extra, and only for terminals
+        except ModuleNotFoundError:
             return None
-        from rich.console import Console  # noqa: PLC0415 - an extra, and only for terminals
 
         plain = color == "never" or (bool(self.variables.get("NO_COLOR")) and color != "always")
         return Console(

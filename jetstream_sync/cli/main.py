@@ -33,9 +33,25 @@ _COMPLETE_VARIABLE = "_JSM_COMPLETE"
 
 
 def _print_version(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
-    if asked and not context.resilient_parsing:
-        click.echo(f"jsm {__version__} (Python {platform.python_version()})")
-        context.exit()
+    settings = context.find_object(Settings)
+    if not asked or context.resilient_parsing or settings is None:
+        return
+    python = platform.python_version()
+    if settings.json:
+        said = {"version": __version__, "python": python, "server": _server(settings)}
+        settings.env.stdout.write(to_json(said))
+    else:
+        settings.env.stdout.write(f"jsm {__version__} (Python {python})\n")
+    context.exit()
+
+
+def _server(settings: Settings) -> dict[str, str] | None:
+    """Return what can be said of the server; nothing when there is none."""
+    try:
+        with settings.connection() as nc:
+            return {"url": nc.connected_url or "", "version": nc.server_info.version}
+    except (Error, CommandError):
+        return None
 
 
 def _later(name: str, text: str, *aliases: str, target: str = "") -> tuple[str, Later]:
@@ -77,7 +93,6 @@ _COMMANDS = dict(
 @click.option(
     "--version",
     is_flag=True,
-    is_eager=True,
     expose_value=False,
     callback=_print_version,
     help="Show the version and exit.",

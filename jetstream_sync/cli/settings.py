@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from .complete import complete_context
 from .env import Environment
 from .values import TIMEOUT
 
@@ -181,6 +182,7 @@ def _options() -> list[_Option]:
             "--context",
             shown=True,
             metavar="NAME",
+            shell_complete=complete_context,
             help="Connect as this context says; see 'jsm context'.",
         ),
         _Option(

@@ -1,0 +1,137 @@
+"""Completion: what a shell is told when somebody presses the tab key."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fix_jsm import Jsm, run_jsm
+from fix_proxy import Listener
+from fix_threads import within
+from rawnats import RawClient
+
+from jetstream_sync.server import NatsServer
+
+
+@pytest.fixture
+def complete(jsm: Jsm, monkeypatch: pytest.MonkeyPatch):
+    """Return what is offered for the last word of a line, by value."""
+
+    def ask(*words: str, **variables: str) -> list[str]:
+        # click reads these two of the process.
+        monkeypatch.setenv("COMP_WORDS", " ".join(words))
+        monkeypatch.setenv("COMP_CWORD", str(len(words) - (words[-1] != "")))
+        result = jsm(_JSM_COMPLETE="bash_complete", **variables)
+        assert result.err == "", result
+        return [line.partition(",")[2] for line in result.out.splitlines() if line]
+
+    return lambda line, **variables: ask(*line.split(" "), **variables)
+
+
+@pytest.fixture
+def orders(raw: RawClient) -> None:
+    """Two streams, one of which has two consumers."""
+    for name in ("ORDERS", "OTHER"):
+        raw.api(f"STREAM.CREATE.{name}", name=name, subjects=[name], storage="memory")
+    for name in ("NEW", "NEXT"):
+        config = {"durable_name": name, "ack_policy": "explicit"}
+        raw.api(f"CONSUMER.CREATE.ORDERS.{name}", stream_name="ORDERS", config=config)
+
+
+def test_commands_and_options(complete) -> None:
+    """Commands are completed at every level, and options."""
+    assert complete("jsm acc") == ["account"]
+    assert complete("jsm context sel") == ["select"]
+    assert "--server" in complete("jsm account info --ser")
+    assert set(complete("jsm s")) >= {"stream", "sub", "server"}
+
+
+def test_aliases(complete) -> None:
+    """An alias is completed where nothing else begins like that, and what follows it as well."""
+    assert complete("jsm messages") == ["messageset"]
+    assert complete("jsm act inf") == ["info"]
+
+
+@pytest.mark.usefixtures("orders")
+@pytest.mark.parametrize("noun", ["stream", "ms", "str", "s"])
+def test_streams_by_any_name_of_theirs(complete, noun: str) -> None:
+    """Names of streams are completed, however the command was called."""
+    assert complete(f"jsm {noun} info O") == ["ORDERS", "OTHER"]
+    assert complete(f"jsm {noun} info OT") == ["OTHER"]
+
+
+@pytest.mark.usefixtures("orders")
+@pytest.mark.parametrize("noun", ["consumer", "obs", "con"])
+def test_consumers_of_the_stream(complete, noun: str) -> None:
+    """Names of consumers are those of the stream that was typed."""
+    assert complete(f"jsm {noun} info ORDERS N") == ["NEW", "NEXT"]
+    assert complete(f"jsm {noun} info OTHER N") == []
+
+
+@pytest.mark.usefixtures("orders")
+def test_the_login_on_the_line_counts(complete, nats_server: NatsServer) -> None:
+    """Servers are asked that the line names."""
+    elsewhere = "nats://127.0.0.1:1"
+    line = f"jsm -s {nats_server.url} stream info OR"
+    assert complete(line, NATS_URL=elsewhere) == ["ORDERS"]
+
+
+def test_nothing_is_said_when_it_does_not_work(complete) -> None:
+    """Without a server, or with a wrong context, there are no names and no words about it."""
+    assert complete("jsm stream info O", NATS_URL="nats://127.0.0.1:1") == []
+    assert complete("jsm --context nowhere stream info O") == []
+    assert complete("jsm nonsense info O") == []
+
+
+def test_nobody_waits_long(complete) -> None:
+    """A server that says nothing is not waited for."""
+    with Listener(lambda puppet: puppet.rest()) as listener, within(2.0):
+        assert complete("jsm stream info O", NATS_URL=listener.url) == []
+
+
+def test_contexts(complete, tmp_path: Path) -> None:
+    """Names of contexts are completed."""
+    home = str(tmp_path)
+    for name in ("prod", "preview", "dev"):
+        run_jsm("context", "add", name, XDG_CONFIG_HOME=home).ok()
+    assert complete("jsm context info pr", XDG_CONFIG_HOME=home) == ["preview", "prod"]
+    assert complete("jsm --context d", XDG_CONFIG_HOME=home) == ["dev"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_scripts(shell: str) -> None:
+    """The script for a shell is a result like any other."""
+    script = run_jsm("completion", shell).ok().out
+    assert f"_JSM_COMPLETE={shell}_complete" in script
+    assert run_jsm("completion", shell, "-j").ok().json["script"] == script
+    assert run_jsm("completion", "tcsh").status == 2
+
+
+@pytest.mark.usefixtures("orders")
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_a_real_bash(jsm: Jsm, tmp_path: Path) -> None:
+    """A bash that read the script completes the name of a stream."""
+    program = tmp_path / "jsm"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m jetstream_sync.cli "$@"\n')
+    program.chmod(0o755)
+    script = """
+        source <(jsm completion bash)
+        COMP_WORDS=(jsm ms info OR); COMP_CWORD=3
+        _jsm_completion jsm
+        printf '%s\\n' "${COMPREPLY[@]}"
+    """
+    variables = {"NATS_URL": jsm.url, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={**os.environ, **variables},
+        capture_output=True,
+        check=True,
+        timeout=30,
+    )
+    assert done.stdout.decode().split() == ["ORDERS"]
+    assert json.dumps(done.stderr.decode()) == '""'

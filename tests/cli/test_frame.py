@@ -1,0 +1,335 @@
+"""The frame of ``jsm``: options, streams, and the way from an error to an exit status."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import pytest
+from fix_jsm import Jsm, Result, run_jsm
+from fix_threads import SCALE
+from rawnats import RawClient
+
+from jetstream_sync import errors
+from jetstream_sync.cli import main as cli_main
+from jetstream_sync.cli.main import jsm as tree
+from jetstream_sync.cli.settings import Settings, common_options
+from jetstream_sync.cli.status import CommandError, ExitStatus, exit_status, one_line
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
+    """Give the tree a command ``fail`` that raises the first error of the list."""
+    to_raise: list[BaseException] = []
+
+    @click.command()
+    @common_options
+    def fail(_settings: Settings) -> NoReturn:
+        raise to_raise[0]
+
+    monkeypatch.setitem(tree.commands, "fail", fail)
+    return to_raise
+
+
+STATUSES = [
+    (CommandError("it went wrong", ExitStatus.TIMED_OUT), 4),
+    (errors.APIError(400, 10001, "no"), 1),
+    (errors.StreamNameInUseError(400, 10058, "name in use"), 1),
+    (errors.BadSubjectError("a..b", "it has an empty token"), 2),
+    (errors.InvalidNameError("stream", "a.b", "no dots"), 2),
+    (errors.StreamNotFoundError(404, 10059, "stream not found"), 3),
+    (errors.ConsumerNotFoundError(404, 10014, "consumer not found"), 3),
+    (errors.TimeoutError("too late"), 4),
+    (errors.NoServersError((("nats://x:1", "refused"),)), 5),
+    (errors.AuthorizationError("wrong password"), 5),
+    (errors.ConnectionLostError("gone"), 5),
+    (errors.ServerUnavailableError("install it"), 5),
+    (errors.JetStreamNotEnabledError(503, 10076, "JetStream not enabled"), 5),
+    (errors.JetStreamNotEnabledForAccountError(503, 10039, "not for this account"), 5),
+    (errors.NoRespondersError("a.b"), 6),
+    (errors.NoStreamResponseError("a.b"), 1),
+    (errors.ConsumerIsPushBasedError(409, "Consumer is push based"), 2),
+    (errors.ConsumerDeletedError(409, "Consumer Deleted"), 3),
+    (click.FileError("x", "no"), 1),
+    (FileNotFoundError(errno.ENOENT, "No such file", "x"), 1),
+    (KeyboardInterrupt(), 130),
+    (click.Abort(), 130),
+]
+
+
+@pytest.mark.parametrize(("error", "status"), STATUSES, ids=lambda value: type(value).__name__)
+def test_every_error_is_one_line_and_its_status(
+    failing: list[BaseException], error: BaseException, status: int
+) -> None:
+    """An error ends in one line on stderr, nothing on stdout, and the status of its kind."""
+    failing.append(error)
+    result = run_jsm("fail")
+    assert (result.status, result.out) == (status, "")
+    assert result.err.startswith("jsm: ")
+    assert result.err.count("\n") == 1
+    assert result.err.endswith("\n")
+
+
+@pytest.mark.parametrize(("error", "status"), STATUSES, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("args", [("-j", "fail"), ("fail", "--json")], ids=["root", "leaf"])
+def test_with_json_the_error_is_a_document(
+    failing: list[BaseException], error: BaseException, status: int, args: tuple[str, ...]
+) -> None:
+    """With --json at either place the error is a JSON document on stderr."""
+    failing.append(error)
+    result = run_jsm(*args)
+    assert (result.status, result.out) == (status, "")
+    document = json.loads(result.err)["error"]
+    assert document["exit_status"] == status
+    if isinstance(error, errors.APIError):
+        assert document["err_code"] == error.err_code
+
+
+def test_every_error_of_the_library_has_a_status() -> None:
+    """No error of the library is taken for an unknown one by accident: the root has a status."""
+    assert exit_status(errors.Error("x")) is ExitStatus.FAILED
+
+
+def test_a_bug_is_not_hidden(failing: list[BaseException]) -> None:
+    """An error that nobody raises on purpose is not made into a message."""
+    failing.append(ZeroDivisionError("a bug"))
+    with pytest.raises(ZeroDivisionError):
+        run_jsm("fail")
+
+
+def test_error_text_is_folded_into_one_line() -> None:
+    """Line breaks in an error's text become spaces; an error without text has its name."""
+    assert one_line(errors.Error("a\nb\r\n  c")) == "a b c"
+    assert one_line(errors.Error()) == "Error"
+
+
+def test_broken_pipe_is_quiet(failing: list[BaseException]) -> None:
+    """When the reader goes away nothing is written, and the status is that of SIGPIPE."""
+    for error in (BrokenPipeError(), OSError(errno.EPIPE, "gone")):
+        failing[:] = [error]
+        assert run_jsm("fail") == Result(141, "", "")
+
+
+@pytest.mark.parametrize("args", [("--nonsense",), ("nonsense",), ("demo", "--workers", "0")])
+def test_wrong_usage_is_status_2(args: tuple[str, ...]) -> None:
+    """An unknown option or command, or a value out of range, is wrong usage."""
+    result = run_jsm(*args)
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith("jsm: ")
+    assert result.err.count("\n") == 1
+
+
+def test_wrong_usage_with_json() -> None:
+    """With --json a usage error is a document as well."""
+    result = run_jsm("demo", "-j", "--workers", "0")
+    assert result.status == 2
+    assert "--workers" in json.loads(result.err)["error"]["description"]
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+@pytest.mark.parametrize("command", [(), ("demo",)], ids=["jsm", "demo"])
+def test_help_goes_to_stdout(command: tuple[str, ...], option: str) -> None:
+    """Help is a result: it goes to stdout, at each level, and succeeds."""
+    result = run_jsm(*command, option)
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith("Usage: jsm")
+
+
+def test_no_command_is_help_on_stderr() -> None:
+    """A group without a command says what there is, as wrong usage."""
+    for args in ((), ("context",)):
+        result = run_jsm(*args)
+        assert (result.status, result.out) == (2, "")
+        assert "Commands:" in result.err
+
+
+@pytest.mark.parametrize(
+    ("args", "meant"),
+    [
+        (("acount", "info"), "'account'"),
+        (("context", "lst"), "'list'"),
+        (("account", "info", "--timeot", "1s"), "--timeout"),
+    ],
+)
+def test_a_slip_is_named(args: tuple[str, ...], meant: str) -> None:
+    """What is close to what there is, is what was meant."""
+    result = run_jsm(*args)
+    assert result.status == 2
+    assert "id you mean" in result.err
+    assert meant in result.err
+    assert "--help" in result.err
+
+
+def test_a_stream_with_a_slip(jsm: Jsm, raw: RawClient) -> None:
+    """A stream that is not there is status 3, with the name that was meant and the server's code."""
+    raw.api("STREAM.CREATE.ORDERS", name="ORDERS", subjects=["ORDERS.*"], storage="memory")
+    result = jsm("stream", "info", "ORDRES")
+    assert result.status == 3
+    assert result.err == 'jsm: stream "ORDRES" not found, did you mean ORDERS?\n'
+    error = jsm("stream", "info", "orders", "-j").error
+    assert (error["code"], error["err_code"], error["exit_status"]) == (404, 10059, 3)
+    assert "did you mean ORDERS?" in error["description"]
+    assert jsm("ms", "info", "ORDRES").err.startswith('jsm: message set "ORDRES"')
+
+
+def test_version() -> None:
+    """The version names the program and the Python that runs it."""
+    result = run_jsm("--version")
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith("jsm ")
+    assert f"Python {sys.version.split()[0]}" in result.out
+
+
+def test_version_as_json(jsm: Jsm, raw: RawClient) -> None:
+    """With -j it says also which server is there, or that there is none."""
+    said = jsm("--version", "-j").ok().json
+    assert said["server"]["version"] == raw.info["version"]
+    said = run_jsm("-j", "--version", NATS_URL="nats://127.0.0.1:1").ok().json
+    assert (said["python"], said["server"]) == (sys.version.split()[0], None)
+
+
+def test_servers_of_the_nearest_level_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    """--server may stand before or after the command, be repeated, or be a list."""
+    seen: list[list[str]] = []
+
+    @click.command()
+    @common_options
+    def show(settings: Settings) -> None:
+        seen.append(settings.servers)
+
+    monkeypatch.setitem(tree.commands, "show", show)
+    for args in (
+        ("show",),
+        ("-s", "a", "show"),
+        ("-s", "a", "show", "--server", "b", "-s", "c"),
+        ("show", "-s", "a:1, b:2"),
+    ):
+        assert run_jsm(*args).status == 0
+    assert seen == [[], ["a"], ["b", "c"], ["a:1", "b:2"]]
+    assert run_jsm("show", "-s", "a,,b").status == 2
+
+
+def test_process_without_click_names_the_extra() -> None:
+    """Without the extra the process says in one line what to install."""
+    code = (
+        "import sys; sys.modules['click'] = None; "
+        "from jetstream_sync.cli.__main__ import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.decode() == "jsm needs click: pip install 'jetstream-sync[cli]'\n"
+
+
+def test_entry_point_uses_the_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`main` takes the arguments of the process and exits with the status."""
+    monkeypatch.setattr(sys, "argv", ["jsm", "--version"])
+    with pytest.raises(SystemExit) as caught:
+        cli_main.main()
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith("jsm ")
+
+
+# --- processes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_a_command(jsm: Jsm, number: signal.Signals, status: int) -> None:
+    """A command that waits ends at once, with the status of the signal and no traceback."""
+    child = jsm.spawn("sub", "frame.signals", JSM_TRACE="1")
+    assert child.stderr
+    while b"SUB" not in (line := child.stderr.readline()) and b"isten" not in line:
+        assert child.poll() is None, line
+    child.send_signal(number)
+    _, err = child.communicate(timeout=10 * SCALE)
+    assert child.returncode == status
+    assert b"Traceback" not in err
+
+
+@pytest.mark.parametrize("args", [("--help",), ("account", "info"), ("errors", "ls", "-j")])
+def test_a_reader_that_goes_away(jsm: Jsm, args: tuple[str, ...]) -> None:
+    """Nothing is written about a pipe that closed, not even at the very end of the process."""
+    with jsm.spawn(*args) as child:
+        assert child.stdout
+        assert child.stderr
+        child.stdout.close()
+        assert child.stderr.read() == b""
+        assert child.wait(10 * SCALE) == ExitStatus.BROKEN_PIPE
+
+
+@pytest.mark.parametrize("args", [("--help",), ("account", "info"), ("stream", "ls")])
+def test_the_first_word_comes_soon(jsm: Jsm, args: tuple[str, ...]) -> None:
+    """A command answers within a fraction of a second, interpreter and connection included."""
+    best = min(_seconds(jsm, args) for _ in range(3))
+    # On an idle machine it is below 0.2; this one may have others at work.
+    assert best < 0.8 * SCALE
+
+
+def _seconds(jsm: Jsm, args: tuple[str, ...]) -> float:
+    started = time.monotonic()
+    child = jsm.spawn(*args)
+    out, err = child.communicate(timeout=30 * SCALE)
+    assert child.returncode == 0, err
+    assert out
+    return time.monotonic() - started
+
+
+# --- terminals ----------------------------------------------------------------------------------
+
+
+def test_no_escape_codes_off_a_terminal(jsm: Jsm, raw: RawClient) -> None:
+    """What is piped is plain text, whatever TERM says."""
+    raw.api("STREAM.CREATE.A", name="A", subjects=["a"], storage="memory")
+    for args in (("account", "info"), ("stream", "ls"), ("errors", "ls"), ("--help",)):
+        child = jsm.spawn(*args, TERM="xterm-256color", CLICOLOR_FORCE="1")
+        out, err = child.communicate(timeout=10 * SCALE)
+        assert child.returncode == 0, err
+        assert b"\x1b" not in out + err
+
+
+@pytest.mark.parametrize(
+    "how", [{"NO_COLOR": "1"}, {"JSM_COLOR": "never"}, {"TERM": "dumb"}], ids=str
+)
+def test_no_colours_for_who_wants_none(terminal: Any, how: dict[str, str]) -> None:
+    """On a terminal NO_COLOR, JSM_COLOR=never and TERM=dumb keep colours away."""
+    child = terminal("errors", "ls", "consumer not found", **how)
+    child.expect("10014")
+    assert child.wait() == 0
+    assert "\x1b[3" not in child.raw
+    assert "\x1b[1;3" not in child.raw
+
+
+def test_plain_output_without_rich(jsm: Jsm, terminal: Any, tmp_path: Path) -> None:
+    """Without rich and questionary everything works, in plain text."""
+    for name in ("rich", "questionary", "prompt_toolkit"):
+        (tmp_path / f"{name}.py").write_text("raise ModuleNotFoundError(name=__name__)")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in ('rich', 'questionary', 'prompt_toolkit'):\n"
+        "            raise ModuleNotFoundError(name=name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *(each for each in sys.path if each)])
+    child = terminal("errors", "ls", "consumer not found", PYTHONPATH=path)
+    child.expect("10014")
+    assert child.wait() == 0
+    assert "\x1b[" not in child.raw
+    assert "\u2500" not in child.text  # what frames are drawn with
+    jsm("context", "ls").ok()
