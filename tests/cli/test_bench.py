@@ -1,0 +1,299 @@
+"""``jsm bench``: what it measures is done, what it says adds up, and nothing is left behind."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+import signal
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from fix_jsm import Jsm
+from fix_raw import RawPeer
+from fix_threads import wait_until
+from rawnats import RawClient
+
+from jetstream_sync.cli.bench_progress import Ticker
+from jetstream_sync.cli.env import Environment
+from jetstream_sync.cli.histogram import Latency, bar, buckets_of, draw, human_ns
+
+KINDS = ("pub", "sub", "publish", "publish-async", "fetch", "consume", "ordered")
+
+
+def added_up(document: dict[str, Any]) -> None:
+    """Check that a document agrees with itself."""
+    assert document["messages"] == sum(each["messages"] for each in document["per_client"])
+    rate = document["messages"] / document["seconds"]
+    assert document["messages_per_second"] == pytest.approx(rate)
+    assert document["bytes_per_second"] == pytest.approx(rate * document["size_bytes"])
+    latency = document["latency"]
+    order = [latency[f"{name}_ns"] for name in ("min", "p50", "p90", "p99", "p999", "max")]
+    assert order == sorted(order)
+    assert 0 < latency["min_ns"] <= latency["avg_ns"] <= latency["max_ns"]
+    assert sum(each["count"] for each in document["histogram"]) == latency["samples"]
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_work(jsm: Jsm, raw: RawClient, kind: str, clients: int) -> None:
+    """Each kind does all messages, says numbers that agree, and removes its stream."""
+    result = jsm("bench", kind, "--msgs", "700", "--clients", str(clients), "-j").ok()
+    document = result.json
+    assert result.err == ""
+    every_one = clients if kind in {"sub", "ordered"} else 1
+    assert (document["kind"], document["messages"]) == (kind, 700 * every_one)
+    assert (document["clients"], len(document["per_client"])) == (clients, clients)
+    added_up(document)
+    assert raw.api("STREAM.NAMES").get("streams") is None
+
+
+def test_messages_are_really_published(jsm: Jsm, peer: RawPeer) -> None:
+    """A publisher's messages reach others: so many, of that size."""
+    peer.hear("bench.here")
+    jsm("bench", "pub", "--msgs", "50", "--size", "1KiB", "--subject", "bench.here", "-j").ok()
+    assert [len(peer.next().data) for _ in range(50)] == [1024] * 50
+
+
+def test_what_others_publish_can_be_measured(jsm: Jsm, peer: RawPeer) -> None:
+    """With --no-publish the messages of others are received."""
+    child = jsm.spawn("bench", "sub", "--no-publish", "--subject", "bench.o", "--msgs", "5", "-j")
+
+    def heard() -> bool:
+        peer.publish("bench.o", b"x")
+        return child.poll() is not None
+
+    wait_until(heard, 20)
+    out, _ = child.communicate()
+    document = json.loads(out)
+    assert (child.returncode, document["messages"]) == (0, 5)
+    assert "latency" not in document
+
+
+def test_a_rate_is_kept(jsm: Jsm) -> None:
+    """With --rate all clients together are not faster than that."""
+    args = ("--msgs", "100", "--rate", "400", "--clients", "2", "-j")
+    assert 100 < jsm("bench", "pub", *args).ok().json["messages_per_second"] < 600
+
+
+def test_people_get_percentiles_and_a_histogram(jsm: Jsm) -> None:
+    """The text has the rate, the percentiles by their names, and bars that add up to all samples."""
+    out = jsm("bench", "publish", "--msgs", "300", "--no-progress").ok().out
+    lines = out.splitlines()
+    assert lines[0] == "Publish, wait for each ack"
+    assert lines[2].startswith("  300 messages of 128 B in ")
+    names = next(line for line in lines if "P50" in line).split()
+    assert names == ["min", "avg", "P50", "P90", "P99", "P99.9", "max", "stddev"]
+    counts = [int(line.split("%")[0].split()[-2].replace(",", "")) for line in lines if "%" in line]
+    assert sum(counts) == 300
+    assert "█" in out
+
+
+def test_all_kinds_in_one_table(jsm: Jsm, raw: RawClient) -> None:
+    """With 'all' every kind is measured, and is a row."""
+    lines = jsm("bench", "all", "--msgs", "300", "--no-progress").ok().out.splitlines()
+    assert lines[0] == "Messages of 128 B, 1 clients"
+    assert len(lines) == 2 + len(KINDS)
+    assert raw.api("STREAM.NAMES").get("streams") is None
+    documents = jsm("bench", "all", "--msgs", "300", "-j").ok().json
+    assert [each["kind"] for each in documents] == [
+        "pub",
+        "publish",
+        "publish-async",
+        "fetch",
+        "consume",
+        "ordered",
+        "sub",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "kind"),
+    [(("pub", "sync"), "publish"), (("pub", "async"), "publish-async"), (("fetch",), "fetch")],
+)
+def test_the_names_of_the_nats_command(jsm: Jsm, args: tuple[str, ...], kind: str) -> None:
+    """The work with streams is also where the nats command has it."""
+    assert jsm("bench", "js", *args, "--msgs", "20", "-j").ok().json["kind"] == kind
+
+
+def test_csv(jsm: Jsm, tmp_path: Any) -> None:
+    """The numbers can be had as CSV, in a file or on stdout."""
+    path = tmp_path / "out.csv"
+    jsm("bench", "publish", "--msgs", "20", "--csv", str(path), "--no-progress").ok()
+    (row,) = csv.DictReader(io.StringIO(path.read_text()))
+    assert (row["kind"], row["messages"], row["samples"]) == ("publish", "20", "20")
+    out = jsm("bench", "all", "--msgs", "20", "--csv", "-", "--no-progress").ok().out
+    assert next(csv.DictReader(io.StringIO(out)))["kind"] == "pub"
+    assert jsm("bench", "pub", "--msgs", "20", "--csv", str(tmp_path)).status == 1
+
+
+@pytest.mark.parametrize("kind", ["publish", "fetch", "sub"])
+def test_ratios_to_nats_py(jsm: Jsm, raw: RawClient, kind: str) -> None:
+    """With --vs both libraries do the work in turn, and the ratio is that of the medians."""
+    pytest.importorskip("nats")
+    args = ("bench", kind, "--msgs", "300", "--vs", "nats-py", "--rounds", "1")
+    document = jsm(*args, "-j").ok().json
+    ours = document["ours"]["messages_per_second"]
+    theirs = document["nats_py"]["messages_per_second"]
+    assert (len(ours), len(theirs)) == (1, 1)
+    assert document["ratio"] == pytest.approx(ours[0] / theirs[0])
+    assert document["nats_py"]["version"]
+    assert raw.api("STREAM.NAMES").get("streams") is None
+
+
+def test_what_nats_py_has_no_way_for(jsm: Jsm) -> None:
+    """Where the other library has no way to do it, there is no ratio."""
+    pytest.importorskip("nats")
+    args = ("bench", "consume", "--msgs", "100", "--vs", "nats-py", "--rounds", "1")
+    assert jsm(*args, "-j").ok().json["ratio"] is None
+    lines = jsm(*args, "--no-progress").ok().out.splitlines()
+    assert lines[2].split()[-5:] == ["-"] * 5
+
+
+@pytest.mark.parametrize(
+    ("stop", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["int", "term"]
+)
+@pytest.mark.parametrize("kind", ["publish", "fetch", "ordered", "sub"])
+def test_nothing_is_left_when_it_is_stopped(
+    jsm: Jsm, raw: RawClient, kind: str, stop: int, status: int
+) -> None:
+    """Ctrl-C says what was done so far; the stream is removed, however it is stopped."""
+    args = ("--msgs", "20M") if kind in {"publish", "sub"} else ("--msgs", "150k")
+    child = jsm.spawn("bench", kind, *args, *(("--batch", "1") if kind == "fetch" else ()))
+    assert child.stderr is not None
+    # It says how far it is only when it is at it.
+    title = {"publish": b"Publish", "fetch": b"Fetch", "ordered": b"", "sub": b"Core"}[kind]
+    line = child.stderr.readline() if title else b""
+    while title and not line.startswith(title):
+        assert line, "it ended"
+        line = child.stderr.readline()
+    if not title:
+        wait_until(lambda: raw.api("STREAM.NAMES").get("streams"))
+    child.send_signal(stop)
+    out, err = child.communicate(timeout=20)
+    assert (child.returncode, out) == (status, b"")
+    if status == 130 and title:
+        assert b" messages of 128 B in " in err
+    assert raw.api("STREAM.NAMES").get("streams") is None
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("pub", "--msgs", "0"), "--msgs"),
+        (("pub", "--msgs", "many"), "many"),
+        (("fetch", "--clients", "3", "--msgs", "2"), "3 clients"),
+        (("publish", "--vs", "nats-py", "--clients", "2"), "--clients"),
+        (("publish", "--vs", "nats-py", "--csv", "-"), "--csv"),
+        (("publish", "--csv", "-", "-j"), "--csv"),
+        (("sub", "--no-publish"), "--subject"),
+        (("pub", "--subject", "a.*"), "a.*"),
+    ],
+)
+def test_wrong_usage(jsm: Jsm, args: tuple[str, ...], said: str) -> None:
+    """What makes no sense is wrong usage, and says what."""
+    result = jsm("bench", *args)
+    assert (result.status, result.out) == (2, "")
+    assert said in result.err
+
+
+def test_a_message_larger_than_the_server_takes(jsm: Jsm, raw: RawClient) -> None:
+    """What fails in a client's thread is the error of the command, and nothing is left."""
+    result = jsm("bench", "publish", "--msgs", "10", "--size", "3MiB", "--clients", "2")
+    assert result.status == 2
+    assert result.err.count("\n") == 1
+    assert "max_payload" in result.err
+    assert raw.api("STREAM.NAMES").get("streams") is None
+
+
+# --- percentiles and pictures ---------------------------------------------------------------------
+
+
+def test_percentiles_are_of_the_nearest_rank() -> None:
+    """A percentile is the smallest sample that so many do not exceed."""
+    latency = Latency.of(range(1, 1001))
+    found = (latency.min_ns, latency.p50_ns, latency.p90_ns, latency.p99_ns, latency.p999_ns)
+    assert found == (1, 500, 900, 990, 999)
+    assert (latency.max_ns, latency.avg_ns) == (1000, 500.5)
+    assert latency.stddev_ns == pytest.approx(288.675, abs=0.001)
+    one = Latency.of([7])
+    assert (one.min_ns, one.p50_ns, one.p999_ns, one.max_ns, one.stddev_ns) == (7, 7, 7, 7, 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_sample_is_in_one_bucket(seed: int) -> None:
+    """Buckets are in order, side by side, from the least to the most, and hold every sample."""
+    rng = random.Random(seed)
+    spread = rng.choice([1, 3, 100, 10_000_000])
+    samples = sorted(
+        rng.randrange(1, 50) + int(rng.expovariate(1) * spread)
+        for _ in range(rng.choice([1, 2, 50, 5000]))
+    )
+    buckets = buckets_of(samples)
+    assert (buckets[0].low_ns, buckets[-1].high_ns) == (samples[0], samples[-1])
+    for left, right in pairwise(buckets):
+        assert left.low_ns < left.high_ns == right.low_ns
+        assert left.count == sum(left.low_ns <= each < left.high_ns for each in samples)
+    assert sum(each.count for each in buckets) == len(samples)
+    assert [mark for each in buckets for mark in each.marks] == ["P50", "P90", "P99", "P99.9"]
+    assert len(buckets) <= 14
+    lines = draw(samples, width=80, blocks=False)
+    assert len(lines) == len(buckets)
+    assert all(line.isascii() or "µ" in line for line in lines)
+
+
+def test_bars() -> None:
+    """A bar is as long as its share, and whatever is above nothing is to be seen."""
+    assert bar(1, 10, blocks=True) == "█" * 10
+    assert bar(0.5, 10, blocks=True) == "█" * 5
+    assert bar(1e-9, 10, blocks=True) == "▏"
+    assert (bar(0, 10, blocks=True), bar(0, 10, blocks=False)) == ("", "")
+    assert (bar(1e-9, 10, blocks=False), bar(0.5, 10, blocks=False)) == ("#", "#####")
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "text"),
+    [
+        (0, "0 ns"),
+        (999, "999 ns"),
+        (1000, "1.00 µs"),
+        (12_345, "12.3 µs"),
+        (999_400, "999 µs"),
+        (999_600, "1.00 ms"),
+        (2_500_000_000, "2.50 s"),
+        (125_000_000_000, "125 s"),
+    ],
+)
+def test_durations_have_three_digits(nanoseconds: int, text: str) -> None:
+    """A duration is read at one look."""
+    assert human_ns(nanoseconds) == text
+
+
+class _Screen(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress(terminal: bool) -> None:
+    """On a terminal one line changes and goes away, elsewhere a line is written now and then."""
+    out = _Screen() if terminal else io.StringIO()
+    env = Environment(
+        stdin=io.BytesIO(), stdout=io.StringIO(), stderr=out, variables={"TERM": "xterm"}
+    )
+    moments = iter([0.0, 0.05, 0.9, 0.91, 3.0])
+    with Ticker(env, "Work", 100, quiet=False, clock=lambda: next(moments)) as ticker:
+        for done in (1, 50, 51, 99):
+            ticker.show(done)
+    text = out.getvalue()
+    if terminal:
+        assert "\n" not in text
+        assert text.endswith("\r\x1b[K")
+        assert "Work: 50 of 100 56/s" in text
+        assert "51 of 100" not in text
+    else:
+        assert text == "Work: 99 of 100 33/s\n"
