@@ -11,12 +11,12 @@ from .. import ConsumerConfig, JetStream, StreamConfig
 from ..errors import APIError
 from .apply_plan import CREATE, DELETE, NOTHING, UPDATE, Step, plan, prune, wishes
 from .config_diff import difference_documents
+from .config_edit import refused
 from .config_files import read_documents
 from .output import emit, say
 from .prompts import Asker
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
-from .stream_edit import refused
 
 __all__ = ["apply"]
 

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
 import click
 
 from .. import JetStream, Stream, StreamConfig
-from ..codec import encode
-from ..errors import APIError, Error
+from ..errors import APIError
 from .complete import complete_stream
-from .config_diff import Difference, difference_documents, differences, without_server_labels
-from .config_files import config_of, config_of_file
+from .config_diff import Difference, differences, without_server_labels
+from .config_edit import in_editor, refused, show_differences
+from .config_files import config_of_file
 from .nouns import find_stream, words
 from .output import count, emit
 from .prompts import Asker
-from .render import to_json
 from .settings import Settings, common_options
-from .status import CommandError, ExitStatus
+from .status import ExitStatus
 from .stream_options import changed, config_options, fields_of
 from .stream_show import write_info
 
-__all__ = ["edit", "refused", "seal"]
+__all__ = ["edit", "seal"]
 
 
 @click.command()
@@ -68,16 +66,16 @@ def edit(
             base = config_of_file(settings, StreamConfig, file, {"name": before.name})
         after = changed(base, fields)
         if interactive:
-            after = _in_editor(after)
+            after = in_editor(after, {"name": before.name})
         found = differences(before, after)
         if dry_run:
-            _show_differences(settings, found)
+            show_differences(settings, found)
             if exit_code and found:
                 raise click.exceptions.Exit(ExitStatus.FAILED)
             return
         if found:
             if not settings.json:
-                _show_differences(settings, found)
+                show_differences(settings, found)
             ask.confirm(f"Change {words().stream} {before.name}?", force=force)
             stream = _update(js, after, found)
     info = stream.cached_info
@@ -102,38 +100,6 @@ def _update(js: JetStream, config: StreamConfig, found: list[Difference]) -> Str
         return js.update_stream(without_server_labels(config))
     except APIError as error:
         raise refused(words().stream, config.name, error, found) from error
-
-
-def refused(kind: str, name: str, error: APIError, found: list[Difference]) -> CommandError:
-    """Return the error for a change that the server does not make; it says what differs."""
-    listed = "; ".join(each.line() for each in found)
-    return CommandError(f"{kind} {name} can not be changed: {error} [{listed}]", ExitStatus.FAILED)
-
-
-def _show_differences(settings: Settings, found: list[Difference]) -> None:
-    document = {"changed": bool(found), "differences": difference_documents(found)}
-
-    def human() -> None:
-        if not found:
-            settings.env.stdout.write("No differences\n")
-        settings.env.stdout.writelines(f"  {each.line()}\n" for each in found)
-
-    emit(settings, document, human)
-
-
-def _in_editor(config: StreamConfig) -> StreamConfig:
-    """Return a config as a person leaves it in the editor."""
-    text = to_json(encode(without_server_labels(config)))
-    while True:
-        edited = click.edit(text, extension=".json")
-        if edited is None:
-            return config
-        try:
-            return config_of(StreamConfig, json.loads(edited), {"name": config.name})
-        except (ValueError, Error) as error:
-            if not click.confirm(f"{error}\nEdit it again?", default=True, err=True):
-                raise CommandError("nothing was done", ExitStatus.USAGE) from error
-            text = edited
 
 
 @click.command()
