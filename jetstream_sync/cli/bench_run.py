@@ -143,12 +143,7 @@ def run_clients(
             with helped() as begin:
                 gate.wait()
                 begin()
-                while any(client.thread.is_alive() for client in clients):
-                    clients[-1].thread.join(_LOOK)
-                    for client in clients:
-                        client.thread.join(0)
-                    show(sum(client.meter.done for client in clients))
-                    _raise_failure(clients)
+                _watch(clients, show)
         except KeyboardInterrupt:
             _stop(clients, gate)
             raise Interrupted(_outcome(name, kind, cells, clients)) from None
@@ -157,6 +152,16 @@ def run_clients(
             raise
         _raise_failure(clients)
         return _outcome(name, kind, cells, clients)
+
+
+def _watch(clients: Sequence[_Client], show: Callable[[int], Any]) -> None:
+    """Wait until all clients have ended, or one has failed."""
+    working = list(clients)
+    while working:
+        working[0].thread.join(_LOOK)
+        working = [client for client in working if client.thread.is_alive()]
+        show(sum(client.meter.done for client in clients))
+        _raise_failure(clients)
 
 
 def _raise_failure(clients: Sequence[_Client]) -> None:
