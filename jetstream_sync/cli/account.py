@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .groups import NounGroup
+from .groups import Later, NounGroup
 from .nouns import words
 from .output import Block, count, document, emit, limit, seconds_text, size, write_blocks, yes
 from .settings import Settings, common_options
@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 __all__ = ["account"]
 
 
-@click.group(cls=NounGroup)
+_BACKUPS = f"{__package__}.account_backup"
+
+
+@click.group(
+    cls=NounGroup,
+    later={
+        "backup": Later(target=f"{_BACKUPS}:backup", help="Save all streams to a directory."),
+        "restore": Later(target=f"{_BACKUPS}:restore", help="Make the streams of a backup."),
+    },
+)
 @common_options
 def account(_settings: Settings) -> None:
     """Show what an account uses of JetStream; back all of it up."""
@@ -100,9 +109,6 @@ def _usage(title: str, tier: Tier) -> Block:
     block = Block(title)
     block.add("Memory", f"{size(tier.memory)} of {limit(limits.max_memory, size)}")
     block.add("Storage", f"{size(tier.storage)} of {limit(limits.max_storage, size)}")
-    block.add(
-        "Message Sets" if not title and noun.old else noun.streams,
-        f"{count(tier.streams)} of {limit(limits.max_streams)}",
-    )
+    block.add(noun.streams, f"{count(tier.streams)} of {limit(limits.max_streams)}")
     block.add(noun.consumers, f"{count(tier.consumers)} of {limit(limits.max_consumers)}")
     return block

@@ -97,7 +97,7 @@ class NounGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, in the order in which they were added."""
         del ctx
-        return [*self.later, *(name for name in self.commands if name not in self.later)]
+        return [*(name for name in self.commands if name not in self.later), *self.later]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of that name or alias, importing it where it was not yet."""

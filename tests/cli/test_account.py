@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from fix_jsm import Jsm
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fix_jsm import Jsm, Result, run_jsm
 from rawnats import RawClient
+
+from jetstream_sync.server import NatsServer
 
 
 def test_info_starts_with_usage_and_limits(jsm: Jsm, raw: RawClient) -> None:
@@ -24,3 +30,107 @@ def test_info_as_json_is_what_the_server_said(jsm: Jsm, raw: RawClient) -> None:
     assert said["jetstream"]["limits"] == answer["limits"]
     assert said["jetstream"]["streams"] == answer["streams"] == 1
     assert said["connection"]["server_id"] == raw.info["server_id"]
+
+
+def test_limits_of_the_account() -> None:
+    """Limits of the account are shown as they are."""
+    config = """accounts { A { jetstream { max_mem: 1MB, max_file: 1GB, max_streams: 3 }
+        users [ { user: a, password: a } ] } }"""
+    with NatsServer(config=config) as server:
+        login = ("-s", server.url, "--user", "a", "--password", "a")
+        out = run_jsm(*login, "account", "info").ok().out
+    assert "Memory: 0 B of 1.0 MiB\n" in out
+    assert "Storage: 0 B of 1.0 GiB\n" in out
+    assert "Streams: 0 of 3\n" in out
+
+
+@pytest.mark.parametrize("alias", ["act", "a"])
+def test_aliases(jsm: Jsm, alias: str) -> None:
+    """The account has shorter names."""
+    assert jsm(alias, "nfo", "-j").ok().json["jetstream"]
+
+
+# --- backup and restore -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_streams(raw: RawClient) -> list[dict[str, Any]]:
+    """Two streams with messages and a consumer, as the server describes them."""
+    for name, subjects in (("ORDERS", ["ORDERS.*"]), ("AUDIT", ["audit"])):
+        raw.api(f"STREAM.CREATE.{name}", name=name, subjects=subjects)
+    for number in range(5):
+        raw.request("ORDERS.new", b"order %d" % number)
+    raw.request("audit", b"entry")
+    config = {"durable_name": "NEW", "ack_policy": "explicit"}
+    raw.api("CONSUMER.CREATE.ORDERS.NEW", stream_name="ORDERS", config=config)
+    return described(raw)
+
+
+def described(raw: RawClient) -> list[dict[str, Any]]:
+    """Return what the streams are, by hand."""
+    found = []
+    for name in raw.api("STREAM.NAMES")["streams"]:
+        info = raw.api(f"STREAM.INFO.{name}")
+        state = {key: info["state"][key] for key in ("messages", "bytes", "first_seq", "last_seq")}
+        consumers = raw.api(f"CONSUMER.NAMES.{name}")["consumers"] or []
+        found.append({"name": name, "config": info["config"], **state, "consumers": consumers})
+    return found
+
+
+def test_an_account_is_backed_up_and_restored(
+    jsm: Jsm, raw: RawClient, two_streams: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """All streams are saved, each in its directory, and come back as they were."""
+    target = str(tmp_path / "backup")
+    saved = jsm("account", "backup", target, "-j").ok()
+    assert saved.json == [
+        {"stream": name, "directory": f"{target}/{name}", "ok": True, **each}
+        for name, each in (("AUDIT", saved_size(saved, 0, 1)), ("ORDERS", saved_size(saved, 1, 5)))
+    ]
+    assert {path.name for path in (tmp_path / "backup").iterdir()} == {"AUDIT", "ORDERS"}
+    raw.delete_all_streams()
+    out = jsm("account", "restore", target).ok().out
+    assert out.startswith("2 Streams restored: 6 messages")
+    assert described(raw) == two_streams
+
+
+def saved_size(result: Result, place: int, messages: int) -> dict[str, int]:
+    size = result.json[place]["bytes"]
+    assert size > 0
+    return {"bytes": size, "messages": messages}
+
+
+@pytest.mark.usefixtures("two_streams")
+def test_older_backups_are_kept_unless_told(jsm: Jsm, tmp_path: Path) -> None:
+    """What is there already is replaced only with --force."""
+    target = str(tmp_path)
+    jsm("account", "backup", target).ok()
+    assert jsm("account", "backup", target).status == 2
+    jsm("account", "backup", target, "--force").ok()
+
+
+@pytest.mark.usefixtures("two_streams")
+def test_streams_that_exist_are_left_alone(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
+    """A stream that is there is named at the end; the others are restored, and the status is 1."""
+    target = str(tmp_path)
+    jsm("account", "backup", target).ok()
+    raw.api("STREAM.DELETE.AUDIT")
+    raw.request("ORDERS.new", b"one more")
+    result = jsm("account", "restore", target)
+    assert result.status == 1
+    assert result.err.splitlines()[-1] == "jsm: not restored: ORDERS"
+    assert [(each["name"], each["messages"]) for each in described(raw)] == [
+        ("AUDIT", 1),
+        ("ORDERS", 6),
+    ]
+
+
+def test_nothing_to_restore(jsm: Jsm, tmp_path: Path) -> None:
+    """A directory without backups, or none at all, is told apart."""
+    assert jsm("account", "restore", str(tmp_path)).status == 3
+    assert jsm("account", "restore", str(tmp_path / "none")).status == 2
+
+
+def test_an_empty_account(jsm: Jsm, tmp_path: Path) -> None:
+    """Without streams there is nothing to save, which is no error."""
+    assert jsm("account", "backup", str(tmp_path), "-j").ok().json == []
