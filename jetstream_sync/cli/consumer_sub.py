@@ -58,6 +58,7 @@ def sub(
     The exit status is 0 when --count messages came; 4 when they did not come within --wait; 130
     after Ctrl-C.
     """
+
     def tell(error: Exception) -> None:
         note(settings, f"warning: {one_line(error)}")
 
