@@ -13,6 +13,7 @@ from ..errors import TimeoutError
 from ..net.clock import Deadline, monotonic
 from ..subjects import check_stream_name, check_subject, subject_matches
 from .complete import complete_stream
+from .lasting import lasting
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
 from .sub_sources import CoreSource, Source, Start, StreamSource
@@ -176,7 +177,10 @@ def sub(
         translator = Translator(translate).translate if translate else None
         chosen = Look(headers_only=wanted.headers_only, translate=translator, **look)
         viewer = Viewer(settings, chosen)
-    with settings.connection() as nc, _source(settings, nc, wanted) as source:
+    with (
+        settings.connection(**lasting(settings)) as nc,
+        _source(settings, nc, wanted) as source,
+    ):
         _Reading(settings, wanted, source, viewer).run()
 
 

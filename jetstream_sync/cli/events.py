@@ -1,0 +1,288 @@
+"""``jsm events``: what servers tell of JetStream while it happens: advisories and metrics."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from .. import DeliverPolicy
+from ..errors import TimeoutError
+from ..nanos import time_from_text
+from ..net.clock import Deadline
+from ..subjects import check_subject
+from .complete import complete_stream
+from .lasting import lasting
+from .output import Block, emit_line, note, seconds_text, when
+from .settings import Settings, common_options
+from .shown import readable
+from .status import CommandError, ExitStatus
+from .sub_sources import CoreSource, Source, Start, StreamSource
+from .values import TIME, TIMEOUT
+
+if TYPE_CHECKING:
+    from .. import Connection, Msg
+
+__all__ = ["events"]
+
+_ADVISORIES: Final = "$JS.EVENT.ADVISORY.>"
+_METRICS: Final = "$JS.EVENT.METRIC.>"
+#: What servers tell of clients; only a user of the system account may listen.
+_SYSTEM: Final = (
+    "$SYS.ACCOUNT.*.CONNECT",
+    "$SYS.ACCOUNT.*.DISCONNECT",
+    "$SYS.SERVER.*.CLIENT.AUTH.ERR",
+)
+_TYPE: Final = re.compile(r"io\.nats\.(?:jetstream|server)\.(advisory|metric)\.v\d+\.(\w+)")
+#: Fields that are in the first line of an event, or say nothing to a person.
+_HEAD: Final = frozenset({"type", "id", "timestamp", "schema"})
+#: Fields that are too long for a line.
+_NOT_SHORT: Final = frozenset({"server", "client", "request", "response"})
+#: Fields in nanoseconds.
+_DURATIONS: Final = frozenset({"ack_time", "rtt", "nats_rtt"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wanted:
+    """What the command line asks for."""
+
+    js_metric: bool
+    js_advisory: bool
+    srv_advisory: bool
+    every: bool
+    subjects: tuple[str, ...]
+    stream: str | None
+    since: datetime | None
+
+    def heard(self) -> tuple[str, ...]:
+        """
+        Return the subjects to listen to.
+
+        Raises:
+            click.UsageError: events of a stream and others exclude each other.
+
+        """
+        chosen = self.js_metric or self.js_advisory or self.srv_advisory or self.subjects
+        if self.stream is not None and (chosen or self.every):
+            raise click.UsageError("--stream reads the events that a stream has, and no others")
+        if self.since is not None and self.stream is None:
+            raise click.UsageError("--since needs a --stream that has the events of the past")
+        usual = not chosen or self.every
+        found = [check_subject(subject) for subject in self.subjects]
+        if usual or self.js_advisory:
+            found.append(_ADVISORIES)
+        if usual or self.js_metric:
+            found.append(_METRICS)
+        if self.srv_advisory or self.every:
+            found += _SYSTEM
+        return tuple(found)
+
+
+@click.command()
+@click.option("--js-metric", is_flag=True, help="Show metrics: samples of acknowledgements.")
+@click.option(
+    "--js-advisory", is_flag=True, help="Show advisories: what was done, what went wrong."
+)
+@click.option("--srv-advisory", is_flag=True, help="Show clients come and go (system account).")
+@click.option("-a", "--all", "every", is_flag=True, help="Show all three.")
+@click.option("--subjects", multiple=True, metavar="SUBJECT", help="Show events from there, too.")
+@click.option(
+    "--stream",
+    metavar="STREAM",
+    shell_complete=complete_stream,
+    help="Show the events that a stream has stored, and those that it gets.",
+)
+@click.option("--since", type=TIME, metavar="TIME", help="With --stream: not older than this.")
+@click.option("--filter", "pattern", metavar="RE", help="Show those in whose JSON this is found.")
+@click.option("--short", is_flag=True, help="Show an event in a line.")
+@click.option("--cloudevent", is_flag=True, help="Write JSON as CloudEvents 1.0; implies --json.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="End after so many events.")
+@click.option("--wait", type=TIMEOUT, metavar="TIME", help="End after so long without an event.")
+@common_options
+def events(
+    settings: Settings,
+    *,
+    pattern: str | None,
+    short: bool,
+    cloudevent: bool,
+    count: int | None,
+    wait: float | None,
+    **options: Any,
+) -> None:
+    """
+    Show what servers tell of JetStream until Ctrl-C.
+
+    Without options these are advisories and metrics. With --json each event is written as the
+    server sent it.
+
+    \b
+    Examples:
+      jsm events --js-advisory --short
+      jsm events --filter max_deliver -j
+    """  # noqa: D301 - click knows its mark by the character, not by the escape
+    wanted = _Wanted(**options)
+    subjects = wanted.heard()
+    matches = _pattern(pattern)
+    seen = 0
+    # An API call of our own would be an event, too: none is made while listening.
+    with (
+        settings.connection(**lasting(settings)) as nc,
+        _source(settings, nc, wanted, subjects) as source,
+    ):
+        for event in _events(settings, source, wait):
+            if matches is not None and not matches.search(json.dumps(event)):
+                continue
+            _show(settings, event, short=short, cloudevent=cloudevent)
+            seen += 1
+            if seen == count:
+                return
+    if count is not None or not seen:
+        asked = "" if count is None else f" of {count:,}"
+        raise CommandError(
+            f"{seen:,}{asked} events came, and none for {wait:g} s", ExitStatus.TIMED_OUT
+        )
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    if text is None:
+        return None
+    try:
+        return re.compile(text, re.IGNORECASE)
+    except re.error as error:
+        raise click.BadParameter(f"{text!r}: {error}", param_hint="--filter") from error
+
+
+def _source(
+    settings: Settings, nc: Connection, wanted: _Wanted, subjects: tuple[str, ...]
+) -> Source:
+    if wanted.stream is None:
+        source: Source = CoreSource(nc, subjects, "")
+        names = " ".join(f"[{subject}]" for subject in subjects)
+    else:
+        policy = DeliverPolicy.ALL if wanted.since is None else DeliverPolicy.BY_START_TIME
+        start = Start(policy=policy, since=wanted.since)
+        js = settings.jetstream_on(nc)
+        source = StreamSource(js, wanted.stream, start, durable=None, to_end=False, count=None)
+        names = f"[{wanted.stream}]"
+    settings.env.stderr.write(f"Listening on {names}\n")
+    settings.env.stderr.flush()
+    return source
+
+
+def _events(settings: Settings, source: Source, wait: float | None) -> Iterator[dict[str, Any]]:
+    """Yield events until none comes for a time."""
+    while True:
+        try:
+            msg = source.next(Deadline(wait).left())
+        except TimeoutError:
+            return
+        event = _read(msg)
+        if event is None:
+            note(
+                settings, f"warning: {readable(msg.subject)}: {readable(msg.data[:200])}: no event"
+            )
+        else:
+            yield event
+
+
+def _read(msg: Msg) -> dict[str, Any] | None:
+    try:
+        event = json.loads(msg.data)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None
+
+
+# --- showing --------------------------------------------------------------------------------------
+
+
+def _show(settings: Settings, event: dict[str, Any], *, short: bool, cloudevent: bool) -> None:
+    if cloudevent:
+        emit_line(settings, _cloud_event(event))
+        return
+    if settings.json:
+        emit_line(settings, event)
+        return
+    moment = _moment(settings, event)
+    fields = _fields(event)
+    if short:
+        values = " ".join(
+            f"{name}={value}" for name, value in fields.items() if name not in _NOT_SHORT
+        )
+        text = f"{moment} {_title(event)} {values}\n"
+    else:
+        block = Block()
+        for name, value in fields.items():
+            block.add(name.replace("_", " ").replace(".", ": ").capitalize(), value)
+        text = f"[{moment}] {_title(event)}\n{block.text() if fields else ''}\n"
+    settings.env.stdout.write(text)
+    settings.env.stdout.flush()
+
+
+def _title(event: dict[str, Any]) -> str:
+    """Return what kind of event it is, for people: ``Metric: Consumer Ack``."""
+    kind = str(event.get("type", "event without a type"))
+    found = _TYPE.fullmatch(kind)
+    if found is None:
+        return readable(kind)
+    return f"{found[1].capitalize()}: {found[2].replace('_', ' ').title()}"
+
+
+def _moment(settings: Settings, event: dict[str, Any]) -> str:
+    text = str(event.get("timestamp", ""))
+    try:
+        return when(settings, time_from_text(text))
+    except ValueError:
+        return readable(text) or "-"
+
+
+def _fields(event: dict[str, Any]) -> dict[str, str]:
+    """Return what an event says, those inside others by the names of both."""
+    found: dict[str, str] = {}
+    for name, value in event.items():
+        if name in _HEAD:
+            continue
+        if name == "client" and isinstance(value, dict):
+            found[name] = _client(value)
+            continue
+        inner = value if isinstance(value, dict) else {"": value}
+        for part, each in inner.items():
+            path = f"{name}.{part}" if part else name
+            if (part or name) in _DURATIONS and isinstance(each, int):
+                found[path] = seconds_text(timedelta(microseconds=each / 1000))
+            elif isinstance(each, (dict, list)):
+                found[path] = readable(json.dumps(each, ensure_ascii=False))
+            else:
+                found[path] = readable(str(each))
+    return found
+
+
+def _client(client: dict[str, Any]) -> str:
+    """Say in a few words who it was."""
+    known = {
+        "name": client.get("name"),
+        "user": client.get("user"),
+        "account": client.get("acc"),
+        "host": client.get("host"),
+        "id": client.get("id"),
+        "language": client.get("lang"),
+    }
+    return ", ".join(f"{name} {readable(str(value))}" for name, value in known.items() if value)
+
+
+def _cloud_event(event: dict[str, Any]) -> dict[str, Any]:
+    """Return an event in the envelope of CloudEvents 1.0."""
+    return {
+        "specversion": "1.0",
+        "type": event.get("type", ""),
+        "id": event.get("id", ""),
+        "time": event.get("timestamp", ""),
+        "source": "urn:nats:jetstream",
+        "datacontenttype": "application/json",
+        "data": {name: value for name, value in event.items() if name not in _HEAD},
+    }

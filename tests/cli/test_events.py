@@ -1,0 +1,197 @@
+"""``jsm events``: what the server really tells, and what somebody sends in its place."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+from fix_jsm import Jsm
+from fix_raw import RawPeer
+from fix_threads import between
+from rawnats import RawClient
+
+#: An event as a server sends it; the times are its own.
+ACK = {
+    "type": "io.nats.jetstream.metric.v1.consumer_ack",
+    "id": "I1",
+    "timestamp": "2026-01-02T03:04:05.678901234Z",
+    "stream": "ORDERS",
+    "consumer": "NEW",
+    "consumer_seq": 2,
+    "stream_seq": 1,
+    "ack_time": 5168400,
+    "deliveries": 1,
+}
+
+
+def started(jsm: Jsm, *args: str, **variables: str) -> subprocess.Popen[bytes]:
+    """Start ``jsm events``, and wait until it listens."""
+    child = jsm.spawn("events", *args, **variables)
+    assert child.stderr is not None
+    line = child.stderr.readline()
+    assert line.startswith(b"Listening on ["), line
+    return child
+
+
+def finished(child: subprocess.Popen[bytes]) -> str:
+    out, err = child.communicate(timeout=20)
+    assert (child.returncode, err) == (0, b"")
+    return out.decode()
+
+
+def tell(peer: RawPeer, event: dict[str, Any], subject: str = "METRIC.X") -> None:
+    peer.publish(f"$JS.EVENT.{subject}", json.dumps(event).encode())
+
+
+def test_what_is_done_with_a_stream_is_an_advisory(jsm: Jsm, raw: RawClient) -> None:
+    """Making and deleting a stream is told as the server says it, on a line each."""
+    child = started(jsm, "-j", "--js-advisory", "--filter", "stream_action", "--count", "2")
+    raw.api("STREAM.CREATE.EV", name="EV", subjects=["ev"], storage="memory")
+    raw.api("STREAM.DELETE.EV")
+    made, gone = map(json.loads, finished(child).splitlines())
+    assert made["type"] == "io.nats.jetstream.advisory.v1.stream_action"
+    assert (made["stream"], made["action"], gone["action"]) == ("EV", "create", "delete")
+    assert made["id"] != gone["id"]
+
+
+def test_samples_of_acknowledgements_are_metrics(jsm: Jsm, raw: RawClient) -> None:
+    """An acknowledgement of a sampled consumer is a metric."""
+    raw.api("STREAM.CREATE.EV", name="EV", subjects=["ev"], storage="memory")
+    config = {"durable_name": "C", "ack_policy": "explicit", "sample_freq": "100"}
+    raw.api("CONSUMER.CREATE.EV.C", stream_name="EV", config=config)
+    raw.request("ev", b"x")
+    child = started(jsm, "-j", "--js-metric", "--count", "1")
+    jsm("consumer", "next", "EV", "C").ok()
+    event = json.loads(finished(child))
+    assert (event["stream"], event["consumer"], event["stream_seq"]) == ("EV", "C", 1)
+
+
+def test_an_event_in_lines(jsm: Jsm, peer: RawPeer) -> None:
+    """For people an event has its kind, its time with offset, and durations with units."""
+    child = started(jsm, "--js-metric", "--count", "1", "--utc")
+    tell(peer, ACK)
+    assert finished(child).splitlines() == [
+        "[2026-01-02 03:04:05+00:00] Metric: Consumer Ack",
+        "        Stream: ORDERS",
+        "      Consumer: NEW",
+        "  Consumer seq: 2",
+        "    Stream seq: 1",
+        "      Ack time: 5.168ms",
+        "    Deliveries: 1",
+        "",
+    ]
+
+
+def test_an_event_in_a_line(jsm: Jsm, peer: RawPeer) -> None:
+    """With --short an event is a line, without what is long."""
+    child = started(jsm, "--count", "1", "--short", "--utc")
+    tell(peer, {**ACK, "client": {"name": "me", "id": 3}, "server": "S"}, "ADVISORY.X")
+    assert finished(child) == (
+        "2026-01-02 03:04:05+00:00 Metric: Consumer Ack stream=ORDERS consumer=NEW "
+        "consumer_seq=2 stream_seq=1 ack_time=5.168ms deliveries=1\n"
+    )
+
+
+def test_who_it_was_is_said_in_short(jsm: Jsm, peer: RawPeer) -> None:
+    """A client is one value, of what tells people who it is."""
+    child = started(jsm, "--count", "1")
+    tell(peer, {**ACK, "client": {"name": "me\x1b", "id": 3, "acc": "A", "start": "..."}})
+    assert "        Client: name me\\x1b, account A, id 3\n" in finished(child)
+
+
+def test_cloud_events(jsm: Jsm, peer: RawPeer) -> None:
+    """With --cloudevent each event is in the envelope of CloudEvents 1.0."""
+    child = started(jsm, "--cloudevent", "--count", "1")
+    tell(peer, ACK)
+    envelope = json.loads(finished(child))
+    assert envelope["specversion"] == "1.0"
+    assert (envelope["id"], envelope["type"]) == (ACK["id"], ACK["type"])
+    assert envelope["time"] == ACK["timestamp"]
+    assert envelope["data"]["ack_time"] == 5168400
+
+
+def test_only_what_is_asked_for(jsm: Jsm, peer: RawPeer) -> None:
+    """Kinds, and a pattern in whatever case, leave out the others."""
+    child = started(jsm, "--js-metric", "--filter", '"CONSUMER": "n.w"', "-j", "--count", "1")
+    tell(peer, {**ACK, "id": "advisory"}, "ADVISORY.X")
+    tell(peer, {**ACK, "id": "other", "consumer": "OLD"})
+    tell(peer, {**ACK, "id": "mine"})
+    assert json.loads(finished(child))["id"] == "mine"
+
+
+def test_other_subjects(jsm: Jsm, peer: RawPeer) -> None:
+    """Events may come from any subject."""
+    child = started(jsm, "--subjects", "my.events", "-j", "--count", "1")
+    tell(peer, ACK)
+    peer.publish("my.events", b'{"a": 1}')
+    assert finished(child) == '{"a":1}\n'
+
+
+def test_what_is_no_event_is_a_warning(jsm: Jsm, peer: RawPeer) -> None:
+    """Something else on these subjects is a warning, and no end."""
+    child = started(jsm, "-j", "--count", "1")
+    peer.publish("$JS.EVENT.METRIC.X", b"\xffnonsense")
+    peer.publish("$JS.EVENT.METRIC.X", b"[1]")
+    tell(peer, {"no": "type"})
+    out, err = child.communicate(timeout=20)
+    assert (child.returncode, out) == (0, b'{"no":"type"}\n')
+    assert err.count(b"no event") == 2
+
+
+def test_an_event_without_a_type(jsm: Jsm, peer: RawPeer) -> None:
+    """An event that says little is shown all the same."""
+    child = started(jsm, "--count", "2")
+    tell(peer, {})
+    tell(peer, {"type": "io.other.v1", "timestamp": "soon", "x": [1]})
+    assert finished(child) == "[-] event without a type\n\n[soon] io.other.v1\n  X: [1]\n\n"
+
+
+def test_events_that_a_stream_has(jsm: Jsm, raw: RawClient) -> None:
+    """With --stream the events are read from a stream that has stored them."""
+    subjects = ["$JS.EVENT.METRIC.>"]
+    raw.api("STREAM.CREATE.KEPT", name="KEPT", subjects=subjects, storage="memory", no_ack=True)
+    for number in (1, 2):
+        event = json.dumps({**ACK, "id": str(number)}).encode()
+        raw.send(b"PUB $JS.EVENT.METRIC.X %d\r\n%s\r\n" % (len(event), event))
+    lines = jsm("events", "--stream", "KEPT", "--count", "2", "-j").ok().lines
+    assert [line["id"] for line in lines] == ["1", "2"]
+    args = ("--stream", "KEPT", "--since", "1h", "--count", "1", "-j")
+    assert jsm("events", *args).ok().lines[0]["id"] == "1"
+
+
+def test_none_in_time(jsm: Jsm) -> None:
+    """--wait without an event is status 4."""
+    with between(0.2, 10):
+        result = jsm("events", "--subjects", "quiet", "--wait", "200ms")
+    assert result.status == 4
+
+
+def test_ctrl_c(jsm: Jsm, peer: RawPeer) -> None:
+    """Ctrl-C ends it with its status; what came was written before."""
+    child = started(jsm, "-j", "--subjects", "events.c")
+    peer.publish("events.c", b"{}")
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"{}\n"
+    child.send_signal(signal.SIGINT)
+    child.communicate(timeout=20)
+    assert child.returncode == 130
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--filter", "("), "--filter"),
+        (("--stream", "X", "--js-metric"), "--stream"),
+        (("--since", "1h"), "--since"),
+        (("--subjects", "a b"), "a b"),
+        (("--count", "0"), "--count"),
+    ],
+)
+def test_wrong_usage(jsm: Jsm, args: tuple[str, ...], said: str) -> None:
+    """What makes no sense is wrong usage, and says what."""
+    result = jsm("events", *args)
+    assert (result.status, result.out) == (2, "")
+    assert said in result.err
