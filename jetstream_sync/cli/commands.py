@@ -14,7 +14,7 @@ from .render import Table, write_table
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
 
-__all__ = ["Node", "commands", "help_", "parameters", "walk"]
+__all__ = ["Node", "commands", "default_of", "help_", "parameters", "walk"]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def parameters(command: click.Command) -> tuple[list[click.Argument], list[click
 def default_of(option: click.Option) -> Any:
     """Return the default of an option that says it, as JSON has it; ``None``: none."""
     value = option.default
-    if not option.show_default or callable(value) or "UNSET" in repr(value):
+    if not option.show_default:
         return None
     return value if isinstance(value, (str, int, float, bool)) else None
 

@@ -1,0 +1,116 @@
+"""The reference of the commands is what the commands say, and all of them say something."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import click
+import pytest
+from fix_jsm import run_jsm
+from make_jsm_reference import PAGE, STATUSES, nodes, page, root
+
+from jetstream_sync.cli.commands import Node, parameters
+from jetstream_sync.cli.main import jsm
+from jetstream_sync.cli.status import ExitStatus
+
+NODES = nodes()
+
+
+def test_the_page_is_what_the_commands_say() -> None:
+    """Run ``python tests/make_jsm_reference.py`` when this fails."""
+    assert PAGE.read_text("utf-8") == page()
+
+
+def test_every_status_is_explained() -> None:
+    """Each exit status is in the table of the page, and in the help of the root."""
+    assert set(STATUSES) == set(ExitStatus)
+    shown = run_jsm("--help").ok().out
+    for status in ExitStatus:
+        assert re.search(rf"^ .*\b{int(status)}  \w", shown, re.MULTILINE), status
+
+
+@pytest.mark.parametrize("node", NODES, ids=lambda node: "-".join(node.path))
+def test_every_command_has_help(node: Node) -> None:
+    """A command, and each of its options, says what it does; -h shows it, and -j is among them."""
+    first = node.help.partition("\n\n")[0]
+    assert first.endswith((".", ":")), first
+    arguments, options = parameters(node.command)
+    for option in options:
+        assert option.help, option.opts
+        assert not option.help.startswith(" ")
+    for name in (node.path[-1], *node.aliases):
+        result = run_jsm(*node.path[:-1], name, "-h").ok()
+        assert "-j, --json" in result.out
+        assert result.err == ""
+    assert len({id(each) for each in arguments}) == len(arguments)
+
+
+@pytest.mark.parametrize("node", NODES, ids=lambda node: "-".join(node.path))
+def test_no_name_is_used_twice(node: Node) -> None:
+    """No option hides another one of the same command, and no alias is ambiguous."""
+    flags = [flag for each in node.command.params for flag in (*each.opts, *each.secondary_opts)]
+    twice = {flag for flag in flags if flags.count(flag) > 1}
+    assert not twice
+    if isinstance(node.command, click.Group):
+        names = node.command.list_commands(node.context)
+        assert not set(names) & set(getattr(node.command, "aliases", {}))
+
+
+def test_the_tree_can_be_read_by_programs() -> None:
+    """``jsm commands -j`` has every command, with its options."""
+    listed = {each["command"]: each for each in run_jsm("commands", "-j").ok().json}
+    assert set(listed) == {" ".join(("jsm", *node.path)) for node in NODES}
+    said = listed["jsm rtt"]
+    assert said["options"][0]["flags"] == ["-n", "--count"]
+    assert said["options"][0]["default"] == 5
+    for node in NODES:
+        _, options = parameters(node.command)
+        flags = {flag for each in options for flag in (*each.opts, *each.secondary_opts)}
+        told = listed[" ".join(("jsm", *node.path))]
+        assert {flag for each in told["options"] for flag in each["flags"]} == flags
+
+
+@pytest.mark.parametrize("path", [(), ("account",), ("stream", "info"), ("ms", "nfo")])
+def test_help_is_a_command_too(path: tuple[str, ...]) -> None:
+    """``jsm help`` shows the same as -h."""
+    shown = run_jsm("help", *path).ok().out
+    # It is called by its real name there.
+    assert shown.partition("\n")[2] == run_jsm(*path, "-h").ok().out.partition("\n")[2]
+    assert run_jsm("help", *path, "-j").ok().json["help"] == shown.rstrip("\n")
+
+
+def test_help_for_what_is_not_there() -> None:
+    """There is no help for no command."""
+    assert run_jsm("help", "nonsense").status == 2
+
+
+def test_every_command_that_was_named_is_there() -> None:
+    """No command of the tree is missing from the installation."""
+    assert set(jsm.later) == {node.path[0] for node in NODES}
+
+
+def test_recipes_are_commands() -> None:
+    """Every recipe of ``jsm cheat`` is a command line that can be read."""
+    recipes = [each for topic in run_jsm("cheat", "-j").ok().json.values() for each in topic]
+    for recipe in recipes:
+        line = recipe["command"].partition(" < ")[0].removeprefix("JSM_TRACE=1 ")
+        _check_line(line)
+    assert "jsm rtt" in run_jsm("cheat", "account").ok().out
+
+
+def _check_line(line: str) -> None:
+    """Parse a command line as jsm would, without running it."""
+    words = shlex.split(line)
+    assert words[0] == "jsm"
+    command: click.Command = jsm
+    context = root()
+    rest = words[1:]
+    while isinstance(command, click.Group):
+        context = command.make_context(context.info_name, rest, parent=context.parent)
+        rest = [*context._protected_args, *context.args]
+        name, found, rest = command.resolve_command(context, rest)
+        assert found is not None, line
+        command = found
+        context = click.Context(found, info_name=name, parent=context)
+    command.make_context(context.info_name, rest, parent=context.parent)

@@ -1,0 +1,151 @@
+"""
+Write the reference of the commands, ``docs/reference/jsm.rst``, as their help has it.
+
+    python tests/make_jsm_reference.py
+
+``test_reference.py`` checks that the page is what this makes.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from jetstream_sync.cli.commands import Node, default_of, parameters, walk
+from jetstream_sync.cli.main import jsm
+from jetstream_sync.cli.status import ExitStatus
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "jsm.rst"
+
+#: What each status means, for people.
+STATUSES = {
+    ExitStatus.OK: "It is done.",
+    ExitStatus.FAILED: "The server refused, or the operation failed.",
+    ExitStatus.USAGE: "Wrong usage: an option, a missing value and nobody to ask, an input that "
+    "can not be read, a consumer of the wrong kind.",
+    ExitStatus.NOT_FOUND: "A stream, consumer, message or context does not exist.",
+    ExitStatus.TIMED_OUT: "There is nothing to deliver, or the time to wait ran out.",
+    ExitStatus.NO_CONNECTION: "No server, a login that was refused, a connection that was lost, or "
+    "JetStream is disabled.",
+    ExitStatus.NO_RESPONDERS: "Nobody answers on the subject of a request.",
+    ExitStatus.INTERRUPTED: "It was interrupted with Ctrl-C.",
+    ExitStatus.BROKEN_PIPE: "The reader of its output went away.",
+    ExitStatus.TERMINATED: "It was terminated.",
+}
+
+HEAD = """\
+The jsm command
+===============
+
+.. This page is made by tests/make_jsm_reference.py, of what the commands say of themselves.
+
+Streams are also called Message Sets, and consumers Observables: ``jsm ms`` is ``jsm stream``, ``jsm obs`` is ``jsm consumer``.
+What is common to all commands, and how to use it in scripts, is in :doc:`../howto/jsm`.
+"""
+
+
+def root() -> click.Context:
+    """Return the context of the tree."""
+    return click.Context(jsm, info_name="jsm", **jsm.context_settings)
+
+
+def nodes() -> list[Node]:
+    """Return every command, in the order of the help."""
+    return list(walk(jsm, root()))
+
+
+def page() -> str:
+    """Return the page."""
+    parts = [HEAD, *_exit_statuses(), *_common_options()]
+    for node in nodes():
+        parts += _about(node)
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).rstrip() + "\n"
+
+
+def _title(text: str, line: str) -> str:
+    return f"\n{text}\n{line * len(text)}\n"
+
+
+def _exit_statuses() -> Iterator[str]:
+    yield _title("Exit statuses", "-")
+    yield ".. list-table::\n   :header-rows: 1\n\n   * - Status\n     - Meaning"
+    for status in ExitStatus:
+        yield f"   * - {int(status)}\n     - {STATUSES[status]}"
+
+
+def _common_options() -> Iterator[str]:
+    yield _title("Options of every command", "-")
+    yield "They may stand before or after the command's name; the one nearest to it counts.\n"
+    for param in jsm.params:
+        if isinstance(param, click.Option):
+            yield from _option(param, root())
+
+
+def _about(node: Node) -> Iterator[str]:
+    name = " ".join(("jsm", *node.path))
+    yield _title(name, "-" if len(node.path) == 1 else "~")
+    if node.aliases:
+        yield "Also: " + ", ".join(f"``{alias}``" for alias in node.aliases) + ".\n"
+    yield from _help(node.command)
+    if node.is_group:
+        return
+    arguments, options = parameters(node.command)
+    usage = " ".join([name, *(each.make_metavar(node.context) for each in arguments)])
+    if options:
+        usage += " [OPTIONS]"
+    yield f"\n.. code-block:: text\n\n   {usage}\n"
+    for option in options:
+        yield from _option(option, node.context)
+
+
+def _help(command: click.Command) -> Iterator[str]:
+    for paragraph in (command.help or "").strip().split("\n\n"):
+        lines = paragraph.strip("\n").split("\n")
+        if lines[0].strip() == "\b":
+            yield "\n.. code-block:: text\n"
+            yield from (f"   {line}".rstrip() for line in _dedented(lines[1:]))
+            yield ""
+        else:
+            yield _escaped(" ".join(line.strip() for line in lines)) + "\n"
+
+
+def _dedented(lines: list[str]) -> list[str]:
+    indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
+    return [line[indent:] for line in lines]
+
+
+def _option(option: click.Option, context: click.Context) -> Iterator[str]:
+    takes = "" if option.is_flag or option.count else f" {option.make_metavar(context)}"
+    flags = ", ".join(f"``{flag}``" for flag in option.opts)
+    if option.secondary_opts:
+        flags += " / " + ", ".join(f"``{flag}``" for flag in option.secondary_opts)
+    text = _escaped(" ".join((option.help or "").split()))
+    default = default_of(option)
+    if default is not None and not isinstance(default, bool):
+        text += f" Default: ``{default}``."
+    elif option.secondary_opts and isinstance(option.default, bool):
+        chosen = option.opts if option.default else option.secondary_opts
+        text += f" Default: ``{chosen[0]}``."
+    if option.multiple:
+        text += " Repeatable."
+    yield f"{flags}{f' ``{takes.strip()}``' if takes else ''}"
+    yield f"   {text.strip() or 'Undocumented.'}\n"
+
+
+def _escaped(text: str) -> str:
+    """Return text in which nothing is markup."""
+    text = re.sub(r"'((?:jsm|nats)[^']*)'", r"``\1``", text)
+    pieces = re.split(r"(``[^`]*``)", text)
+    return "".join(
+        piece if piece.startswith("``") else re.sub(r"([*`|\\]|(?<=\w)_(?!\w))", r"\\\1", piece)
+        for piece in pieces
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
+    sys.stdout.write(f"{PAGE}: {len(nodes())} commands\n")
