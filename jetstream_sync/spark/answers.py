@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,14 +24,8 @@ class Answer:
     chunk: Chunk
     """The messages, all of them within the range."""
 
-    start_seq: int
-    """From where on was asked."""
-
     next_seq: int
     """From where on to ask next; the end of the range, or above it, when the range is through."""
-
-    is_last: bool
-    """Whether there was nothing more to send, by whoever answered, who may be behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +40,9 @@ class Job:
     """How large a message is, by what is known of the stream."""
     patience: float
     """Seconds of silence after which a request is given up."""
-    witness: Callable[[Answer], None]
-    """Is shown each answer before anything else is asked for; raises where it is not good."""
+    witness: Callable[[int, int, Sequence[int]], None]
+    """Is told of each answer, before anything else is asked for: from where on and up to where it
+    tells, and the sequences of its messages. It raises where that can not be right."""
 
 
 class Pace:
@@ -69,28 +64,21 @@ class Pace:
         self._rows = 0
         self._filtered = filtered
 
-    def note(self, answer: Answer) -> None:
-        """Learn from an answer."""
-        rows = len(answer.chunk)
+    def came(self, rows: int) -> None:
+        """Note how many messages came."""
         self._rows += rows
-        if rows:
-            # An answer of few messages says little about the rest.
-            weight = min(1.0, rows / 100)
-            mean = answer.chunk.total_bytes() / rows
-            self._row_bytes += weight * (mean - self._row_bytes)
 
-    def rows(self, next_seq: int, asked: int = 0) -> int:
-        """
-        Return how many messages to ask for.
+    def weigh(self, chunk: Chunk) -> None:
+        """Learn how large messages are."""
+        if len(chunk):
+            # A few messages say little about the rest.
+            weight = min(1.0, len(chunk) / 100)
+            self._row_bytes += weight * (chunk.total_bytes() / len(chunk) - self._row_bytes)
 
-        Args:
-            next_seq: the sequence behind the last one that came.
-            asked: how many messages from there on were asked for already; 0: at least one is returned.
-
-        """
+    def rows(self, next_seq: int) -> int:
+        """Return how many messages to ask for from a sequence on; at least one."""
         fitting = int(self._job.batch_bytes / self._row_bytes)
-        rows = min(fitting, MAX_ROWS, self._expected(next_seq) - asked)
-        return max(0 if asked else 1, rows)
+        return max(1, min(fitting, MAX_ROWS, self._expected(next_seq)))
 
     def _expected(self, next_seq: int) -> int:
         """Guess how many messages the rest of the range has, rather too many than too few."""

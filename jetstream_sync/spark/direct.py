@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from itertools import compress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ..api.enums import RetentionPolicy
 from ..codec import dumps
@@ -31,7 +31,7 @@ from .answers import Answer, Job, Pace
 from .chunks import Chunk
 from .gathering import Gathering, api_of
 from .ranges import DirectGetRefusedError
-from .times import NanosOfText
+from .times import times_ns
 
 __all__ = ["DirectReader", "count_from", "own_headers"]
 
@@ -40,6 +40,7 @@ _MAX_BYTES: Final = 4_000_000
 _STATUS: Final = b"NATS/1.0 "
 _PLAIN: Final = b"NATS/1.0"
 _SEQUENCE: Final = b"Nats-Sequence: "
+_STRANGE: Final = "a direct get answered with other headers than ADR-31 has"
 _NEWLINE: Final = b"\r\n"
 #: What follows a message's own headers: six lines and the empty one.
 _TAIL_LINES: Final = 8
@@ -72,7 +73,7 @@ class DirectReader:
 
     def answers(self, start_seq: int) -> Generator[Answer, None, None]:
         """
-        Yield answers until one is the last, or the range is through; one is fetched ahead.
+        Yield answers until there are no more, or the range is through; one is fetched ahead.
 
         Args:
             start_seq: where to begin.
@@ -91,15 +92,22 @@ class DirectReader:
             while True:
                 items = gathering.wait(self._job.patience)
                 gathering.close()
-                answer = self._read(items, start_seq)
-                pace.note(answer)
-                self._job.witness(answer)
-                if answer.is_last or answer.next_seq >= self._job.range.end_seq:
-                    yield answer
+                pending = _pending(items.pop(), self._route)
+                added = _added([item[2] for item in items])
+                sequences = added.sequences
+                next_seq = sequences[-1] + 1 if sequences else start_seq
+                pace.came(len(sequences))
+                self._job.witness(start_seq, next_seq, sequences)
+                goes_on = pending > 0 and next_seq < self._job.range.end_seq
+                if goes_on:
+                    gathering = self._ask(next_seq, pace)
+                # By now the next answer is on its way, while this one is worked on.
+                chunk = self._chunk(items, added)
+                pace.weigh(chunk)
+                yield Answer(chunk, next_seq)
+                if not goes_on:
                     return
-                start_seq = answer.next_seq
-                gathering = self._ask(start_seq, pace)
-                yield answer
+                start_seq = next_seq
         finally:
             gathering.close()
 
@@ -119,40 +127,102 @@ class DirectReader:
             raise
         return gathering
 
-    def _read(self, items: list[Delivery], start_seq: int) -> Answer:
-        pending = _pending(items.pop(), self._route)
-        tails = [item[2].rsplit(_NEWLINE, _TAIL_LINES) for item in items]
-        sequences = _sequences(tails)
-        next_seq = sequences[-1] + 1 if sequences else start_seq
-        inside = bisect_left(sequences, self._job.range.end_seq)
-        if inside < len(sequences):
-            del sequences[inside:], tails[inside:], items[inside:]
-        wanted = self._job.wanted
-        subjects: list[bytes] = []
-        if wanted.subjects or self._matches is not None:
-            subjects = [tail[2][_SUBJECT_AT:] for tail in tails]
+    def _chunk(self, items: list[Delivery], added: _Added) -> Chunk:
+        """Make the columns of messages, given what the server added to their headers."""
+        added = added.before(self._job.range.end_seq)
+        data = [item[3] for item in items[: len(added.sequences)]]
+        subjects = [line[_SUBJECT_AT:] for line in added.subjects]
         if self._matches is not None:
             fits = [self._matches(subject) is not None for subject in subjects]
-            subjects, sequences = list(compress(subjects, fits)), list(compress(sequences, fits))
-            tails, items = list(compress(tails, fits)), list(compress(items, fits))
-        headers: list[bytes] = []
-        if wanted.headers and any(tail[0] != _PLAIN for tail in tails):
-            headers = [own_headers(tail[0]) for tail in tails]
-        times_ns: list[int] = []
-        if wanted.times:
-            nanos = NanosOfText()
-            times_ns = [nanos.of(tail[4][_TIME_AT:]) for tail in tails]
-        data = [item[3] for item in items] if wanted.data or wanted.sizes else []
-        chunk = Chunk(
+            subjects, data = list(compress(subjects, fits)), list(compress(data, fits))
+            added = _Added(
+                list(compress(added.sequences, fits)),
+                list(compress(added.own, fits)),
+                list(compress(added.subjects, fits)),
+                list(compress(added.times, fits)),
+            )
+        wanted = self._job.wanted
+        return Chunk(
             stream=self._job.range.stream,
-            sequences=sequences,
+            sequences=added.sequences,
             subjects=subjects if wanted.subjects else (),
             data=data if wanted.data else (),
-            headers=headers,
-            times_ns=times_ns,
+            headers=[own_headers(each) for each in added.own] if wanted.headers else (),
+            times_ns=times_ns(added.times, _TIME_AT) if wanted.times else (),
             sizes=list(map(len, data)) if wanted.sizes else (),
         )
-        return Answer(chunk, start_seq, next_seq, pending == 0)
+
+
+class _Added(NamedTuple):
+    """What the server added to the headers of messages, by columns of one length."""
+
+    sequences: Sequence[int]
+    own: Sequence[bytes]
+    """What comes before; none at all when no message has headers of its own."""
+    subjects: Sequence[bytes]
+    """The lines with the subjects."""
+    times: Sequence[bytes]
+    """The lines with the times."""
+
+    def before(self, end_seq: int) -> _Added:
+        """Return the columns up to a sequence."""
+        inside = bisect_left(self.sequences, end_seq)
+        if inside == len(self.sequences):
+            return self
+        return _Added(
+            self.sequences[:inside],
+            self.own[:inside],
+            self.subjects[:inside],
+            self.times[:inside],
+        )
+
+
+def _added(blocks: list[bytes]) -> _Added:
+    """
+    Read the header blocks of an answer.
+
+    Raises:
+        InvalidResponseError: the server added something else.
+
+    """
+    lines = b"".join(blocks).split(_NEWLINE)
+    own: Sequence[bytes] = ()
+    # No block has less than these lines, so all have just these.
+    if len(lines) == 8 * len(blocks) + 1 and lines[0::8].count(_PLAIN) == len(blocks):
+        subjects, sequences, times = lines[2::8], lines[3::8], lines[4::8]
+    else:
+        tails = [block.rsplit(_NEWLINE, _TAIL_LINES) for block in blocks]
+        if min(map(len, tails)) <= _TAIL_LINES:
+            raise InvalidResponseError(_STRANGE)
+        own, subjects, sequences, times = (
+            [tail[column] for tail in tails] for column in (0, 2, 3, 4)
+        )
+    return _Added(_sequences(sequences), own, subjects, times)
+
+
+def _sequences(lines: Sequence[bytes]) -> Sequence[int]:
+    """
+    Read the lines with the sequences, which rise.
+
+    Raises:
+        InvalidResponseError: they are no such lines.
+
+    """
+    if not lines:
+        return ()
+    try:
+        first, last = _sequence(lines[0]), _sequence(lines[-1])
+        if last - first == len(lines) - 1:
+            return range(first, last + 1)
+        return list(map(_sequence, lines))
+    except ValueError:
+        raise InvalidResponseError(_STRANGE) from None
+
+
+def _sequence(line: bytes) -> int:
+    if not line.startswith(_SEQUENCE):
+        raise ValueError(line)
+    return int(line[_SEQUENCE_AT:])
 
 
 def count_from(js: JetStream, stream: str, seq: int, subject: str | None) -> tuple[int | None, int]:
@@ -188,8 +258,9 @@ def count_from(js: JetStream, stream: str, seq: int, subject: str | None) -> tup
     if _is_status((b"", b"", block, b"")):
         _pending((b"", b"", block, b""), route)
         return None, 0
-    tail = block.rsplit(_NEWLINE, _TAIL_LINES)
-    return _sequences([tail])[0], int(tail[5].partition(b": ")[2]) + 1
+    first = _added([block]).sequences[0]
+    left = block.rsplit(_NEWLINE, 4)[1].partition(b": ")[2]
+    return first, int(left) + 1
 
 
 def _count_by_consumer(
@@ -252,22 +323,6 @@ def _pending(status: Delivery, route: bytes) -> int:
     if found.code != 204 or not pending.isdecimal():
         raise APIError.from_response({"code": found.code, "description": found.description})
     return int(pending)
-
-
-def _sequences(tails: list[list[bytes]]) -> list[int]:
-    """
-    Return the sequences in what the server added to headers.
-
-    Raises:
-        InvalidResponseError: it is something else that was added.
-
-    """
-    try:
-        if all(tail[3].startswith(_SEQUENCE) for tail in tails):
-            return [int(tail[3][_SEQUENCE_AT:]) for tail in tails]
-    except (IndexError, ValueError):
-        pass
-    raise InvalidResponseError("a direct get answered with other headers than ADR-31 has")
 
 
 def _matcher(filters: tuple[str, ...]) -> Any:

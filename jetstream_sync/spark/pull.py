@@ -5,9 +5,10 @@ The consumer acknowledges nothing, has one replica in memory and is deleted when
 that is left behind goes by itself. What is lost on its way is never sent again, so on any doubt the
 reading ends with an error, and goes on with another consumer.
 
-Two pulls are under way at a time, each with a subscription of its own, so that nobody has to tell
-their messages apart. No more is asked for than the consumer has, so that no pull waits; ``no_wait``
-ends one for messages that have gone meanwhile.
+One pull is under way at a time: the server takes turns between several, so that none would end before
+all do. It is for many messages, and the next one is sent before those of the last one are looked at.
+No more is asked for than the consumer has, so that no pull waits; ``no_wait`` ends one for messages
+that have gone meanwhile.
 
 What nats-server 2.15 does (``server/consumer.go``), and this relies on: the deliveries of one consumer
 come in the order of their numbers, so the first, the last and the count prove that none is missing;
@@ -19,8 +20,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -40,8 +40,6 @@ from .ranges import RangeStalledError
 
 __all__ = ["PullReader"]
 
-#: Pulls that are under way at a time.
-_AHEAD: Final = 2
 #: Seconds until the server deletes a consumer that nobody uses.
 _INACTIVE: Final = 30.0
 #: A pull may bring so many times the bytes that its messages should have.
@@ -56,7 +54,6 @@ _PLAIN: Final = b"NATS/1.0"
 
 class _Pull(NamedTuple):
     gathering: Gathering
-    rows: int
     max_bytes: int
 
 
@@ -127,7 +124,7 @@ class PullReader:
 
     def answers(self, start_seq: int) -> Generator[Answer, None, None]:
         """
-        Yield answers until one is the last, or the range is through; two are fetched ahead.
+        Yield answers until there are no more, or the range is through; one is fetched ahead.
 
         Args:
             start_seq: where to begin.
@@ -143,61 +140,50 @@ class PullReader:
         stream = self._job.range.stream
         consumer = _Consumer(add_consumer(api, stream, self._config(start_seq), CREATE))
         self._route = api.routes.next_msg(stream, consumer.name).encode()
-        pulls: deque[_Pull] = deque()
+        pace = Pace(self._job, start_seq, filtered=bool(self._job.range.filters))
+        pull = None
         try:
-            yield from self._answers(start_seq, consumer, pulls)
+            pull = self._pull(consumer, pace, start_seq)
+            while pull is not None:
+                items = self._gathered(pull, start_seq)
+                pull.gathering.close()
+                if not items:
+                    # What was there has gone, or is too large for a pull that has a limit.
+                    pull = self._pull(consumer, pace, start_seq) if self._oversized else None
+                    continue
+                sequences = consumer.noted([item[1] for item in items])
+                next_seq = sequences[-1] + 1
+                pace.came(len(sequences))
+                self._job.witness(start_seq, next_seq, sequences)
+                goes_on = next_seq < self._job.range.end_seq
+                pull = self._pull(consumer, pace, next_seq) if goes_on else None
+                # By now the next answer is on its way, while this one is worked on.
+                chunk = self._chunk(items, sequences, consumer)
+                pace.weigh(chunk)
+                yield Answer(chunk, next_seq)
+                start_seq = next_seq
         except InvalidResponseError as error:
             raise RangeStalledError(stream, start_seq, str(error)) from error
         finally:
-            for pull in pulls:
+            if pull is not None:
                 pull.gathering.close()
             self._delete(consumer.name)
 
-    def _answers(
-        self, start_seq: int, consumer: _Consumer, pulls: deque[_Pull]
-    ) -> Iterator[Answer]:
-        end_seq = self._job.range.end_seq
-        pace = Pace(self._job, start_seq, filtered=bool(self._job.range.filters))
-        while True:
-            self._pull_ahead(pulls, consumer, pace, start_seq)
-            if not pulls:
-                empty = Chunk(stream=self._job.range.stream, sequences=())
-                yield Answer(empty, start_seq, start_seq, is_last=True)
-                return
-            items = self._gathered(pulls[0], start_seq)
-            pulls.popleft().gathering.close()
-            if not items:
-                if not self._oversized:
-                    # What was there has gone.
-                    consumer.left = 0
-                continue
-            answer = self._read(items, start_seq, consumer)
-            pace.note(answer)
-            self._job.witness(answer)
-            start_seq = answer.next_seq
-            if start_seq < end_seq:
-                self._pull_ahead(pulls, consumer, pace, start_seq)
-            yield answer
-            if start_seq >= end_seq:
-                return
-
-    def _pull_ahead(
-        self, pulls: deque[_Pull], consumer: _Consumer, pace: Pace, start_seq: int
-    ) -> None:
-        """Ask for more, up to what is there and what the range may still have."""
-        asked = sum(pull.rows for pull in pulls)
-        while len(pulls) < _AHEAD:
-            rows = 1 if self._oversized else pace.rows(start_seq, asked)
-            rows = min(rows, consumer.left - asked)
-            if rows <= 0:
-                return
-            max_bytes = 0 if self._oversized else self._job.batch_bytes * _LEEWAY
-            self._oversized = False
-            request = PullRequest(batch=rows, max_bytes=max_bytes, no_wait=True)
-            gathering = Gathering(self._api.core, _is_status, rows)
-            pulls.append(_Pull(gathering, rows, max_bytes))
+    def _pull(self, consumer: _Consumer, pace: Pace, start_seq: int) -> _Pull | None:
+        """Ask for more, up to what is there and what the range may still have; ``None``: nothing is."""
+        rows = min(1 if self._oversized else pace.rows(start_seq), consumer.left)
+        if rows <= 0:
+            return None
+        max_bytes = 0 if self._oversized else self._job.batch_bytes * _LEEWAY
+        self._oversized = False
+        request = PullRequest(batch=rows, max_bytes=max_bytes, no_wait=True)
+        gathering = Gathering(self._api.core, _is_status, rows)
+        try:
             gathering.ask(self._route, request.encode())
-            asked += rows
+        except BaseException:
+            gathering.close()
+            raise
+        return _Pull(gathering, max_bytes)
 
     def _gathered(self, pull: _Pull, start_seq: int) -> list[Delivery]:
         """
@@ -226,12 +212,14 @@ class PullReader:
             self._oversized = status.kind is Kind.FULL and not items
         return items
 
-    def _read(self, items: list[Delivery], start_seq: int, consumer: _Consumer) -> Answer:
+    def _chunk(self, items: list[Delivery], sequences: Sequence[int], consumer: _Consumer) -> Chunk:
+        """Make the columns of messages; those behind the range are left out."""
+        inside = bisect_left(sequences, self._job.range.end_seq)
+        if inside < len(items):
+            items, sequences = items[:inside], sequences[:inside]
+        if not items:
+            return Chunk(stream=self._job.range.stream, sequences=())
         subjects, replies, blocks, data = zip(*items, strict=True)
-        sequences = consumer.noted(replies)
-        next_seq = sequences[-1] + 1
-        end_seq = self._job.range.end_seq
-        inside = len(sequences) if next_seq <= end_seq else bisect_left(sequences, end_seq)
         wanted = self._job.wanted
         headers: Sequence[bytes] = blocks
         sizes: Sequence[int] = ()
@@ -239,7 +227,7 @@ class PullReader:
             headers, sizes = _without_size(blocks)
         elif wanted.sizes:
             sizes = list(map(len, data))
-        chunk = Chunk(
+        return Chunk(
             stream=self._job.range.stream,
             sequences=sequences,
             subjects=subjects if wanted.subjects else (),
@@ -248,7 +236,6 @@ class PullReader:
             times_ns=consumer.times_ns(replies) if wanted.times else (),
             sizes=sizes if wanted.sizes else (),
         )
-        return Answer(chunk.part(0, inside), start_seq, next_seq, is_last=False)
 
     def _config(self, start_seq: int) -> ConsumerConfig:
         filters = self._job.range.filters

@@ -24,7 +24,7 @@ from ..errors import Error, MessageNotFoundError
 from ..jetstream.connection import Connection
 from ..jetstream.requests import APIRequests
 from ..net.clock import Deadline
-from .answers import Answer, Job
+from .answers import Job
 from .chunks import Chunk, Wanted
 from .direct import DirectReader
 from .gathering import api_of
@@ -238,7 +238,7 @@ class _Reading:
         self._looked = True
         return view
 
-    def _witness(self, answer: Answer) -> None:
+    def _witness(self, start_seq: int, next_seq: int, sequences: Sequence[int]) -> None:
         """
         Check that an answer is of the right stream, and that nothing was lost before it.
 
@@ -247,13 +247,12 @@ class _Reading:
             Error: as `JetStream.get_stream`.
 
         """
-        sequences = answer.chunk.sequences
-        up_to = min(answer.next_seq, self._range.end_seq)
-        is_whole = len(sequences) == up_to - answer.start_seq
+        is_whole = len(sequences) == next_seq - start_seq
         if self._is_direct or not (self._looked and is_whole):
             view = self._look()
             if not is_whole:
-                self._check_head(view, answer.start_seq, sequences, up_to)
+                up_to = min(next_seq, self._range.end_seq)
+                self._check_head(view, start_seq, sequences, up_to)
 
     def _is_through(self) -> bool:
         """

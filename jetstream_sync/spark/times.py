@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..errors import InvalidResponseError
 from ..nanos import time_from_text, time_to_ns
 
-__all__ = ["NanosOfText"]
+__all__ = ["times_ns"]
 
 
-class NanosOfText:
-    """Reads times such as ``2026-01-31T12:00:00.123456789Z``; for one thread."""
+def times_ns(lines: Iterable[bytes], start: int) -> list[int]:
+    """
+    Read times such as ``2026-01-31T12:00:00.123456789Z``.
 
-    __slots__ = ("_second", "_second_ns")
+    Args:
+        lines: each with a time at its end.
+        start: where in a line it starts.
 
-    def __init__(self) -> None:
-        self._second = b""
-        self._second_ns = 0
+    Returns:
+        The times, in nanoseconds since 1970.
 
-    def of(self, text: bytes) -> int:
-        """
-        Return a time in nanoseconds since 1970.
+    Raises:
+        InvalidResponseError: one is no such time.
 
-        Raises:
-            InvalidResponseError: it is no such time.
-
-        """
-        try:
-            if text[:19] != self._second:
-                self._second_ns = time_to_ns(time_from_text(text[:19].decode() + "Z"))
-                self._second = text[:19]
-            # The server leaves zeros at the end out, and the dot with them.
-            fraction = text[20:-1]
-            return self._second_ns + (int(fraction) * 10 ** (9 - len(fraction)) if fraction else 0)
-        except ValueError:
-            raise InvalidResponseError(f"{text!r} is no time") from None
+    """
+    times: list[int] = []
+    second, second_ns = b"", 0
+    second_end = start + len("2026-01-31T12:00:00")
+    try:
+        for line in lines:
+            if line[start:second_end] != second:
+                second = line[start:second_end]
+                second_ns = time_to_ns(time_from_text(second.decode() + "Z"))
+            # The server leaves zeros at the end out, and the dot with the last of them.
+            fraction = line[second_end + 1 : -1]
+            times.append(second_ns + int(fraction.ljust(9, b"0")))
+    except ValueError:
+        raise InvalidResponseError("a direct get answered with something that is no time") from None
+    return times
