@@ -1,0 +1,348 @@
+"""Streams that let go of messages: work queues and interest streams, read by Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from fix_spark import Driver, batches, forget_commit
+from fix_spark_streams import Collected, fill
+from fix_threads import wait_until
+
+from jetstream_sync import BadRequestError
+
+if TYPE_CHECKING:
+    from jetstream_sync import JetStream, Stream
+    from jetstream_sync.server import NatsServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+
+ONCE = {"once": True}
+
+
+@pytest.fixture
+def queue(js: JetStream, stream_name: str) -> Stream:
+    """An empty work queue."""
+    return js.create_stream(
+        name=stream_name,
+        subjects=[f"{stream_name}.>"],
+        storage="memory",
+        retention="workqueue",
+        allow_direct=True,
+    )
+
+
+@pytest.fixture
+def wanted(js: JetStream, stream_name: str) -> Stream:
+    """An empty interest stream, with one durable for Spark and another one."""
+    stream = js.create_stream(
+        name=stream_name,
+        subjects=[f"{stream_name}.>"],
+        storage="memory",
+        retention="interest",
+        allow_direct=True,
+    )
+    stream.create_consumer(durable_name="spark")
+    stream.create_consumer(durable_name="other")
+    return stream
+
+
+def held(stream: Stream) -> list[int]:
+    """The sequences that a stream still holds."""
+    state = stream.info(deleted_details=True).state
+    gone = set(state.deleted or ())
+    return [seq for seq in range(state.first_seq, state.last_seq + 1) if seq not in gone]
+
+
+# --- work queues --------------------------------------------------------------------------------
+
+
+def test_a_work_queue_is_empty_when_its_messages_are_committed(
+    js: JetStream, queue: Stream, collected: Collected
+) -> None:
+    """All that was there is read from its start, and is gone after the commits."""
+    fill(js, f"{queue.name}.a", 50)
+    left: list[list[int]] = []
+    collected.during_batch = lambda _: left.append(held(queue))
+    collected.run(stream=queue.name, maxOffsetsPerTrigger=20)
+    assert collected.sequences() == list(range(1, 51))
+    # In each batch its own messages are there, and those of the batch before it are not.
+    assert left == [list(range(first, 51)) for first in (1, 21, 41)]
+    assert held(queue) == []
+
+
+def test_messages_stay_until_their_batch_is_committed(
+    js: JetStream, queue: Stream, collected: Collected
+) -> None:
+    """A batch that fails leaves its messages, and is read again at the next start."""
+    fill(js, f"{queue.name}.a", 20)
+
+    def fail(_: int) -> None:
+        raise RuntimeError("the sink is broken")
+
+    collected.during_batch = fail
+    with pytest.raises(Exception, match="the sink is broken"):
+        collected.run(stream=queue.name)
+    assert held(queue) == list(range(1, 21))
+    collected.during_batch = None
+    collected.run(stream=queue.name)
+    assert collected.sequences() == list(range(1, 21))
+    assert held(queue) == []
+
+
+def test_a_commit_that_was_lost_is_made_up_for(
+    js: JetStream, queue: Stream, collected: Collected
+) -> None:
+    """What was committed to the checkpoint, but not removed, is removed at the next start and not read."""
+    fill(js, f"{queue.name}.a", 20)
+    # With this trigger nothing runs after the commit to the checkpoint.
+    collected.run(ONCE, stream=queue.name)
+    assert held(queue) == list(range(1, 21))
+    fill(js, f"{queue.name}.a", 5)
+    collected.run(stream=queue.name)
+    assert collected.sizes() == [20, 5]
+    assert held(queue) == []
+
+
+def test_a_batch_that_is_run_again_finds_its_messages(
+    js: JetStream, queue: Stream, collected: Collected
+) -> None:
+    """A batch whose rows were stored and that was not noted as done is the same batch again."""
+    fill(js, f"{queue.name}.a", 20)
+    collected.run(ONCE, stream=queue.name)
+    forget_commit(collected.checkpoint, 0)
+    fill(js, f"{queue.name}.a", 5)
+    again = collected.resumed()
+    again.run(stream=queue.name)
+    assert again.sizes() == [20, 5]
+    assert held(queue) == []
+
+
+def test_only_what_was_read_is_removed(js: JetStream, queue: Stream, collected: Collected) -> None:
+    """Messages of other subjects are for others."""
+    fill(js, lambda number: f"{queue.name}.{'abc'[number % 3]}", 30)
+    collected.run(stream=queue.name, subjects=f"{queue.name}.a,{queue.name}.b")
+    read = [seq for seq in range(1, 31) if seq % 3 in {0, 1}]
+    assert collected.sequences() == read
+    assert held(queue) == [seq for seq in range(1, 31) if seq not in read]
+    fill(js, lambda number: f"{queue.name}.{'abc'[number % 3]}", 30)
+    collected.run(stream=queue.name, subjects=f"{queue.name}.b,{queue.name}.a")
+    assert len(collected.sequences(1)) == 20
+    assert len(held(queue)) == 20
+
+
+def test_nobody_else_can_read_the_queue(js: JetStream, queue: Stream, collected: Collected) -> None:
+    """A consumer keeps others off the subjects that the query reads, and shows what is left."""
+    fill(js, lambda number: f"{queue.name}.{'ab'[number % 2]}", 10)
+    collected.run(stream=queue.name, subjects=f"{queue.name}.a", consumer="spark")
+    with pytest.raises(BadRequestError):
+        queue.create_consumer(durable_name="thief", filter_subject=f"{queue.name}.a")
+    queue.create_consumer(durable_name="colleague", filter_subject=f"{queue.name}.b")
+    fill(js, f"{queue.name}.a", 3)
+    assert queue.get_consumer("spark").info().num_pending == 3
+
+
+def test_a_queue_that_others_read_is_refused(
+    js: JetStream, queue: Stream, collected: Collected
+) -> None:
+    """A message of a work queue is for one reader."""
+    queue.create_consumer(durable_name="worker")
+    fill(js, f"{queue.name}.a", 3)
+    with pytest.raises(Exception, match="another consumer"):
+        collected.run(stream=queue.name)
+    assert held(queue) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"startingOffsets": "latest"}, {"startingOffsets": '{"%s": 2}'}, {"startingTimestamp": "1"}],
+)
+def test_a_queue_is_read_from_its_start(
+    js: JetStream, queue: Stream, collected: Collected, options: dict[str, str]
+) -> None:
+    """What would be passed over would be removed unread, so another start is refused."""
+    fill(js, f"{queue.name}.a", 3)
+    named = {key: value.replace("%s", queue.name) for key, value in options.items()}
+    with pytest.raises(Exception, match="InvalidOptionError: starting"):
+        collected.run(stream=queue.name, **named)
+    assert held(queue) == [1, 2, 3]
+
+
+def test_other_subjects_need_another_checkpoint(
+    js: JetStream, queue: Stream, collected: Collected
+) -> None:
+    """With new subjects the old messages of these would be removed unread, so that is refused."""
+    fill(js, lambda number: f"{queue.name}.{'ab'[number % 2]}", 10)
+    collected.run(stream=queue.name, subjects=f"{queue.name}.a")
+    fill(js, f"{queue.name}.a", 5)
+    with pytest.raises(Exception, match="InvalidOptionError"):
+        collected.run(stream=queue.name, subjects=f"{queue.name}.b")
+    assert len(held(queue)) == 10
+
+
+@pytest.mark.parametrize("setting", ["deny_purge", "allow_direct"])
+def test_a_queue_that_can_not_be_read_so_is_refused(
+    js: JetStream, stream_name: str, collected: Collected, setting: str
+) -> None:
+    """The error names the stream's setting that is in the way."""
+    settings = {"allow_direct": setting != "allow_direct", "deny_purge": setting == "deny_purge"}
+    js.create_stream(name=stream_name, storage="memory", retention="workqueue", **settings)
+    with pytest.raises(Exception, match=setting):
+        collected.run(stream=stream_name)
+
+
+def test_a_queue_that_was_made_again_keeps_its_messages(
+    js: JetStream, queue: Stream, collected: Collected
+) -> None:
+    """Old offsets remove nothing from a new stream of the same name."""
+    fill(js, f"{queue.name}.a", 50)
+    collected.run(ONCE, stream=queue.name)
+    config = queue.cached_info.config
+    js.delete_stream(queue.name)
+    js.create_stream(config)
+    fill(js, f"{queue.name}.a", 60)
+    with pytest.raises(Exception, match="DataLossError"):
+        collected.run(stream=queue.name)
+    assert held(queue) == list(range(1, 61))
+    collected.run(stream=queue.name, failOnDataLoss="false")
+    assert collected.sequences(1) == list(range(1, 61))
+    assert held(queue) == []
+
+
+def test_a_driver_that_dies_behind_a_commit(
+    js: JetStream, queue: Stream, nats_server: NatsServer, tmp_path: Path, collected: Collected
+) -> None:
+    """Killed between the checkpoint's commit and the removal, nothing is read twice and all is removed."""
+    fill(js, f"{queue.name}.a", 20)
+    code = f"""
+spark = session(home)
+
+def sink(frame, batch):
+    with open("stored", "a") as stored:
+        stored.writelines(f"{{row.sequence}}\\n" for row in frame.collect())
+
+frame = spark.readStream.format("jetstream").option("stream", {queue.name!r}).load()
+writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", "checkpoint")
+# After the first batch it would not look again for an hour.
+writer.trigger(processingTime="1 hour").start().awaitTermination()
+"""
+    with Driver(code, tmp_path, nats_server.url) as driver:
+        wait_until(lambda: 0 in batches(tmp_path / "checkpoint"), 60)
+        driver.kill()
+    assert held(queue) == list(range(1, 21))
+    stored = [int(line) for line in (tmp_path / "stored").read_text().split()]
+    assert sorted(stored) == list(range(1, 21))
+    fill(js, f"{queue.name}.a", 5)
+    collected.run(stream=queue.name)
+    assert collected.sequences() == [21, 22, 23, 24, 25]
+    assert held(queue) == []
+
+
+# --- interest -----------------------------------------------------------------------------------
+
+
+def acknowledge_all(stream: Stream) -> None:
+    for message in stream.get_consumer("other").fetch(1000, timeout=2):
+        message.ack_sync()
+
+
+@pytest.mark.server(">=2.14")
+def test_an_interest_stream_lets_go_when_all_have_read(
+    js: JetStream, wanted: Stream, collected: Collected
+) -> None:
+    """A commit moves the durable of the query, and leaves the others alone."""
+    fill(js, f"{wanted.name}.a", 30)
+    collected.run(stream=wanted.name, consumer="spark", maxOffsetsPerTrigger=10)
+    assert collected.sizes() == [10, 10, 10]
+    assert held(wanted) == list(range(1, 31))
+    spark = wanted.get_consumer("spark").info()
+    assert (spark.ack_floor.stream_seq, spark.num_pending) == (30, 0)
+    assert wanted.get_consumer("other").info().num_pending == 30
+    acknowledge_all(wanted)
+    assert held(wanted) == []
+
+
+@pytest.mark.server(">=2.14")
+def test_messages_that_others_have_read_wait_for_the_commit(
+    js: JetStream, wanted: Stream, collected: Collected
+) -> None:
+    """The stream holds a batch until it is committed, although everybody else has had it."""
+    fill(js, f"{wanted.name}.a", 30)
+    acknowledge_all(wanted)
+    left: list[list[int]] = []
+    collected.during_batch = lambda _: left.append(held(wanted))
+    collected.run(stream=wanted.name, consumer="spark", maxOffsetsPerTrigger=10)
+    assert left == [list(range(first, 31)) for first in (1, 11, 21)]
+    assert held(wanted) == []
+
+
+@pytest.mark.server(">=2.14")
+def test_a_lost_commit_of_an_interest_stream_is_made_up_for(
+    js: JetStream, wanted: Stream, collected: Collected
+) -> None:
+    """What was committed to the checkpoint alone is not read again, and given up at the next start."""
+    fill(js, f"{wanted.name}.a", 20)
+    acknowledge_all(wanted)
+    collected.run(ONCE, stream=wanted.name, consumer="spark")
+    assert held(wanted) == list(range(1, 21))
+    fill(js, f"{wanted.name}.a", 5)
+    collected.run(stream=wanted.name, consumer="spark")
+    assert collected.sizes() == [20, 5]
+    assert wanted.get_consumer("spark").info().ack_floor.stream_seq == 25
+    assert held(wanted) == [21, 22, 23, 24, 25]
+
+
+@pytest.mark.server(">=2.14")
+def test_a_new_query_starts_where_its_durable_is(
+    js: JetStream, wanted: Stream, collected: Collected
+) -> None:
+    """A lost checkpoint does not bring back what the durable has behind it."""
+    fill(js, f"{wanted.name}.a", 20)
+    collected.run(stream=wanted.name, consumer="spark")
+    fill(js, f"{wanted.name}.a", 5)
+    other = collected.another()
+    other.run(stream=wanted.name, consumer="spark")
+    assert other.sequences() == [21, 22, 23, 24, 25]
+
+
+@pytest.mark.server(">=2.14")
+def test_the_durable_says_which_subjects_are_read(
+    js: JetStream, wanted: Stream, collected: Collected
+) -> None:
+    """The query reads what its durable wants; asking for anything else is refused."""
+    wanted.create_consumer(durable_name="evens", filter_subject=f"{wanted.name}.even")
+    fill(js, lambda number: f"{wanted.name}.{'odd' if number % 2 else 'even'}", 20)
+    collected.run(stream=wanted.name, consumer="evens")
+    assert collected.sequences() == list(range(2, 21, 2))
+    with pytest.raises(Exception, match="InvalidOptionError: subjects"):
+        collected.another().run(stream=wanted.name, consumer="evens", subjects=f"{wanted.name}.odd")
+
+
+@pytest.mark.parametrize("consumer", [None, "nobody", "fresh"])
+def test_an_interest_stream_needs_a_durable_that_can_be_moved(
+    wanted: Stream, collected: Collected, consumer: str | None
+) -> None:
+    """Without one that exists and starts at the beginning the query does not start."""
+    wanted.create_consumer(durable_name="fresh", deliver_policy="new")
+    options = {"consumer": consumer} if consumer else {}
+    with pytest.raises(Exception, match="InvalidOptionError: consumer"):
+        collected.run(stream=wanted.name, **options)
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+@pytest.mark.server(">=2.14")
+def test_a_durable_shows_how_far_a_query_is(
+    js: JetStream, stream: Stream, collected: Collected
+) -> None:
+    """On a stream with limits ``consumer`` names a durable whose pending messages are the query's."""
+    fill(js, f"{stream.name}.a", 30)
+    query = collected.start(stream=stream.name, startingOffsets="earliest", consumer="lag")
+    query.processAllAvailable()
+    wait_until(lambda: stream.get_consumer("lag").info().num_pending == 0, 20)
+    query.stop()
+    fill(js, f"{stream.name}.a", 7)
+    assert stream.get_consumer("lag").info().num_pending == 7
+    assert len(held(stream)) == 37
