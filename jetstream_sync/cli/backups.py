@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import shutil
 import tempfile
@@ -258,17 +259,22 @@ def restore_backup(
 
     """
     try:
-        with backup.data.open("rb") as file:
-            return js.restore_stream(info, _blocks(file, progress), timeout=timeout)
+        with _Watched(backup.data, progress) as file:
+            return js.restore_stream(info, file, timeout=timeout)
     except OSError as error:
         if isinstance(error, Error):
             raise
         raise _fault(backup.data, error.strerror or error) from error
 
 
-def _blocks(file: BinaryIO, progress: Callable[[int], None]) -> Iterator[bytes]:
-    done = 0
-    while block := file.read(_BUFFER // 8):
-        yield block
-        done += len(block)
-        progress(done)
+class _Watched(io.FileIO):
+    """A file that tells how far it was read."""
+
+    def __init__(self, path: Path, progress: Callable[[int], None]) -> None:
+        super().__init__(path, "rb")
+        self._progress = progress
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(-1 if size is None else size)
+        self._progress(self.tell())
+        return data or b""

@@ -247,7 +247,9 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
         Args:
             info: what the snapshot says of itself. Its config may be changed, for example to another
                 number of replicas, but for the name.
-            data: a file to read from, or pieces of bytes of any size; it is not closed.
+            data: a file to read from, or pieces of bytes of any size; it is not closed. A file that can
+                be read again is, where a stream of that name was deleted only a moment ago and the
+                server stumbles over what it left (seen with 2.15).
             timeout: how long the server may take for the answer and then for each piece, in
                 seconds; ``None``: as long as the context says.
             final_timeout: how long it may take to make a stream of it all; ``None``: for ever.

@@ -9,8 +9,9 @@ message ends it, with a status where it is not well.
 A restore goes piece by piece, each of which the server answers when it has it. An empty one ends
 it, and its answer is that of making a stream.
 
-Neither survives the link: the server forgets what was on its way, and the caller starts again. What
-it made of a part of a restore is removed, as soon as there is a link.
+A snapshot does not survive the link: the server forgets what was on its way, and the caller starts
+again. So it is with a piece of a restore that is on its way; between two of them a restore goes on over
+the next link. What a server made of a part is removed, as soon as there is a link.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, cast
 
 from typing_extensions import Self
 
@@ -46,7 +47,12 @@ from ..errors import (
 from ..headers import parse_status
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
-from ..snapshot_errors import RestoreBrokenError, RestoreNameInUseError, SnapshotBrokenError
+from ..snapshot_errors import (
+    RestoreBrokenError,
+    RestoreFailedError,
+    RestoreNameInUseError,
+    SnapshotBrokenError,
+)
 from ..subjects import check_stream_name
 from .infos import info_of
 from .requests import APIRequests
@@ -57,6 +63,11 @@ log = logging.getLogger("jetstream_sync.snapshots")
 
 #: The size of the pieces of a restore, in bytes; it is what the server's own pieces have.
 _PIECE: Final = 128 * 1024
+#: What nats-server 2.15 says when it stumbles over the state file of a stream of that name, which it
+#: still writes when the stream was deleted a moment ago.
+_LEFTOVERS: Final = "expected sequence does not match store"
+#: Seconds to wait then before each further attempt.
+_WAITS: Final = (0.05, 0.1, 0.2, 0.4)
 #: Seconds to wait for a server that part of a restore has to be removed from.
 _CLEANING: Final = 10.0
 
@@ -273,6 +284,32 @@ def restore(
     final_timeout: float | timedelta | None,
 ) -> StreamInfo:
     """Make a stream of a snapshot; see `JetStream.restore_stream`."""
+    file = cast("BinaryIO", data) if _can_go_back(data) else None
+    start = file.tell() if file is not None else 0
+    waits = iter(_WAITS)
+    while True:
+        try:
+            return _restore(api, info, data, timeout, final_timeout)
+        except RestoreFailedError as error:
+            wait = next(waits, None)
+            if file is None or wait is None or _LEFTOVERS not in error.description:
+                raise
+            api.core.wait_closed(wait)
+            file.seek(start)
+
+
+def _can_go_back(data: object) -> bool:
+    seekable = getattr(data, "seekable", None)
+    return callable(seekable) and bool(seekable())
+
+
+def _restore(
+    api: APIRequests,
+    info: SnapshotInfo,
+    data: BinaryIO | Iterable[bytes],
+    timeout: float | timedelta | None,
+    final_timeout: float | timedelta | None,
+) -> StreamInfo:
     name = check_stream_name(info.config.name)
     patient = api.ending_with_link()
     body = {"config": encode(info.config), "state": encode(info.state)}

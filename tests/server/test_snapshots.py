@@ -1,0 +1,509 @@
+"""Snapshots of streams, and restoring them, on real servers and over links that break."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fix_faults import BOTH, FaultProxy
+from fix_threads import wait_until
+from played_jetstream import PlayedJetStream
+from rawnats import RawClient
+
+import jetstream_sync
+from jetstream_sync import (
+    APIError,
+    Connection,
+    ConnectionLostError,
+    InvalidArgumentError,
+    InvalidNameError,
+    InvalidOptionError,
+    IteratorClosedError,
+    JetStream,
+    PermissionsError,
+    RestoreBrokenError,
+    RestoreFailedError,
+    RestoreNameInUseError,
+    SnapshotBrokenError,
+    SnapshotFailedError,
+    SnapshotInfo,
+    Stream,
+    StreamNameInUseError,
+    StreamNotFoundError,
+    StreamSubjectOverlapError,
+    TimeoutError,
+    snapshot_errors,
+)
+from jetstream_sync.codec import decode, encode
+from jetstream_sync.server import NatsServer
+
+SIZE = 2000
+
+
+@pytest.fixture
+def orders(js: JetStream, stream_name: str) -> Stream:
+    """A file stream of 500 messages that differ, two of which are gone, with a consumer."""
+    return filled(js, stream_name)
+
+
+def filled(js: JetStream, name: str, count: int = 500) -> Stream:
+    stream = js.create_stream(name=name, subjects=[f"{name}.>"], description="orders")
+    for number in range(1, count + 1):
+        js.publish_async(f"{name}.{number % 3}", body(number), headers={"number": str(number)})
+    js.publish_async_completed(10)
+    stream.create_consumer(durable_name="reader", filter_subject=f"{name}.1")
+    for seq in (7, 400):
+        stream.delete_msg(seq)
+    return stream
+
+
+def body(number: int) -> bytes:
+    # Random, since snapshots are compressed.
+    return b"%d:" % number + random.Random(number).randbytes(SIZE)
+
+
+def taken(stream: Stream, **options: Any) -> tuple[SnapshotInfo, bytes]:
+    """A snapshot, whole."""
+    with stream.snapshot(**options) as snapshot:
+        file = io.BytesIO()
+        assert snapshot.write_to(file) == snapshot.size
+        assert snapshot.finished
+    return snapshot.info, file.getvalue()
+
+
+def delete(js: JetStream, name: str) -> None:
+    """Delete a stream, and give the server a while to be through with it; see `_LEFTOVERS`."""
+    js.delete_stream(name)
+    for _ in range(50):
+        js.account_info()
+
+
+def held(raw: RawClient, name: str) -> dict[str, Any]:
+    """What a server says of a stream, without what is new after a restore."""
+    said = raw.api(f"STREAM.INFO.{name}")
+    config = said["config"]
+    config["metadata"] = {}
+    consumers = raw.api(f"CONSUMER.NAMES.{name}")["consumers"]
+    return {"config": config, "state": said["state"], "consumers": consumers}
+
+
+def test_a_stream_comes_back_as_it_was(
+    js: JetStream, orders: Stream, nats_server: NatsServer
+) -> None:
+    """Messages have their sequences, headers and times, gaps stay gaps, and consumers their place."""
+    consumer = orders.get_consumer("reader")
+    for msg in consumer.fetch(5):
+        msg.ack_sync()
+    with RawClient(nats_server.port) as raw:
+        before = held(raw, orders.name)
+        messages = [raw.api(f"STREAM.MSG.GET.{orders.name}", seq=seq) for seq in (1, 7, 8, 500)]
+        info, data = taken(orders)
+        delete(js, orders.name)
+        restored = js.restore_stream(info, io.BytesIO(data))
+        assert restored.name == orders.name
+        assert restored.cached_info.state.messages == 498
+        assert held(raw, orders.name) == before
+        again = [raw.api(f"STREAM.MSG.GET.{orders.name}", seq=seq) for seq in (1, 7, 8, 500)]
+        assert again == messages
+        floor = raw.api(f"CONSUMER.INFO.{orders.name}.reader")["ack_floor"]
+        assert (floor["consumer_seq"], floor["stream_seq"]) == (5, 16)
+    ack = js.publish(f"{orders.name}.x", b"next")
+    assert ack.seq == 501
+
+
+def test_what_goes_with_the_data_is_what_the_nats_command_saves(orders: Stream) -> None:
+    """Encoded, the info is the server's config and state; decoded it is the same again."""
+    info, _ = taken(orders)
+    document = encode(info)
+    assert set(document) == {"config", "state"}
+    assert document["config"]["name"] == orders.name
+    assert document["state"]["messages"] == 498
+    assert decode(SnapshotInfo, document) == info
+
+
+def test_consumers_can_be_left_out(js: JetStream, orders: Stream) -> None:
+    """Without its consumers a stream comes back without any."""
+    info, data = taken(orders, consumers=False)
+    delete(js, orders.name)
+    assert js.restore_stream(info, io.BytesIO(data)).consumer_names() == []
+
+
+def test_pieces_have_the_size_that_was_asked_for(js: JetStream, orders: Stream) -> None:
+    """Every piece but the last is as large as was asked for, and together they are the data."""
+    with orders.snapshot(chunk_size=4096, window_size=8192, check=True) as snapshot:
+        pieces = list(snapshot)
+    assert {len(piece) for piece in pieces[:-1]} == {4096}
+    assert 0 < len(pieces[-1]) <= 4096
+    assert (snapshot.pieces, snapshot.size) == (len(pieces), sum(map(len, pieces)))
+    delete(js, orders.name)
+    data = io.BytesIO(b"".join(pieces))
+    assert js.restore_stream(snapshot.info, data).cached_info.state.messages == 498
+
+
+def test_a_restore_may_change_the_config(js: JetStream, orders: Stream) -> None:
+    """Another config is taken, but for the name."""
+    info, data = taken(orders)
+    delete(js, orders.name)
+    document = encode(info)
+    document["config"]["description"] = "restored"
+    restored = js.restore_stream(decode(SnapshotInfo, document), io.BytesIO(data))
+    assert restored.cached_info.config.description == "restored"
+    document["config"]["name"] = "a.b"
+    with pytest.raises(InvalidNameError):
+        js.restore_stream(decode(SnapshotInfo, document), [data])
+
+
+def test_no_more_than_a_window_is_on_its_way(nc: Connection, orders: Stream) -> None:
+    """The server waits for who takes the pieces: what was not taken is not piled up."""
+    before = nc.stats["in_msgs"]
+    with orders.snapshot(chunk_size=1024, window_size=8192) as snapshot:
+        pieces = iter(snapshot)
+        for _ in range(20):
+            next(pieces)
+        wait_until(lambda: nc.stats["in_msgs"] >= before + 1 + 28)
+        nc.rtt()
+        nc.rtt()
+        assert nc.stats["in_msgs"] == before + 1 + 28
+        rest = list(pieces)
+    assert len(rest) > 100
+
+
+def test_a_snapshot_that_is_left_early_is_over(nc: Connection, orders: Stream) -> None:
+    """The server stops, and nothing of the rest comes any more."""
+    advisory = "$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_COMPLETE.>"
+    with nc.subscribe(advisory) as told:
+        nc.flush()
+        with orders.snapshot(chunk_size=1024, window_size=4096) as snapshot:
+            next(iter(snapshot))
+        assert not snapshot.finished
+        assert b"no interest" in told.next_msg(timeout=5).data
+    with pytest.raises(IteratorClosedError):
+        list(snapshot)
+    snapshot.close()
+    assert "closed" in repr(snapshot)
+
+
+def test_who_takes_nothing_is_told_that_it_is_over(orders: Stream) -> None:
+    """The server gives up when its window stays full; the error has its status."""
+    with orders.snapshot(chunk_size=1024, window_size=1024) as snapshot:
+        # The server ends it by itself, with the one piece that was on its way.
+        wait_until(lambda: len(snapshot._sink.mailbox) == 2, limit=8)
+        with pytest.raises(SnapshotBrokenError) as caught:
+            list(snapshot)
+    assert caught.value.code == 408
+    assert caught.value.stream == orders.name
+    assert not snapshot.finished
+
+
+@pytest.mark.parametrize("option", ["chunk_size", "window_size"])
+def test_sizes_have_limits(orders: Stream, option: str) -> None:
+    """Sizes that a server would bend are refused."""
+    with pytest.raises(InvalidOptionError, match=option):
+        orders.snapshot(**{option: 1000})
+
+
+def test_a_stream_that_is_gone_has_no_snapshot(js: JetStream, orders: Stream) -> None:
+    """The refusal of the server has its class."""
+    delete(js, orders.name)
+    with pytest.raises(StreamNotFoundError):
+        orders.snapshot()
+
+
+def test_an_existing_stream_is_left_alone(
+    js: JetStream, orders: Stream, nats_server: NatsServer
+) -> None:
+    """A restore makes a new stream, or none."""
+    info, data = taken(orders)
+    with RawClient(nats_server.port) as raw:
+        before = held(raw, orders.name)
+        with pytest.raises(RestoreNameInUseError) as caught:
+            js.restore_stream(info, [data])
+        assert held(raw, orders.name) == before
+    assert isinstance(caught.value, StreamNameInUseError)
+
+
+def test_subjects_may_be_taken_meanwhile(js: JetStream, orders: Stream) -> None:
+    """Another stream with its subjects is in the way of a restore, and stays."""
+    info, data = taken(orders)
+    delete(js, orders.name)
+    other = js.create_stream(name="other", subjects=[f"{orders.name}.>"])
+    with pytest.raises(APIError) as caught:
+        js.restore_stream(info, [data])
+    assert isinstance(caught.value, (StreamSubjectOverlapError, RestoreFailedError))
+    assert js.stream_names() == [other.name]
+
+
+def pieces_until(data: bytes, error: BaseException) -> Iterator[bytes]:
+    yield data
+    raise error
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda _data: [],
+        lambda _data: [b"this is no snapshot at all" * 1000],
+        lambda data: [data[:10]],
+        lambda data: [data[: len(data) // 2]],
+        lambda data: [data[:-30]],
+        lambda data: [data[:50_000], b"\0" * 1000, data[51_000:]],
+    ],
+)
+def test_data_that_is_damaged_leaves_no_stream(
+    js: JetStream, orders: Stream, nats_server: NatsServer, broken: Any
+) -> None:
+    """Whatever is wrong with the data, there is no stream afterwards."""
+    info, data = taken(orders)
+    delete(js, orders.name)
+    with pytest.raises(RestoreFailedError):
+        js.restore_stream(info, broken(data))
+    with RawClient(nats_server.port) as raw:
+        assert raw.api("STREAM.NAMES")["total"] == 0
+
+
+@pytest.mark.parametrize("error", [OSError("the disk is gone"), KeyboardInterrupt()])
+def test_a_source_that_fails_leaves_no_stream(
+    js: JetStream, orders: Stream, error: BaseException
+) -> None:
+    """An error of the caller's data comes through, and the name is free at once."""
+    info, data = taken(orders)
+    delete(js, orders.name)
+    for part in (data[: len(data) // 2], data):
+        with pytest.raises(type(error)):
+            js.restore_stream(info, pieces_until(part, error))
+        assert js.stream_names() == []
+    assert js.restore_stream(info, io.BytesIO(data)).cached_info.state.messages == 498
+
+
+def test_data_is_bytes(js: JetStream, orders: Stream) -> None:
+    """Text is refused, and leaves nothing."""
+    info, data = taken(orders)
+    delete(js, orders.name)
+    with pytest.raises(InvalidArgumentError):
+        js.restore_stream(info, ["text"])  # type: ignore[list-item]
+    assert js.stream_names() == []
+    # Views are bytes, too, and empty ones do not end it.
+    views = [b"", memoryview(data)[:1000], b"", bytearray(data[1000:])]
+    assert js.restore_stream(info, views).cached_info.state.messages == 498  # type: ignore[arg-type]
+
+
+def test_somebody_elses_stream_is_not_removed(js: JetStream, orders: Stream) -> None:
+    """A stream that was made while a restore went wrong belongs to who made it."""
+    info, data = taken(orders)
+    delete(js, orders.name)
+
+    def meanwhile() -> Iterator[bytes]:
+        js.create_stream(name=orders.name, subjects=[f"{orders.name}.>"])
+        js.publish(f"{orders.name}.x", b"mine")
+        yield data
+
+    with pytest.raises(APIError):
+        js.restore_stream(info, meanwhile())
+    assert js.get_stream(orders.name).cached_info.state.messages == 1
+
+
+# --- links that break ---------------------------------------------------------------------------
+
+
+def test_a_server_that_dies_ends_a_snapshot(fresh_server: NatsServer) -> None:
+    """Who reads is told that the link broke, and that it is not finished."""
+    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
+        stream = filled(nc.jetstream(), "ORDERS")
+        with stream.snapshot(chunk_size=1024, window_size=4096) as snapshot:
+            pieces = iter(snapshot)
+            next(pieces)
+            fresh_server.kill()
+            with pytest.raises(ConnectionLostError):
+                list(pieces)
+            assert not snapshot.finished
+        fresh_server.start()
+        wait_until(lambda: nc.is_connected)
+        _, data = taken(stream)
+        assert data
+
+
+def test_a_link_that_is_cut_ends_a_snapshot(fresh_server: NatsServer) -> None:
+    """The same where the server is well, and the link is not."""
+    with (
+        FaultProxy(fresh_server.port) as proxy,
+        jetstream_sync.connect(proxy.url, reconnect_time_wait=0.05) as nc,
+    ):
+        stream = filled(nc.jetstream(), "ORDERS")
+        with stream.snapshot(chunk_size=1024, window_size=4096) as snapshot:
+            pieces = iter(snapshot)
+            next(pieces)
+            proxy.cut()
+            with pytest.raises(ConnectionLostError):
+                list(pieces)
+        with stream.snapshot(timeout=0.3, chunk_size=1024, window_size=4096) as snapshot:
+            pieces = iter(snapshot)
+            next(pieces)
+            proxy.hold(*BOTH)
+            with pytest.raises(TimeoutError):
+                list(pieces)
+            proxy.heal()
+
+
+def test_a_restart_in_the_middle_leaves_no_stream(fresh_server: NatsServer) -> None:
+    """The restore fails at once, and what the server has of it is removed when it is back."""
+    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
+        js = nc.jetstream()
+        info, data = taken(filled(js, "ORDERS"))
+        delete(js, "ORDERS")
+
+        def restarting() -> Iterator[bytes]:
+            yield data[: len(data) // 2]
+            fresh_server.kill()
+            fresh_server.start()
+            yield data[len(data) // 2 :]
+
+        with pytest.raises((ConnectionLostError, RestoreBrokenError)):
+            js.restore_stream(info, restarting())
+        with RawClient(fresh_server.port) as raw:
+            assert raw.api("STREAM.NAMES")["total"] == 0
+        again = js.restore_stream(info, io.BytesIO(data))
+        assert again.cached_info.state.messages == 498
+
+
+def test_a_cut_in_the_middle_leaves_no_stream(fresh_server: NatsServer) -> None:
+    """The same where only the link is lost, and the server still waits for more."""
+    with (
+        FaultProxy(fresh_server.port) as proxy,
+        jetstream_sync.connect(proxy.url, reconnect_time_wait=0.05) as nc,
+    ):
+        js = nc.jetstream()
+        info, data = taken(filled(js, "ORDERS"))
+        delete(js, "ORDERS")
+
+        def cutting() -> Iterator[bytes]:
+            yield data[: len(data) // 2]
+            # The next piece is on its way when the link is cut.
+            proxy.hold(*BOTH)
+            threading.Timer(0.1, lambda: (proxy.cut(), proxy.heal())).start()
+            yield data[len(data) // 2 :]
+
+        with pytest.raises(ConnectionLostError):
+            js.restore_stream(info, cutting())
+        with RawClient(fresh_server.port) as raw:
+            assert raw.api("STREAM.NAMES")["total"] == 0
+
+
+def test_a_cut_between_pieces_does_no_harm(fresh_server: NatsServer) -> None:
+    """What the server has is not lost with the link: a restore goes on over the next one."""
+    with (
+        FaultProxy(fresh_server.port) as proxy,
+        jetstream_sync.connect(proxy.url, reconnect_time_wait=0.05) as nc,
+    ):
+        js = nc.jetstream()
+        info, data = taken(filled(js, "ORDERS"))
+        delete(js, "ORDERS")
+
+        def cutting() -> Iterator[bytes]:
+            yield data[: len(data) // 2]
+            proxy.cut()
+            wait_until(lambda: nc.stats["reconnects"] and nc.is_connected)
+            yield data[len(data) // 2 :]
+
+        assert js.restore_stream(info, cutting()).cached_info.state.messages == 498
+
+
+def test_answers_need_a_permission() -> None:
+    """Who may not answer the pieces is told so, instead of waiting."""
+    config = (
+        "authorization { users = [{user: a, password: b, permissions: {publish: "
+        '{deny: ["$JS.SNAPSHOT.>"]}}}] }'
+    )
+    with NatsServer(config=config) as server:
+        url = f"nats://a:b@127.0.0.1:{server.port}"
+        with jetstream_sync.connect(url, error_cb=print) as nc:
+            stream = filled(nc.jetstream(), "ORDERS")
+            with (
+                stream.snapshot(chunk_size=1024, window_size=1024) as snapshot,
+                pytest.raises(PermissionsError),
+            ):
+                list(snapshot)
+
+
+# --- a server that is played --------------------------------------------------------------------
+
+CONFIG = {"name": "S", "subjects": ["s"], "retention": "limits", "storage": "file"}
+STATE = {"messages": 1, "bytes": 1, "first_seq": 1, "last_seq": 1, "consumer_count": 0}
+
+
+def played(subject: str, asked: Any) -> dict[str, Any] | None:
+    """Answer as a server with one stream."""
+    if subject == "STREAM.INFO.S":
+        return {"config": CONFIG, "state": STATE, "created": "2024-01-01T00:00:00Z"}
+    if subject == "STREAM.SNAPSHOT.S":
+        inboxes.append(asked["deliver_subject"])
+        return {"config": CONFIG, "state": STATE}
+    return {"error": {"code": 500, "err_code": 10064, "description": "snapshot failed: no"}}
+
+
+inboxes: list[str] = []
+
+
+def test_a_piece_that_is_missing_is_noticed() -> None:
+    """Pieces are numbered; one that did not arrive ends the snapshot."""
+    with PlayedJetStream(played) as server, jetstream_sync.connect(server.url) as nc:
+        snapshot = nc.jetstream().get_stream("S").snapshot()
+        server.deliver(inboxes[-1], b"one", "$JS.SNAPSHOT.ACK.S.id.3.1")
+        server.deliver(inboxes[-1], b"three", "$JS.SNAPSHOT.ACK.S.id.5.3")
+        pieces = iter(snapshot)
+        assert next(pieces) == b"one"
+        with pytest.raises(SnapshotBrokenError, match="piece 2 did not arrive"):
+            next(pieces)
+        assert server.wait_for(lambda said: said.subject == "$JS.SNAPSHOT.ACK.S.id.3.1")
+
+
+@pytest.mark.parametrize("end", [b"", b"NATS/1.0 204\r\n\r\n"])
+def test_an_empty_message_is_the_end(end: bytes) -> None:
+    """Without a status, or with 204, all is well."""
+    with PlayedJetStream(played) as server, jetstream_sync.connect(server.url) as nc:
+        snapshot = nc.jetstream().get_stream("S").snapshot()
+        server.deliver(inboxes[-1], b"last")
+        server.deliver(inboxes[-1], header=end)
+        assert list(snapshot) == [b"last"]
+        assert snapshot.finished
+        assert list(snapshot) == []
+
+
+def test_a_status_is_an_error() -> None:
+    """What the server ends it with is in the error."""
+    with PlayedJetStream(played) as server, jetstream_sync.connect(server.url) as nc:
+        snapshot = nc.jetstream().get_stream("S").snapshot()
+        server.deliver(inboxes[-1], header=b"NATS/1.0 500 disk on fire\r\n\r\n")
+        with pytest.raises(SnapshotBrokenError, match="500 disk on fire"):
+            list(snapshot)
+
+
+def test_a_refused_snapshot_has_its_class() -> None:
+    """A server that can not make one says so, and nothing is left subscribed."""
+
+    def refusing(subject: str, asked: Any) -> dict[str, Any] | None:
+        return played("" if "SNAPSHOT" in subject else subject, asked)
+
+    with PlayedJetStream(refusing) as server, jetstream_sync.connect(server.url) as nc:
+        stream = nc.jetstream().get_stream("S")
+        with pytest.raises(SnapshotFailedError):
+            stream.snapshot()
+        assert server.wait_for(lambda said: said.verb == "UNSUB")
+
+
+@pytest.mark.parametrize("name", snapshot_errors.__all__)
+def test_errors_survive_pickle(name: str) -> None:
+    """Errors are carried between processes with their fields and text."""
+    cls = getattr(snapshot_errors, name)
+    made = {
+        "SnapshotBrokenError": ("S", 500, "no"),
+        "RestoreBrokenError": ("S", 1000),
+    }
+    error = cls(*made.get(name, (500, 10062, "text")))
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), vars(again)) == (cls, str(error), vars(error))
+    assert "S" in str(error) or "text" in str(error)
