@@ -1,0 +1,177 @@
+"""With -j, what a command writes to standard output is JSON and nothing else: every command."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fix_jsm import Jsm
+from make_jsm_reference import nodes
+from rawnats import RawClient
+
+#: A command line for each command that ends by itself; {tmp} is a directory. What several steps need
+#: is made by `world`.
+LINES = {
+    "account info": "",
+    "account backup": "{tmp}/account",
+    "account restore": "{tmp}/empty-account",
+    "stream add": "NEW --subjects new.* --defaults",
+    "stream ls": "",
+    "stream info": "ORDERS",
+    "stream state": "ORDERS",
+    "stream edit": "ORDERS --max-age 1y --force",
+    "stream rm": "OTHER --force",
+    "stream purge": "ORDERS --force",
+    "stream rmm": "ORDERS 1 --force",
+    "stream seal": "OTHER --force",
+    "stream copy": "ORDERS COPY --subjects copy.*",
+    "stream backup": "ORDERS {tmp}/stream --no-progress",
+    "stream restore": "{tmp}/gone --no-progress",
+    "stream report": "",
+    "stream subjects": "ORDERS",
+    "stream find": "",
+    "stream get": "ORDERS 1",
+    "stream view": "ORDERS",
+    "stream gaps": "ORDERS",
+    "stream graph": "ORDERS",
+    "consumer add": "ORDERS MORE --pull --defaults",
+    "consumer ls": "ORDERS",
+    "consumer info": "ORDERS NEW",
+    "consumer state": "ORDERS NEW",
+    "consumer report": "ORDERS",
+    "consumer next": "ORDERS NEW --count 2",
+    "consumer sub": "ORDERS NEW --count 2",
+    "consumer edit": "ORDERS NEW --max-deliver 7 --force",
+    "consumer copy": "ORDERS NEW AGAIN",
+    "consumer rm": "ORDERS NEW --force",
+    "consumer pause": "ORDERS NEW 1h --force",
+    "consumer resume": "ORDERS NEW",
+    "consumer reset": "ORDERS NEW --force",
+    "consumer dlq setup": "ORDERS",
+    "consumer dlq ls": "ORDERS NEW",
+    "consumer dlq requeue": "ORDERS NEW --all --force",
+    "pub": "ORDERS.new hello",
+    "req": "ORDERS.new hello",
+    "sub": "--stream ORDERS --all --count 3",
+    "apply": "-f {tmp}/apply.json",
+    "context add": "mine --description words",
+    "context ls": "",
+    "context info": "prod",
+    "context select": "prod",
+    "context unselect": "",
+    "context previous": "",
+    "context copy": "prod copy",
+    "context edit": "prod",
+    "context rm": "prod --force",
+    "context validate": "prod",
+    "top": "--once",
+    "rtt": "-n 2",
+    "errors ls": "stream",
+    "errors lookup": "10059",
+    "bench pub": "--msgs 100",
+    "bench sub": "--msgs 100",
+    "bench publish": "--msgs 100",
+    "bench publish-async": "--msgs 100",
+    "bench fetch": "--msgs 100",
+    "bench consume": "--msgs 100",
+    "bench ordered": "--msgs 100",
+    "cheat": "stream",
+    "completion": "bash",
+    "commands": "",
+    "help": "stream add",
+    "demo": "--quiet --stream DEMO --input {tmp}/orders.jsonl",
+}
+#: Those that go on until they are ended, take long, or need what is not here: they have tests of their own.
+OTHERS = {
+    "events",
+    "server run",
+    "consumer sample",
+    "consumer unpin",
+    "bench all",
+}
+#: What ends in another status here, as nothing is there to be done.
+STATUSES = {"account restore": 3, "context previous": 3, "consumer dlq requeue": 3}
+
+ORDER = {
+    "id": "o-1",
+    "customer": "c-1",
+    "currency": "EUR",
+    "country": "DE",
+    "items": [{"sku": "a", "quantity": 1, "price": "1.00"}],
+}
+
+
+@pytest.fixture
+def world(jsm: Jsm, raw: RawClient, tmp_path: Path) -> dict[str, str]:
+    """Two streams with messages, a consumer, a backup, a context: something for every command."""
+    for name in ("ORDERS", "OTHER", "GONE"):
+        config = {"name": name, "subjects": [f"{name}.*"], "storage": "memory"}
+        raw.api(f"STREAM.CREATE.{name}", **config)
+        raw.requests(f"{name}.new", [b'{"order": %d}' % number for number in range(5)])
+    durable = {"durable_name": "NEW", "ack_policy": "explicit", "sample_freq": "100"}
+    raw.api("CONSUMER.CREATE.ORDERS.NEW", stream_name="ORDERS", config=durable)
+    jsm("stream", "backup", "GONE", f"{tmp_path}/gone", "--no-progress").ok()
+    raw.api("STREAM.DELETE.GONE")
+    (tmp_path / "empty-account").mkdir()
+    wanted = {"streams": [{"name": "APPLIED", "subjects": ["applied.*"], "storage": "memory"}]}
+    (tmp_path / "apply.json").write_text(json.dumps(wanted))
+    (tmp_path / "orders.jsonl").write_text(json.dumps(ORDER) + "\n")
+    home = {"XDG_CONFIG_HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
+    jsm("context", "add", "prod", "-s", jsm.url, **home).ok()
+    return {**home, "VISUAL": "true"}
+
+
+LEAVES = sorted(" ".join(node.path) for node in nodes() if not node.is_group)
+
+
+def documents(text: str) -> list[Any]:
+    """Read the JSON documents that a text has, one after the other."""
+    decoder, found = json.JSONDecoder(), []
+    text = text.strip()
+    while text:
+        document, end = decoder.raw_decode(text)
+        found.append(document)
+        text = text[end:].lstrip()
+    return found
+
+
+def test_every_command_is_here() -> None:
+    """A new command has a line in the table above."""
+    assert not set(LEAVES) - set(LINES) - OTHERS
+
+
+@pytest.mark.parametrize("command", sorted(set(LEAVES) & set(LINES)))
+def test_stdout_is_json(jsm: Jsm, world: dict[str, str], tmp_path: Path, command: str) -> None:
+    """What there is on stdout is JSON, wherever -j stands, and an error is JSON on stderr."""
+    words = [*command.split(), *LINES[command].format(tmp=tmp_path).split()]
+    words = ["-j", *words] if len(command) % 2 else [*words, "-j"]
+    result = jsm(*words, **world)
+    assert result.status == STATUSES.get(command, 0), result
+    found = documents(result.out)
+    if result.status:
+        assert result.error["exit_status"] == result.status
+    else:
+        assert found, result
+    assert "\x1b" not in result.out + result.err
+
+
+@pytest.mark.parametrize("command", LEAVES)
+def test_wrong_usage_is_json_as_well(jsm: Jsm, command: str) -> None:
+    """An option that is not there is told as JSON, with nothing on stdout."""
+    result = jsm(*command.split(), "--no-such-option", "-j")
+    assert (result.status, result.out) == (2, "")
+    assert result.error["exit_status"] == 2
+
+
+@pytest.mark.parametrize("command", sorted(set(LEAVES) & set(LINES)))
+def test_nobody_is_asked(jsm: Jsm, command: str) -> None:
+    """Without arguments and without a person a command ends, and says what is missing in one line."""
+    if command in {"demo", *(each for each in LEAVES if each.startswith("bench"))}:
+        pytest.skip("it needs nothing")
+    result = jsm(*command.split(), "--no-input", stdin=b"")
+    assert "Traceback" not in result.err
+    if result.status:
+        assert result.err.splitlines()[-1].startswith("jsm: ")
