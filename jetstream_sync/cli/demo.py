@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import click
 
@@ -13,6 +14,7 @@ from .progress import make_progress
 from .report import write_report
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
+from .tally import DemoReport
 
 __all__ = ["demo"]
 
@@ -59,10 +61,14 @@ __all__ = ["demo"]
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
-    default=30.0,
-    show_default=True,
     metavar="SECONDS",
-    help="Give up when nothing moves for so long.",
+    help="Give up when nothing moves for so long.  [default: 30, with --spark 120]",
+)
+@click.option(
+    "--spark",
+    "with_spark",
+    is_flag=True,
+    help="Have Spark do the work of both consumers; needs Java.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 @common_options
@@ -75,7 +81,8 @@ def demo(
     rate: float | None,
     stream: str,
     keep: bool,
-    timeout: float,
+    timeout: float | None,
+    with_spark: bool,
     quiet: bool,
 ) -> None:
     """
@@ -89,6 +96,10 @@ def demo(
     --server, the stream is created there and deleted at the end; a stream that exists already is
     never touched.
 
+    With --spark, NEW and DISPATCH are two streaming queries of Spark, with as many tasks at a time
+    as there are workers. In the place of single orders each does its last batch a second time
+    (unless --redeliver is 0), and Spark SQL adds up what came out.
+
     An order is a JSON object with "id", "customer", "currency", "country" and "items"; an item
     has "sku", "quantity" and "price".
 
@@ -101,14 +112,20 @@ def demo(
     orders = read_input(input_name, env.stdin)
     # Imported late, so that "jsm --help" stays fast.
     from .. import connect  # noqa: PLC0415
-    from .pipeline import Plan, run_pipeline  # noqa: PLC0415
+    from .flow import Plan  # noqa: PLC0415
+    from .pipeline import run_pipeline  # noqa: PLC0415
+    from .spark_pipeline import run_spark_pipeline  # noqa: PLC0415
+    from .spark_session import check_spark  # noqa: PLC0415
 
+    if with_spark:
+        check_spark()
     plan = Plan(
         stream=stream,
         workers=workers,
         redeliver_percent=redeliver_percent,
         rate=rate,
-        timeout=timeout,
+        # Spark starts many processes, which takes its time on a busy machine.
+        timeout=timeout or (120.0 if with_spark else 30.0),
         # The server of the demo takes the stream with it.
         remove=bool(settings.servers) and not keep,
     )
@@ -121,8 +138,11 @@ def demo(
         # A demo takes seconds: a server that goes away is its end, not something to wait for.
         connect(servers, name="jsm demo", allow_reconnect=False, error_cb=_told_by_the_run) as nc,
     ):
+        run: Callable[..., DemoReport] = run_pipeline
+        if with_spark:
+            run = partial(run_spark_pipeline, servers=",".join(servers))
         with make_progress(env, len(orders), quiet=quiet) as progress:
-            report = run_pipeline(nc, orders, plan, show=progress.show, warn=warn)
+            report = run(nc, orders, plan, show=progress.show, warn=warn)
         write_report(report, env, as_json=settings.json)
     if not report.exactly_once:
         raise CommandError(report.failure(), ExitStatus.FAILED)

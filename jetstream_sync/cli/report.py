@@ -6,6 +6,7 @@ import dataclasses
 
 from .env import Environment
 from .render import Table, to_json, write_table
+from .spark_tally import SparkDemoReport
 from .tally import DemoReport
 
 __all__ = ["report_document", "write_report"]
@@ -19,6 +20,9 @@ def write_report(report: DemoReport, env: Environment, *, as_json: bool) -> None
     write_table(_stages(report), env)
     env.stdout.write("\n")
     write_table(_workers(report), env)
+    if isinstance(report, SparkDemoReport):
+        env.stdout.write("\n")
+        write_table(_totals(report), env)
     if report.latency is not None:
         latency = report.latency
         env.stdout.write(
@@ -28,7 +32,7 @@ def write_report(report: DemoReport, env: Environment, *, as_json: bool) -> None
     if report.exactly_once:
         env.stdout.write(
             f"\nEvery order came through exactly once: "
-            f"{report.orders:,} orders, 3 stages, {report.seconds:.2f} s on {report.server}\n"
+            f"{report.orders:,} orders, 3 stages, {report.seconds:.2f} s on {_ran_on(report)}\n"
         )
 
 
@@ -39,6 +43,12 @@ def report_document(report: DemoReport) -> dict[str, object]:
     Its keys are the field names of `DemoReport`, and ``exactly_once``.
     """
     return {"exactly_once": report.exactly_once, **dataclasses.asdict(report)}
+
+
+def _ran_on(report: DemoReport) -> str:
+    if not isinstance(report, SparkDemoReport):
+        return report.server
+    return f"{report.server} and Spark {report.spark}, in {report.batches:,} micro-batches"
 
 
 def _stages(report: DemoReport) -> Table:
@@ -81,5 +91,21 @@ def _workers(report: DemoReport) -> Table:
                 f"{worker.refused:,}",
             ]
             for worker in report.workers
+        ],
+    )
+
+
+def _totals(report: SparkDemoReport) -> Table:
+    return Table(
+        title="What Spark SQL adds up",
+        columns=("currency", "orders", "total in minor units", "as input"),
+        rows=[
+            [
+                total.currency,
+                f"{total.orders:,}",
+                f"{total.total_minor:,}",
+                "yes" if total.matches_input else "NO",
+            ]
+            for total in report.totals
         ],
     )
