@@ -113,13 +113,10 @@ class _Asking:
         timeout = self._settings.timeout
         if not self._settings.json and not self._raw:
             self._write(f"Published [{readable(message.subject)}] : '{readable(message.body)}'\n")
-        if self._replies == 1:
-            msg = nc.request(message.subject, message.body, timeout, message.headers)
-            self._show(msg, started)
-            return
         deadline = Deadline(timeout)
         inbox = nc.new_inbox()
         answers = 0
+        # Not Connection.request(): a consumer's answer comes on the subject of its message.
         with nc.subscribe(inbox) as sub:
             nc.publish(message.subject, message.body, inbox, message.headers)
             while self._replies == 0 or answers < self._replies:
@@ -134,10 +131,14 @@ class _Asking:
                     raise NoRespondersError(message.subject)
                 answers += 1
                 self._show(msg, started)
-        if answers < max(1, self._replies):
-            wanted = f" of {self._replies}" if self._replies else ""
+        if not answers:
             raise CommandError(
-                f"{answers}{wanted} answers came in {timeout:g} s", ExitStatus.TIMED_OUT
+                f"no answer on {readable(message.subject)!r} in {timeout:g} s",
+                ExitStatus.TIMED_OUT,
+            )
+        if answers < self._replies:
+            raise CommandError(
+                f"{answers} of {self._replies} answers came in {timeout:g} s", ExitStatus.TIMED_OUT
             )
 
     def _show(self, msg: Msg, started: float) -> None:
@@ -145,9 +146,10 @@ class _Asking:
             write_bytes(self._settings.env, msg.data + b"\n")
         elif not self._settings.json:
             took = (monotonic() - started) * 1000
-            lines = [
-                f"Received [{readable(msg.subject)}] : '{readable(msg.data)}' in {took:.2f} ms\n"
-            ]
+            said = f"'{readable(msg.data)}'"
+            if msg.status is not None:
+                said = f"status {msg.status.code} {readable(msg.status.description)}"
+            lines = [f"Received [{readable(msg.subject)}] : {said} in {took:.2f} ms\n"]
             headers: dict[str, list[str]] = header_fields(msg.headers).get("headers", {})
             for name, values in headers.items():
                 lines += [f"  {name}: {readable(value)}\n" for value in values]

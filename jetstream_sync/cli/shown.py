@@ -49,6 +49,11 @@ def message_document(msg: Msg, *, acked: bool = False, body: bytes | None = None
         )
     elif msg.reply:
         document["reply"] = visible(msg.reply)
+    if msg.status is not None:
+        document["status"] = {
+            "code": msg.status.code,
+            "description": visible(msg.status.description),
+        }
     document.update(header_fields(msg.headers), **body_fields(msg.data if body is None else body))
     if isinstance(msg, JetStreamMsg):
         document["acked"] = acked

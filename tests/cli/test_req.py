@@ -11,6 +11,7 @@ import pytest
 from fix_jsm import Jsm
 from fix_raw import Heard, RawPeer
 from fix_threads import between, within
+from rawnats import RawClient
 
 
 def answering(peer: RawPeer, subject: str, answer: Callable[[Heard], None]) -> threading.Thread:
@@ -125,3 +126,16 @@ def test_the_api_can_be_asked(jsm: Jsm) -> None:
     """Requests of JetStream's API are answered by the server."""
     answer = json.loads(jsm("req", "$JS.API.STREAM.NAMES", "", "--raw").ok().out)
     assert answer["type"] == "io.nats.jetstream.api.v1.stream_names_response"
+
+
+def test_a_consumer_can_be_asked(jsm: Jsm, raw: RawClient) -> None:
+    """A consumer answers on the subject of its message, or with a status when there is none."""
+    raw.api("STREAM.CREATE.R", name="R", subjects=["r.*"], storage="memory")
+    config = {"durable_name": "C", "ack_policy": "explicit"}
+    raw.api("CONSUMER.CREATE.R.C", stream_name="R", config=config)
+    raw.request("r.one", b"body")
+    asked = ("req", "$JS.API.CONSUMER.MSG.NEXT.R.C", '{"batch":1,"no_wait":true}')
+    assert "Received [r.one] : 'body' in " in jsm(*asked).ok().out
+    assert ": status 404 No Messages in " in jsm(*asked).ok().out
+    document = jsm(*asked, "-j").ok().json
+    assert document["status"] == {"code": 404, "description": "No Messages"}
