@@ -93,7 +93,7 @@ class Collected:
         """Run a query until it ends, by default until it has read what there is."""
         query = self.start(trigger or {"availableNow": True}, **options)
         try:
-            assert query.awaitTermination(60 * SCALE), "the query does not end"
+            assert query.awaitTermination(int(60 * SCALE)), "the query does not end"
         finally:
             self.progress = list(query.recentProgress)
             query.stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from typing import TypeVar
 
 from ..errors import InvalidOptionError, MessageNotFoundError
@@ -39,24 +39,25 @@ class Access:
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
+        self._known: tuple[Connection, JetStream] | None = None
         self.selection = Selection(
             options.stream, options.stream_pattern, options.connection.domain
         )
 
-    @cached_property
-    def connection(self) -> Connection:
-        """The connection, which belongs to the process."""
-        return self.patiently(partial(connection, self.options.connection), "connecting")
-
-    @cached_property
+    @property
     def js(self) -> JetStream:
-        """JetStream on it."""
-        return self.options.connection.jetstream(self.connection)
+        """JetStream on the process's connection, which is another one after one that was given up."""
+        known = self._known
+        if known is None or known[0].is_closed:
+            settings = self.options.connection
+            opened = connection(settings)
+            known = self._known = opened, settings.jetstream(opened)
+        return known[1]
 
     def close(self) -> None:
         """Close the connection, if there is one."""
-        if "connection" in self.__dict__:
-            self.connection.close()
+        if self._known is not None:
+            self._known[0].close()
 
     def patiently(self, call: Callable[[], T], what: str) -> T:
         """Call a function until it works, see `patience.patiently`."""
@@ -64,8 +65,7 @@ class Access:
 
     def snapshot(self) -> dict[str, StreamView]:
         """Ask for all streams once, see `Selection.snapshot`."""
-        js = self.js
-        return self.patiently(lambda: self.selection.snapshot(js), "looking at the streams")
+        return self.patiently(lambda: self.selection.snapshot(self.js), "looking at the streams")
 
     def counts(self, view: StreamView, filters: tuple[str, ...]) -> Counts:
         """Return what knows how many messages match between sequences of a stream."""
@@ -73,11 +73,14 @@ class Access:
 
     def _probe(self, stream: str, filters: tuple[str, ...], seq: int) -> tuple[int | None, int]:
         found = [
-            self.patiently(partial(count_from, self.js, stream, seq, subject), "counting messages")
+            self.patiently(partial(self._count, stream, subject, seq), "counting messages")
             for subject in filters or (None,)
         ]
         firsts = [first for first, _ in found if first is not None]
         return min(firsts, default=None), sum(count for _, count in found)
+
+    def _count(self, stream: str, subject: str | None, seq: int) -> tuple[int | None, int]:
+        return count_from(self.js, stream, seq, subject)
 
     def start(self, view: StreamView, default: int) -> int:
         """
@@ -112,11 +115,10 @@ class Access:
 
     def first_since(self, view: StreamView, time_ns: int) -> int:
         """Return the sequence of the first message of a stream that is not older than a time."""
-        api = api_of(self.js)
 
         def stored_at(seq: int) -> tuple[int, int] | None:
             # The leader is asked: a replica that is behind would move the end of a read.
-            request = {"seq": seq, "next_by_subj": ">"}
+            api, request = api_of(self.js), {"seq": seq, "next_by_subj": ">"}
             try:
                 message = leader_get(api, view.name, request, api.deadline())
             except MessageNotFoundError:

@@ -36,6 +36,7 @@ from ..errors import (
 )
 from ..jetstream.consumer import PullConsumer
 from ..jetstream.context import JetStream
+from .gathering import api_of
 from .offsets import Offset, Position
 from .streams import StreamView
 
@@ -66,7 +67,7 @@ class Commits:
     """
 
     def __init__(self, js: JetStream, consumer: str | None) -> None:
-        self._js = js
+        self.js = js
         self._consumer = consumer
         #: What was done: where each stream's last commit was.
         self._done: dict[str, Position] = {}
@@ -101,7 +102,7 @@ class Commits:
     def floor(self, view: StreamView) -> int:
         """Return the first sequence of a stream that is not worked on yet, as far as the server says."""
         if view.is_interest and self._consumer is not None:
-            info = self._js.get_consumer(view.name, self._consumer).cached_info
+            info = self.js.get_consumer(view.name, self._consumer).cached_info
             return max(view.first_seq, info.ack_floor.stream_seq + 1)
         return view.first_seq
 
@@ -120,7 +121,7 @@ class Commits:
             )
         name = self._consumer or _guard_name(filters)
         try:
-            info = self._js.get_consumer(view.name, name).cached_info
+            info = self.js.get_consumer(view.name, name).cached_info
         except ConsumerNotFoundError:
             self._make_guard(view, filters, name)
         else:
@@ -128,7 +129,7 @@ class Commits:
 
     def _make_guard(self, view: StreamView, filters: tuple[str, ...], name: str) -> None:
         try:
-            self._js.create_consumer(
+            self.js.create_consumer(
                 view.name,
                 durable_name=name,
                 ack_policy=AckPolicy.EXPLICIT,
@@ -154,7 +155,7 @@ class Commits:
                 " durable that stands for this query",
             )
         try:
-            info = self._js.get_consumer(view.name, self._consumer).cached_info
+            info = self.js.get_consumer(view.name, self._consumer).cached_info
         except ConsumerNotFoundError:
             raise InvalidOptionError(
                 "consumer",
@@ -174,9 +175,9 @@ class Commits:
 
     def _show_progress(self, view: StreamView, filters: tuple[str, ...], name: str) -> None:
         try:
-            self._js.get_consumer(view.name, name)
+            self.js.get_consumer(view.name, name)
         except ConsumerNotFoundError:
-            self._js.create_consumer(
+            self.js.create_consumer(
                 view.name,
                 durable_name=name,
                 ack_policy=AckPolicy.ALL,
@@ -214,18 +215,25 @@ class Commits:
         if position.next_seq > view.end_seq:
             return  # the stream has lost its end; purging would give sequences away
         if view.is_work_queue:
-            stream = self._js.get_stream(view.name)
-            for subject in position.filters or (None,):
-                stream.purge(subject, position.next_seq)
+            self._purge(view.name, position)
         elif self._consumer is not None:
             self._move(view, position.next_seq, self._consumer)
 
+    def _purge(self, stream: str, position: Position) -> None:
+        if position.next_seq == 1:
+            return  # nothing is before it; old servers would delete without a bound
+        api = api_of(self.js)
+        body: dict[str, Any] = {"seq": position.next_seq}
+        for subject in position.filters or (None,):
+            filtered = body if subject is None else {**body, "filter": subject}
+            api.ask(api.routes.stream_purge(stream), filtered)
+
     def _move(self, view: StreamView, seq: int, name: str) -> None:
-        consumer = self._js.get_consumer(view.name, name)
+        consumer = self.js.get_consumer(view.name, name)
         if consumer.cached_info.ack_floor.stream_seq + 1 >= seq:
             return
         try:
-            self._js.reset_consumer(view.name, name, seq)
+            self.js.reset_consumer(view.name, name, seq)
         except ServerTooOldError:
             if view.is_interest:
                 _acknowledge(consumer, seq)

@@ -177,8 +177,9 @@ class StreamingQuery:
 
     @property
     def _commits(self) -> Commits:
-        if self._known_commits is None:
-            self._known_commits = Commits(self._access.js, self._options.consumer)
+        js = self._access.js
+        if self._known_commits is None or self._known_commits.js is not js:
+            self._known_commits = Commits(js, self._options.consumer)
         return self._known_commits
 
     # --- looking --------------------------------------------------------------------------------
@@ -190,16 +191,16 @@ class StreamingQuery:
     def _commit(self, offset: Offset) -> None:
         for key in offset.positions.keys() & self._views.keys():
             self._prepare(key, self._views[key])
-        commits, views = self._commits, self._views
-        self._access.patiently(lambda: commits.commit(offset, views), "committing")
+        views = self._views
+        self._access.patiently(lambda: self._commits.commit(offset, views), "committing")
 
     def _prepare(self, key: str, view: StreamView) -> tuple[str, ...]:
         """Make sure once that a stream can be read and committed; return its filters."""
         known = self._prepared.get(key)
         if known is None or known[0] != view.created_ns:
-            commits, subjects = self._commits, self._options.subjects
+            subjects = self._options.subjects
             filters = self._access.patiently(
-                lambda: commits.prepare(view, subjects), f"preparing stream {view.name}"
+                lambda: self._commits.prepare(view, subjects), f"preparing stream {view.name}"
             )
             known = self._prepared[key] = view.created_ns, filters
         return known[1]
@@ -216,8 +217,7 @@ class StreamingQuery:
 
     def _head(self, view: StreamView, filters: tuple[str, ...]) -> Position:
         """Return the position of all that is in a stream and not worked on."""
-        commits = self._commits
-        floor = self._access.patiently(lambda: commits.floor(view), "looking at the consumer")
+        floor = self._access.patiently(lambda: self._commits.floor(view), "looking at the consumer")
         return _at(view, floor, filters)
 
     def _check_start(self, view: StreamView) -> None:

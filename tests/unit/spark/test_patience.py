@@ -1,0 +1,66 @@
+"""What planning tries again."""
+
+from __future__ import annotations
+
+import pytest
+
+from jetstream_sync import errors
+from jetstream_sync.spark import patience
+from jetstream_sync.spark.patience import is_transient, patiently
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (errors.TimeoutError("late"), True),
+        (errors.ConnectionLostError("gone"), True),
+        (errors.NoServersError("none"), True),
+        (errors.NoRespondersError("$JS.API.INFO"), True),
+        (errors.JetStreamNotEnabledError(503, 10076, "nobody"), True),
+        (errors.LeadershipChangeError(409, "Leadership Change"), True),
+        (errors.AuthorizationError("no"), False),
+        (errors.CertificateError("no"), False),
+        (errors.StreamNotFoundError(404, 10059, "no"), False),
+        (errors.BadRequestError(400, 10100, "overlap"), False),
+        (errors.InvalidOptionError("a", 1, "no"), False),
+    ],
+)
+def test_what_passes_by_itself(error: errors.Error, passes: bool) -> None:
+    """Absent servers and leaders come back; refusals stay."""
+    assert is_transient(error) is passes
+
+
+def test_a_call_is_repeated_until_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The waits in between grow, up to 5 s."""
+    waits: list[float] = []
+    monkeypatch.setattr(patience, "sleep", waits.append)
+    left = [errors.TimeoutError("late") for _ in range(9)]
+
+    def call() -> str:
+        if left:
+            raise left.pop()
+        return "done"
+
+    assert patiently(call, 60.0, "asking") == "done"
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
+
+
+def test_a_refusal_is_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What will not change is not asked for again."""
+    monkeypatch.setattr(patience, "sleep", lambda _: pytest.fail("it waited"))
+
+    def call() -> None:
+        raise errors.StreamNotFoundError(404, 10059, "no")
+
+    with pytest.raises(errors.StreamNotFoundError):
+        patiently(call, 60.0, "asking")
+
+
+def test_patience_ends() -> None:
+    """After the time that was given, the next error is raised."""
+
+    def call() -> None:
+        raise errors.TimeoutError("late")
+
+    with pytest.raises(errors.TimeoutError):
+        patiently(call, 0.0, "asking")
