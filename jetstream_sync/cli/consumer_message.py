@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .. import JetStreamMsg
+from .layouts import FORMAT_HELP, Layout
 from .output import count, emit_line, when
 from .render import to_json
 from .settings import Settings
@@ -12,8 +11,6 @@ from .shown import header_fields, message_document, readable, write_bytes
 from .status import CommandError, ExitStatus
 
 __all__ = ["FORMAT_HELP", "MessageView"]
-
-FORMAT_HELP = "Show each like this: '{stream_seq} {subject} {text}\\n'."
 
 
 class MessageView:
@@ -39,7 +36,7 @@ class MessageView:
             raise CommandError("--raw and --format exclude each other", ExitStatus.USAGE)
         self._settings = settings
         self._raw = raw
-        self._layout = None if layout is None else _unescaped(layout)
+        self._layout = None if layout is None else Layout(layout)
         self._single = single
         self._shown = 0
 
@@ -55,7 +52,7 @@ class MessageView:
             write_bytes(self._settings.env, msg.data + b"\n")
             return
         if self._layout is not None:
-            out.write(self._formatted(self._layout, message_document(msg, acked=acked)))
+            out.write(self._layout.fill(message_document(msg, acked=acked)))
         elif self._settings.json:
             document = message_document(msg, acked=acked)
             if self._single:
@@ -89,28 +86,3 @@ class MessageView:
         ]
         self._shown += 1
         return "\n".join(lines) + "\n"
-
-    @staticmethod
-    def _formatted(layout: str, document: dict[str, Any]) -> str:
-        headers = {name: values[0] for name, values in document.get("headers", {}).items()}
-        fields = {"text": "", **document, "headers": _Headers(headers)}
-        try:
-            return layout.format_map(fields)
-        except (KeyError, ValueError, IndexError, AttributeError, TypeError) as error:
-            known = ", ".join(fields)
-            raise CommandError(
-                f"--format: {error}; the fields are {known}", ExitStatus.USAGE
-            ) from error
-
-
-class _Headers(dict[str, str]):
-    """A header that a message does not have is empty."""
-
-    def __missing__(self, name: str) -> str:
-        return ""
-
-
-def _unescaped(text: str) -> str:
-    for mark, character in (("\\n", "\n"), ("\\t", "\t"), ("\\0", "\0")):
-        text = text.replace(mark, character)
-    return text
