@@ -24,7 +24,7 @@ from collections.abc import Generator, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from ..api.consumer import ConsumerConfig, ConsumerInfo
+from ..api.consumer import ConsumerConfig
 from ..api.enums import AckPolicy, DeliverPolicy
 from ..api.pull import PullRequest
 from ..api.reply import ack_tokens
@@ -66,10 +66,10 @@ class _Consumer:
 
     __slots__ = ("_behind", "_next", "left", "name")
 
-    def __init__(self, info: ConsumerInfo) -> None:
-        self.name = info.name
+    def __init__(self, name: str, pending: int) -> None:
+        self.name = name
         #: How many messages it still has to deliver, by what it last said.
-        self.left = info.num_pending or 0
+        self.left = pending
         self._next = 1
         # How many tokens stand behind those that tell something, in the newer form of replies.
         self._behind = 0
@@ -138,7 +138,8 @@ class PullReader:
         """
         api = self._api
         stream = self._job.range.stream
-        consumer = _Consumer(add_consumer(api, stream, self._config(start_seq), CREATE))
+        info = add_consumer(api, stream, self._config(start_seq), CREATE)
+        consumer = _Consumer(info.name, info.num_pending or 0)
         self._route = api.routes.next_msg(stream, consumer.name).encode()
         pace = Pace(self._job, start_seq, filtered=bool(self._job.range.filters))
         pull = None

@@ -26,7 +26,8 @@ def times_ns(lines: Iterable[bytes], start: int) -> list[int]:
 
     """
     times: list[int] = []
-    second, second_ns = b"", 0
+    second: bytes | None = None
+    second_ns = 0
     second_end = start + len("2026-01-31T12:00:00")
     try:
         for line in lines:

@@ -1,0 +1,68 @@
+"""Chunks of messages: cut by size, and what is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetstream_sync.spark.chunks import Chunk, Wanted
+
+ROWS = st.lists(st.tuples(st.binary(max_size=300), st.binary(max_size=20), st.binary(max_size=40)))
+
+
+def chunk_of(rows: Sequence[tuple[bytes, bytes, bytes]]) -> Chunk:
+    return Chunk(
+        stream="ORDERS",
+        sequences=range(5, 5 + len(rows)),
+        data=[row[0] for row in rows],
+        subjects=[row[1] for row in rows],
+        headers=[row[2] for row in rows],
+        times_ns=[10 * index for index in range(len(rows))],
+        sizes=[len(row[0]) for row in rows],
+    )
+
+
+@given(ROWS, st.integers(min_value=1, max_value=2000))
+def test_a_chunk_is_cut_by_size(rows: list[tuple[bytes, bytes, bytes]], limit: int) -> None:
+    """The parts are the whole, in order, none is empty, and none is too large but for one message."""
+    whole = chunk_of(rows)
+    parts = list(whole.bounded(limit))
+    assert [seq for part in parts for seq in part.sequences] == list(whole.sequences)
+    assert [each for part in parts for each in part.data] == list(whole.data)
+    assert [each for part in parts for each in part.headers] == list(whole.headers)
+    assert [each for part in parts for each in part.subjects] == list(whole.subjects)
+    assert [each for part in parts for each in part.times_ns] == list(whole.times_ns)
+    assert [each for part in parts for each in part.sizes] == list(whole.sizes)
+    for part in parts:
+        assert len(part) == 1 or part.total_bytes() <= limit
+        assert len(part) > 0
+
+
+@given(st.integers(min_value=0, max_value=50), st.integers(min_value=1, max_value=2000))
+def test_columns_that_are_not_wanted_stay_empty(count: int, limit: int) -> None:
+    """A chunk with sequences alone is cut, too."""
+    parts = list(Chunk(stream="ORDERS", sequences=range(count)).bounded(limit))
+    assert [seq for part in parts for seq in part.sequences] == list(range(count))
+    assert all(not part.data and not part.subjects and not part.headers for part in parts)
+    assert all(len(part) == 1 or part.total_bytes() <= limit for part in parts)
+
+
+def test_what_columns_need() -> None:
+    """Only what a column is made of is asked for."""
+    assert Wanted.of({"sequence", "stream", "domain"}) == Wanted(
+        subjects=False, data=False, headers=False, times=False, sizes=False
+    )
+    for column, part in (
+        ("subject", "subjects"),
+        ("data", "data"),
+        ("headers", "headers"),
+        ("msg_id", "headers"),
+        ("timestamp", "times"),
+        ("time_ns", "times"),
+        ("size", "sizes"),
+    ):
+        nothing = {"subjects", "data", "headers", "times", "sizes"}
+        expected = Wanted(**{name: name == part for name in nothing})
+        assert Wanted.of({column}) == expected

@@ -1,0 +1,110 @@
+"""How Spark's processes connect: settings that travel, and secrets that nobody sees."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from pathlib import Path
+
+import pytest
+
+from jetstream_sync.errors import InvalidOptionError
+from jetstream_sync.options import TLSOptions
+from jetstream_sync.spark.connections import (
+    ConnectionSettings,
+    FromFile,
+    FromVariable,
+    Hidden,
+)
+
+
+def test_a_hidden_text_never_shows() -> None:
+    """However it is printed, a secret is three stars; calling it gives the text."""
+    secret = Hidden("hunter2")
+    assert f"{secret} {secret!r} {secret!s} {[secret]}" == "*** *** *** [***]"
+    assert format(secret) == "***"
+    assert secret() == "hunter2"
+
+
+def test_a_hidden_text_shows_in_no_traceback() -> None:
+    """An exception that carries a secret does not print it."""
+    error = InvalidOptionError("password", Hidden("hunter2"), "is not good")
+    assert "hunter2" not in "".join(traceback.format_exception(error))
+    assert "***" in str(error)
+
+
+def test_a_hidden_text_reaches_the_executors() -> None:
+    """It is pickled with its text, and equal to itself there."""
+    secret = Hidden("hunter2")
+    again = pickle.loads(pickle.dumps(secret))
+    assert again() == "hunter2"
+    assert again == secret
+    assert hash(again) == hash(secret)
+    assert again != Hidden("other")
+
+
+def test_logins_are_taken_out_of_urls() -> None:
+    """URLs are shown without what stands before the @; to connect, they are as they were."""
+    urls = "nats://u:hunter2@one:4333, tls://token2@two"
+    servers, logins = ConnectionSettings.split_login(urls)
+    assert servers == ("nats://one:4333", "tls://two:4222")
+    assert logins is not None
+    assert logins() == urls
+    settings = ConnectionSettings(servers=servers, logins=logins)
+    assert "hunter2" not in repr(settings)
+    assert "token2" not in repr(settings)
+    assert ConnectionSettings.split_login("one")[1] is None
+
+
+def test_a_wrong_url_does_not_show_its_login() -> None:
+    """The error for a URL that is none does not repeat the login."""
+    with pytest.raises(InvalidOptionError) as caught:
+        ConnectionSettings.split_login("nats://u:hunter2@one:port")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_settings_become_options_of_the_client() -> None:
+    """What is set, and only that, is passed on to connect()."""
+    settings = ConnectionSettings(
+        user="u",
+        password=Hidden("p"),
+        tls_ca="ca.pem",
+        tls_handshake_first=True,
+        connect_timeout=3.0,
+    )
+    options = settings.connect_options()
+    assert options["user"] == "u"
+    assert options["password"]() == "p"
+    assert options["tls"] == TLSOptions(ca_file="ca.pem")
+    assert options["tls_handshake_first"] is True
+    assert options["connect_timeout"] == 3.0
+    assert "token" not in options
+    assert "user_credentials" not in options
+    assert ConnectionSettings(creds=Hidden("c")).connect_options()["user_credentials"]() == "c"
+    assert ConnectionSettings(creds_file="f").connect_options()["user_credentials"] == "f"
+
+
+def test_a_secret_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read when it is used, in the process that uses it; when missing, the error names it."""
+    source = pickle.loads(pickle.dumps(FromVariable("passwordEnv", "ORDERS_PASSWORD")))
+    monkeypatch.delenv("ORDERS_PASSWORD", raising=False)
+    with pytest.raises(InvalidOptionError) as caught:
+        source()
+    assert caught.value.option == "passwordEnv"
+    assert "ORDERS_PASSWORD" in str(caught.value)
+    monkeypatch.setenv("ORDERS_PASSWORD", "hunter2")
+    assert source() == "hunter2"
+
+
+def test_a_secret_from_a_file(tmp_path: Path) -> None:
+    """It is read when it is used, without the line end; when missing or empty, the error says so."""
+    path = tmp_path / "token"
+    source = pickle.loads(pickle.dumps(FromFile("tokenFile", str(path))))
+    for content in (None, "", "\n"):
+        if content is not None:
+            path.write_text(content)
+        with pytest.raises(InvalidOptionError) as caught:
+            source()
+        assert caught.value.option == "tokenFile"
+    path.write_text("hunter2\n")
+    assert source() == "hunter2"

@@ -1,0 +1,150 @@
+"""What the server adds to headers in a direct get, and what stays the user's."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from jetstream_sync.errors import (
+    APIError,
+    InvalidResponseError,
+    NoRespondersError,
+)
+from jetstream_sync.nanos import time_from_ns, time_to_text
+from jetstream_sync.spark.direct import _added, _is_status, _matcher, _pending, own_headers
+from jetstream_sync.spark.times import times_ns
+from jetstream_sync.subjects import subject_matches
+
+ADDED = [
+    "Nats-Stream",
+    "Nats-Subject",
+    "Nats-Sequence",
+    "Nats-Time-Stamp",
+    "Nats-Num-Pending",
+    "Nats-Last-Sequence",
+]
+PRINTABLE = st.characters(min_codepoint=0x20, exclude_characters="\x7f", exclude_categories=["C"])
+NAMES = st.sampled_from([*ADDED, "nats-sequence", "Nats-Msg-Id", "X", "NATS/1.0"])
+VALUES = st.one_of(
+    st.sampled_from(["7", "", "Nats-Sequence: 9", "2026-01-31T12:00:00Z"]),
+    st.text(PRINTABLE, max_size=20).map(str.strip),
+)
+MESSAGE = st.tuples(
+    st.lists(st.tuples(NAMES, VALUES), max_size=9),
+    st.lists(st.sampled_from(["a", "orders", "new-1", "日本", "*x", "é"]), min_size=1, max_size=4),
+    st.integers(min_value=0, max_value=2**62),
+)
+
+
+def own_block(headers: list[tuple[str, str]]) -> bytes:
+    """Make the block as a publisher sends it."""
+    if not headers:
+        return b""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
+    return f"NATS/1.0\r\n{lines}\r\n".encode()
+
+
+def as_answered(own: bytes, subject: str, seq: int, time: str) -> bytes:
+    """Make the block as nats-server's getDirectRequest() does, with its genHeader()."""
+    block = own or b"NATS/1.0\r\n\r\n"
+    for name, value in zip(ADDED, ("ORDERS", subject, seq, time, 3, seq - 1), strict=True):
+        block = block[:-2] + f"{name}: {value}\r\n\r\n".encode()
+    return block
+
+
+@given(st.lists(MESSAGE, max_size=12), st.integers(min_value=1, max_value=10))
+@example([([("Nats-Sequence", "9"), ("Nats-Stream", "OTHER")], ["a"], 5)], 1)
+@example([([], ["a"], 5), ([], ["a"], 0)], 1)
+def test_what_the_server_added_is_told_from_the_users_headers(
+    messages: list[tuple[list[tuple[str, str]], list[str], int]], step: int
+) -> None:
+    """Forged and republished headers stay the user's; sequence, subject and time are the server's."""
+    blocks, own, sequences, subjects, times = [], [], [], [], []
+    for index, (headers, tokens, time_ns) in enumerate(messages):
+        seq = 1 + index * step
+        own.append(own_block(headers))
+        sequences.append(seq)
+        subjects.append(".".join(tokens))
+        times.append(time_ns)
+        blocks.append(as_answered(own[-1], subjects[-1], seq, time_to_text(time_from_ns(time_ns))))
+    found = _added(blocks)
+    assert list(found.sequences) == sequences
+    assert [line.partition(b": ")[2].decode() for line in found.subjects] == subjects
+    assert times_ns(found.times, len("Nats-Time-Stamp: ")) == times
+    assert [own_headers(each) for each in found.own or [b"NATS/1.0"] * len(own)] == own
+    for block in blocks:
+        assert not _is_status((b"inbox", b"", block, b""))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-01-31T12:00:00Z",
+        "2026-01-31T12:00:00.1Z",
+        "2026-01-31T12:00:00.000000001Z",
+        "2026-01-31T12:00:59.999999999Z",
+    ],
+)
+def test_times_without_their_zeros(text: str) -> None:
+    """The server leaves zeros at the end of the second's fraction out."""
+    seconds, _, fraction = text[:-1].partition(".")
+    expected = 1769860800 + int(seconds[-2:])
+    assert times_ns([text.encode()], 0) == [expected * 10**9 + int(fraction.ljust(9, "0") or "0")]
+
+
+@pytest.mark.parametrize("text", [b"", b"yesterday", b"2026-01-31T12:00:00.xZ"])
+def test_what_is_no_time_is_an_error(text: bytes) -> None:
+    """A time that can not be read is said, not guessed."""
+    with pytest.raises(InvalidResponseError):
+        times_ns([text], 0)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"NATS/1.0\r\n\r\n",
+        b"NATS/1.0\r\nX: y\r\n\r\n",
+        as_answered(b"", "a", 1, "t").replace(b"Nats-Sequence", b"Nats-Another0"),
+        as_answered(b"", "a", 1, "t").replace(b"Nats-Sequence: 1", b"Nats-Sequence: x"),
+    ],
+)
+def test_an_answer_in_another_form_is_an_error(block: bytes) -> None:
+    """A header block without what ADR-31 says is refused, rather than read as something else."""
+    with pytest.raises(InvalidResponseError):
+        _added([block])
+
+
+def test_the_end_of_an_answer() -> None:
+    """Status 204 ends an answer, and says what is left; 404 says that nothing is."""
+    end = b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 17\r\nNats-Last-Sequence: 4\r\n\r\n"
+    missing = b"NATS/1.0 404 Message Not Found\r\n\r\n"
+    assert _is_status((b"inbox", b"", end, b""))
+    assert _pending((b"inbox", b"", end, b""), b"route") == 17
+    assert _is_status((b"inbox", b"", missing, b""))
+    assert _pending((b"inbox", b"", missing, b""), b"route") == 0
+
+
+def test_a_refusal() -> None:
+    """Other statuses are errors: nobody listens, or the request was wrong."""
+    with pytest.raises(NoRespondersError):
+        _pending((b"", b"", b"NATS/1.0 503\r\n\r\n", b""), b"route")
+    with pytest.raises(APIError) as caught:
+        _pending((b"", b"", b"NATS/1.0 408 Bad Request\r\n\r\n", b""), b"route")
+    assert caught.value.code == 408
+    with pytest.raises(InvalidResponseError):
+        _pending((b"", b"", b"", b"x"), b"route")
+
+
+PATTERNS = st.lists(
+    st.sampled_from(["a", "b.c", "a.*", "*.c", "*", "b.>", ">", "a+b", "*.*.x"]), min_size=1
+)
+SUBJECTS = st.lists(st.sampled_from(["a", "b", "c", "x", "a+b", "aab"]), min_size=1, max_size=4)
+
+
+@given(PATTERNS, SUBJECTS)
+def test_several_filters(patterns: list[str], tokens: list[str]) -> None:
+    """A subject passes several filters when it falls under one of them."""
+    subject = ".".join(tokens)
+    expected = any(subject_matches(pattern, subject) for pattern in patterns)
+    assert (_matcher(tuple(patterns))(subject.encode()) is not None) == expected

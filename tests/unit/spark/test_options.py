@@ -1,0 +1,284 @@
+"""The options of the Spark source and sink: what is taken, what is refused, and how it is said."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetstream_sync.errors import InvalidOptionError
+from jetstream_sync.nanos import time_to_ns
+from jetstream_sync.spark import ReadOptions, WriteOptions
+from jetstream_sync.spark.options import EARLIEST, LATEST
+
+
+def read(**options: str) -> ReadOptions:
+    return ReadOptions.from_options({"stream": "ORDERS", **options})
+
+
+def write(**options: str) -> WriteOptions:
+    return WriteOptions.from_options({"stream": "ORDERS", **options})
+
+
+def refusal(call: object, **options: str) -> InvalidOptionError:
+    with pytest.raises(InvalidOptionError) as caught:
+        call(**options)  # type: ignore[operator]
+    return caught.value
+
+
+def test_defaults_of_a_source() -> None:
+    """What is not said has the documented default."""
+    options = read()
+    assert options.stream == ("ORDERS",)
+    assert options.starting_offsets is None
+    assert options.max_records_per_partition == 100_000
+    assert options.fail_on_data_loss == "true"
+    assert options.read_mode == "auto"
+    assert options.batch_bytes == 4_000_000
+    assert options.planning_timeout == 60
+    assert options.max_trigger_delay == 15 * 60
+    assert not options.pushdown
+
+
+def test_defaults_of_a_sink() -> None:
+    """What is not said has the documented default."""
+    options = write()
+    assert options.delivery == "window"
+    assert options.max_pending == 4096
+    assert options.ack_timeout == 30
+    assert options.ids == "content"
+    assert options.expected_recovery == 600
+    assert options.on_short_window == "warn"
+    assert options.overwrite_mode is None
+
+
+def test_names_are_taken_in_any_case() -> None:
+    """Spark lower-cases the names of options."""
+    assert read(maxrecordsperpartition="5").max_records_per_partition == 5
+    assert read(MAXRECORDSPERPARTITION="5").max_records_per_partition == 5
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
+    """A slip in a name is told, without the value, which may be a secret."""
+    error = refusal(read, startingOffset="earliest")
+    assert error.option == "startingOffset"
+    assert "startingOffsets" in str(error)
+    assert "hunter2" not in str(refusal(read, pasword="hunter2"))
+    assert "password" in str(refusal(read, pasword="hunter2"))
+
+
+def test_what_spark_itself_adds_is_ignored() -> None:
+    """Spark passes the checkpoint's location and the query's name along with the user's options."""
+    assert write(checkpointLocation="/somewhere", queryName="orders") == write()
+    assert read(checkpointLocation="/somewhere", queryName="orders") == read()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"streamPattern": "ORDERS_*"}, "streamPattern"),
+        ({"startingOffsets": "latest", "startingTimestamp": "0"}, "startingTimestamp"),
+        ({"endingOffsets": "latest", "endingTimestamp": "0"}, "endingTimestamp"),
+        ({"user": "u", "token": "t"}, "token"),
+        ({"password": "p"}, "password"),
+        ({"passwordEnv": "P"}, "passwordEnv"),
+        ({"user": "u", "password": "p", "passwordFile": "f"}, "passwordFile"),
+        ({"token": "t", "tokenFile": "f"}, "tokenFile"),
+        ({"credsFile": "f", "nkeySeed": "s"}, "nkeySeed"),
+        ({"tlsKey": "k.pem"}, "tlsKey"),
+        ({"domain": "D", "apiPrefix": "$JS.D.API"}, "apiPrefix"),
+        ({"minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "9"}, "minOffsetsPerTrigger"),
+        ({"maxTriggerDelay": "1m"}, "maxTriggerDelay"),
+        ({"subjects": "orders.*,orders.new"}, "subjects"),
+        ({"subjects": "orders.a,orders.a"}, "subjects"),
+        ({"stream": "A,B", "consumer": "lag"}, "consumer"),
+        ({"stream": "A,B", "startingOffsets": '{"A": 1}'}, "startingOffsets"),
+        ({"startingOffsets": '{"OTHER": 1}'}, "startingOffsets"),
+    ],
+)
+def test_contradictions_are_refused(options: dict[str, str], named: str) -> None:
+    """Options that exclude or need each other are refused, by name."""
+    assert refusal(read, **options).option == named
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("stream", "a.b"),
+        ("stream", "A,,B"),
+        ("stream", " "),
+        ("subjects", "a..b"),
+        ("startingOffsets", "newest"),
+        ("startingOffsets", "[1]"),
+        ("startingOffsets", '{"ORDERS": 0}'),
+        ("startingOffsets", '{"ORDERS": -3}'),
+        ("startingOffsets", '{"ORDERS": true}'),
+        ("startingOffsets", '{"ORDERS": "7"}'),
+        ("endingOffsets", "earliest"),
+        ("endingOffsets", '{"ORDERS": -2}'),
+        ("startingTimestamp", "2026-01-31T12:00:00"),
+        ("startingTimestamp", "yesterday"),
+        ("maxOffsetsPerTrigger", "0"),
+        ("maxOffsetsPerTrigger", "1.5"),
+        ("maxBytesPerTrigger", "4 apples"),
+        ("maxBytesPerTrigger", "0"),
+        ("maxRecordsPerPartition", "-1"),
+        ("minPartitions", "0"),
+        ("failOnDataLoss", "maybe"),
+        ("readMode", "push"),
+        ("batchBytes", "12"),
+        ("batchBytes", "1GB"),
+        ("planningTimeout", "0"),
+        ("planningTimeout", "10 bananas"),
+        ("planningTimeout", "nan"),
+        ("pushdown", "yes"),
+        ("timeout", "-1"),
+        ("domain", "a.b"),
+        ("servers", "http://host"),
+    ],
+)
+def test_a_value_out_of_range_is_refused(option: str, value: str) -> None:
+    """The error names the option, and says what can be."""
+    error = refusal(read, **{option: value})
+    assert error.option == option
+    assert error.reason
+
+
+def test_a_stream_is_needed() -> None:
+    """A source needs a stream or a pattern, a sink a stream."""
+    with pytest.raises(InvalidOptionError) as caught:
+        ReadOptions.from_options({})
+    assert caught.value.option == "stream"
+    with pytest.raises(InvalidOptionError) as caught:
+        WriteOptions.from_options({})
+    assert caught.value.option == "stream"
+    assert ReadOptions.from_options({"streamPattern": "ORDERS_*"}).stream_pattern == "ORDERS_*"
+    assert ReadOptions.from_options({"streamPattern": "/A|B/"}).stream_pattern == "/A|B/"
+
+
+@pytest.mark.parametrize("pattern", ["/(/", "a.b", "A B"])
+def test_a_pattern_that_fits_nothing_is_refused(pattern: str) -> None:
+    """A pattern is made of what a name can have and stars, or is a regular expression."""
+    with pytest.raises(InvalidOptionError) as caught:
+        ReadOptions.from_options({"streamPattern": pattern})
+    assert caught.value.option == "streamPattern"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("10", 10), ("0.5", 0.5), ("500ms", 0.5), ("10s", 10), ("2m", 120), ("1h30m", 5400)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    """A duration is a number of seconds, or numbers with units as Go writes them."""
+    assert read(planningTimeout=text).planning_timeout == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("65536", 65536),
+        ("4MB", 4_000_000),
+        ("4MiB", 4 * 1024**2),
+        ("4mib", 4 * 1024**2),
+        ("1.5 MB", 1_500_000),
+        ("64KiB", 65536),
+        ("2000B", 2000),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    """A size is a number of bytes, or a number with a unit of 1000 or of 1024."""
+    assert read(batchBytes=text).batch_bytes == size
+
+
+def test_starting_offsets() -> None:
+    """Offsets are a word for all streams, or a sequence or a word's number for each."""
+    earliest = read(startingOffsets="Earliest").starting_offsets
+    latest = read(startingOffsets="latest").starting_offsets
+    assert earliest is not None
+    assert latest is not None
+    assert earliest.of("ANY") == EARLIEST
+    assert latest.of("ANY") == LATEST
+    each = read(stream="A,B,C", startingOffsets='{"A": 17, "B": -2, "C": -1}').starting_offsets
+    assert each is not None
+    assert [each.of(name) for name in ("A", "B", "C", "D")] == [17, EARLIEST, LATEST, None]
+
+
+def test_timestamps() -> None:
+    """A time has its zone, or is in milliseconds; nanoseconds survive."""
+    at = datetime(2026, 1, 31, 12, 0, tzinfo=timezone.utc)
+    for text in ("2026-01-31T12:00:00Z", "2026-01-31T13:00:00+01:00", "2026-01-31 12:00:00+00:00"):
+        assert read(startingTimestamp=text).starting_timestamp == at
+    millis = int(at.timestamp() * 1000) + 7
+    assert read(endingTimestamp=str(millis)).ending_timestamp == at + timedelta(milliseconds=7)
+    exact = read(startingTimestamp="1970-01-01T00:00:01.000000001Z").starting_timestamp
+    assert exact is not None
+    assert time_to_ns(exact) == 1_000_000_001
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"delivery": "exactly-once"}, "delivery"),
+        ({"delivery": "transaction"}, "markerSubject"),
+        ({"markerSubject": "m"}, "markerSubject"),
+        ({"delivery": "at-least-once", "ids": "content"}, "ids"),
+        ({"delivery": "at-least-once", "expectedRecovery": "1m"}, "expectedRecovery"),
+        ({"subject": "orders.*"}, "subject"),
+        ({"maxPending": "0"}, "maxPending"),
+        ({"overwriteMode": "truncate"}, "overwriteMode"),
+        ({"onShortWindow": "ignore"}, "onShortWindow"),
+        ({"subjects": "orders.a"}, "subjects"),
+    ],
+)
+def test_what_a_sink_refuses(options: dict[str, str], named: str) -> None:
+    """Options of a sink are checked as those of a source are."""
+    assert refusal(write, **options).option == named
+
+
+def test_the_servers_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that are not named are those of the driver's NATS_URL."""
+    monkeypatch.delenv("NATS_URL", raising=False)
+    assert read().connection.servers == ("nats://127.0.0.1:4222",)
+    monkeypatch.setenv("NATS_URL", "nats://u:hunter2@one:4333,two")
+    options = read()
+    assert options.connection.servers == ("nats://one:4333", "nats://two:4222")
+    assert "hunter2" not in repr(options)
+    assert read(servers="three").connection.servers == ("nats://three:4222",)
+
+
+SECRETS = {
+    "servers": "nats://u:hunter2@host",
+    "creds": "hunter2",
+    "password": "hunter2",
+    "user": "u2",
+}
+
+
+@pytest.mark.parametrize("call", [read, write])
+def test_secrets_show_nowhere(call: object) -> None:
+    """What an option record shows has no secret, and a pickled one still has it."""
+    options = call(**SECRETS)  # type: ignore[operator]
+    assert "hunter2" not in f"{options} {options!r} {options.connection.connect_options()}"
+    again = pickle.loads(pickle.dumps(options))
+    assert again == options
+    assert again.connection.password() == "hunter2"
+
+
+@given(
+    st.sampled_from(["servers", "password", "token", "creds", "nkeySeed", "startingTimestamp"]),
+    st.text(min_size=1).filter(str.strip),
+)
+def test_no_error_repeats_a_secret(option: str, secret: str) -> None:
+    """Whatever is wrong with options, the text of the error has no part that may be a secret."""
+    secret = f"hunter2{secret}"
+    value = f"nats://u:{secret}@host" if option == "servers" else secret
+    given_options = {"stream": "S", "user": "u", option: value, "readMode": "push"}
+    if option == "startingTimestamp":
+        given_options["password"] = secret
+        given_options[option] = "never"
+    with pytest.raises(InvalidOptionError) as caught:
+        ReadOptions.from_options(given_options)
+    assert "hunter2" not in str(caught.value)

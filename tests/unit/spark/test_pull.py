@@ -1,0 +1,70 @@
+"""What the replies of a consumer's deliveries tell, in both of their forms."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetstream_sync.errors import InvalidResponseError, NotJSMessageError
+from jetstream_sync.spark.pull import _Consumer, _without_size
+
+FORMS = {
+    "short": "$JS.ACK.ORDERS.c.1.{seq}.{number}.{time}.{left}",
+    "long": "$JS.ACK.hub.AcHash.ORDERS.c.1.{seq}.{number}.{time}.{left}.x7Yz",
+    "longer": "$JS.ACK._.AcHash.ORDERS.c.1.{seq}.{number}.{time}.{left}.x7Yz.more",
+    "without a tail": "$JS.ACK._.AcHash.ORDERS.c.1.{seq}.{number}.{time}.{left}",
+}
+
+
+def replies(form: str, sequences: list[int], number: int = 1, left: int = 0) -> list[bytes]:
+    last = len(sequences) - 1
+    return [
+        FORMS[form]
+        .format(seq=seq, number=number + index, time=10**18 + seq, left=left + last - index)
+        .encode()
+        for index, seq in enumerate(sequences)
+    ]
+
+
+@given(st.sampled_from(sorted(FORMS)), st.sets(st.integers(1, 10**12), min_size=1), st.booleans())
+def test_replies_tell_sequences_and_times(form: str, found: set[int], dense: bool) -> None:
+    """Sequences, times and what is left are read from both forms of a reply, with gaps or without."""
+    sequences = sorted(found)
+    if dense:
+        sequences = list(range(sequences[0], sequences[0] + len(sequences)))
+    known = _Consumer("c", len(sequences) + 5)
+    assert known.left == len(sequences) + 5
+    came = replies(form, sequences, left=5)
+    assert list(known.noted(came)) == sequences
+    assert known.times_ns(came) == [10**18 + seq for seq in sequences]
+    assert known.left == 5
+    assert list(known.noted(replies(form, [10**13], number=len(came) + 1))) == [10**13]
+
+
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_a_delivery_that_is_missing_is_noticed(form: str) -> None:
+    """The deliveries' numbers go on from the last one, without a gap."""
+    came = replies(form, [1, 2, 3, 4])
+    for wrong in (came[1:], [came[0], came[2], came[3]], [came[0], came[3]]):
+        with pytest.raises(InvalidResponseError):
+            _Consumer("c", 4).noted(wrong)
+    known = _Consumer("c", 4)
+    known.noted(came[:2])
+    with pytest.raises(InvalidResponseError):
+        known.noted(came[3:])
+
+
+def test_what_is_no_reply_is_an_error() -> None:
+    """A message that did not come from the consumer is not taken for one."""
+    with pytest.raises(NotJSMessageError):
+        _Consumer("c", 1).noted([b"orders.reply"])
+
+
+def test_the_size_that_stands_for_a_payload() -> None:
+    """The header that the server adds is taken out; the same header of the user's stays."""
+    own = b"NATS/1.0\r\nNats-Msg-Size: 3\r\nX: y\r\n\r\n"
+    blocks = [b"NATS/1.0\r\nNats-Msg-Size: 128\r\n\r\n", own[:-2] + b"Nats-Msg-Size: 0\r\n\r\n"]
+    assert _without_size(blocks) == ([b"", own], [128, 0])
+    with pytest.raises(InvalidResponseError):
+        _without_size([b"NATS/1.0\r\nX: y\r\n\r\n"])

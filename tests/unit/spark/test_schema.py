@@ -1,0 +1,69 @@
+"""The columns: which there are, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from jetstream_sync.spark.schema import (
+    READ_COLUMNS,
+    READ_DDL,
+    READ_TYPES,
+    SchemaError,
+    check_read_columns,
+)
+
+
+def test_the_usual_columns() -> None:
+    """Without a schema, six columns are read, with these types."""
+    assert READ_DDL == (
+        "subject string, data binary, headers map<string,array<string>>, "
+        "sequence bigint, timestamp timestamp, stream string"
+    )
+
+
+def test_columns_are_chosen_by_name() -> None:
+    """A schema may have any columns, in any order."""
+    fields = [("stream", "string"), ("time_ns", "bigint"), ("size", "int")]
+    assert check_read_columns(fields) == ("stream", "time_ns", "size")
+    assert check_read_columns(READ_TYPES.items()) == tuple(READ_TYPES)
+    assert check_read_columns(()) == ()
+    assert set(READ_COLUMNS) < set(READ_TYPES)
+
+
+@pytest.mark.parametrize(
+    ("fields", "column"),
+    [
+        ([("subject", "string"), ("payload", "binary")], "payload"),
+        ([("Subject", "string")], "Subject"),
+        ([("data", "string")], "data"),
+        ([("data", "binary"), ("data", "binary")], "data"),
+        ([("headers", "map<string,string>")], "headers"),
+    ],
+)
+def test_other_columns_are_refused(fields: list[tuple[str, str]], column: str) -> None:
+    """A column that does not exist, comes twice or has another type is refused by name."""
+    with pytest.raises(SchemaError) as caught:
+        check_read_columns(fields)
+    assert caught.value.column == column
+    assert column in str(caught.value)
+
+
+def test_nothing_heavy_is_imported() -> None:
+    """The package can be imported where neither PySpark nor PyArrow is, without a thread."""
+    program = (
+        "import sys, threading; sys.modules['pyspark'] = sys.modules['pyarrow'] = None; "
+        "import jetstream_sync.spark as s; s.ReadOptions.from_options({'stream': 'S'}); "
+        "assert 'JetStreamDataSource' in dir(s); assert threading.active_count() == 1"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_an_unknown_name_is_no_attribute() -> None:
+    """What the package does not have is an AttributeError, as anywhere."""
+    import jetstream_sync.spark
+
+    with pytest.raises(AttributeError):
+        _ = jetstream_sync.spark.nothing
