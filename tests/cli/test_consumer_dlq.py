@@ -1,0 +1,341 @@
+"""``jsm consumer dlq``: what consumers gave up is known, shown, and published again."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from fix_jsm import Jsm
+from fix_orders import Orders
+from fix_threads import wait_until
+
+pytestmark = pytest.mark.usefixtures("orders")
+
+ADVISORIES = [
+    "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>",
+    "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>",
+]
+NEXT = "$JS.API.CONSUMER.MSG.NEXT.ORDERS"
+
+
+@pytest.fixture
+def stored(jsm: Jsm, orders: Orders) -> Orders:
+    """A consumer that gives up at once, and a stream that stores what the server says of it."""
+    jsm("con", "dlq", "setup").ok()
+    orders.make("NEW", max_deliver=1, ack_wait=50_000_000)
+    return orders
+
+
+def give_up(orders: Orders, count: int, consumer: str = "NEW") -> None:
+    """Have messages delivered as often as they may be, and the server notice that it was in vain."""
+    orders.raw.requests(f"{NEXT}.{consumer}", [b"1"] * count)
+    told = len(letters_in(orders))
+
+    def noticed() -> bool:
+        # A consumer that is pulled from notices when it is pulled from.
+        orders.raw.request(f"{NEXT}.{consumer}", b'{"batch":1,"no_wait":true}')
+        return len(letters_in(orders)) >= told + count
+
+    wait_until(noticed)
+
+
+def give_up_unheard(orders: Orders) -> int:
+    """Have three messages given up after two deliveries; return how many the counters tell of."""
+    orders.make("NEW", max_deliver=2, ack_wait=50_000_000)
+    orders.publish("one", "two", "three")
+
+    def noticed() -> bool:
+        orders.raw.request(f"{NEXT}.NEW", b'{"batch":1,"no_wait":true}')
+        info = orders.info("NEW")
+        return info["num_redelivered"] == 3 and not info["num_ack_pending"]
+
+    wait_until(noticed)
+    return 3
+
+
+def letters_in(orders: Orders, name: str = "DEAD_LETTERS") -> list[dict[str, Any]]:
+    """Return the advisories that the stream has, read without the program."""
+    state = orders.raw.api(f"STREAM.INFO.{name}").get("state")
+    if state is None:
+        return []
+    found = []
+    for seq in range(state["first_seq"], state["last_seq"] + 1):
+        answer = orders.raw.api(f"STREAM.MSG.GET.{name}", seq=seq)
+        if "message" in answer:
+            found.append(json.loads(base64.b64decode(answer["message"]["data"])))
+    return found
+
+
+def message(orders: Orders, seq: int) -> dict[str, Any]:
+    found: dict[str, Any] = orders.raw.api("STREAM.MSG.GET.ORDERS", seq=seq)["message"]
+    return found
+
+
+# --- setup ----------------------------------------------------------------------------------------
+
+
+def test_the_stream_that_remembers(jsm: Jsm, orders: Orders) -> None:
+    """It stores the two kinds of advisories, for 30 days; a second time it is left as it is."""
+    found = jsm("con", "dlq", "setup", "-j").ok().json
+    config = orders.raw.api("STREAM.INFO.DEAD_LETTERS")["config"]
+    assert found["config"]["subjects"] == config["subjects"] == ADVISORIES
+    assert config["max_age"] == 30 * 86_400 * 1_000_000_000
+    assert "already" in jsm("con", "dlq", "setup", "--name", "OTHER").ok().out
+    assert orders.raw.api("STREAM.NAMES")["streams"] == ["DEAD_LETTERS", "ORDERS"]
+
+
+def test_any_stream_that_stores_them_will_do(jsm: Jsm, orders: Orders) -> None:
+    """Whoever stores all advisories has these, too."""
+    subjects = ["$JS.EVENT.ADVISORY.>"]
+    orders.raw.api("STREAM.CREATE.ALL", name="ALL", subjects=subjects, storage="memory")
+    orders.make("A")
+    orders.publish("x")
+    jsm("con", "next", "ORDERS", "A", "--term").ok()
+    wait_until(lambda: jsm("con", "dlq", "ls", "-j").json["messages"])
+    assert jsm("con", "dlq", "ls", "-j").json["stored_in"] == ["ALL"]
+
+
+# --- ls -------------------------------------------------------------------------------------------
+
+
+def test_what_was_given_up_is_listed(jsm: Jsm, stored: Orders) -> None:
+    """Both kinds, with what the server said of them and what the stream has."""
+    stored.publish("one", "two")
+    give_up(stored, 2)
+    stored.publish("three")
+    jsm("con", "next", "ORDERS", "NEW", "--term").ok()
+    wait_until(lambda: len(letters_in(stored)) == 3)
+    found = jsm("con", "dlq", "ls", "ORDERS", "NEW", "-j").ok().json
+    assert found["stored_in"] == ["DEAD_LETTERS"]
+    advisories = {each["stream_seq"]: each for each in letters_in(stored)}
+    for each in found["messages"]:
+        said = advisories[each["stream_seq"]]
+        assert (each["stream"], each["consumer"]) == ("ORDERS", "NEW")
+        assert each["time"] == said["timestamp"]
+        assert each["deliveries"] == said["deliveries"]
+        assert each["subject"] == "ORDERS.processed"
+        assert each["in_stream"] is True
+    kinds = {each["stream_seq"]: each["kind"] for each in found["messages"]}
+    assert kinds == {1: "max_deliver", 2: "max_deliver", 3: "terminated"}
+    lines = jsm("con", "dlq", "ls", "ORDERS").ok().out.splitlines()
+    assert len(lines) == 2 + 3
+    assert sum("max deliver" in line for line in lines) == 2
+
+
+def test_lists_are_for_a_stream_or_a_consumer(jsm: Jsm, stored: Orders) -> None:
+    """The letters of others are not among them."""
+    stored.make("OTHER", max_deliver=1, ack_wait=50_000_000)
+    stored.publish("one")
+    give_up(stored, 1)
+    give_up(stored, 1, "OTHER")
+    names = [each["consumer"] for each in jsm("con", "dlq", "ls", "-j").ok().json["messages"]]
+    assert sorted(names) == ["NEW", "OTHER"]
+    listed = jsm("con", "dlq", "ls", "ORDERS", "OTHER", "-j").ok().json["messages"]
+    assert [each["consumer"] for each in listed] == ["OTHER"]
+    assert jsm("con", "dlq", "ls", "ORDERS", "NONE").status == 3
+    assert jsm("con", "dlq", "ls", "NONE").status == 3
+
+
+def test_none_are_known(jsm: Jsm, stored: Orders) -> None:
+    """Nothing to list is no error."""
+    stored.publish("one")
+    result = jsm("con", "dlq", "ls").ok()
+    assert result.out == "No dead letters are known\n"
+    assert jsm("con", "dlq", "ls", "-j").ok().json["messages"] == []
+
+
+def test_what_the_stream_has_lost_is_left_out(jsm: Jsm, stored: Orders) -> None:
+    """A message that was deleted is no letter any more; --gone lists it all the same."""
+    stored.publish("one", "two")
+    give_up(stored, 2)
+    stored.raw.api("STREAM.MSG.DELETE.ORDERS", seq=1)
+    listed = jsm("con", "dlq", "ls", "-j").ok().json["messages"]
+    assert [each["stream_seq"] for each in listed] == [2]
+    listed = jsm("con", "dlq", "ls", "--gone", "-j").ok().json["messages"]
+    assert [(each["stream_seq"], each["in_stream"]) for each in listed] == [(1, False), (2, True)]
+    assert "gone" in jsm("con", "dlq", "ls", "--gone").ok().out
+
+
+def test_another_stream_of_that_name_has_none_of_them(jsm: Jsm, stored: Orders) -> None:
+    """The same sequence of a stream that was made anew is another message."""
+    stored.publish("one")
+    give_up(stored, 1)
+    stored.raw.api("STREAM.DELETE.ORDERS")
+    Orders(stored.raw).publish("another")
+    assert jsm("con", "dlq", "ls", "-j").ok().json["messages"] == []
+
+
+def test_without_advisories_only_counters_are_known(jsm: Jsm, orders: Orders) -> None:
+    """The document says that the messages are not known, which is not the same as none."""
+    orders.make("WELL")
+    given_up = give_up_unheard(orders)
+    result = jsm("con", "dlq", "ls", "ORDERS", "-j").ok()
+    assert result.json["messages"] is None
+    assert result.json["stored_in"] == []
+    (found,) = result.json["consumers"]
+    assert (found["consumer"], found["max_deliver"]) == ("NEW", 2)
+    assert found["at_most"] == found["at_least"] == given_up
+    assert "dlq setup" in result.err
+    assert "ORDERS > NEW" in jsm("con", "dlq", "ls").ok().out
+
+
+def test_one_delivery_leaves_no_trace_in_the_counters(jsm: Jsm, orders: Orders) -> None:
+    """With a limit of one the server counts nothing, so the most there may be is not known."""
+    orders.make("ONCE", max_deliver=1, ack_wait=50_000_000)
+    assert jsm("con", "dlq", "ls", "-j").ok().json["consumers"] == []
+    orders.publish("one")
+    orders.raw.request(f"{NEXT}.ONCE", b"1")
+    (found,) = jsm("con", "dlq", "ls", "-j").ok().json["consumers"]
+    assert (found["at_least"], found["at_most"]) == (0, None)
+    assert "not known" in jsm("con", "dlq", "ls").ok().out
+
+
+def test_what_happened_before_is_counted(jsm: Jsm, orders: Orders) -> None:
+    """What was given up while nobody stored the advisories is told of as a number."""
+    given_up = give_up_unheard(orders)
+    jsm("con", "dlq", "setup").ok()
+    result = jsm("con", "dlq", "ls", "ORDERS", "NEW").ok()
+    assert f"ORDERS > NEW gave up {given_up} more" in result.err
+
+
+def test_a_person_is_offered_to_store_them(orders: Orders, terminal: Any) -> None:
+    """The answer is no unless it is yes."""
+    shown = terminal("con", "dlq", "ls", TERM="dumb")
+    shown.answer("Store them from now on", "")
+    assert shown.wait() == 0
+    assert orders.raw.api("STREAM.NAMES")["streams"] == ["ORDERS"]
+    shown = terminal("con", "dlq", "ls", TERM="dumb")
+    shown.answer("Store them from now on", "y")
+    assert shown.wait() == 0
+    assert orders.raw.api("STREAM.INFO.DEAD_LETTERS")["config"]["subjects"] == ADVISORIES
+
+
+# --- show -----------------------------------------------------------------------------------------
+
+
+def test_a_letter_is_shown(jsm: Jsm, stored: Orders) -> None:
+    """With its headers and body, by its sequence, or the oldest."""
+    stored.raw.send(b"HPUB ORDERS.a 18 21\r\nNATS/1.0\r\nA: 1\r\n\r\none\r\n")
+    stored.publish("two")
+    give_up(stored, 2)
+    found = jsm("con", "dlq", "show", "ORDERS", "NEW", "-j").ok().json
+    assert (found["stream_seq"], found["text"], found["subject"]) == (1, "one", "ORDERS.a")
+    assert found["headers"] == {"A": ["1"]}
+    assert found["stored"] == message(stored, 1)["time"]
+    out = jsm("con", "dlq", "show", "ORDERS", "NEW", "2").ok().out
+    assert "Given Up: " in out
+    assert out.endswith("\n\ntwo\n")
+    assert jsm("con", "dlq", "show", "ORDERS", "NEW", "1", "-r").ok().out == "one"
+    result = jsm("con", "dlq", "show", "ORDERS", "NEW", "3")
+    assert result.status == 3
+    assert "no dead letter 3 of ORDERS > NEW" in result.err
+
+
+# --- requeue --------------------------------------------------------------------------------------
+
+
+def test_a_letter_is_sent_again(jsm: Jsm, stored: Orders) -> None:
+    """To its subject, with its headers, as a new message; it is no letter after that."""
+    stored.raw.send(b"HPUB ORDERS.a 18 21\r\nNATS/1.0\r\nA: 1\r\n\r\none\r\n")
+    give_up(stored, 1)
+    found = jsm("con", "dlq", "requeue", "ORDERS", "NEW", "1", "-f", "-j").ok().json
+    assert found == {
+        "requeued": [
+            {
+                "stream_seq": 1,
+                "subject": "ORDERS.a",
+                "to_stream": "ORDERS",
+                "to_seq": 2,
+                "duplicate": False,
+            }
+        ],
+        "gone": [],
+    }
+    copy = message(stored, 2)
+    assert (copy["subject"], base64.b64decode(copy["data"])) == ("ORDERS.a", b"one")
+    headers = base64.b64decode(copy["hdrs"]).decode()
+    assert "A: 1\r\n" in headers
+    assert "Nats-Msg-Id: jsm.requeue.ORDERS.NEW.1\r\n" in headers
+    assert "Jsm-Requeued-From: ORDERS NEW 1\r\n" in headers
+    assert letters_in(stored) == []
+    assert message(stored, 1)["subject"] == "ORDERS.a", "the original stays"
+    assert jsm("con", "dlq", "requeue", "ORDERS", "NEW", "1", "-f").status == 3
+
+
+def test_to_repeat_it_is_harmless(jsm: Jsm, stored: Orders) -> None:
+    """A second time within the duplicate window nothing is stored."""
+    stored.publish("one", "two")
+    give_up(stored, 2)
+    command = ["con", "dlq", "requeue", "ORDERS", "NEW", "--all", "--keep", "-f", "-j"]
+    assert [each["to_seq"] for each in jsm(*command).ok().json["requeued"]] == [3, 4]
+    assert [each["duplicate"] for each in jsm(*command).ok().json["requeued"]] == [True, True]
+    assert stored.raw.api("STREAM.INFO.ORDERS")["state"]["messages"] == 4
+    out = jsm("con", "dlq", "requeue", "ORDERS", "NEW", "--all", "-f").ok().out
+    assert "Had published message 1 to ORDERS.processed before" in out
+    assert letters_in(stored) == []
+    out = jsm("con", "dlq", "requeue", "ORDERS", "NEW", "--all", "-f").ok().out
+    assert out == "There are no dead letters\n"
+
+
+def test_headers_that_are_orders_are_left_out(jsm: Jsm, stored: Orders) -> None:
+    """What made the stream refuse, replace or ignore a message does so only once."""
+    head = b"NATS/1.0\r\nNats-Msg-Id: mine\r\nNats-Expected-Last-Sequence: 0\r\nA: 1\r\n\r\n"
+    stored.raw.send(b"HPUB ORDERS.a %d %d\r\n%b1\r\n" % (len(head), len(head) + 1, head))
+    give_up(stored, 1)
+    found = jsm("con", "dlq", "requeue", "ORDERS", "NEW", "1", "-f", "-j").ok().json
+    assert found["requeued"][0]["duplicate"] is False
+    headers = base64.b64decode(message(stored, 2)["hdrs"]).decode()
+    assert "Nats-Msg-Id: mine" not in headers
+    assert "Last-Sequence" not in headers
+    assert "A: 1\r\n" in headers
+
+
+def test_originals_may_go_and_the_subject_may_change(jsm: Jsm, stored: Orders) -> None:
+    """--delete removes them from the stream, --to takes them elsewhere."""
+    stored.raw.api("STREAM.CREATE.OTHER", name="OTHER", subjects=["other"], storage="memory")
+    stored.publish("one", "two")
+    give_up(stored, 2)
+    jsm("con", "dlq", "requeue", "ORDERS", "NEW", "--all", "--delete", "--to", "other", "-f").ok()
+    assert stored.raw.api("STREAM.INFO.ORDERS")["state"]["messages"] == 0
+    assert stored.raw.api("STREAM.INFO.OTHER")["state"]["messages"] == 2
+
+
+def test_nothing_is_sent_without_a_word(jsm: Jsm, stored: Orders) -> None:
+    """A dry run shows it; without --force somebody has to be asked; and which has to be said."""
+    stored.publish("one")
+    give_up(stored, 1)
+    out = jsm("con", "dlq", "requeue", "ORDERS", "NEW", "--all", "--dry-run").ok().out
+    assert out == "Would publish message 1 to ORDERS.processed\n"
+    assert jsm("con", "dlq", "requeue", "ORDERS", "NEW", "--all").status == 2
+    assert jsm("con", "dlq", "requeue", "ORDERS", "NEW", "-f").status == 2
+    assert jsm("con", "dlq", "requeue", "ORDERS", "NEW", "1", "--all", "-f").status == 2
+    assert jsm("con", "dlq", "requeue", "ORDERS", "NEW", "7", "-f").status == 3
+    assert stored.raw.api("STREAM.INFO.ORDERS")["state"]["messages"] == 1
+    assert len(letters_in(stored)) == 1
+
+
+def test_what_is_gone_is_said(jsm: Jsm, stored: Orders) -> None:
+    """One that was asked for by its sequence is an error; the others are sent all the same."""
+    stored.publish("one", "two")
+    give_up(stored, 2)
+    stored.raw.api("STREAM.MSG.DELETE.ORDERS", seq=1)
+    result = jsm("con", "dlq", "requeue", "ORDERS", "NEW", "1", "2", "-f", "-j")
+    assert result.status == 3
+    assert result.json["gone"] == [1]
+    assert [each["stream_seq"] for each in result.json["requeued"]] == [2]
+
+
+def test_a_copy_is_delivered_like_any_message(jsm: Jsm, stored: Orders) -> None:
+    """The consumer that gave up gets it again, and may give up again: that is another letter."""
+    stored.publish("one")
+    give_up(stored, 1)
+    jsm("con", "dlq", "requeue", "ORDERS", "NEW", "--all", "-f").ok()
+    give_up(stored, 1)
+    listed = jsm("con", "dlq", "ls", "-j").ok().json["messages"]
+    assert [each["stream_seq"] for each in listed] == [2]
+    jsm("con", "dlq", "requeue", "ORDERS", "NEW", "--all", "-f").ok()
+    out = jsm("con", "next", "ORDERS", "NEW").ok().out
+    assert "\nJsm-Requeued-From: ORDERS NEW 2\n" in out
+    assert "\none\n" in out
