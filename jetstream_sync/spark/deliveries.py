@@ -45,6 +45,13 @@ class Written:
     last_seq: int | None
     """The highest one."""
 
+    @classmethod
+    def nothing(cls, partition: int) -> Written:
+        """Return what was done where there was nothing to do."""
+        return cls(
+            partition=partition, rows=0, duplicates=0, bytes=0, first_seq=None, last_seq=None
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:

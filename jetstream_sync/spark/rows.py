@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import Error, InvalidOptionError
 from ..headers import EXPECTED_STREAM, MSG_TTL, encode_headers
@@ -21,7 +21,14 @@ from ..subjects import check_publish_subject
 from .refusals import RowError
 from .schema import WRITE_COLUMNS, SchemaError
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 __all__ = ["COLUMNS", "Columns", "Encoder", "RowLayout", "Rows"]
+
+#: The name of Spark's type for a span of time; `_CALENDAR` tells those apart that are no fixed span.
+_INTERVAL: Final = "interval day to second"
+_CALENDAR: Final = re.compile("year|month")
 
 #: What may be written of a row, and of which type a column has to be for that, as Spark names types.
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -35,7 +42,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "msg_id": ("string",),
     "ttl": (
         *("string", "tinyint", "smallint", "int", "bigint", "float", "double"),
-        "interval day to second",
+        _INTERVAL,
     ),
     "expected_last_sequence": ("int", "bigint"),
     "expected_last_subject_sequence": ("int", "bigint"),
@@ -56,6 +63,8 @@ _NOT_PASSED_ON: Final = re.compile(
 )
 #: A duration as Go writes it, whole seconds, or for ever (ADR-43).
 _TTL_TEXT: Final = re.compile(r"\d+|(?:\d+(?:\.\d+)?(?:h|m|s|ms|us|ns))+|never")
+#: Columns whose text is taken as the bytes that it is in Arrow, which need no decoding.
+_AS_BYTES: Final = frozenset({"data", "subject", "msg_id"})
 #: Names and subjects that were checked are remembered, up to this many.
 _REMEMBERED: Final = 4096
 #: The line before the headers, which `encode_headers` begins with.
@@ -83,6 +92,8 @@ class RowLayout:
         layout = cls.of_names(field.name for field in schema.fields)
         for field, name in zip(schema.fields, layout.names, strict=True):
             kind = field.dataType.simpleString().lower()
+            if kind.startswith("interval") and not _CALENDAR.search(kind):
+                kind = _INTERVAL
             if kind not in COLUMNS[name]:
                 wanted = " or ".join(COLUMNS[name])
                 raise SchemaError(field.name, f"it is of type {wanted}, not {kind}")
@@ -111,6 +122,14 @@ class RowLayout:
     def columns(self, values: Iterable[Sequence[Any]]) -> Columns:
         """Return columns of lists of values, one for each name."""
         return Columns(dict(zip(self.names, values, strict=True)))
+
+    def of_arrow(self, batch: pa.RecordBatch) -> Columns:
+        """Return the columns of a record batch as lists."""
+        values = []
+        for name, column in zip(self.names, batch.columns, strict=True):
+            as_bytes = name in _AS_BYTES and column.type != "binary"
+            values.append((column.cast("binary") if as_bytes else column).to_pylist())
+        return self.columns(values)
 
 
 class Columns:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["CommitMessage", "finish", "give_up", "made_delivery", "write_batches"]
 
 log = logging.getLogger("jetstream_sync.spark")
-
-#: Columns whose text is taken as the bytes that it is in Arrow.
-_AS_BYTES: Final = frozenset({"data", "subject", "msg_id"})
 
 
 @dataclass
@@ -80,22 +77,12 @@ def write_batches(
         nonlocal count
         for batch in batches:
             count += batch.num_rows
-            yield _columns(delivery.layout, batch)
+            yield delivery.layout.of_arrow(batch)
 
     written = delivery.write(origin, columns())
     if written.rows != count:
         raise SinkError(f"{written.rows} of {count} rows are accounted for")
     return CommitMessage(written)
-
-
-def _columns(layout: RowLayout, batch: pa.RecordBatch) -> Columns:
-    """Return the columns of a batch as lists."""
-    values = []
-    for name, column in zip(layout.names, batch.columns, strict=True):
-        if name in _AS_BYTES and column.type != "binary":
-            column = column.cast("binary")  # noqa: PLW2901 - the same bytes, which need no decoding
-        values.append(column.to_pylist())
-    return layout.columns(values)
 
 
 def finish(
