@@ -1,0 +1,32 @@
+"""``--watch``: the same again and again, until Ctrl-C."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+
+from .settings import Settings
+
+__all__ = ["rounds"]
+
+
+def rounds(settings: Settings, every: timedelta | None) -> Iterator[None]:
+    """
+    Yield once, or again and again with a pause between, on a clean screen where there is one.
+
+    Args:
+        settings: of the command.
+        every: the pause; ``None``: once only.
+
+    """
+    out = settings.env.stdout
+    pause = threading.Event()
+    while True:
+        if every is not None and not settings.json and settings.env.console(out) is not None:
+            out.write("\x1b[H\x1b[2J")
+        yield
+        out.flush()
+        if every is None:
+            return
+        pause.wait(every.total_seconds())
