@@ -1,0 +1,1 @@
+"""What the Spark data source does per second, beside the plain alternatives."""

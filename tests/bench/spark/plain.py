@@ -1,0 +1,104 @@
+"""
+What one would write without the data source: nats-py in each partition, driven by `asyncio.run`.
+
+It is written with care: whole batches are fetched, and many publishes are on their way at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import nats
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, Header
+
+__all__ = ["publisher", "reader"]
+
+_FETCHED = 1_000
+_PUBLISHED = 500
+
+#: subject, data, sequence
+Row = tuple[str, bytearray, int]
+
+
+def reader(
+    url: str, stream: str, first: Callable[[int], range]
+) -> Callable[[int, Iterable[Any]], Iterator[Row]]:
+    """
+    Return a function for `mapPartitionsWithIndex`.
+
+    Args:
+        url: the server.
+        stream: the stream to read.
+        first: a partition's number -> the sequences it reads.
+
+    """
+    return functools.partial(_read, url, stream, first)
+
+
+def publisher(url: str, job: str) -> Callable[[Iterable[Any]], None]:
+    """
+    Return a function for `foreachPartition` of rows with ``subject`` and ``data``.
+
+    Args:
+        url: the server.
+        job: start of the message ids.
+
+    """
+    return functools.partial(_publish, url, job)
+
+
+def _read(
+    url: str, stream: str, wanted: Callable[[int], range], partition: int, _: Iterable[Any]
+) -> Iterator[Row]:
+    # asyncio.run returns when all is there: nothing can be handed on in between.
+    return iter(asyncio.run(_read_all(url, stream, wanted(partition))))
+
+
+async def _read_all(url: str, stream: str, wanted: range) -> list[Row]:
+    nc = await nats.connect(url)
+    try:
+        config = ConsumerConfig(
+            ack_policy=AckPolicy.NONE,
+            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=wanted.start,
+            inactive_threshold=30,
+        )
+        js = nc.jetstream()
+        name = (await js.add_consumer(stream, config)).name
+        subscription = await js.pull_subscribe_bind(name, stream)
+        rows: list[Row] = []
+        while len(rows) < len(wanted):
+            messages = await subscription.fetch(min(_FETCHED, len(wanted) - len(rows)))
+            rows.extend(
+                (msg.subject, bytearray(msg.data), msg.metadata.sequence.stream) for msg in messages
+            )
+        return rows
+    finally:
+        await nc.close()
+
+
+def _publish(url: str, job: str, rows: Iterable[Any]) -> None:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    asyncio.run(_publish_all(url, f"{job}-{context.partitionId()}", rows))
+
+
+async def _publish_all(url: str, name: str, rows: Iterable[Any]) -> None:
+    nc = await nats.connect(url)
+    try:
+        js = nc.jetstream()
+        waiting = []
+        for number, row in enumerate(rows):
+            headers = {Header.MSG_ID: f"{name}-{number}"}
+            waiting.append(js.publish(row.subject, bytes(row.data), headers=headers))
+            if len(waiting) == _PUBLISHED:
+                await asyncio.gather(*waiting)
+                waiting.clear()
+        await asyncio.gather(*waiting)
+    finally:
+        await nc.close()

