@@ -105,6 +105,9 @@ def test_the_code_in_a_document_runs(
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "__main__"}
     with NatsServer() as server:
+        # Commands find it as who reads the page finds theirs, and have contexts of their own.
+        monkeypatch.setenv("NATS_URL", server.url)
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
         for block in found:
             code = block.code.replace(DOCUMENTED_URL, server.url)
             here = Block(block.language, code, block.line)

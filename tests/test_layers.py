@@ -91,6 +91,7 @@ MAX_NESTING = 4
 # A handler of Exception or BaseException is for the top of a thread or of a user's callback,
 # where it records and reports, and for a handler that raises again.
 BROAD_HANDLERS: dict[tuple[str, str], str] = {
+    ("cli/__main__.py", "main"): "the top of the process: what nobody expected is one line, too",
     ("client/events.py", "_run"): "a user's callback for connection events may raise anything",
     ("client/reconnect.py", "_delay"): "a user's function for the wait may raise anything",
     ("client/subscription.py", "_run"): "a user's callback for messages may raise anything",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,6 +20,7 @@ from rawnats import RawClient
 
 from jetstream_sync import errors
 from jetstream_sync.cli import main as cli_main
+from jetstream_sync.cli.groups import Later
 from jetstream_sync.cli.main import jsm as tree
 from jetstream_sync.cli.settings import Settings, common_options
 from jetstream_sync.cli.status import CommandError, ExitStatus, exit_status, one_line
@@ -274,19 +275,51 @@ def test_a_reader_that_goes_away(jsm: Jsm, args: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("args", [("--help",), ("account", "info"), ("stream", "ls")])
 def test_the_first_word_comes_soon(jsm: Jsm, args: tuple[str, ...]) -> None:
-    """A command answers within a fraction of a second, interpreter and connection included."""
-    best = min(_seconds(jsm, args) for _ in range(3))
-    # On an idle machine it is below 0.2; this one may have others at work.
-    assert best < 0.8 * SCALE
+    """A command is done within a fraction of a second, interpreter and connection included."""
+    # Of the processor's time, so that others who are at work do not count. It is 0.15 s on an idle
+    # machine, where all of it takes less than 0.2 s.
+    assert min(_seconds(jsm, args) for _ in range(3)) < 0.5 * SCALE
 
 
 def _seconds(jsm: Jsm, args: tuple[str, ...]) -> float:
-    started = time.monotonic()
-    child = jsm.spawn(*args)
-    out, err = child.communicate(timeout=30 * SCALE)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with jsm.spawn(*args) as child:
+        out, err = child.communicate(timeout=30 * SCALE)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert child.returncode == 0, err
     assert out
-    return time.monotonic() - started
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_a_bug_is_one_line_unless_more_is_wanted(tmp_path: Path) -> None:
+    """What nobody expected is told in one line with its place; JSM_DEBUG=1 has the traceback."""
+    code = (
+        "import sys; from jetstream_sync.cli import main; "
+        "main._invoke = lambda args, settings: 1 / 0; sys.argv[1:] = ['account', 'info']; "
+        "from jetstream_sync.cli.__main__ import main; main()"
+    )
+    for debug, lines in (("", 1), ("1", 5)):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "JSM_DEBUG": debug},
+            timeout=30,
+            check=False,
+        )
+        assert done.returncode == 1
+        text = done.stderr.decode()
+        assert "ZeroDivisionError: division by zero" in text
+        assert (text.count("\n") == 1) == (lines == 1)
+
+
+def test_a_command_that_is_not_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command whose module is missing is told of in one line; the others work."""
+    monkeypatch.setitem(tree.later, "fly", Later(target="jetstream_sync.cli.fly:fly", help="Fly."))
+    result = run_jsm("fly", "far")
+    assert result == Result(2, "", "jsm: 'fly' is not part of this installation\n")
+    assert "Fly." in run_jsm("--help").ok().out
+    assert "jsm fly" not in run_jsm("commands").ok().out
 
 
 # --- terminals ----------------------------------------------------------------------------------

@@ -50,8 +50,9 @@ LINES = {
     "consumer pause": "ORDERS NEW 1h --force",
     "consumer resume": "ORDERS NEW",
     "consumer reset": "ORDERS NEW --force",
-    "consumer dlq setup": "ORDERS",
+    "consumer dlq setup": "",
     "consumer dlq ls": "ORDERS NEW",
+    "consumer dlq show": "ORDERS NEW 1",
     "consumer dlq requeue": "ORDERS NEW --all --force",
     "pub": "ORDERS.new hello",
     "req": "ORDERS.new hello",
@@ -93,7 +94,12 @@ OTHERS = {
     "bench all",
 }
 #: What ends in another status here, as nothing is there to be done.
-STATUSES = {"account restore": 3, "context previous": 3, "consumer dlq requeue": 3}
+STATUSES = {
+    "account restore": 3,
+    "context previous": 3,
+    "consumer dlq requeue": 3,
+    "consumer dlq show": 3,
+}
 
 ORDER = {
     "id": "o-1",
