@@ -155,8 +155,8 @@ def test_a_layout_of_ones_own(jsm: Jsm, dispatch: Orders) -> None:
 
 def test_a_consumer_without_acks_gets_none(jsm: Jsm, orders: Orders) -> None:
     """Nothing claims that something was acknowledged."""
-    orders.make("TEN", ack_policy="none", deliver_policy="by_start_sequence", opt_start_seq=10)
     orders.publish(*(f"order {number}" for number in range(1, 12)))
+    orders.make("TEN", ack_policy="none", deliver_policy="by_start_sequence", opt_start_seq=10)
     out = jsm("obs", "next", "ORDERS", "TEN").ok().out
     assert "\norder 10\n" in out
     assert "No acknowledgement needed" in out
