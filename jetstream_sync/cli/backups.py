@@ -109,6 +109,8 @@ def save_snapshot(
             backup = _write(snapshot, partial, progress)
             _put_in_place(partial, directory)
     except OSError as error:
+        if isinstance(error, Error):
+            raise  # a link that breaks is one, too
         raise CommandError(f"{directory}: {error.strerror or error}", ExitStatus.FAILED) from error
     return Backup(directory=directory, info=backup.info, size=backup.size, sha256=backup.sha256)
 
@@ -263,7 +265,7 @@ def restore_backup(
             return js.restore_stream(info, file, timeout=timeout)
     except OSError as error:
         if isinstance(error, Error):
-            raise
+            raise  # a link that breaks is one, too
         raise _fault(backup.data, error.strerror or error) from error
 
 

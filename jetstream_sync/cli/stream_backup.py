@@ -12,12 +12,13 @@ from .. import (
     JetStream,
     Placement,
     RestoreNameInUseError,
+    SnapshotBrokenError,
     SnapshotInfo,
     Stream,
     StreamConfig,
     StreamInfo,
 )
-from ..errors import APIError, Error, StreamNotFoundError
+from ..errors import APIError, ConnectionClosedError, Error, StreamNotFoundError, TimeoutError
 from .backups import Backup, check_target, open_backup, restore_backup, save_snapshot
 from .byte_progress import byte_progress
 from .complete import complete_stream
@@ -27,7 +28,7 @@ from .nouns import find_stream, words
 from .output import count, emit, note, size
 from .prompts import Asker
 from .settings import Settings, common_options
-from .status import CommandError, ExitStatus, one_line
+from .status import CommandError, ExitStatus, exit_status, one_line
 from .stream_show import write_info
 from .values import SIZE
 
@@ -125,11 +126,15 @@ def back_up(
     patience = max(settings.timeout, _CHECKING if options.get("check") else 0.0)
     total = stream.cached_info.state.bytes
     title = f"Backing up {stream.name}"
-    with (
-        byte_progress(settings.env, title, total, about=True, quiet=quiet) as show,
-        stream.snapshot(timeout=patience, **options) as snapshot,
-    ):
-        return save_snapshot(snapshot, directory, replace=replace_it, progress=show)
+    try:
+        with (
+            byte_progress(settings.env, title, total, about=True, quiet=quiet) as show,
+            stream.snapshot(timeout=patience, **options) as snapshot,
+        ):
+            return save_snapshot(snapshot, directory, replace=replace_it, progress=show)
+    except (ConnectionClosedError, TimeoutError, SnapshotBrokenError) as error:
+        text = f"the backup of {stream.name} broke off: {one_line(error)}; nothing of it was kept"
+        raise CommandError(text, exit_status(error)) from error
 
 
 @click.command()
@@ -253,8 +258,8 @@ def _broken_off(js: JetStream, name: str, error: Error) -> CommandError:
         left = f"look for a part of it with 'jsm stream info {name}' once there is a server"
     else:
         left = f"a part is left on the server: delete it with 'jsm stream rm {name}'"
-    status = ExitStatus.TIMED_OUT if isinstance(error, TimeoutError) else ExitStatus.NO_CONNECTION
-    return CommandError(f"the restore of {name} broke off: {one_line(error)}; {left}", status)
+    text = f"the restore of {name} broke off: {one_line(error)}; {left}"
+    return CommandError(text, exit_status(error))
 
 
 def _compare(settings: Settings, saved: Backup, found: StreamInfo) -> None:

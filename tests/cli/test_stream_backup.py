@@ -1,0 +1,315 @@
+"""``jsm stream backup`` and ``restore``: a stream goes to a directory, and comes back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fix_faults import FaultProxy, Toward
+from fix_jsm import Jsm, run_jsm
+from fix_threads import wait_until
+from rawnats import RawClient
+
+from jetstream_sync.server import NatsServer
+
+MESSAGES = 300
+
+
+def fill(raw: RawClient, count: int = MESSAGES) -> None:
+    """Messages that do not get small when they are compressed."""
+    answers = raw.requests("ORDERS.new", [os.urandom(3000) for _ in range(count)])
+    assert all(b'"seq"' in answer for answer in answers)
+
+
+@pytest.fixture
+def orders(jsm: Jsm, raw: RawClient) -> Jsm:
+    """ORDERS with messages, of which one is gone, and a consumer."""
+    jsm("stream", "add", "ORDERS", "--subjects", "ORDERS.*", "--description", "shop").ok()
+    fill(raw)
+    jsm("stream", "rmm", "ORDERS", "7", "-f").ok()
+    raw.api(
+        "CONSUMER.CREATE.ORDERS.NEW",
+        stream_name="ORDERS",
+        config={"durable_name": "NEW", "name": "NEW", "ack_policy": "explicit"},
+    )
+    return jsm
+
+
+def held(raw: RawClient) -> dict[str, Any]:
+    said = raw.api("STREAM.INFO.ORDERS")
+    said["config"].pop("metadata", None)
+    messages = [raw.api("STREAM.MSG.GET.ORDERS", seq=seq) for seq in (1, 7, 8, MESSAGES)]
+    consumers = raw.api("CONSUMER.NAMES.ORDERS")["consumers"]
+    return {"config": said["config"], "state": said["state"], "of": [messages, consumers]}
+
+
+def gone(jsm: Jsm, raw: RawClient) -> None:
+    """Delete ORDERS."""
+    jsm("stream", "rm", "ORDERS", "-f").ok()
+    assert raw.api("STREAM.NAMES")["total"] == 0
+
+
+def leftovers(directory: Path) -> list[str]:
+    return sorted(each.name for each in directory.iterdir())
+
+
+def test_a_stream_goes_and_comes_back(orders: Jsm, raw: RawClient, tmp_path: Path) -> None:
+    """Config, messages, their sequences and times, gaps and consumers are as they were."""
+    before = held(raw)
+    saved = orders("stream", "backup", "ORDERS", str(tmp_path / "b")).ok()
+    assert saved.out.startswith(f"Stream ORDERS was backed up to {tmp_path / 'b'}: 299 messages, ")
+    assert saved.err == ""
+    gone(orders, raw)
+    restored = orders("stream", "restore", str(tmp_path / "b")).ok()
+    assert restored.out.startswith("Stream ORDERS was restored\n")
+    assert held(raw) == before
+
+
+def test_a_backup_is_in_the_form_of_the_nats_command(
+    orders: Jsm, raw: RawClient, tmp_path: Path
+) -> None:
+    """There are backup.json with config and state, and the data as an S2 stream."""
+    target = tmp_path / "deep" / "b"
+    saved = orders("stream", "snapshot", "ORDERS", str(target), "-j").ok().json
+    assert leftovers(target) == ["SHA256SUMS", "backup.json", "stream.tar.s2"]
+    assert leftovers(target.parent) == ["b"]
+    said = raw.api("STREAM.INFO.ORDERS")
+    document = json.loads((target / "backup.json").read_text())
+    assert set(document) == {"config", "state"}
+    assert document["config"]["name"] == "ORDERS"
+    assert document["state"]["messages"] == said["state"]["messages"]
+    assert document["state"]["last_seq"] == said["state"]["last_seq"]
+    data = (target / "stream.tar.s2").read_bytes()
+    assert data.startswith(b"\xff\x06\x00\x00S2sTwO")
+    assert saved["bytes"] == len(data)
+    assert saved["sha256"] == hashlib.sha256(data).hexdigest()
+    assert (saved["stream"], saved["directory"]) == ("ORDERS", str(target))
+    assert saved["config"] == document["config"]
+    sums = dict(reversed(line.split()) for line in (target / "SHA256SUMS").read_text().splitlines())
+    assert sums["stream.tar.s2"] == saved["sha256"]
+
+
+def test_a_backup_of_the_nats_command_is_taken(orders: Jsm, raw: RawClient, tmp_path: Path) -> None:
+    """Such a backup has no checksums, and is restored without."""
+    target = tmp_path / "b"
+    orders("stream", "backup", "ORDERS", str(target), "--no-consumers").ok()
+    (target / "SHA256SUMS").unlink()
+    gone(orders, raw)
+    answer = orders("stream", "restore", str(target), "-j").ok().json
+    assert answer["state"]["messages"] == 299
+    assert raw.api("STREAM.INFO.ORDERS")["state"] == answer["state"]
+    assert raw.api("CONSUMER.NAMES.ORDERS")["total"] == 0
+
+
+def test_a_restore_may_change_the_config(orders: Jsm, raw: RawClient, tmp_path: Path) -> None:
+    """Another config is taken from a file, but not another name."""
+    target, file = tmp_path / "b", tmp_path / "c.json"
+    orders("stream", "backup", "ORDERS", str(target)).ok()
+    config = json.loads((target / "backup.json").read_text())["config"]
+    gone(orders, raw)
+    file.write_text(json.dumps({**config, "name": "OTHER"}))
+    refused = orders("stream", "restore", str(target), "--config", str(file))
+    assert refused.status == 2
+    assert "OTHER" in refused.err
+    file.write_text(json.dumps({**config, "description": "from a backup"}))
+    orders("stream", "restore", str(target), "--config", str(file), "--replicas", "1").ok()
+    assert raw.api("STREAM.INFO.ORDERS")["config"]["description"] == "from a backup"
+
+
+def test_a_stream_in_the_way_is_left_alone(orders: Jsm, raw: RawClient, tmp_path: Path) -> None:
+    """What is there is replaced only when that is asked for, and confirmed."""
+    target = tmp_path / "b"
+    orders("stream", "backup", "ORDERS", str(target)).ok()
+    raw.request("ORDERS.new", b"one more")
+    refused = orders("stream", "restore", str(target))
+    assert refused.status == 1
+    assert "--overwrite" in refused.err
+    assert orders("stream", "restore", str(target), "--overwrite").status == 2
+    assert raw.api("STREAM.INFO.ORDERS")["state"]["last_seq"] == MESSAGES + 1
+    orders("stream", "restore", str(target), "--overwrite", "-f").ok()
+    assert raw.api("STREAM.INFO.ORDERS")["state"]["last_seq"] == MESSAGES
+
+
+def test_an_older_backup_is_replaced_when_asked_for(
+    orders: Jsm, raw: RawClient, tmp_path: Path
+) -> None:
+    """A directory that has something is not touched without --force, nor what is no backup."""
+    target = tmp_path / "b"
+    target.mkdir()
+    orders("stream", "backup", "ORDERS", str(target)).ok()
+    before = (target / "backup.json").read_bytes()
+    refused = orders("stream", "backup", "ORDERS", str(target))
+    assert refused.status == 2
+    assert "--force" in refused.err
+    raw.request("ORDERS.new", b"one more")
+    orders("stream", "backup", "ORDERS", str(target), "--force").ok()
+    assert (target / "backup.json").read_bytes() != before
+    assert leftovers(tmp_path) == ["b"]
+    (target / "letters.txt").write_text("mine")
+    assert orders("stream", "backup", "ORDERS", str(target), "--force").status == 2
+    file = tmp_path / "file"
+    file.write_text("mine")
+    assert orders("stream", "backup", "ORDERS", str(file), "--force").status == 2
+    assert orders("stream", "backup", "NOPE", str(tmp_path / "n")).status == 3
+    assert leftovers(tmp_path) == ["b", "file"]
+
+
+def damage(target: Path, how: str) -> None:
+    data, described = target / "stream.tar.s2", target / "backup.json"
+    if how == "cut":
+        data.write_bytes(data.read_bytes()[:-100])
+    elif how == "cut without sums":
+        (target / "SHA256SUMS").unlink()
+        data.write_bytes(data.read_bytes()[:-100])
+    elif how == "changed":
+        content = bytearray(data.read_bytes())
+        content[len(content) // 2] ^= 1
+        data.write_bytes(content)
+    elif how == "described otherwise":
+        described.write_text(described.read_text().replace("shop", "shed"))
+    elif how == "no data":
+        data.unlink()
+    elif how == "no description":
+        described.unlink()
+    elif how == "nonsense":
+        (target / "SHA256SUMS").unlink()
+        described.write_text('{"config": {}}')
+    elif how == "other data":
+        (target / "SHA256SUMS").unlink()
+        data.write_bytes(b"PK\x03\x04" * 100)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "cut",
+        "cut without sums",
+        "changed",
+        "described otherwise",
+        "no data",
+        "no description",
+        "nonsense",
+        "other data",
+    ],
+)
+def test_a_damaged_backup_is_refused(orders: Jsm, raw: RawClient, tmp_path: Path, how: str) -> None:
+    """What is wrong with a backup is seen before anything is sent or deleted."""
+    target = tmp_path / "b"
+    orders("stream", "backup", "ORDERS", str(target)).ok()
+    damage(target, how)
+    refused = orders("stream", "restore", str(target), "--overwrite", "-f")
+    assert refused.status == 2
+    assert str(target) in refused.err
+    assert len(refused.err.splitlines()) == 1
+    assert raw.api("STREAM.INFO.ORDERS")["state"]["messages"] == 299
+
+
+def test_damage_that_only_the_server_sees_leaves_no_stream(
+    orders: Jsm, raw: RawClient, tmp_path: Path
+) -> None:
+    """Without checksums the server finds it, and no part of a stream is left."""
+    target = tmp_path / "b"
+    orders("stream", "backup", "ORDERS", str(target)).ok()
+    (target / "SHA256SUMS").unlink()
+    damage(target, "changed")
+    gone(orders, raw)
+    refused = orders("stream", "restore", str(target), "-j")
+    assert refused.status == 1
+    assert refused.error["err_code"] == 10062
+    assert raw.api("STREAM.NAMES")["total"] == 0
+
+
+def test_what_the_limits_take_is_told(orders: Jsm, raw: RawClient, tmp_path: Path) -> None:
+    """A restored stream that has less than the backup, by its config, gets a warning."""
+    target, file = tmp_path / "b", tmp_path / "c.json"
+    orders("stream", "backup", "ORDERS", str(target)).ok()
+    config = json.loads((target / "backup.json").read_text())["config"]
+    file.write_text(json.dumps({**config, "max_msgs": 10}))
+    gone(orders, raw)
+    restored = orders("stream", "restore", str(target), "--config", str(file)).ok()
+    assert raw.api("STREAM.INFO.ORDERS")["state"]["messages"] == 10
+    assert "messages is 10, was 299" in restored.err
+
+
+def test_progress_goes_to_stderr(tmp_path: Path) -> None:
+    """Once a second there is a line; without progress there is none."""
+    from jetstream_sync.cli.byte_progress import byte_progress
+    from jetstream_sync.cli.env import Environment
+
+    def lines(*, quiet: bool) -> str:
+        path = tmp_path / "err"
+        with path.open("w") as err, path.open("rb") as stdin:
+            env = Environment(stdin=stdin, stdout=err, stderr=err, variables={})
+            times = iter([0.0, 0.5, 1.0, 1.5, 2.5])
+            with byte_progress(
+                env, "Saving", 4096, about=True, quiet=quiet, clock=lambda: next(times)
+            ) as show:
+                for done in (1000, 1024, 2000, 4096):
+                    show(done)
+        return path.read_text()
+
+    assert (
+        lines(quiet=False) == "Saving: 1.0 KiB of about 4.0 KiB\nSaving: 4.0 KiB of about 4.0 KiB\n"
+    )
+    assert lines(quiet=True) == ""
+
+
+# --- when it goes wrong on the way --------------------------------------------------------------
+
+
+@pytest.fixture
+def own(fresh_server: NatsServer) -> NatsServer:
+    """A server of its own with ORDERS of 9 MB."""
+    run_jsm("stream", "add", "ORDERS", "--subjects", "ORDERS.*", NATS_URL=fresh_server.url).ok()
+    with RawClient(fresh_server.port) as raw:
+        for _ in range(10):
+            fill(raw)
+    return fresh_server
+
+
+def test_a_server_that_dies_leaves_no_backup(own: NatsServer, tmp_path: Path) -> None:
+    """The error says that the link broke, and neither the directory nor a part of it is there."""
+    with FaultProxy(own.port) as proxy:
+        proxy.cut_after(1_000_000, Toward.CLIENT, after=b"S2sTwO")
+        result = run_jsm("stream", "backup", "ORDERS", str(tmp_path / "b"), NATS_URL=proxy.url)
+    assert result.status == 5
+    assert result.err.startswith("jsm: the backup of ORDERS broke off: ")
+    assert leftovers(tmp_path) == []
+
+
+def test_a_link_that_breaks_leaves_no_stream(own: NatsServer, tmp_path: Path) -> None:
+    """The error says that nothing is left, and the same restore works afterwards."""
+    url, target = own.url, str(tmp_path / "b")
+    run_jsm("stream", "backup", "ORDERS", target, NATS_URL=url).ok()
+    run_jsm("stream", "rm", "ORDERS", "-f", NATS_URL=url).ok()
+    with FaultProxy(own.port) as proxy:
+        proxy.cut_after(1_000_000, Toward.SERVER, after=b"S2sTwO")
+        result = run_jsm("stream", "restore", target, NATS_URL=proxy.url)
+    assert result.status == 5
+    assert "nothing is left on the server" in result.err
+    with RawClient(own.port) as raw:
+        assert raw.api("STREAM.NAMES")["total"] == 0
+        run_jsm("stream", "restore", target, NATS_URL=url).ok()
+        assert raw.api("STREAM.INFO.ORDERS")["state"]["messages"] == 10 * MESSAGES
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_interrupts_a_backup_leaves_nothing(
+    own: NatsServer, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Ctrl-C and a termination have their statuses, and leave no part of a backup."""
+    with FaultProxy(own.port) as proxy:
+        proxy.slow(piece=20_000, pause=0.01)
+        child = Jsm(own).spawn(
+            "stream", "backup", "ORDERS", str(tmp_path / "b"), NATS_URL=proxy.url
+        )
+        with child:
+            wait_until(lambda: list(tmp_path.glob(".b.partial-*/stream.tar.s2")), limit=10)
+            child.send_signal(number)
+            assert child.wait(10) == 128 + number
+    assert leftovers(tmp_path) == []
