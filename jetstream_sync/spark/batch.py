@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from .bounded import plan_read
 from .options import ReadOptions
+from .pushdown import Narrowing, narrowing
 from .tasks import RangeReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
-__all__ = ["JetStreamReader"]
+__all__ = ["JetStreamReader", "PushdownReader", "takes_filters"]
+
+_PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class JetStreamReader(DataSourceReader):
@@ -32,11 +37,13 @@ class JetStreamReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
+        self._narrowing: Narrowing | None = None
         self._reader = RangeReader(options, schema)
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each task, planned on the driver; raises as `plan_read`."""
-        return [InputPartition(each) for each in plan_read(self._options)]
+        planned = plan_read(self._options, self._narrowing)
+        return [InputPartition(each) for each in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition, on an executor; raises as `read_chunks`."""
@@ -44,3 +51,22 @@ class JetStreamReader(DataSourceReader):
 
     def __repr__(self) -> str:
         return f"JetStreamReader({self._reader})"
+
+
+class PushdownReader(JetStreamReader):
+    """
+    The same, for a table that is only ever read with one set of filters.
+
+    Spark keeps the plan of the last query with the table, and applies it to every other query of
+    the same ``load()``. So this is for those who ask for it.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - PySpark's name
+        """Take what filters say about subjects, sequences and times; Spark applies them all again."""
+        self._narrowing = narrowing(filters, self._options.subjects)
+        return filters
+
+
+def takes_filters() -> bool:
+    """Say whether this is the process in which Spark passes filters on; others refuse who takes them."""
+    return _PUSHDOWN_WORKER in sys.argv

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ..errors import StreamNotFoundError
 from .access import Access
 from .admission import Counts
@@ -9,13 +11,18 @@ from .loss import LossWatch, resume
 from .offsets import Position
 from .options import EARLIEST, ReadOptions
 from .planning import cuts, partition_counts, ranges
+from .pushdown import Narrowing
 from .ranges import SequenceRange
 from .streams import StreamView
 
 __all__ = ["plan_read"]
 
 
-def plan_read(options: ReadOptions) -> list[SequenceRange]:
+#: Seconds that a stream's clock may have been off, in nanoseconds: its leader can change.
+_TIME_SLACK: Final = 60 * 10**9
+
+
+def plan_read(options: ReadOptions, narrowing: Narrowing | None = None) -> list[SequenceRange]:
     """
     Plan a read of all that is between two positions of each stream.
 
@@ -23,6 +30,7 @@ def plan_read(options: ReadOptions) -> list[SequenceRange]:
 
     Args:
         options: of the read.
+        narrowing: what filters leave of it; ``None``: there are none.
 
     Returns:
         What the tasks read; nothing when there is nothing to read.
@@ -34,6 +42,10 @@ def plan_read(options: ReadOptions) -> list[SequenceRange]:
         Error: as `JetStream.get_stream`.
 
     """
+    left = narrowing or Narrowing(subjects=options.subjects or None)
+    filters = left.subjects
+    if filters == ():
+        return []
     access = Access(options)
     views = access.snapshot()
     access.selection.check_all_there(views)
@@ -42,8 +54,8 @@ def plan_read(options: ReadOptions) -> list[SequenceRange]:
     parts: dict[str, tuple[Counts, int, int]] = {}
     rows: dict[str, int] = {}
     for key, view in views.items():
-        start, end = _start(access, view), access.end(view)
-        counts = access.counts(view, options.subjects)
+        start, end = _narrowed(access, view, left)
+        counts = access.counts(view, filters or ())
         parts[key] = counts, start, end
         rows[key] = counts.matching(start, end)
     wanted = partition_counts(rows, options.max_records_per_partition, options.min_partitions)
@@ -56,10 +68,24 @@ def plan_read(options: ReadOptions) -> list[SequenceRange]:
             start_seq=start,
             next_seq=end,
             cuts=cuts(counts, start, end, rows[key], wanted[key]),
-            filters=options.subjects,
+            filters=filters or (),
         )
         planned += ranges(position, views[key].name)
     return planned
+
+
+def _narrowed(access: Access, view: StreamView, left: Narrowing) -> tuple[int, int]:
+    """Return from where to where a stream is read; raises as `plan_read()`."""
+    start = max(_start(access, view), left.first_seq)
+    end = access.end(view)
+    if left.end_seq is not None:
+        end = min(end, left.end_seq)
+    if view.gives_times:
+        if left.first_ns is not None:
+            start = max(start, access.first_since(view, left.first_ns - _TIME_SLACK))
+        if left.end_ns is not None:
+            end = min(end, access.first_since(view, left.end_ns + _TIME_SLACK))
+    return start, end
 
 
 def _start(access: Access, view: StreamView) -> int:

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import (
 )
 
 from ..errors import InvalidOptionError
-from .batch import JetStreamReader
+from .batch import JetStreamReader, PushdownReader, takes_filters
 from .options import ReadOptions, WriteOptions
 from .schema import READ_DDL, check_read_columns
 
@@ -55,7 +55,8 @@ class JetStreamDataSource(DataSource):
         """
         options = ReadOptions.from_options(self.options)
         _check_columns(schema)
-        return JetStreamReader(options, schema)
+        kind = PushdownReader if options.pushdown and takes_filters() else JetStreamReader
+        return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return what reads with ``spark.readStream``; raises as `reader()`."""

@@ -56,6 +56,9 @@ class StreamView:
     sheds_inside: bool
     """Whether messages also leave it by subject or by a time of their own, as in a key-value bucket."""
 
+    gives_times: bool
+    """Whether it gives messages their times itself, and does not take them from other streams."""
+
     @property
     def is_work_queue(self) -> bool:
         """Whether a message stays until it was worked on."""
@@ -96,6 +99,7 @@ def view_of(info: StreamInfo) -> StreamView:
         retention=str(config.retention or RetentionPolicy.LIMITS),
         allow_direct=bool(config.allow_direct),
         deny_purge=bool(config.deny_purge),
+        gives_times=config.mirror is None and not config.sources,
         sheds_inside=bool(config.allow_msg_ttl) or (config.max_msgs_per_subject or 0) > 0,
     )
 

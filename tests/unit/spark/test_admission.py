@@ -25,6 +25,7 @@ def view(first_seq: int, end_seq: int, messages: int) -> StreamView:
         allow_direct=True,
         deny_purge=False,
         sheds_inside=False,
+        gives_times=True,
     )
 
 

@@ -22,6 +22,7 @@ LIMITS = StreamView(
     allow_direct=True,
     deny_purge=False,
     sheds_inside=False,
+    gives_times=True,
 )
 
 

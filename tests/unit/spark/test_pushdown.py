@@ -1,0 +1,182 @@
+"""What filters leave of a read; the classes here look like PySpark's, which need not be there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetstream_sync.nanos import time_to_ns
+from jetstream_sync.spark.pushdown import Narrowing, narrowing
+from jetstream_sync.subjects import subject_matches
+
+
+@dataclass(frozen=True)
+class Comparison:
+    attribute: tuple[str, ...]
+    value: Any
+
+
+class EqualTo(Comparison):
+    def passes(self, row: Any) -> bool:
+        return bool(row == self.value)
+
+
+class GreaterThan(Comparison):
+    def passes(self, row: Any) -> bool:
+        return bool(row > self.value)
+
+
+class GreaterThanOrEqual(Comparison):
+    def passes(self, row: Any) -> bool:
+        return bool(row >= self.value)
+
+
+class LessThan(Comparison):
+    def passes(self, row: Any) -> bool:
+        return bool(row < self.value)
+
+
+class LessThanOrEqual(Comparison):
+    def passes(self, row: Any) -> bool:
+        return bool(row <= self.value)
+
+
+class In(Comparison):
+    def passes(self, row: Any) -> bool:
+        return row in self.value
+
+
+class StringStartsWith(Comparison):
+    def passes(self, row: Any) -> bool:
+        return bool(row.startswith(self.value))
+
+
+class StringContains(Comparison):
+    def passes(self, row: Any) -> bool:
+        return self.value in row
+
+
+class Not:
+    def __init__(self, child: Comparison) -> None:
+        self.child = child
+        self.attribute_of_child = child.attribute
+
+    def passes(self, row: Any) -> bool:
+        return not self.child.passes(row)
+
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+ORDERED = [EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual]
+subjects = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(".".join)
+patterns = st.lists(st.sampled_from(["a", "b", "*"]), min_size=1, max_size=3).map(".".join) | (
+    st.lists(st.sampled_from(["a", "b", "*"]), max_size=2).map(lambda head: ".".join([*head, ">"]))
+)
+sequences = st.integers(1, 20)
+times = st.integers(0, 20).map(lambda number: NOON + timedelta(microseconds=number))
+
+
+def comparisons(column: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    simple = st.builds(lambda kind, value: kind((column,), value), st.sampled_from(ORDERED), values)
+    among = st.lists(values, max_size=3).map(lambda some: In((column,), some))
+    return simple | among | simple.map(Not)
+
+
+filters = st.lists(
+    comparisons("sequence", sequences)
+    | comparisons("timestamp", times)
+    | st.builds(lambda value: EqualTo(("subject",), value), subjects)
+    | st.lists(subjects, max_size=3).map(lambda some: In(("subject",), some))
+    | st.builds(
+        lambda value: StringStartsWith(("subject",), value),
+        st.sampled_from(["", "a", "a.", "a.b", "a.b.", "b.c"]),
+    )
+    | st.builds(lambda value: StringContains(("subject",), value), subjects),
+    max_size=4,
+)
+
+
+def column_of(each: Any) -> str:
+    return (each.child if isinstance(each, Not) else each).attribute[0]
+
+
+def keeps(left: Narrowing, subject: str, sequence: int, time_ns: int) -> bool:
+    return (
+        (left.subjects is None or any(subject_matches(each, subject) for each in left.subjects))
+        and left.first_seq <= sequence
+        and (left.end_seq is None or sequence < left.end_seq)
+        and (left.first_ns is None or left.first_ns <= time_ns)
+        and (left.end_ns is None or time_ns < left.end_ns)
+    )
+
+
+@given(filters, st.lists(patterns, max_size=2), subjects, sequences, times, st.integers(0, 999))
+def test_what_passes_the_filters_is_read(
+    given_filters: list[Any],
+    option: list[str],
+    subject: str,
+    sequence: int,
+    time: datetime,
+    nanoseconds: int,
+) -> None:
+    """No filter leaves out a message whose row passes all of them."""
+    row = {"subject": subject, "sequence": sequence, "timestamp": time}
+    passes = all(each.passes(row[column_of(each)]) for each in given_filters)
+    chosen = not option or any(subject_matches(each, subject) for each in option)
+    if passes and chosen:
+        left = narrowing(given_filters, tuple(option))
+        assert keeps(left, subject, sequence, time_to_ns(time) + nanoseconds)
+
+
+@pytest.mark.parametrize(
+    ("filters", "option", "left"),
+    [
+        ([], (), None),
+        ([], ("a.>",), ("a.>",)),
+        ([EqualTo(("subject",), "a.b")], (), ("a.b",)),
+        ([EqualTo(("subject",), "a.b")], ("a.>",), ("a.b",)),
+        ([EqualTo(("subject",), "b.b")], ("a.>",), ()),
+        ([In(("subject",), ["a.b", "b.c", "a.c"])], ("a.*",), ("a.b", "a.c")),
+        ([StringStartsWith(("subject",), "a.b.c")], (), ("a.b.>",)),
+        ([StringStartsWith(("subject",), "a.b")], ("a.b.*",), ("a.b.*",)),
+        ([StringStartsWith(("subject",), "abc")], (), None),
+        # A literal with a wildcard in it is no pattern.
+        ([EqualTo(("subject",), "a.*")], (), None),
+        ([EqualTo(("subject",), ">")], (), None),
+        # These meet, but nothing that can be said falls under both.
+        ([StringStartsWith(("subject",), "a.")], ("*.b",), ("*.b",)),
+        ([EqualTo(("other",), "a.b")], (), None),
+        ([EqualTo(("subject", "inner"), "a.b")], (), None),
+    ],
+)
+def test_subjects(filters: list[Any], option: tuple[str, ...], left: object) -> None:
+    """A filter on the subject becomes filter subjects within those of the option, where it can."""
+    assert narrowing(filters, option).subjects == left
+
+
+def test_sequences_and_times_are_exact() -> None:
+    """A row has microseconds; the nanoseconds of what is at a time belong to it."""
+    left = narrowing(
+        [
+            GreaterThan(("sequence",), 5),
+            LessThanOrEqual(("sequence",), 9),
+            GreaterThan(("timestamp",), NOON),
+            LessThanOrEqual(("timestamp",), NOON + timedelta(microseconds=3)),
+        ],
+        (),
+    )
+    assert (left.first_seq, left.end_seq) == (6, 10)
+    noon = time_to_ns(NOON)
+    assert left.first_ns is not None
+    assert left.end_ns is not None
+    assert (left.first_ns - noon, left.end_ns - noon) == (1000, 4000)
+
+
+def test_too_many_subjects_are_not_worth_it() -> None:
+    """A long list of subjects is left to Spark."""
+    many = [f"a.{number}" for number in range(100)]
+    assert narrowing([In(("subject",), many)], ()).subjects is None
