@@ -1,0 +1,371 @@
+"""``jsm stream view``, ``get``, ``report``, ``find``, ``subjects``, ``gaps`` and ``graph``."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from fix_jsm import Jsm
+from fix_threads import wait_until
+from rawnats import RawClient
+
+
+def publish(raw: RawClient, subject: str, body: bytes, **headers: str) -> None:
+    """Store a message, with headers where there are some."""
+    block = b"NATS/1.0\r\n" + b"".join(
+        f"{name}: {value}\r\n".encode() for name, value in headers.items()
+    )
+    block += b"\r\n"
+    sizes = b"%d %d" % (len(block), len(block) + len(body))
+    raw.send(b"HPUB %s raw.inbox %s\r\n%s%s\r\n" % (subject.encode(), sizes, block, body))
+    assert b'"seq"' in raw._answer()
+
+
+@pytest.fixture
+def letters(jsm: Jsm, raw: RawClient) -> Jsm:
+    """A stream L of 12 messages on two subjects, with numbers as bodies."""
+    jsm("stream", "add", "L", "--subjects", "l.*").ok()
+    for number in range(1, 13):
+        publish(raw, "l.odd" if number % 2 else "l.even", b"%d" % number, n=str(number))
+    return jsm
+
+
+def bodies(jsm: Jsm, *options: str) -> list[str]:
+    return jsm("stream", "view", "L", "--raw", *options).ok().out.split()
+
+
+def test_all_messages_are_written_off_a_terminal(letters: Jsm) -> None:
+    """Without a terminal there is no page: all messages come, in order."""
+    assert bodies(letters) == [str(number) for number in range(1, 13)]
+    shown = letters("stream", "view", "L").ok().out
+    assert shown.startswith("[1] Subject: l.odd Received: ")
+    assert "\n  n: 1\n\n1\n\n[2] Subject: l.even" in shown
+
+
+def test_a_message_is_a_line_of_json(letters: Jsm, raw: RawClient) -> None:
+    """With -j each message is one document, with what the server says of it."""
+    lines = letters("stream", "view", "L", "-j").ok().lines
+    assert len(lines) == 12
+    said = raw.api("STREAM.MSG.GET.L", seq=3)["message"]
+    assert lines[2] == {
+        "subject": "l.odd",
+        "stream": "L",
+        "stream_seq": 3,
+        "time": said["time"],
+        "headers": {"n": ["3"]},
+        "data": base64.b64encode(b"3").decode(),
+        "text": "3",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        (("--limit", "2"), "1 2"),
+        (("--id", "11"), "11 12"),
+        (("--seq", "11"), "11 12"),
+        (("--last", "3"), "10 11 12"),
+        (("--last", "100"), "1 2 3 4 5 6 7 8 9 10 11 12"),
+        (("--last", "2", "--subject", "l.odd"), "9 11"),
+        (("--subject", "l.even", "--limit", "2"), "2 4"),
+        (("--subject", "l.none"), ""),
+        (("--grep", "^1"), "1 10 11 12"),
+        (("--header", "n=[23]$"), "2 3 12"),
+        (("--header", "other=x"), ""),
+        (("--since", "1h"), "1 2 3 4 5 6 7 8 9 10 11 12"),
+        (("--since", "2100-01-01T00:00:00Z"), ""),
+        (("--format", "{stream_seq}:{headers[n]}{headers[x]}\\n", "--limit", "1"), "1:1"),
+    ],
+)
+def test_messages_are_chosen(letters: Jsm, options: tuple[str, ...], wanted: str) -> None:
+    """Messages are chosen by place, time, subject, body and header."""
+    raw = () if "--format" in options else ("--raw",)
+    assert letters("stream", "view", "L", *raw, *options).ok().out.split() == wanted.split()
+
+
+def test_a_time_is_a_place(letters: Jsm, raw: RawClient) -> None:
+    """--since starts at the first message that is not older, past those that are gone."""
+    for seq in (5, 6, 7):
+        raw.api("STREAM.MSG.DELETE.L", seq=seq)
+    for seq, first in ((1, "1"), (4, "4"), (8, "8"), (12, "12")):
+        time = raw.api("STREAM.MSG.GET.L", seq=seq)["message"]["time"]
+        assert bodies(letters, "--since", time[:26] + "Z")[0] == first
+
+
+def test_the_last_ones_are_found_past_gaps(letters: Jsm, raw: RawClient) -> None:
+    """--last counts messages, not sequences."""
+    for seq in (8, 9, 10, 11):
+        raw.api("STREAM.MSG.DELETE.L", seq=seq)
+    assert bodies(letters, "--last", "3") == ["6", "7", "12"]
+
+
+def test_nobody_competes(jsm: Jsm, raw: RawClient) -> None:
+    """A work queue is read whole, no consumer is made, and its worker gets everything."""
+    jsm("stream", "add", "L", "--subjects", "l", "--retention", "work").ok()
+    for number in range(3):
+        publish(raw, "l", b"%d" % number)
+    assert bodies(jsm) == ["0", "1", "2"]
+    state = raw.api("STREAM.INFO.L")["state"]
+    assert (state["consumer_count"], state["messages"]) == (0, 3)
+
+
+def test_a_stream_without_direct_gets_is_read(jsm: Jsm, raw: RawClient) -> None:
+    """Where only the leader answers, it is asked."""
+    jsm("stream", "add", "L", "--subjects", "l", "--no-allow-direct").ok()
+    publish(raw, "l", b"x")
+    assert bodies(jsm) == ["x"]
+    assert jsm("stream", "get", "L", "1", "--raw").ok().out == "x\n"
+
+
+def test_bodies_go_through_a_command(letters: Jsm) -> None:
+    """--translate shows what a command makes of each body."""
+    shown = letters("stream", "view", "L", "--raw", "--limit", "2", "--translate", "sed s/^/no./")
+    assert shown.ok().out.split() == ["no.1", "no.2"]
+    assert letters("stream", "get", "L", "1", "--translate", "no-such-command").status == 1
+
+
+def test_what_steers_a_terminal_is_escaped(jsm: Jsm, raw: RawClient) -> None:
+    """A body can not move the cursor; raw and JSON have it as it is."""
+    jsm("stream", "add", "L", "--subjects", "l").ok()
+    publish(raw, "l", b"\x1b[2Jboo\xff")
+    assert "\x1b" not in jsm("stream", "view", "L").ok().out
+    message = jsm("stream", "view", "L", "-j").ok().lines[0]
+    assert base64.b64decode(message["data"]) == b"\x1b[2Jboo\xff"
+    assert "text" not in message
+
+
+def test_new_messages_are_followed(letters: Jsm, raw: RawClient) -> None:
+    """--follow goes on with what comes, until Ctrl-C, whose status it has."""
+    with letters.spawn("stream", "view", "L", "--raw", "--last", "1", "--follow") as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"12\n"
+        publish(raw, "l.odd", b"13")
+        publish(raw, "l.odd", b"14")
+        assert child.stdout.readline() == b"13\n"
+        assert child.stdout.readline() == b"14\n"
+        child.send_signal(signal.SIGINT)
+        assert child.wait(10) == 130
+
+
+def test_a_person_turns_pages(letters: Jsm, terminal: Any) -> None:
+    """On a terminal there is a pause after each page."""
+    child = terminal("stream", "view", "L", "5")
+    child.answer("Next page?", "")
+    child.expect("[10] Subject")
+    child.answer("Next page?", "n")
+    assert child.wait() == 0
+    assert "[11] Subject" not in child.text
+    child = terminal("stream", "view", "L", "--limit", "12")
+    child.expect("[12] Subject")
+    assert child.wait() == 0
+    del letters
+
+
+def test_an_empty_stream_says_so(jsm: Jsm) -> None:
+    """Nothing to show is no error; only a person is told."""
+    jsm("stream", "add", "L", "--subjects", "l").ok()
+    shown = jsm("stream", "view", "L").ok()
+    assert (shown.out, shown.err) == ("", "No messages\n")
+    shown = jsm("stream", "view", "L", "-j").ok()
+    assert (shown.out, shown.err) == ("", "")
+    assert jsm("stream", "view", "L", "--last", "3").ok().out == ""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--id", "1", "--last", "1"),
+        ("--grep", "("),
+        ("--raw", "--format", "x"),
+        ("--id", "0"),
+        ("--format", "{color}"),
+    ],
+)
+def test_wrong_options_are_wrong_usage(letters: Jsm, options: tuple[str, ...]) -> None:
+    """What can not work is refused with status 2, and no traceback."""
+    refused = letters("stream", "view", "L", *options)
+    assert refused.status == 2
+    assert "Traceback" not in refused.err
+
+
+def test_one_message_is_had(letters: Jsm) -> None:
+    """A message is had by its sequence, as the last of a subject, or the next one."""
+    got = letters("stream", "get", "L", "5", "-j").ok().json
+    assert (got["stream_seq"], got["text"]) == (5, "5")
+    assert letters("stream", "get", "L", "-S", "l.odd", "-j").ok().json["stream_seq"] == 11
+    assert letters("stream", "get", "L", "--last-for", "l.*", "--raw").ok().out == "12\n"
+    assert letters("stream", "get", "L", "6", "--next-for", "l.odd", "--raw").ok().out == "7\n"
+    assert letters("stream", "get", "L", "5").ok().out.startswith("[5] Subject: l.odd")
+
+
+def test_a_message_that_is_not_there_is_not_found(letters: Jsm) -> None:
+    """Status 3 is for what is not there, 2 for a request that says nothing."""
+    assert letters("stream", "get", "L", "99").status == 3
+    assert letters("stream", "get", "L", "-S", "l.none", "-j").error["err_code"] == 10037
+    assert letters("stream", "get", "L").status == 2
+    assert letters("stream", "get", "L", "1", "-S", "l.odd").status == 2
+    assert letters("stream", "get", "NOPE", "1").status == 3
+
+
+# --- looking at streams -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def several(letters: Jsm, raw: RawClient) -> Jsm:
+    """L, an empty stream E in memory with a consumer, a mirror M, and a bucket's stream."""
+    letters("stream", "add", "E", "--subjects", "e", "--storage", "memory").ok()
+    letters("stream", "add", "M", "--mirror", "E").ok()
+    letters("stream", "add", "S", "--source", "E", "--max-msgs", "3").ok()
+    letters("stream", "add", "KV_b", "--subjects", "$KV.b.>").ok()
+    raw.api(
+        "CONSUMER.CREATE.E.c",
+        stream_name="E",
+        config={"durable_name": "c", "name": "c", "ack_policy": "explicit"},
+    )
+    return letters
+
+
+def names(result: Any) -> list[str]:
+    return [row["name"] for row in result.ok().json]
+
+
+def test_a_report_is_sorted(several: Jsm, raw: RawClient) -> None:
+    """Streams are compared by what is asked for; JSON has the server's numbers."""
+    rows = several("stream", "report", "-j").ok().json
+    assert rows[0]["name"] == "L"
+    state = raw.api("STREAM.INFO.L")["state"]
+    for name in ("messages", "bytes", "first_seq", "last_seq", "num_subjects"):
+        assert rows[0][name] == state[name]
+    assert names(several("stream", "report", "-n", "-j")) == ["E", "L", "M", "S"]
+    assert names(several("stream", "report", "--sort", "name", "-R", "-j"))[0] == "S"
+    assert names(several("stream", "report", "-o", "-j"))[0] == "E"
+    assert names(several("stream", "report", "--messages", "-j"))[0] == "L"
+    assert names(several("stream", "report", "-t", "-j"))[-1] == "E"
+    assert names(several("stream", "report", "--subject", "l.odd", "-j")) == ["L"]
+    assert "KV_b" in names(several("stream", "report", "-a", "-j"))
+
+
+def test_a_report_is_a_table(several: Jsm) -> None:
+    """A person sees columns, and how far mirrors and sources are."""
+    shown = several("stream", "report").ok().out
+    head, first, *rest = shown.splitlines()[1:]
+    assert head.split() == [
+        *("Stream", "Storage", "Replicas", "Consumers", "Messages", "Bytes"),
+        *("Subjects", "Deleted", "Lost"),
+    ]
+    assert first.split()[:2] == ["L", "File"]
+    assert "Replication" in rest
+    assert any(line.split()[:3] == ["M", "Mirror", "E"] for line in rest)
+    assert "Message Set" in several("ms", "report").ok().out
+
+
+def test_a_report_is_repeated(several: Jsm) -> None:
+    """--watch writes it again and again: with -j a line each time."""
+    with several.spawn("stream", "report", "--watch", "50ms", "-j") as child:
+        assert child.stdout is not None
+        looks = [json.loads(child.stdout.readline()) for _ in range(3)]
+        child.send_signal(signal.SIGINT)
+        assert child.wait(10) == 130
+    assert all(len(rows) == 4 for rows in looks)
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ((), "E L M S"),
+        (("-a",), "E KV_b L M S"),
+        (("--empty",), "E M S"),
+        (("--empty", "--invert"), "L"),
+        (("--messages", "11"), "E M S"),
+        (("--consumers", "0"), "L M S"),
+        (("--mirrored",), "M"),
+        (("--sourced",), "S"),
+        (("--subject", "l.odd"), "L"),
+        (("--subject", "l.odd", "--invert"), "E M S"),
+        (("--created", "1h"), ""),
+        (("--created", "1h", "--invert"), "E L M S"),
+        (("--idle", "1h"), ""),
+        (("--idle", "1ms", "--consumers", "0"), "L M S"),
+        (("--replicas", "1", "--sourced"), "S"),
+        (("--sealed",), ""),
+        (("--cluster", "."), ""),
+        (("--leader", "nobody"), ""),
+    ],
+)
+def test_streams_are_found(several: Jsm, options: tuple[str, ...], found: str) -> None:
+    """All that is said has to fit; --invert turns each around."""
+    listed = several("stream", "find", "-n", *options).ok().out.split()
+    assert listed == found.split()
+
+
+def test_what_is_found_is_an_info(several: Jsm) -> None:
+    """With -j there are infos, or names; a wrong expression is wrong usage."""
+    infos = several("stream", "find", "--mirrored", "-j").ok().json
+    assert infos[0]["config"]["mirror"]["name"] == "E"
+    assert several("stream", "find", "--mirrored", "-n", "-j").ok().json == ["M"]
+    assert several("stream", "find", "--cluster", "(").status == 2
+
+
+def test_subjects_are_counted(letters: Jsm, raw: RawClient) -> None:
+    """Subjects have their counts, those with the most messages first."""
+    publish(raw, "l.odd", b"13")
+    assert letters("stream", "subjects", "L", "-j").ok().json == {"l.odd": 7, "l.even": 6}
+    assert letters("stream", "subj", "L", "l.e*", "-j").ok().json == {}
+    assert letters("stream", "subj", "L", "l.even", "-j").ok().json == {"l.even": 6}
+    listed = letters("stream", "subjects", "L", "-n").ok().out
+    assert listed == "l.odd\nl.even\n"
+    listed = letters("stream", "subjects", "L", "-n", "--sort", "name").ok().out
+    assert listed == "l.even\nl.odd\n"
+    assert letters("stream", "subjects", "L", "-n", "-R").ok().out == "l.even\nl.odd\n"
+    assert "l.odd" in letters("stream", "subjects", "L").ok().out
+    assert letters("stream", "subjects", "L", "x").ok().out == "No subjects\n"
+
+
+def test_gaps_are_runs_of_sequences(letters: Jsm, raw: RawClient) -> None:
+    """Sequences that are gone are listed as runs."""
+    assert letters("stream", "gaps", "L").ok().out == "Stream L has no gaps\n"
+    for seq in (1, 3, 4, 5, 9):
+        raw.api("STREAM.MSG.DELETE.L", seq=seq)
+    assert letters("stream", "gaps", "L", "-j").ok().json == {
+        "stream": "L",
+        "first_seq": 2,
+        "last_seq": 12,
+        "deleted": 4,
+        "gaps": [{"first_seq": 3, "last_seq": 5}, {"first_seq": 9, "last_seq": 9}],
+    }
+    rows = [line.split() for line in letters("stream", "gaps", "L").ok().out.splitlines()]
+    assert ["3", "5", "3"] in rows
+
+
+def test_activity_is_drawn(letters: Jsm, raw: RawClient, terminal: Any) -> None:
+    """Off a terminal there is a line for each look, on one there are bars."""
+    graph = ("stream", "graph", "L", "--interval", "20ms", "--count", "2")
+    looks = letters(*graph, "-j").ok().lines
+    assert [look["messages"] for look in looks] == [12, 12]
+    assert looks[0]["messages_per_second"] == 0
+    assert len(letters(*graph).ok().out.splitlines()) == 2
+    child = terminal(*graph)
+    child.expect("Holds: ")
+    assert child.wait() == 0
+    with letters.spawn("stream", "graph", "L", "--interval", "50ms", "-j") as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        publish(raw, "l.odd", b"13")
+        lines = running.stdout
+        wait_until(lambda: json.loads(lines.readline())["messages_per_second"] > 0)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(10) == 130
+
+
+def test_times_have_their_offset(letters: Jsm, raw: RawClient) -> None:
+    """Times for people are local and say so, or UTC where that is wanted; JSON is as it came."""
+    shown = letters("stream", "get", "L", "1", "--utc").ok().out
+    said = raw.api("STREAM.MSG.GET.L", seq=1)["message"]["time"]
+    moment = datetime.fromisoformat(said[:19] + "+00:00")
+    assert f"Received: {moment.isoformat(sep=' ')}\n" in shown
+    assert moment > datetime.now(timezone.utc) - timedelta(minutes=5)
+    assert letters("stream", "get", "L", "1", "-j").ok().json["time"] == said
