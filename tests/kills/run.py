@@ -62,7 +62,7 @@ _PARTS = {
     "executor": "CoarseGrainedExecutorBackend",
 }
 #: Seconds that a driver may take until its query runs, or has stopped, on a busy machine.
-_DRIVER = 60
+_DRIVER = 120
 #: Messages per second that are published.
 _RATE = 400
 #: Seconds until everything has come out, when nothing is killed any more.
@@ -226,8 +226,11 @@ class _Run:
         self.outcome.starts += 1
         code = f"from kills.job import main\nmain(home, {str(self._plan)!r})\n"
         self._driver = driver = Driver(code, self._folder, self._server.url).__enter__()
-        wait_until(lambda: "RUNNING" in driver.said or not self._runs, _DRIVER)
-        assert "RUNNING" in driver.said, driver.said[-5000:]
+        give_up = time.monotonic() + _DRIVER * SCALE
+        while "RUNNING" not in driver.said:
+            assert self._runs, f"the driver ended:\n{driver.said[-5000:]}"
+            assert time.monotonic() < give_up, f"the query does not run:\n{driver.said[-5000:]}"
+            time.sleep(0.05)
         self._told("running")
 
     def _stop(self) -> None:
