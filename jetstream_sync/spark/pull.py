@@ -29,7 +29,14 @@ from ..api.enums import AckPolicy, DeliverPolicy
 from ..api.pull import PullRequest
 from ..api.reply import ack_tokens
 from ..api.status import Kind, read_status
-from ..errors import Error, InvalidResponseError, TimeoutError
+from ..errors import (
+    Error,
+    InvalidResponseError,
+    NotFoundError,
+    PermissionsError,
+    TimeoutError,
+)
+from ..jetstream.bound import consumer_info
 from ..jetstream.consumers import CREATE, add_consumer, delete_consumer
 from ..jetstream.requests import APIRequests
 from ..protocol.parser import Delivery
@@ -146,7 +153,7 @@ class PullReader:
         try:
             pull = self._pull(consumer, pace, start_seq)
             while pull is not None:
-                items = self._gathered(pull, start_seq)
+                items = self._gathered(pull, consumer, start_seq)
                 pull.gathering.close()
                 if not items:
                     # What was there has gone, or is too large for a pull that has a limit.
@@ -186,7 +193,7 @@ class PullReader:
             raise
         return _Pull(gathering, max_bytes)
 
-    def _gathered(self, pull: _Pull, start_seq: int) -> list[Delivery]:
+    def _gathered(self, pull: _Pull, consumer: _Consumer, start_seq: int) -> list[Delivery]:
         """
         Wait for a pull's end, and return its messages.
 
@@ -194,16 +201,14 @@ class PullReader:
             RangeStalledError: it ended otherwise than for want of messages or of room.
 
         """
-        gathering = pull.gathering
         try:
-            items = gathering.wait(min(_DOUBT, self._job.patience))
+            items = pull.gathering.wait(min(_DOUBT, self._job.patience))
         except TimeoutError:
+            items = pull.gathering.items
             # The server ends a pull that sent exactly its bytes without a word.
-            items = gathering.items
-            if not pull.max_bytes or sum(len(part) for item in items for part in item) < (
-                pull.max_bytes
-            ):
-                items = gathering.wait(self._job.patience)
+            size = sum(len(part) for item in items for part in item)
+            if not pull.max_bytes or size < pull.max_bytes:
+                items = self._awaited(pull, consumer, start_seq)
         if items and _is_status(items[-1]):
             status = read_status(items[-1][2], b"")
             if status is None or status.kind not in {Kind.QUIET, Kind.FULL}:
@@ -212,6 +217,23 @@ class PullReader:
             items.pop()
             self._oversized = status.kind is Kind.FULL and not items
         return items
+
+    def _awaited(self, pull: _Pull, consumer: _Consumer, start_seq: int) -> list[Delivery]:
+        """
+        Wait on for a pull's end after some silence.
+
+        Raises:
+            RangeStalledError: the consumer is gone, and took the pull along without a word.
+
+        """
+        stream = self._job.range.stream
+        try:
+            consumer_info(self._api, stream, consumer.name)
+        except NotFoundError as error:
+            raise RangeStalledError(stream, start_seq, str(error)) from error
+        except PermissionsError:
+            pass  # whoever may read need not be allowed to ask
+        return pull.gathering.wait(self._job.patience)
 
     def _chunk(self, items: list[Delivery], sequences: Sequence[int], consumer: _Consumer) -> Chunk:
         """Make the columns of messages; those behind the range are left out."""

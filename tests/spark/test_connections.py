@@ -1,0 +1,111 @@
+"""The connection of a worker process, on real servers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+from fix_threads import wait_until, within
+
+from jetstream_sync.errors import AuthorizationError, NoServersError
+from jetstream_sync.server import NatsServer
+from jetstream_sync.spark import ReadOptions, connection
+
+LOGIN = "authorization { user: orders, password: hunter2 }\n"
+
+
+def options(server: NatsServer, **more: str) -> ReadOptions:
+    return ReadOptions.from_options({"stream": "S", "servers": server.url, **more})
+
+
+def test_one_connection_for_all_tasks_of_a_process(fresh_server: NatsServer) -> None:
+    """The same settings give the same connection, others another; one that was closed is replaced."""
+    settings = options(fresh_server).connection
+    nc = connection(settings)
+    assert connection(options(fresh_server).connection) is nc
+    other = connection(options(fresh_server, connectTimeout="7s").connection)
+    assert other is not nc
+    nc.close()
+    again = connection(settings)
+    assert again is not nc
+    again.flush()
+    again.close()
+    other.close()
+
+
+def test_a_connection_that_lost_its_link_is_good_again(fresh_server: NatsServer) -> None:
+    """After the server was away, the next one to ask gets a connection that works."""
+    settings = options(fresh_server).connection
+    nc = connection(settings)
+    fresh_server.kill()
+    wait_until(lambda: not nc.is_connected)
+    fresh_server.start()
+    with within(5.0):
+        again = connection(settings)
+        assert settings.jetstream(again).account_info().streams == 0
+    assert again is nc
+    nc.close()
+
+
+@pytest.mark.parametrize("how", ["url", "option", "file", "variable"])
+def test_logging_in(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A login may come in a URL, as it is, from a file or from a variable."""
+    path = tmp_path / "password"
+    path.write_text("hunter2\n")
+    monkeypatch.setenv("ORDERS_PASSWORD", "hunter2")
+    with NatsServer(name="closed", config=LOGIN) as server:
+        more = {
+            "url": {"servers": server.url.replace("//", "//orders:hunter2@")},
+            "option": {"user": "orders", "password": "hunter2"},
+            "file": {"user": "orders", "passwordFile": str(path)},
+            "variable": {"user": "orders", "passwordEnv": "ORDERS_PASSWORD"},
+        }[how]
+        nc = connection(options(server, **more).connection)
+        nc.flush()
+        nc.close()
+
+
+@pytest.mark.parametrize("how", ["url", "option"])
+def test_a_login_that_fails_shows_no_secret(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither the error with its causes and frames, nor the log, has the password or the URL's login."""
+    caplog.set_level("DEBUG")
+    with NatsServer(name="closed", config=LOGIN) as server:
+        more = {
+            "url": {"servers": server.url.replace("//", "//orders:wrong-one@")},
+            "option": {"user": "orders", "password": "wrong-one"},
+        }[how]
+        settings = options(server, **more).connection
+        with pytest.raises((AuthorizationError, NoServersError)) as caught:
+            connection(settings)
+    told = "".join(traceback.format_exception(caught.value))
+    assert "wrong-one" not in told
+    assert "wrong-one" not in caplog.text
+    assert "wrong-one" not in repr(settings)
+
+
+def test_a_forked_child_has_its_own_connection(fresh_server: NatsServer) -> None:
+    """After a fork, the child gets another connection, and the parent's goes on."""
+    program = f"""
+import os
+from jetstream_sync.spark import ReadOptions, connection
+settings = ReadOptions.from_options({{"stream": "S", "servers": {fresh_server.url!r}}}).connection
+nc = connection(settings)
+child = os.fork()
+if child == 0:
+    mine = connection(settings)
+    mine.flush()
+    os._exit(0 if mine is not nc else 1)
+assert os.waitpid(child, 0)[1] == 0
+nc.flush()
+assert connection(settings) is nc
+"""
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        check=True,
+        timeout=60,
+        env={**os.environ},
+    )

@@ -1,0 +1,691 @@
+"""Reading a range of a stream, by direct gets and by a consumer, into Arrow; no Java is needed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fix_spark_streams import fill
+from fix_threads import SCALE, wait_until, within
+from rawnats import RawClient
+
+import jetstream_sync
+from jetstream_sync import Headers, RePublish, StreamNotFoundError, StreamSource
+from jetstream_sync.server import NatsServer
+from jetstream_sync.spark import (
+    DirectGetRefusedError,
+    RangeLostError,
+    SequenceRange,
+    StreamRecreatedError,
+)
+from jetstream_sync.spark.arrow import to_batch
+from jetstream_sync.spark.chunks import Chunk
+from jetstream_sync.spark.direct import count_from
+from jetstream_sync.spark.reading import ReadPlan, read_chunks
+from jetstream_sync.spark.schema import READ_COLUMNS, READ_TYPES
+
+if TYPE_CHECKING:
+    from jetstream_sync import Connection, JetStream, Stream
+
+ALL = tuple(READ_TYPES)
+MODES = ("direct", "pull")
+both_modes = pytest.mark.parametrize("mode", MODES)
+
+#: So small that a few messages fill it: what is tested is what happens between two answers.
+SMALL = 4096
+
+
+def created_ns(stream: Stream) -> int:
+    return jetstream_sync.nanos.time_to_ns(stream.info().created)
+
+
+def whole(stream: Stream, *filters: str) -> SequenceRange:
+    """Everything that a stream has now."""
+    state = stream.info().state
+    name = stream.cached_info.config.name
+    start = max(1, state.first_seq)
+    return SequenceRange(name, start, max(start, state.last_seq + 1), filters, created_ns(stream))
+
+
+def chunks(
+    nc: Connection, piece: SequenceRange, mode: str, columns: tuple[str, ...] = ALL, **plan: Any
+) -> Iterator[Chunk]:
+    return read_chunks(nc, piece, frozenset(columns), ReadPlan(mode=mode, **plan))
+
+
+def rows(
+    nc: Connection, piece: SequenceRange, mode: str, columns: tuple[str, ...] = ALL, **plan: Any
+) -> list[dict[str, Any]]:
+    found = []
+    for chunk in chunks(nc, piece, mode, columns, **plan):
+        found += to_batch(chunk, columns).to_pylist()
+    return found
+
+
+def sequences(nc: Connection, piece: SequenceRange, mode: str, **plan: Any) -> list[int]:
+    return [row["sequence"] for row in rows(nc, piece, mode, ("sequence",), **plan)]
+
+
+@pytest.fixture
+def stream(js: JetStream, stream_name: str) -> Stream:
+    return js.create_stream(
+        name=stream_name, subjects=[f"{stream_name}.>"], storage="memory", allow_direct=True
+    )
+
+
+@pytest.fixture
+def subject(stream_name: str) -> str:
+    return f"{stream_name}.x"
+
+
+# --- what a row says ----------------------------------------------------------------------------
+
+
+@both_modes
+def test_every_column_is_what_was_published(
+    nc: Connection, js: JetStream, stream: Stream, stream_name: str, mode: str
+) -> None:
+    """A row has the message's subject, payload, headers, sequence, time, stream, id and size."""
+    several = Headers([("Trace", "a"), ("Empty", ""), ("Trace", "b"), ("X", "größe")])
+    js.publish(f"{stream_name}.plain", b"one")
+    js.publish(f"{stream_name}.headers", b"\r\n\0 two \r\n", headers=several)
+    js.publish(f"{stream_name}.empty", b"")
+    js.publish(f"{stream_name}.id", b"\xff\xfe", msg_id="id-4")
+    js.publish(f"{stream_name}.données.日本", b"five", headers={"Y": "z"})
+    found = rows(nc, whole(stream), mode)
+    assert [row["subject"].partition(".")[2] for row in found] == [
+        "plain",
+        "headers",
+        "empty",
+        "id",
+        "données.日本",
+    ]
+    assert [row["data"] for row in found] == [
+        b"one",
+        b"\r\n\0 two \r\n",
+        b"",
+        b"\xff\xfe",
+        b"five",
+    ]
+    assert [dict(row["headers"]) for row in found] == [
+        {},
+        {"Trace": ["a", "b"], "Empty": [""], "X": ["größe"]},
+        {},
+        {"Nats-Msg-Id": ["id-4"]},
+        {"Y": ["z"]},
+    ]
+    assert [row["sequence"] for row in found] == [1, 2, 3, 4, 5]
+    assert [row["msg_id"] for row in found] == [None, None, None, "id-4", None]
+    assert [row["size"] for row in found] == [3, 10, 0, 2, 4]
+    assert {row["stream"] for row in found} == {stream_name}
+    stored = [stream.get_msg(seq) for seq in range(1, 6)]
+    assert [row["time_ns"] for row in found] == [message.time_ns for message in stored]
+    assert [row["timestamp"] for row in found] == [
+        message.time.replace(microsecond=message.time_ns // 1000 % 10**6) for message in stored
+    ]
+
+
+@both_modes
+def test_forged_headers_stay_the_users(
+    nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
+) -> None:
+    """Headers like those that the server adds change nothing, and are there as they were published."""
+    forged = {
+        "Nats-Stream": "OTHER",
+        "Nats-Subject": "other.subject",
+        "Nats-Sequence": "77",
+        "Nats-Time-Stamp": "2001-01-01T00:00:00Z",
+        "Nats-Num-Pending": "0",
+        "Nats-Last-Sequence": "1",
+        "Nats-Msg-Size": "5",
+    }
+    fill(js, subject, 3)
+    js.publish(subject, b"forged", headers=forged)
+    js.publish(subject, b"", headers=forged)
+    fill(js, subject, 3)
+    found = rows(nc, whole(stream), mode)
+    assert [row["sequence"] for row in found] == list(range(1, 9))
+    assert {row["subject"] for row in found} == {subject}
+    assert [dict(row["headers"]) for row in found[3:5]] == [
+        {name: [value] for name, value in forged.items()}
+    ] * 2
+    assert [row["data"] for row in found[3:5]] == [b"forged", b""]
+    assert all(row["time_ns"] > 10**18 for row in found)
+
+
+@both_modes
+def test_republished_messages(
+    nc: Connection, js: JetStream, stream: Stream, stream_name: str, mode: str
+) -> None:
+    """A message that another stream republished has that stream's headers, and its own place."""
+    source = f"{stream_name}_source"
+    js.create_stream(
+        name=source,
+        subjects=[f"{source}.>"],
+        storage="memory",
+        republish=RePublish(src=f"{source}.>", dest=f"{stream_name}.again.>"),
+    )
+    fill(js, f"{stream_name}.first", 2)
+    fill(js, f"{source}.a", 2)
+    wait_until(lambda: stream.info().state.messages == 4)
+    found = rows(nc, whole(stream), mode)
+    assert [row["sequence"] for row in found] == [1, 2, 3, 4]
+    assert found[2]["subject"] == f"{stream_name}.again.a"
+    headers = dict(found[2]["headers"])
+    assert headers["Nats-Stream"] == [source]
+    assert headers["Nats-Sequence"] == ["1"]
+
+
+@both_modes
+def test_columns_that_are_not_wanted_are_not_there(
+    nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
+) -> None:
+    """A chunk has what was asked for, and the sequences."""
+    fill(js, subject, 3)
+    found = list(chunks(nc, whole(stream), mode, ("subject",)))
+    assert [list(chunk.subjects) for chunk in found] == [[subject.encode()] * 3]
+    assert not any(len(each.data) + len(each.headers) + len(each.times_ns) for each in found)
+
+
+def test_large_payloads_that_nobody_wants_are_not_sent(
+    nc: Connection, js: JetStream, stream: Stream, subject: str
+) -> None:
+    """Without the column data, a consumer is made that leaves payloads out; their size is known."""
+    js.publish(subject, b"x" * 500_000, headers={"A": "b", "Nats-Msg-Size": "3"})
+    js.publish(subject, b"x" * 400_000)
+    before = nc.stats["in_bytes"]
+    found = rows(nc, whole(stream), "auto", ("sequence", "size", "headers"))
+    assert nc.stats["in_bytes"] - before < 20_000
+    assert [row["size"] for row in found] == [500_000, 400_000]
+    assert [dict(row["headers"]) for row in found] == [{"A": ["b"], "Nats-Msg-Size": ["3"]}, {}]
+
+
+def test_the_schema_is_the_one_that_spark_expects(
+    nc: Connection, js: JetStream, stream: Stream, subject: str
+) -> None:
+    """A batch has exactly the schema that PySpark makes of the columns, with NULL allowed or not."""
+    types = pytest.importorskip("pyspark.sql.types")
+    to_arrow_schema = pytest.importorskip("pyspark.sql.pandas.types").to_arrow_schema
+    texts = types.ArrayType(types.StringType())
+    kinds = {
+        "string": types.StringType(),
+        "binary": types.BinaryType(),
+        "bigint": types.LongType(),
+        "int": types.IntegerType(),
+        "timestamp": types.TimestampType(),
+        "map<string,array<string>>": types.MapType(types.StringType(), texts),
+    }
+    js.publish(subject, b"one", headers={"A": "b"})
+    js.publish(subject, b"two")
+    (chunk,) = chunks(nc, whole(stream), "direct")
+    for names in (ALL, READ_COLUMNS, ("headers",)):
+        for nullable in (True, False):
+            fields = [types.StructField(n, kinds[READ_TYPES[n]], nullable) for n in names]
+            expected = to_arrow_schema(types.StructType(fields), timezone="UTC")
+            batch = to_batch(chunk, expected)
+            batch.validate(full=True)
+            assert batch.schema.equals(expected, check_metadata=True)
+            if nullable:
+                assert to_batch(chunk, names).schema.equals(expected, check_metadata=True)
+
+
+# --- ranges, filters, holes ---------------------------------------------------------------------
+
+
+@both_modes
+def test_ranges_together_are_the_stream(
+    nc: Connection, js: JetStream, stream: Stream, stream_name: str, subject: str, mode: str
+) -> None:
+    """Half-open ranges that meet bring every message once, in order, whatever the size of an answer."""
+    fill(js, subject, 1000)
+    created = created_ns(stream)
+    bounds = [1, 2, 333, 334, 900, 1001]
+    found = []
+    for start, end in pairwise(bounds):
+        piece = SequenceRange(stream_name, start, end, (), created)
+        part = rows(nc, piece, mode, ("sequence", "data"), batch_bytes=SMALL)
+        assert [row["sequence"] for row in part] == list(range(start, end))
+        found += part
+    assert [row["data"] for row in found] == [b"%d" % number for number in range(1, 1001)]
+    assert sequences(nc, SequenceRange(stream_name, 7, 7), mode) == []
+
+
+@both_modes
+@pytest.mark.parametrize("batch_bytes", [SMALL, 4_000_000])
+def test_one_message_in_a_thousand(
+    nc: Connection, js: JetStream, stream: Stream, stream_name: str, mode: str, batch_bytes: int
+) -> None:
+    """A sparse filter brings its messages, in ranges that have some, one or none at their end."""
+    subjects = fill(
+        js, lambda number: f"{stream_name}.{'rare' if number % 1000 == 7 else number % 50}", 6000
+    )
+    rare = f"{stream_name}.rare"
+    expected = [seq for seq, each in enumerate(subjects, 1) if each == rare]
+    created = created_ns(stream)
+    found = []
+    for start in range(1, 6001, 1500):
+        piece = SequenceRange(stream_name, start, start + 1500, (rare,), created)
+        found += sequences(nc, piece, mode, batch_bytes=batch_bytes)
+    assert found == expected
+    assert sequences(nc, SequenceRange(stream_name, 8, 1007, (rare,), created), mode) == []
+
+
+@both_modes
+def test_several_filters(
+    nc: Connection, js: JetStream, stream: Stream, stream_name: str, mode: str
+) -> None:
+    """Messages of several filters come in the order of the stream."""
+    subjects = fill(js, lambda number: f"{stream_name}.{'abc'[number % 3]}.{number % 5}", 300)
+    filters = (f"{stream_name}.a.*", f"{stream_name}.*.4.>", f"{stream_name}.b.1")
+    expected = [
+        seq
+        for seq, each in enumerate(subjects, 1)
+        if each.startswith(f"{stream_name}.a.") or each == f"{stream_name}.b.1"
+    ]
+    found = rows(nc, whole(stream, *filters), mode, batch_bytes=SMALL)
+    assert [row["sequence"] for row in found] == expected
+    assert [row["subject"] for row in found] == [subjects[seq - 1] for seq in expected]
+    assert [row["data"] for row in found] == [b"%d" % seq for seq in expected]
+
+
+@both_modes
+@pytest.mark.parametrize("gone", [range(91, 101), range(1, 11), range(1, 101), range(40, 61)])
+def test_deleted_messages(
+    nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str, gone: range
+) -> None:
+    """A deleted head, tail or middle, or all of it, ends no range early and holds none up."""
+    fill(js, subject, 150)
+    piece = SequenceRange(stream.cached_info.config.name, 1, 101, (), created_ns(stream))
+    for seq in gone:
+        stream.delete_msg(seq)
+    with within(5.0):
+        found = sequences(nc, piece, mode, batch_bytes=SMALL, fail_on_data_loss="false")
+    assert found == [seq for seq in range(1, 101) if seq not in gone]
+
+
+@both_modes
+def test_holes_in_the_middle_are_no_loss(
+    nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
+) -> None:
+    """Messages that were deleted one by one are never an error, also not where it is strict."""
+    fill(js, subject, 100)
+    piece = whole(stream)
+    for seq in range(2, 101, 3):
+        stream.delete_msg(seq)
+    expected = [seq for seq in range(1, 101) if seq % 3 != 2]
+    assert sequences(nc, piece, mode, batch_bytes=SMALL, fail_on_data_loss="strict") == expected
+
+
+@both_modes
+def test_the_end_of_the_stream_is_waited_for_by_nobody(
+    nc: Connection, js: JetStream, stream: Stream, stream_name: str, mode: str
+) -> None:
+    """A range whose end has no message any more is through as soon as the leader says so."""
+    fill(js, f"{stream_name}.keep", 10)
+    fill(js, f"{stream_name}.drop", 10)
+    piece = whole(stream)
+    stream.purge(subject=f"{stream_name}.drop")
+    with within(2.0):
+        assert sequences(nc, piece, mode, timeout=30.0) == list(range(1, 11))
+        dropped = SequenceRange(stream_name, 1, 21, (f"{stream_name}.drop",), piece.created_ns)
+        assert sequences(nc, dropped, mode, timeout=30.0) == []
+
+
+@both_modes
+def test_streams_that_keep_the_last_of_each_subject(
+    nc: Connection, js: JetStream, stream_name: str, mode: str
+) -> None:
+    """Where the head moves because newer messages replace older ones, that is no loss, unless strict."""
+    stream = js.create_stream(
+        name=stream_name,
+        subjects=[f"{stream_name}.>"],
+        storage="memory",
+        allow_direct=True,
+        max_msgs_per_subject=1,
+        allow_rollup_hdrs=True,
+    )
+    fill(js, lambda number: f"{stream_name}.{number % 10}", 30)
+    piece = SequenceRange(stream_name, 1, 31, (), created_ns(stream))
+    assert sequences(nc, piece, mode) == list(range(21, 31))
+    with pytest.raises(RangeLostError):
+        sequences(nc, piece, mode, fail_on_data_loss="strict")
+    js.publish(f"{stream_name}.9", b"all", headers={"Nats-Rollup": "all"})
+    assert sequences(nc, piece, mode) == []
+
+
+@both_modes
+@pytest.mark.server(">=2.11")
+def test_streams_whose_messages_expire_one_by_one(
+    nc: Connection, js: JetStream, stream_name: str, mode: str
+) -> None:
+    """Messages that expired by a time of their own are no loss."""
+    stream = js.create_stream(
+        name=stream_name,
+        subjects=[f"{stream_name}.>"],
+        storage="memory",
+        allow_direct=True,
+        allow_msg_ttl=True,
+    )
+    for number in range(10):
+        js.publish(f"{stream_name}.x", b"", msg_ttl=1 if number < 5 else None)
+    piece = whole(stream)
+    wait_until(lambda: stream.info().state.messages == 5, limit=10)
+    assert sequences(nc, piece, mode) == list(range(6, 11))
+
+
+# --- loss ---------------------------------------------------------------------------------------
+
+
+@both_modes
+def test_a_purge_before_the_range_is_read(
+    nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
+) -> None:
+    """A purge is a loss, which is told with its sequences; where that is passed over, nothing is left."""
+    fill(js, subject, 20)
+    piece = whole(stream)
+    stream.purge()
+    with pytest.raises(RangeLostError) as caught:
+        sequences(nc, piece, mode)
+    assert (caught.value.start_seq, caught.value.end_seq) == (1, 21)
+    assert sequences(nc, piece, mode, fail_on_data_loss="false") == []
+
+
+@both_modes
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_purge_in_the_middle_of_a_range(
+    nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str, filtered: bool
+) -> None:
+    """What was read before is good; then what is gone is an error, or what remains is read."""
+    fill(js, subject, 5000)
+    filters = (subject,) if filtered else ()
+    for loss, expected in (("false", list(range(4001, 5001))), ("true", None)):
+        piece = whole(stream, *filters)
+        start = piece.start_seq
+        with closing(chunks(nc, piece, mode, batch_bytes=SMALL, fail_on_data_loss=loss)) as reading:
+            found = list(next(reading).sequences)
+            stream.purge(seq=start + 4000)
+            if expected is None:
+                with pytest.raises(RangeLostError) as caught:
+                    for chunk in reading:
+                        found += chunk.sequences
+                assert caught.value.end_seq == start + 4000
+                assert caught.value.start_seq == start + len(found)
+            else:
+                for chunk in reading:
+                    found += chunk.sequences
+                ahead = [seq for seq in found if seq < 4001]
+                assert 0 < len(ahead) < 500
+                assert found == list(range(1, len(ahead) + 1)) + expected
+        fill(js, subject, 5000)
+
+
+@both_modes
+def test_a_stream_that_was_made_again(
+    nc: Connection, js: JetStream, stream: Stream, stream_name: str, subject: str, mode: str
+) -> None:
+    """A range is not read from another stream of the same name, neither from its start nor further on."""
+    fill(js, subject, 2000)
+    piece = whole(stream)
+    with closing(chunks(nc, piece, mode, batch_bytes=SMALL)) as reading:
+        found = list(next(reading).sequences)
+        js.delete_stream(stream_name)
+        again = js.create_stream(
+            name=stream_name, subjects=[f"{stream_name}.>"], storage="memory", allow_direct=True
+        )
+        fill(js, subject, 2000)
+        with pytest.raises(StreamRecreatedError) as caught:
+            for chunk in reading:
+                found += chunk.sequences
+    assert found == list(range(1, len(found) + 1))
+    assert len(found) < 1000
+    assert caught.value.found_ns == created_ns(again)
+    with pytest.raises(StreamRecreatedError):
+        sequences(nc, piece, mode)
+
+
+@both_modes
+def test_a_stream_that_is_not_there(nc: Connection, mode: str) -> None:
+    """Reading a stream that does not exist says so at once."""
+    with within(2.0), pytest.raises(StreamNotFoundError):
+        sequences(nc, SequenceRange("NOT_THERE", 1, 10), mode)
+
+
+# --- size and pace ------------------------------------------------------------------------------
+
+
+@both_modes
+def test_batches_are_bounded_in_bytes(
+    nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
+) -> None:
+    """No batch is larger than asked for, but one that has a single larger message."""
+    sizes = [10] * 200 + [3000] * 20 + [150_000] + [10] * 50 + [900_000, 900_000] + [0] * 30
+    for number, size in enumerate(sizes):
+        headers = {f"H{index}": "v" * (number % 7) for index in range(number % 5)}
+        js.publish_async(subject, b"x" * size, headers=headers)
+    js.publish_async_completed(20 * SCALE)
+    found = []
+    for chunk in chunks(nc, whole(stream), mode, batch_bytes=64 * 1024):
+        batch = to_batch(chunk, ALL)
+        assert batch.num_rows == 1 or batch.nbytes <= 64 * 1024
+        found += batch.column("size").to_pylist()
+    assert found == sizes
+
+
+@both_modes
+def test_a_reader_that_takes_its_time_is_not_cut(mode: str) -> None:
+    """The server is never kept waiting, however long the caller sleeps between two chunks."""
+    with NatsServer(name="impatient", config="write_deadline: '500ms'\n") as server:
+        with jetstream_sync.connect(server.url) as nc:
+            js = nc.jetstream()
+            stream = js.create_stream(name="S", subjects=["s"], storage="memory", allow_direct=True)
+            fill(js, "s", 12_000, b"x" * 4096)
+            found: list[int] = []
+            slept = False
+            for chunk in chunks(nc, whole(stream), mode, ("sequence", "data")):
+                found += chunk.sequences
+                if not slept and len(found) > 2000:
+                    slept = True
+                    began = time.monotonic()
+                    wait_until(lambda began=began: time.monotonic() > began + 2.0)  # type: ignore[misc]
+            assert slept
+            assert found == list(range(1, 12_001))
+            assert nc.stats["reconnects"] == 0
+        assert "Slow Consumer" not in server.log()
+
+
+@both_modes
+def test_reading_that_is_given_up_leaves_nothing_behind(
+    nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
+) -> None:
+    """After a range is closed early, or is through, there is no consumer and no subscription."""
+    fill(js, subject, 1000)
+    known = len(nc._core.interests())
+    reading = chunks(nc, whole(stream), mode, batch_bytes=SMALL)
+    assert len(next(reading))
+    reading.close()  # type: ignore[attr-defined]
+    assert stream.consumer_names() == []
+    assert sequences(nc, whole(stream), mode, batch_bytes=SMALL) == list(range(1, 1001))
+    assert stream.consumer_names() == []
+    assert len(nc._core.interests()) == known
+
+
+# --- what breaks --------------------------------------------------------------------------------
+
+
+def test_a_consumer_that_is_deleted(
+    nc: Connection, js: JetStream, stream: Stream, subject: str
+) -> None:
+    """Reading goes on with another consumer, at the message behind the last one."""
+    fill(js, subject, 1000)
+    found: list[int] = []
+    deleted = 0
+    for chunk in chunks(nc, whole(stream), "pull", batch_bytes=SMALL):
+        found += chunk.sequences
+        if deleted < 3 and len(found) > 200 * deleted:
+            for name in stream.consumer_names():
+                stream.delete_consumer(name)
+                deleted += 1
+    assert deleted == 3
+    assert found == list(range(1, 1001))
+
+
+@both_modes
+def test_a_link_that_breaks(
+    nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
+) -> None:
+    """After a reconnect, reading goes on at the message behind the last one."""
+    fill(js, subject, 3000, b"x" * 200)
+    found: list[int] = []
+    cuts = 0
+    for chunk in chunks(nc, whole(stream), mode, batch_bytes=10 * SMALL):
+        found += chunk.sequences
+        if cuts < 3 and len(found) > 700 * cuts:
+            cuts += 1
+            nc.reconnect()
+    assert cuts == 3
+    assert found == list(range(1, 3001))
+
+
+@both_modes
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_server_that_is_killed_and_started_again(mode: str, filtered: bool) -> None:
+    """With the same store, no message is missing and none comes twice."""
+    with NatsServer(name="mortal") as server:
+        nc = jetstream_sync.connect(server.url, reconnect_time_wait=0.05)
+        with nc:
+            js = nc.jetstream()
+            stream = js.create_stream(name="S", subjects=["s.>"], allow_direct=True)
+            fill(js, lambda number: f"s.{number % 2}", 4000, b"x" * 100)
+            expected = [seq for seq in range(1, 4001) if not (filtered and seq % 2)]
+            piece = whole(stream, *(("s.0",) if filtered else ()))
+            found: list[int] = []
+            kills = 0
+            for chunk in chunks(nc, piece, mode, batch_bytes=10 * SMALL):
+                found += chunk.sequences
+                if kills < 2 and len(found) > 800 * kills:
+                    kills += 1
+                    server.kill()
+                    server.start()
+            assert kills == 2
+            assert found == expected
+
+
+def test_a_server_that_stays_away() -> None:
+    """A server that does not come back is an error when the patience is over."""
+    with NatsServer(name="gone") as server, jetstream_sync.connect(server.url) as nc:
+        js = nc.jetstream()
+        stream = js.create_stream(name="S", subjects=["s"], storage="memory", allow_direct=True)
+        fill(js, "s", 1000)
+        reading = chunks(nc, whole(stream), "auto", batch_bytes=SMALL, timeout=0.2, patience=0.5)
+        next(reading)
+        server.kill()
+        with within(5.0), pytest.raises((jetstream_sync.TimeoutError, ConnectionError)):
+            list(reading)
+        nc.close()
+
+
+def test_a_replica_that_is_behind(nc: Connection, js: JetStream, stream_name: str) -> None:
+    """What a mirror does not have yet is not taken for deleted: the stream's leader is asked, too."""
+    # A mirror takes turns with its origin to answer direct gets. This one leaves the later messages
+    # out, so it is like a replica that stays behind.
+    stream = js.create_stream(
+        name=stream_name, subjects=[f"{stream_name}.>"], storage="memory", allow_direct=True
+    )
+    mirror = js.create_stream(
+        name=f"{stream_name}_mirror",
+        storage="memory",
+        mirror=StreamSource(name=stream_name, filter_subject=f"{stream_name}.early"),
+        mirror_direct=True,
+        allow_direct=True,
+    )
+    fill(js, f"{stream_name}.early", 5)
+    fill(js, f"{stream_name}.late", 5)
+    wait_until(lambda: mirror.info().state.messages == 5)
+    late = whole(stream, f"{stream_name}.late")
+    for _ in range(10):
+        assert sequences(nc, whole(stream), "direct") == list(range(1, 11))
+        assert sequences(nc, late, "direct") == list(range(6, 11))
+
+
+# --- the choice of the mode ---------------------------------------------------------------------
+
+
+def test_a_stream_without_direct_gets(nc: Connection, js: JetStream, stream_name: str) -> None:
+    """Where a stream allows no direct gets, they are refused at once, and auto pulls."""
+    stream = js.create_stream(
+        name=stream_name, subjects=[stream_name], storage="memory", allow_direct=False
+    )
+    fill(js, stream_name, 10)
+    with within(1.0), pytest.raises(DirectGetRefusedError) as caught:
+        sequences(nc, whole(stream), "direct")
+    assert "allow_direct" in str(caught.value)
+    assert sequences(nc, whole(stream), "auto") == list(range(1, 11))
+
+
+def test_a_work_queue_is_read_and_not_worked_on(
+    nc: Connection, js: JetStream, stream_name: str, nats_server: NatsServer
+) -> None:
+    """Reading takes nothing out of a work queue, beside a consumer of it, with any number of filters."""
+    stream = js.create_stream(
+        name=stream_name,
+        subjects=[f"{stream_name}.>"],
+        storage="memory",
+        retention="workqueue",
+        allow_direct=True,
+    )
+    stream.create_consumer(durable_name="worker")
+    fill(js, lambda number: f"{stream_name}.{number % 3}", 30)
+    assert sequences(nc, whole(stream), "auto") == list(range(1, 31))
+    two = (f"{stream_name}.1", f"{stream_name}.2")
+    assert sequences(nc, whole(stream, *two), "auto") == [n for n in range(1, 31) if n % 3]
+    with RawClient(nats_server.port) as raw:
+        assert len(raw.stored(stream_name)) == 30
+    assert count_from(js, stream_name, 1, None) == (1, 30)
+
+
+def test_a_work_queue_without_direct_gets(nc: Connection, js: JetStream, stream_name: str) -> None:
+    """Such a stream can not be read, and the error says which setting it needs."""
+    stream = js.create_stream(
+        name=stream_name,
+        subjects=[stream_name],
+        storage="memory",
+        retention="workqueue",
+        allow_direct=False,
+    )
+    fill(js, stream_name, 3)
+    for mode in ("auto", "direct"):
+        with within(1.0), pytest.raises(DirectGetRefusedError):
+            sequences(nc, whole(stream), mode)
+    with pytest.raises(DirectGetRefusedError):
+        count_from(js, stream_name, 1, None)
+
+
+# --- counting -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("allow_direct", [True, False])
+def test_counting_from_a_sequence(js: JetStream, stream_name: str, allow_direct: bool) -> None:
+    """A probe says which message is the first from a sequence on, and how many there are."""
+    stream = js.create_stream(
+        name=stream_name,
+        subjects=[f"{stream_name}.>"],
+        storage="memory",
+        allow_direct=allow_direct,
+    )
+    even = f"{stream_name}.0"
+    assert count_from(js, stream_name, 1, None) == (None, 0)
+    fill(js, lambda number: f"{stream_name}.{number % 2}", 20)
+    js.publish(even, b"", headers={"Nats-Sequence": "3", "Nats-Num-Pending": "99"})
+    stream.delete_msg(1)
+    stream.delete_msg(10)
+    assert count_from(js, stream_name, 0, None) == (2, 19)
+    assert count_from(js, stream_name, 10, None) == (11, 11)
+    assert count_from(js, stream_name, 10, even) == (12, 6)
+    assert count_from(js, stream_name, 21, even) == (21, 1)
+    assert count_from(js, stream_name, 22, even) == (None, 0)
+    assert count_from(js, stream_name, 1, f"{stream_name}.none") == (None, 0)
+    assert stream.consumer_names() == []
