@@ -108,7 +108,7 @@ class Viewer:
         if isinstance(msg, JetStreamMsg):
             about = msg.metadata
             line += f" stream: {about.stream} seq {about.stream_seq}"
-        elif msg.reply:
+        elif msg.reply and not msg.reply.startswith("$JS.ACK."):
             line += f" reply: {readable(msg.reply)}"
         if not look.headers_only:
             line += f": '{readable(body)}'"

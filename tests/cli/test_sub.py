@@ -340,7 +340,7 @@ def test_ack_of_what_a_consumer_pushes(jsm: Jsm, raw: RawClient) -> None:
     }
     raw.api("CONSUMER.CREATE.ORDERS.P.ORDERS.a", stream_name="ORDERS", config=config)
     out = jsm("sub", "push.here", "--count", "2", "--ack").ok().out
-    assert "[#1] Received on [ORDERS.a] reply: $JS.ACK.ORDERS.P." in out
+    assert out == "[#1] Received on [ORDERS.a]: '1'\n[#2] Received on [ORDERS.a]: '4'\n"
     assert raw.api("CONSUMER.INFO.ORDERS.P")["ack_floor"]["stream_seq"] == 4
 
 
