@@ -1,0 +1,352 @@
+"""The planning of Spark's reads against a real server, without Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fix_spark_streams import fill
+
+import jetstream_sync
+from jetstream_sync.errors import (
+    BadRequestError,
+    ConnectionClosedError,
+    InvalidOptionError,
+    NoServersError,
+    StreamNotFoundError,
+)
+from jetstream_sync.spark.bounded import plan_read
+from jetstream_sync.spark.connections import connection
+from jetstream_sync.spark.loss import DataLossError
+from jetstream_sync.spark.offsets import OffsetError
+from jetstream_sync.spark.options import ReadOptions
+from jetstream_sync.spark.query import StreamingQuery
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jetstream_sync import JetStream, Stream
+    from jetstream_sync.server import NatsServer
+
+
+class Planner:
+    """Makes queries as drivers do, and closes their connection at the end."""
+
+    def __init__(self, server: NatsServer) -> None:
+        self._server = server
+        self._options: list[ReadOptions] = []
+
+    def options(self, stream: str, **options: object) -> ReadOptions:
+        given = {"servers": self._server.url, "stream": stream, "planningTimeout": "5s"}
+        given |= {name: str(value) for name, value in options.items()}
+        self._options.append(ReadOptions.from_options(given))
+        return self._options[-1]
+
+    def query(self, stream: str, **options: object) -> StreamingQuery:
+        return StreamingQuery(self.options(stream, **options))
+
+    def close(self) -> None:
+        for options in self._options:
+            with contextlib.suppress(NoServersError):
+                connection(options.connection).close()
+
+
+@pytest.fixture
+def planner(nats_server: NatsServer) -> Iterator[Planner]:
+    found = Planner(nats_server)
+    yield found
+    found.close()
+
+
+def step(
+    query: StreamingQuery, start: dict[str, Any], *, unlimited: bool = False
+) -> dict[str, Any]:
+    """Plan the next batch; the offsets go through JSON, as they do in Spark."""
+    end = query.latest(json.loads(json.dumps(start)), unlimited=unlimited)
+    restored: dict[str, Any] = json.loads(json.dumps(end))
+    return restored
+
+
+def planned(
+    query: StreamingQuery, start: dict[str, Any], end: dict[str, Any]
+) -> list[tuple[int, int]]:
+    return [(each.start_seq, each.end_seq) for each in query.partitions(start, end)]
+
+
+def work_queue(js: JetStream, name: str, **more: Any) -> Stream:
+    config = {"allow_direct": True, "storage": "memory", "retention": "workqueue"} | more
+    return js.create_stream(name=name, subjects=[f"{name}.>"], **config)
+
+
+def test_batches_follow_each_other(js: JetStream, stream: Stream, planner: Planner) -> None:
+    """Each batch begins where the one before it ends, and the last one has what is left."""
+    fill(js, f"{stream.name}.a", 25)
+    query = planner.query(stream.name, startingOffsets="earliest", maxOffsetsPerTrigger=10)
+    offset, found = query.initial(), []
+    while (end := step(query, offset)) != offset:
+        found.append(planned(query, offset, end))
+        offset = end
+    assert found == [[(1, 11)], [(11, 21)], [(21, 26)]]
+
+
+def test_the_start_is_asked_for_once(js: JetStream, stream: Stream, planner: Planner) -> None:
+    """Spark asks a new query twice; what comes in between belongs to it."""
+    query = planner.query(stream.name)
+    first = query.initial()
+    fill(js, f"{stream.name}.a", 5)
+    assert query.initial() == first
+    assert planned(query, first, step(query, first)) == [(1, 6)]
+
+
+def test_nothing_new_is_the_same_text(js: JetStream, stream: Stream, planner: Planner) -> None:
+    """An offset comes back as it went in, whatever wrote it."""
+    fill(js, f"{stream.name}.a", 5)
+    query = planner.query(stream.name, startingOffsets="earliest")
+    offset = step(query, query.initial())
+    text = '{"v": 1,  "streams": ' + json.dumps(offset["streams"]) + "}"
+    assert json.dumps(query.latest(json.loads(text), unlimited=True)) == json.dumps(
+        json.loads(text)
+    )
+    assert list(query.latest(json.loads(text), unlimited=True)) == ["v", "streams"]
+
+
+def test_a_batch_is_planned_from_its_end_alone(
+    js: JetStream, stream: Stream, planner: Planner
+) -> None:
+    """Another process, with another start and other options, plans the same partitions."""
+    fill(js, f"{stream.name}.a", 100)
+    query = planner.query(stream.name, startingOffsets="earliest", maxRecordsPerPartition=30)
+    start = query.initial()
+    end = step(query, start)
+    fill(js, f"{stream.name}.a", 100)
+    other = planner.query(stream.name, minPartitions=7)
+    pieces = planned(query, start, end)
+    assert planned(other, other.initial(), end) == pieces
+    assert len(pieces) == 4
+    assert planned(query, end, end) == []
+
+
+def test_a_stream_without_news_is_not_read_again(
+    js: JetStream, stream_name: str, planner: Planner
+) -> None:
+    """A batch of one stream says of the others that there is nothing of them in it."""
+    for which in "AB":
+        js.create_stream(name=f"{stream_name}_{which}", subjects=[f"{stream_name}_{which}.>"])
+        fill(js, f"{stream_name}_{which}.a", 5)
+    query = planner.query(f"{stream_name}_A,{stream_name}_B", startingOffsets="earliest")
+    first = step(query, query.initial())
+    fill(js, f"{stream_name}_A.a", 5)
+    second = step(query, first)
+    (only,) = query.partitions(first, second)
+    assert (only.stream, only.start_seq, only.end_seq) == (f"{stream_name}_A", 6, 11)
+
+
+def test_streams_that_are_not_asked_for_any_more_are_left_out(
+    js: JetStream, stream_name: str, planner: Planner
+) -> None:
+    """With fewer streams in the options, a query goes on with those that are left."""
+    for which in "AB":
+        js.create_stream(name=f"{stream_name}_{which}", subjects=[f"{stream_name}_{which}.>"])
+        fill(js, f"{stream_name}_{which}.a", 5)
+    query = planner.query(f"{stream_name}_A,{stream_name}_B", startingOffsets="earliest")
+    first = step(query, query.initial())
+    for which in "AB":
+        fill(js, f"{stream_name}_{which}.a", 5)
+    fewer = planner.query(f"{stream_name}_A")
+    second = step(fewer, first)
+    (only,) = fewer.partitions(first, second)
+    assert (only.stream, only.start_seq, only.end_seq) == (f"{stream_name}_A", 6, 11)
+
+
+def test_each_stream_is_looked_at_once_in_a_trigger(
+    js: JetStream, stream: Stream, planner: Planner
+) -> None:
+    """A trigger costs one request to a stream that is read whole."""
+    fill(js, f"{stream.name}.a", 5)
+    query = planner.query(stream.name, startingOffsets="earliest")
+    offset = step(query, query.initial())
+    with jetstream_sync.connect(planner._server.url) as nc:
+        asked = nc.subscribe("$JS.API.>")
+        nc.flush()
+        fill(js, f"{stream.name}.a", 5)
+        end = step(query, offset)
+        query.partitions(offset, end)
+        query.progress.report()
+        query.commit(offset)
+        nc.flush()
+        subjects = []
+        while asked.pending_msgs:
+            subjects.append(asked.next_msg(1).subject)
+    assert subjects == [f"$JS.API.STREAM.INFO.{stream.name}"]
+
+
+def test_offsets_of_others_are_refused(stream: Stream, planner: Planner) -> None:
+    """A checkpoint of another version is not guessed at."""
+    query = planner.query(stream.name)
+    with pytest.raises(OffsetError):
+        query.latest({"v": 2, "streams": {}}, unlimited=True)
+
+
+def test_a_stream_that_is_not_there_is_not_started_with(planner: Planner) -> None:
+    """A name that is wrong shows at once."""
+    with pytest.raises(StreamNotFoundError):
+        planner.query("NONE").initial()
+    with pytest.raises(StreamNotFoundError):
+        plan_read(planner.options("NONE"))
+
+
+def test_strict_minds_what_a_bucket_drops(
+    js: JetStream, stream_name: str, planner: Planner
+) -> None:
+    """A limit by subject moves the head, which is an error only when that is asked for."""
+    js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], max_msgs_per_subject=1)
+    fill(js, f"{stream_name}.a", 3)
+    query = planner.query(stream_name, startingOffsets="earliest")
+    offset = step(query, query.initial())
+    fill(js, f"{stream_name}.a", 3)
+    assert planned(query, offset, step(query, offset)) == [(6, 7)]
+    strict = planner.query(stream_name, failOnDataLoss="strict")
+    with pytest.raises(DataLossError):
+        step(strict, offset)
+
+
+def test_a_connection_that_was_closed_is_replaced(
+    js: JetStream, stream: Stream, planner: Planner
+) -> None:
+    """A query outlives its connection."""
+    fill(js, f"{stream.name}.a", 5)
+    query = planner.query(stream.name, startingOffsets="earliest")
+    offset = query.initial()
+    connection(planner._options[0].connection).close()
+    assert planned(query, offset, step(query, offset)) == [(1, 6)]
+
+
+def test_a_server_that_stays_away_ends_the_query(fresh_server: NatsServer) -> None:
+    """After ``planningTimeout`` the error is raised."""
+    planner = Planner(fresh_server)
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        nc.jetstream().create_stream(name="S", subjects=["s"])
+    query = planner.query("S", planningTimeout="500ms", timeout="200ms", connectTimeout="200ms")
+    offset = query.initial()
+    fresh_server.stop()
+    with pytest.raises((jetstream_sync.TimeoutError, ConnectionClosedError, NoServersError)):
+        step(query, offset)
+    planner.close()
+
+
+# --- retention ----------------------------------------------------------------------------------
+
+
+def test_a_trigger_lets_go_of_what_was_committed(
+    js: JetStream, stream_name: str, planner: Planner
+) -> None:
+    """The start of a batch is a commit: Spark may never send another one."""
+    stream = work_queue(js, stream_name)
+    fill(js, f"{stream_name}.a", 10)
+    query = planner.query(stream_name, maxOffsetsPerTrigger=4)
+    first = step(query, query.initial())
+    assert stream.info().state.messages == 10
+    second = step(query, first)
+    assert stream.info().state.first_seq == 5
+    query.commit(second)
+    assert stream.info().state.first_seq == 9
+
+
+def test_commits_can_be_repeated_and_never_go_back(
+    js: JetStream, stream_name: str, planner: Planner
+) -> None:
+    """An old offset, in a new process, removes nothing that was not read."""
+    stream = work_queue(js, stream_name)
+    fill(js, f"{stream_name}.a", 10)
+    query = planner.query(stream_name, maxOffsetsPerTrigger=4)
+    first = step(query, query.initial())
+    second = step(query, first)
+    query.commit(second)
+    for offset in (first, second, first):
+        planner.query(stream_name).commit(offset)
+    assert stream.info().state.first_seq == 9
+    assert stream.info().state.last_seq == 10
+
+
+def test_a_commit_leaves_a_new_stream_of_that_name_alone(
+    js: JetStream, stream_name: str, planner: Planner
+) -> None:
+    """Neither messages nor sequences of the new one are touched."""
+    work_queue(js, stream_name)
+    fill(js, f"{stream_name}.a", 10)
+    query = planner.query(stream_name)
+    end = step(query, query.initial())
+    js.delete_stream(stream_name)
+    again = work_queue(js, stream_name)
+    fill(js, f"{stream_name}.a", 2)
+    planner.query(stream_name).commit(end)
+    state = again.info().state
+    assert (state.first_seq, state.last_seq) == (1, 2)
+
+
+def test_two_queries_share_a_queue_by_subject(
+    js: JetStream, stream_name: str, planner: Planner
+) -> None:
+    """Each removes its own, and neither minds what the other has removed."""
+    stream = work_queue(js, stream_name)
+    fill(js, lambda number: f"{stream_name}.{'ab'[number % 2]}", 20)
+    one = planner.query(stream_name, subjects=f"{stream_name}.a")
+    two = planner.query(stream_name, subjects=f"{stream_name}.b")
+    ends = [step(query, query.initial()) for query in (one, two)]
+    one.commit(ends[0])
+    assert stream.info(subjects_filter=">").state.subjects == {f"{stream_name}.b": 10}
+    fill(js, f"{stream_name}.a", 1)
+    two.commit(ends[1])
+    assert stream.info(subjects_filter=">").state.subjects == {f"{stream_name}.a": 1}
+    assert planned(one, ends[0], step(one, ends[0])) == [(21, 22)]
+
+
+def test_a_guard_is_taken_over(js: JetStream, stream_name: str, planner: Planner) -> None:
+    """The next process of a query finds the consumer of the one before it."""
+    stream = work_queue(js, stream_name)
+    planner.query(stream_name, consumer="guard").initial()
+    planner.query(stream_name, consumer="guard").initial()
+    assert stream.consumer_names() == ["guard"]
+    with pytest.raises(InvalidOptionError, match="subjects"):
+        planner.query(stream_name, consumer="guard", subjects=f"{stream_name}.a").initial()
+    with pytest.raises(BadRequestError, match="another consumer"):
+        planner.query(stream_name, subjects=f"{stream_name}.a").initial()
+
+
+@pytest.mark.server("<2.14")
+def test_an_old_server_has_its_durable_moved_by_acknowledging(
+    js: JetStream, stream_name: str, planner: Planner
+) -> None:
+    """What another attempt has fetched and not acknowledged is waited for."""
+    stream = js.create_stream(
+        name=stream_name, subjects=[f"{stream_name}.>"], retention="interest", allow_direct=True
+    )
+    durable = stream.create_consumer(durable_name="spark", ack_policy="all", ack_wait=1)
+    fill(js, f"{stream_name}.a", 1200)
+    query = planner.query(stream_name, consumer="spark", maxOffsetsPerTrigger=700)
+    first = step(query, query.initial())
+    assert stream.info().state.messages == 1200
+    second = step(query, first)
+    assert stream.info().state.first_seq == 701
+    assert len(durable.fetch(100, timeout=2)) == 100
+    planner.query(stream_name, consumer="spark").commit(second)
+    assert stream.info().state.messages == 0
+    assert durable.info().num_ack_pending == 0
+
+
+@pytest.mark.server("<2.14")
+def test_an_old_server_needs_another_ack_policy(
+    js: JetStream, stream_name: str, planner: Planner
+) -> None:
+    """One acknowledgement has to stand for all messages before it."""
+    stream = js.create_stream(
+        name=stream_name, subjects=[f"{stream_name}.>"], retention="interest", allow_direct=True
+    )
+    stream.create_consumer(durable_name="spark")
+    fill(js, f"{stream_name}.a", 5)
+    query = planner.query(stream_name, consumer="spark")
+    end = step(query, query.initial())
+    with pytest.raises(InvalidOptionError, match="ack_policy=all"):
+        query.commit(end)
