@@ -53,8 +53,11 @@ def graph(settings: Settings, name: str | None, interval: timedelta, number: int
     """
     Draw a stream's activity: what comes in, and what it holds.
 
-    With -j there is a line of JSON for each look. Ctrl-C ends it.
+    On a terminal it goes on until Ctrl-C. Elsewhere there is a line for each look, with -j of JSON,
+    and one look without --count.
     """
+    if number is None and (settings.json or settings.env.console(settings.env.stdout) is None):
+        number = 1
     pause = threading.Event()
     looks: deque[_Look] = deque(maxlen=_WIDTH + 1)
     with settings.jetstream() as js:

@@ -351,7 +351,9 @@ def test_activity_is_drawn(letters: Jsm, raw: RawClient, terminal: Any) -> None:
     child = terminal(*graph)
     child.expect("Holds: ")
     assert child.wait() == 0
-    with letters.spawn("stream", "graph", "L", "--interval", "50ms", "-j") as running:
+    assert len(letters(*graph[:-2], "-j").ok().lines) == 1
+    endless = (*graph[:-1], "100000", "-j")
+    with letters.spawn(*endless) as running:
         assert running.stdout is not None
         running.stdout.readline()
         publish(raw, "l.odd", b"13")
