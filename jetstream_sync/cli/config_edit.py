@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
@@ -17,9 +17,27 @@ from .render import to_json
 from .settings import Settings
 from .status import CommandError, ExitStatus
 
-__all__ = ["in_editor", "refused", "show_differences"]
+__all__ = ["edit_options", "in_editor", "refused", "show_differences"]
 
 R = TypeVar("R", bound=Record)
+_Command = TypeVar("_Command", bound=Callable[..., object])
+
+
+def edit_options(command: _Command) -> _Command:
+    """Give a command the options that say how a config is edited."""
+    for option in (
+        click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Ask nothing; do it."),
+        click.option(
+            "--exit-code", is_flag=True, help="With --dry-run: status 1 when something would."
+        ),
+        click.option("--dry-run", is_flag=True, help="Only show what would change."),
+        click.option("-i", "--interactive", is_flag=True, help="Edit the config in $EDITOR."),
+        click.option(
+            "--config", "file", metavar="FILE", help="The new config, from a file; - is stdin."
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 def show_differences(settings: Settings, found: list[Difference]) -> None:

@@ -10,9 +10,10 @@ from .. import ConsumerConfig, ConsumerInfo, StreamConfig
 from ..errors import ConsumerExistsError, ConsumerNotFoundError, StreamNotFoundError
 from ..subjects import check_consumer_name
 from .complete import complete_stream
+from .config_fields import changed, subjects_of
 from .config_files import config_of_file, write_config
 from .consumer_find import no_stream, title
-from .consumer_options import changed, config_options, fields_of
+from .consumer_options import config_options, fields_of
 from .consumer_show import config_block, filters_of, show
 from .consumer_values import (
     outside,
@@ -176,7 +177,7 @@ def _ask_for_rest(ask: Asker, base: ConsumerConfig, fields: dict[str, Any]) -> N
             default="",
             help="Deliver only messages on this subject, which may have wildcards",
         )
-        subjects = answer.replace(",", " ").split()
+        subjects = subjects_of([answer])
         fields["filter_subject"] = subjects[0] if len(subjects) == 1 else None
         fields["filter_subjects"] = subjects if len(subjects) > 1 else None
     if "max_deliver" not in fields:

@@ -12,11 +12,12 @@ from ..errors import APIError
 from ..subjects import check_consumer_name
 from .complete import complete_consumer, complete_stream
 from .config_diff import Difference, differences, without_server_labels
-from .config_edit import in_editor, refused, show_differences
+from .config_edit import edit_options, in_editor, refused, show_differences
+from .config_fields import changed
 from .config_files import config_of_file
 from .consumer_add import check_against_stream, put
 from .consumer_find import consumer_arguments, find, title
-from .consumer_options import changed, config_options, fields_of
+from .consumer_options import config_options, fields_of
 from .consumer_show import show
 from .nouns import words
 from .output import emit, note
@@ -32,11 +33,7 @@ __all__ = ["copy", "edit"]
 
 @click.command()
 @consumer_arguments
-@click.option("--config", "file", metavar="FILE", help="The new config, from a file; - is stdin.")
-@click.option("-i", "--interactive", is_flag=True, help="Edit the config in $EDITOR.")
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@click.option("--exit-code", is_flag=True, help="With --dry-run: status 1 when something would.")
-@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Ask nothing; do it.")
+@edit_options
 @config_options
 @common_options
 def edit(

@@ -6,18 +6,18 @@ What was not said is not there, so that the same options change a config that ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final, TypeVar
 
 import click
 
-from .. import ConsumerConfig, PriorityPolicy
+from .. import PriorityPolicy
+from .config_fields import labels_of, subjects_of
 from .consumer_values import ACK, BACKOFF, DELIVER, MAX_DELIVER, REPLAY, SAMPLE
 from .values import DURATION, LIMIT, SIZE, parse_duration, parse_time
 
-__all__ = ["changed", "config_options", "fields_of", "until"]
+__all__ = ["config_options", "fields_of", "until"]
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
@@ -152,7 +152,7 @@ def fields_of(options: dict[str, Any]) -> dict[str, Any]:
     pause = options.pop("pause_until")
     if pause is not None:
         fields["pause_until"] = until(pause)
-    labels = _metadata(options.pop("metadata"))
+    labels = labels_of(options.pop("metadata"))
     if labels:
         fields["metadata"] = labels
     return fields
@@ -161,7 +161,7 @@ def fields_of(options: dict[str, Any]) -> dict[str, Any]:
 def _filters(values: tuple[str, ...]) -> dict[str, Any]:
     if not values:
         return {}
-    subjects = [each for value in values for each in value.replace(",", " ").split()]
+    subjects = subjects_of(values)
     if len(subjects) > 1:
         return {"filter_subject": None, "filter_subjects": subjects}
     return {"filter_subject": subjects[0] if subjects else None, "filter_subjects": None}
@@ -180,16 +180,6 @@ def _groups(options: dict[str, Any]) -> dict[str, Any]:
     if timeout is not None:
         fields["priority_timeout"] = timeout
     return fields
-
-
-def _metadata(values: tuple[str, ...]) -> dict[str, str]:
-    labels = {}
-    for value in values:
-        key, equals, text = value.partition("=")
-        if not equals or not key:
-            raise click.BadParameter(f"{value!r} is not KEY=VALUE", param_hint="--metadata")
-        labels[key] = text
-    return labels
 
 
 def until(text: str) -> datetime:
@@ -211,21 +201,3 @@ def until(text: str) -> datetime:
         raise click.BadParameter(
             f"{text!r} is no time; write 1h, or 2026-01-02T15:04:05Z"
         ) from None
-
-
-def changed(config: ConsumerConfig, fields: Mapping[str, Any]) -> ConsumerConfig:
-    """
-    Return a config with other values in some fields; labels are added to those that there are.
-
-    An empty label takes one away.
-
-    Raises:
-        InvalidOptionError: the values can not work together.
-
-    """
-    fields = dict(fields)
-    labels = fields.get("metadata")
-    if labels is not None:
-        merged = {**(config.metadata or {}), **labels}
-        fields["metadata"] = {key: value for key, value in merged.items() if value}
-    return replace(config, **fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timezone
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -25,6 +25,8 @@ __all__ = [
     "parse_replay",
     "subjects_overlap",
 ]
+
+_Policy = TypeVar("_Policy", AckPolicy, ReplayPolicy)
 
 _ACKS: Final[Mapping[str, AckPolicy]] = {
     "explicit": AckPolicy.EXPLICIT,
@@ -53,32 +55,21 @@ _STARTS: Final[Mapping[str, DeliverPolicy]] = {
 }
 
 
-def parse_ack(text: str) -> AckPolicy:
-    """
-    Return the acknowledgement policy that a word stands for.
-
-    Raises:
-        ValueError: it is no such word.
-
-    """
-    policy = _ACKS.get(text.strip().lower())
+def _word(text: str, known: Mapping[str, _Policy], what: str, write: str) -> _Policy:
+    policy = known.get(text.strip().lower())
     if policy is None:
-        raise ValueError(f"{text!r} is no acknowledgement policy; write explicit, all or none")
+        raise ValueError(f"{text!r} is no {what} policy; write {write}")
     return policy
+
+
+def parse_ack(text: str) -> AckPolicy:
+    """Return the acknowledgement policy that a word stands for, or raise `ValueError`."""
+    return _word(text, _ACKS, "acknowledgement", "explicit, all or none")
 
 
 def parse_replay(text: str) -> ReplayPolicy:
-    """
-    Return the replay policy that a word stands for.
-
-    Raises:
-        ValueError: it is no such word.
-
-    """
-    policy = _REPLAYS.get(text.strip().lower())
-    if policy is None:
-        raise ValueError(f"{text!r} is no replay policy; write instant or original")
-    return policy
+    """Return the replay policy that a word stands for, or raise `ValueError`."""
+    return _word(text, _REPLAYS, "replay", "instant or original")
 
 
 def parse_deliver(text: str) -> dict[str, Any]:

@@ -154,7 +154,7 @@ class Letters:
 
     def read(self, stream: str | None = None, consumer: str | None = None) -> list[Letter]:
         """
-        Return the dead letters, oldest first.
+        Return the dead letters: by stream, consumer and sequence.
 
         Args:
             stream: only those of this stream; ``None``: of all.
@@ -170,7 +170,7 @@ class Letters:
                 if before is not None:
                     letter.advisories[:0] = before.advisories
                 found[key] = letter
-        return sorted(found.values(), key=lambda letter: letter.time)
+        return [found[key] for key in sorted(found)]
 
     def _stored(self, store: str, stream: str, consumer: str) -> Iterator[Letter]:
         """Yield what one stream has."""

@@ -10,13 +10,14 @@ import click
 from .. import JetStream, RetentionPolicy, Stream, StreamConfig
 from ..errors import StreamNotFoundError
 from ..subjects import check_stream_name
+from .config_fields import changed, subjects_of
 from .config_files import config_of_file, write_config
 from .nouns import find_stream, words
 from .output import emit, say
 from .prompts import Asker
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
-from .stream_options import STORAGE, changed, config_options, fields_of, subjects_of
+from .stream_options import STORAGE, config_options, fields_of
 from .stream_show import write_info
 from .values import parse_limit, parse_limited_duration, parse_limited_size
 

@@ -11,14 +11,15 @@ from .. import JetStream, Stream, StreamConfig
 from ..errors import APIError
 from .complete import complete_stream
 from .config_diff import Difference, differences, without_server_labels
-from .config_edit import in_editor, refused, show_differences
+from .config_edit import edit_options, in_editor, refused, show_differences
+from .config_fields import changed
 from .config_files import config_of_file
 from .nouns import find_stream, words
 from .output import count, emit
 from .prompts import Asker
 from .settings import Settings, common_options
 from .status import ExitStatus
-from .stream_options import changed, config_options, fields_of
+from .stream_options import config_options, fields_of
 from .stream_show import write_info
 
 __all__ = ["edit", "seal"]
@@ -26,14 +27,10 @@ __all__ = ["edit", "seal"]
 
 @click.command()
 @click.argument("name", required=False, metavar="[STREAM]", shell_complete=complete_stream)
-@click.option("--config", "file", metavar="FILE", help="The new config, from a file; - is stdin.")
-@click.option("-i", "--interactive", is_flag=True, help="Edit the config in $EDITOR.")
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@click.option("--exit-code", is_flag=True, help="With --dry-run: status 1 when something would.")
+@edit_options
 @click.option("--no-mirror", is_flag=True, help="Make an ordinary stream of a mirror.")
 @click.option("--no-transform", is_flag=True, help="Give messages no other subject any more.")
 @click.option("--no-republish", is_flag=True, help="Publish nothing again any more.")
-@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Ask nothing; do it.")
 @config_options
 @common_options
 def edit(

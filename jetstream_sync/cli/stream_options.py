@@ -19,16 +19,16 @@ from .. import (
     RePublish,
     RetentionPolicy,
     StorageType,
-    StreamConfig,
     StreamConsumerLimits,
     StreamSource,
     SubjectTransform,
 )
 from ..codec import decode, loads
 from ..errors import Error
+from .config_fields import labels_of, subjects_of
 from .values import DURATION, LIMIT, LIMITED_DURATION, LIMITED_SIZE, ParamType
 
-__all__ = ["RETENTION", "STORAGE", "changed", "config_options", "fields_of", "subjects_of"]
+__all__ = ["RETENTION", "STORAGE", "config_options", "fields_of"]
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
@@ -158,21 +158,6 @@ def _pair(text: str) -> tuple[str, str]:
     if not equals:
         raise ValueError(f"{text!r}: expected SOURCE=DESTINATION")
     return left.strip(), right.strip()
-
-
-def subjects_of(values: Sequence[str]) -> list[str]:
-    """Return the subjects of values that may have several each, with commas or spaces between."""
-    return [each for value in values for each in value.replace(",", " ").split()]
-
-
-def _metadata(values: Sequence[str]) -> dict[str, str]:
-    labels = {}
-    for value in values:
-        key, equals, text = value.partition("=")
-        if not equals or not key:
-            raise click.BadParameter(f"{value!r} is not KEY=VALUE", param_hint="--metadata")
-        labels[key] = text
-    return labels
 
 
 _SOURCE: Final = _Fields("SOURCE", _source, "name")
@@ -358,7 +343,7 @@ def fields_of(options: dict[str, Any]) -> dict[str, Any]:
     elif fields.get("discard_new_per_subject"):
         fields["discard"] = DiscardPolicy.NEW
     _take_placement(options, fields)
-    labels = _metadata(options.pop("metadata"))
+    labels = labels_of(options.pop("metadata"))
     if labels:
         fields["metadata"] = labels
     _take_subject_rules(options, fields)
@@ -401,17 +386,3 @@ def _take_subject_rules(options: dict[str, Any], fields: dict[str, Any]) -> None
         fields["republish"] = RePublish(
             src=source or None, dest=destination, headers_only=headers_only or None
         )
-
-
-def changed(config: StreamConfig, fields: Mapping[str, Any]) -> StreamConfig:
-    """
-    Return a config with other values in some fields; labels are added to those that there are.
-
-    An empty label takes one away.
-    """
-    fields = dict(fields)
-    labels = fields.get("metadata")
-    if labels is not None:
-        merged = {**(config.metadata or {}), **labels}
-        fields["metadata"] = {key: value for key, value in merged.items() if value}
-    return replace(config, **fields)
