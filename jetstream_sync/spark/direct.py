@@ -104,6 +104,7 @@ class DirectReader:
                 # By now the next answer is on its way, while this one is worked on.
                 chunk = self._chunk(items, added)
                 pace.weigh(chunk)
+                del items, added
                 yield Answer(chunk, next_seq)
                 if not goes_on:
                     return

@@ -109,6 +109,8 @@ class Gathering:
             self._core.remove_interest(self._interest)
         else:
             self._core.remove_interest_quietly(self._interest)
+        # The subscription and this know each other, so this goes late; what it holds goes now.
+        self.items = []
 
     # --- the reader's side; see `Sink` ----------------------------------------------------------
 

@@ -168,6 +168,7 @@ class PullReader:
                 # By now the next answer is on its way, while this one is worked on.
                 chunk = self._chunk(items, sequences, consumer)
                 pace.weigh(chunk)
+                del items
                 yield Answer(chunk, next_seq)
                 start_seq = next_seq
         except InvalidResponseError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -511,6 +513,40 @@ def test_reading_that_is_given_up_leaves_nothing_behind(
     assert sequences(nc, whole(stream), mode, batch_bytes=SMALL) == list(range(1, 1001))
     assert stream.consumer_names() == []
     assert len(nc._core.interests()) == known
+
+
+_READER = """
+import resource, sys
+import jetstream_sync
+from jetstream_sync.spark.arrow import to_batch
+from jetstream_sync.spark.ranges import SequenceRange
+from jetstream_sync.spark.reading import ReadPlan, read_chunks
+from jetstream_sync.spark.schema import READ_COLUMNS
+url, mode, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+rows = 0
+with jetstream_sync.connect(url) as nc:
+    plan = ReadPlan(mode=mode, batch_bytes=500_000)
+    for chunk in read_chunks(nc, SequenceRange("S", 1, count + 1), frozenset(READ_COLUMNS), plan):
+        rows += to_batch(chunk, READ_COLUMNS).num_rows
+assert rows == count
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@both_modes
+def test_memory_does_not_grow_with_the_range(fresh_server: NatsServer, mode: str) -> None:
+    """A process that reads ten times the messages takes about the same memory."""
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        js = nc.jetstream()
+        js.create_stream(name="S", subjects=["s"], storage="memory", allow_direct=True)
+        fill(js, "s", 60_000, b"x" * 128)
+    peaks = []
+    for count in (6000, 60_000):
+        command = [sys.executable, "-c", _READER, fresh_server.url, mode, str(count)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+        peaks.append(int(done.stdout))
+    # Kept in whole, they would take some 30 MB: the unit is KiB, but on macOS bytes.
+    assert peaks[1] - peaks[0] < 12_000 * (1024 if sys.platform == "darwin" else 1)
 
 
 # --- what breaks --------------------------------------------------------------------------------
