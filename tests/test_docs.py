@@ -16,6 +16,7 @@ import ast
 import doctest
 import importlib
 import inspect
+import os
 import re
 import shlex
 import subprocess
@@ -24,6 +25,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from typing_extensions import is_typeddict
@@ -104,7 +106,8 @@ def test_the_code_in_a_document_runs(
         return
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "__main__"}
-    with NatsServer() as server:
+    # A page may set variables, which the commands of the next page must not find.
+    with mock.patch.dict(os.environ), NatsServer() as server:
         # Commands find it as who reads the page finds theirs, and have contexts of their own.
         monkeypatch.setenv("NATS_URL", server.url)
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
