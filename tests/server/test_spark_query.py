@@ -286,6 +286,7 @@ def test_a_commit_leaves_a_new_stream_of_that_name_alone(
     assert (state.first_seq, state.last_seq) == (1, 2)
 
 
+@pytest.mark.server(">=2.11")
 def test_two_queries_share_a_queue_by_subject(
     js: JetStream, stream_name: str, planner: Planner
 ) -> None:

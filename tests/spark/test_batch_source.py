@@ -263,3 +263,17 @@ def test_sql_reads_too(
         f"{stream.name}.0": 5,
         f"{stream.name}.1": 5,
     }
+
+
+def test_nothing_shows_the_options(stream: Stream) -> None:
+    """The data source and its readers have no option in what they show, as some are secret."""
+    from pyspark.sql.types import StringType, StructType
+
+    from jetstream_sync.spark import JetStreamDataSource
+
+    options = {"stream": stream.name, "user": "me", "password": "s3cret", "consumer": "c"}
+    source = JetStreamDataSource(options)
+    schema = StructType().add("subject", StringType())
+    for shown in (source, source.reader(schema), source.streamReader(schema)):
+        assert "s3cret" not in repr(shown)
+        assert "s3cret" not in str(vars(shown)) or shown is source

@@ -210,6 +210,7 @@ def test_a_queue_that_was_made_again_keeps_its_messages(
     assert held(queue) == []
 
 
+@pytest.mark.timeout(300)
 def test_a_driver_that_dies_behind_a_commit(
     js: JetStream, queue: Stream, nats_server: NatsServer, tmp_path: Path, collected: Collected
 ) -> None:
@@ -228,7 +229,7 @@ writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", "chec
 writer.trigger(processingTime="1 hour").start().awaitTermination()
 """
     with Driver(code, tmp_path, nats_server.url) as driver:
-        wait_until(lambda: 0 in batches(tmp_path / "checkpoint"), 60)
+        wait_until(lambda: 0 in batches(tmp_path / "checkpoint"), 90)
         driver.kill()
     assert held(queue) == list(range(1, 21))
     stored = [int(line) for line in (tmp_path / "stored").read_text().split()]

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from fix_spark import Driver, batches, forget_commit, offsets_of
@@ -16,6 +16,8 @@ from fix_threads import wait_until
 import jetstream_sync
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from jetstream_sync import Connection, JetStream, Stream
     from jetstream_sync.server import NatsServer
 
@@ -212,6 +214,7 @@ def test_a_batch_that_is_run_again_has_the_same_partitions(
     assert again.sequences() == sorted({*collected.sequences(), *again.sequences(1)})
 
 
+@pytest.mark.timeout(300)
 def test_a_crash_in_the_first_batch_loses_nothing(
     js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
 ) -> None:
@@ -239,9 +242,9 @@ print("STARTED", flush=True)
 query.awaitTermination()
 """
     with Driver(code, tmp_path, nats_server.url) as first:
-        first.wait_for("STARTED", 40)
+        first.wait_for("STARTED", 90)
         fill(js, f"{stream.name}.a", 10)
-        first.wait_for("[6, ", 40)
+        first.wait_for("[6, ", 90)
         first.kill()
     fill(js, f"{stream.name}.a", 10)
     (tmp_path / "go").touch()
@@ -251,7 +254,7 @@ query.awaitTermination()
         return sorted(int(line) for line in stored.read_text().split()) if stored.exists() else []
 
     with Driver(code, tmp_path, nats_server.url):
-        wait_until(lambda: len(sequences()) >= 20, 40)
+        wait_until(lambda: len(sequences()) >= 20, 90)
     assert sequences() == list(range(6, 26))
 
 
@@ -364,6 +367,48 @@ def test_a_server_that_restarts_is_waited_for(
         wait_until(lambda: len(collected.sequences()) == 20, 30)
         query.stop()
     assert query.exception() is None
+
+
+def test_a_query_that_is_stopped_closes_its_connection(
+    js: JetStream,
+    stream: Stream,
+    spark: SparkSession,
+    nats_server: NatsServer,
+    collected: Collected,
+    tmp_path: Path,
+) -> None:
+    """Spark ends the planning process with a signal, and the reader's ``stop()`` is called all the same."""
+    from jetstream_sync.spark import JetStreamDataSource
+    from jetstream_sync.spark.options import ReadOptions
+    from jetstream_sync.spark.stream import JetStreamStreamReader
+
+    note = tmp_path / "stopped"
+
+    class Reader(JetStreamStreamReader):
+        def stop(self) -> None:
+            super().stop()
+            note.write_text("yes")
+
+    class Source(JetStreamDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "stopping"
+
+        def streamReader(self, schema: Any) -> Reader:  # noqa: N802
+            return Reader(ReadOptions.from_options(self.options), schema)
+
+    spark.dataSource.register(Source)
+    fill(js, f"{stream.name}.a", 5)
+    frame = spark.readStream.format("stopping").options(servers=nats_server.url, stream=stream.name)
+    query = (
+        frame.load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(collected.checkpoint))
+        .start()
+    )
+    wait_until(lambda: batches(collected.checkpoint) == [0], 30)
+    query.stop()
+    wait_until(note.exists, 10)
 
 
 # --- what is shown ------------------------------------------------------------------------------
