@@ -75,13 +75,13 @@ def run_jsm(*args: str, stdin: bytes = b"", tty: bool = False, **variables: str)
     Args:
         *args: the words after ``jsm``.
         stdin: what it can read.
-        tty: whether stdin and stdout say that they are terminals (dumb ones): prompts are asked.
+        tty: whether its streams say that they are terminals (dumb ones): prompts are asked.
         **variables: the environment.
 
     """
     kind = _Shown if tty else io.TextIOWrapper
     out = kind(io.BytesIO(), "utf-8", write_through=True)
-    err = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
+    err = kind(io.BytesIO(), "utf-8", write_through=True)
     typed = _Typed(stdin) if tty else io.BytesIO(stdin)
     if tty:
         variables.setdefault("TERM", "dumb")

@@ -42,7 +42,9 @@ def completion(settings: Settings, *, shell: str) -> None:
     kind = get_completion_class(shell)
     if kind is None:
         raise CommandError(
-            f"this version of click knows no {shell}", ExitStatus.FAILED, hint="install click 8.2"
+            f"this version of click knows no {shell}",
+            ExitStatus.FAILED,
+            hint="install a newer click",
         )
     script = kind(click.Command("jsm"), {}, "jsm", "_JSM_COMPLETE").source()
     emit(

@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 
 from .status import CommandError, ExitStatus
 
-__all__ = ["TYPED", "Later", "NounGroup"]
+__all__ = ["TYPED", "Later", "MissingCommandError", "NounGroup"]
 
 #: Where a context's ``meta`` has the words that were typed, group by group, by the group's path.
 TYPED = "jsm.typed"
@@ -57,6 +57,14 @@ class Later:
         return command
 
 
+class MissingCommandError(click.UsageError):
+    """A group was called without a command; its help is what there is to say."""
+
+    def __init__(self, ctx: click.Context) -> None:
+        super().__init__("a command is missing", ctx)
+        self.help = ctx.get_help()
+
+
 class NounGroup(click.Group):
     """
     A group whose commands have aliases, and may be loaded late.
@@ -93,6 +101,13 @@ class NounGroup(click.Group):
     def aliases_of(self, name: str) -> list[str]:
         """Return the other names of a command."""
         return [alias for alias, target in self.aliases.items() if target == name]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the options of the group; raise `MissingCommandError` where there is nothing."""
+        # What click does here instead differs from version to version.
+        if not args and not ctx.resilient_parsing:
+            raise MissingCommandError(ctx)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, in the order in which they were added."""

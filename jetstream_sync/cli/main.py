@@ -22,7 +22,7 @@ from click.shell_completion import shell_complete
 from ..errors import Error
 from ..version import __version__
 from .env import Environment
-from .groups import Later, NounGroup
+from .groups import Later, MissingCommandError, NounGroup
 from .render import to_json
 from .settings import Settings, all_options
 from .status import CommandError, ExitStatus, document_of, exit_status, hint_of, one_line
@@ -169,8 +169,8 @@ def _report(error: BaseException, settings: Settings, args: Sequence[str]) -> Ex
     as_json = settings.json or not {"-j", "--json"}.isdisjoint(args)
     if as_json:
         text = to_json(document_of(error))
-    elif isinstance(error, click.exceptions.NoArgsIsHelpError):
-        text = f"{error.format_message()}\n"
+    elif isinstance(error, MissingCommandError):
+        text = f"{error.help}\n"
     elif status is ExitStatus.INTERRUPTED:
         text = "jsm: interrupted\n"
     else:

@@ -7,7 +7,7 @@ and consumers. JSON never changes with it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -103,11 +103,7 @@ def find_stream(js: JetStream, name: str | None, ask: Asker | None = None) -> St
 
     """
     noun = words().stream.lower()
-    if name is None:
-        if ask is None:
-            raise CommandError(f"a {noun}'s name is missing", ExitStatus.USAGE)
-        name = ask.select(f"Select a {noun}", js.stream_names, "STREAM")
-        ask.done()
+    name = name if name is not None else _chosen(noun, js.stream_names, "STREAM", ask)
     try:
         return js.get_stream(name)
     except StreamNotFoundError as error:
@@ -129,14 +125,17 @@ def find_consumer(stream: Stream, name: str | None, ask: Asker | None = None) ->
 
     """
     noun = words().consumer.lower()
-    if name is None:
-        if ask is None:
-            raise CommandError(f"a {noun}'s name is missing", ExitStatus.USAGE)
-        name = ask.select(f"Select a {noun}", stream.consumer_names, "CONSUMER")
-        ask.done()
+    name = name if name is not None else _chosen(noun, stream.consumer_names, "CONSUMER", ask)
     try:
         return stream.get_consumer(name)
     except ConsumerNotFoundError as error:
         kind = f"{words().stream.lower()} {stream.name} has no {noun}"
         close = did_you_mean(name, stream.consumer_names())
         raise CommandError(f'{kind} "{name}"{close}', ExitStatus.NOT_FOUND, cause=error) from error
+
+
+def _chosen(noun: str, names: Callable[[], Sequence[str]], flag: str, ask: Asker | None) -> str:
+    if ask is None:
+        raise CommandError(f"a {noun}'s name is missing", ExitStatus.USAGE)
+    with ask:
+        return ask.select(f"Select a {noun}", names, flag)

@@ -85,7 +85,8 @@ class Settings:
         """Whether there is a person who may be asked: terminals, and no word against it."""
         if self.json or self._switch("no_input", "JSM_NO_INPUT", "CI"):
             return False
-        return self.env.stdin.isatty() and self.env.stdout.isatty()
+        # Questions are on stderr: nobody answers what they can not see.
+        return all(each.isatty() for each in (self.env.stdin, self.env.stdout, self.env.stderr))
 
     def _switch(self, name: str, *variables: str) -> bool:
         if name in self.given:

@@ -114,7 +114,8 @@ ORDER = {
 def world(jsm: Jsm, raw: RawClient, tmp_path: Path) -> dict[str, str]:
     """Two streams with messages, a consumer, a backup, a context: something for every command."""
     for name in ("ORDERS", "OTHER", "GONE"):
-        config = {"name": name, "subjects": [f"{name}.*"], "storage": "memory"}
+        # Servers before 2.12 save only what is in files.
+        config = {"name": name, "subjects": [f"{name}.*"], "storage": "file"}
         raw.api(f"STREAM.CREATE.{name}", **config)
         raw.requests(f"{name}.new", [b'{"order": %d}' % number for number in range(5)])
     durable = {"durable_name": "NEW", "ack_policy": "explicit", "sample_freq": "100"}

@@ -156,6 +156,12 @@ def test_the_block_ends_with_the_error() -> None:
         ask_in_a_block()
 
 
+def test_questions_that_nobody_sees_are_not_asked() -> None:
+    """With standard error in a file, nobody is asked."""
+    env = Environment(stdin=Answers(), stdout=Screen(), stderr=io.StringIO())
+    assert not Settings(env=env).interactive
+
+
 def _asked(*args: str, **variables: str) -> Result:
     return run_jsm("context", "select", *args, stdin=b"\n", tty=True, **variables)
 

@@ -268,6 +268,16 @@ def test_the_trace_has_requests_and_answers(jsm: Jsm, raw: RawClient) -> None:
     assert jsm("account", "info", JSM_TRACE="0").ok().err == ""
 
 
+def test_the_trace_has_what_a_server_says_in_headers(jsm: Jsm, raw: RawClient) -> None:
+    """A status without a body is in the trace, and what has no answer on an inbox has its subject."""
+    raw.api("STREAM.CREATE.A", name="A", subjects=["a"], storage="memory")
+    config = {"durable_name": "C", "ack_policy": "explicit"}
+    raw.api("CONSUMER.CREATE.A.C", stream_name="A", config=config)
+    err = jsm("consumer", "next", "A", "C", "--no-wait", "--trace").err
+    assert ">>> $JS.API.CONSUMER.MSG.NEXT.A.C:\n{\n" in err
+    assert "404 No Messages" in err
+
+
 def test_the_trace_has_no_logins(guarded: NatsServer) -> None:
     """What logs in is never in the trace."""
     result = info(guarded, "--user", "me", "--password", "open sesame", "--trace").ok()
