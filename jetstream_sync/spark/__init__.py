@@ -10,7 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from .connections import ConnectionSettings, connection
+from .deliveries import Written
+from .java import JavaNotFoundError
 from .options import ReadOptions, WriteOptions
+from .partition import plan_ranges, publish_partition, read_range, read_range_batches
 from .ranges import (
     DirectGetRefusedError,
     RangeError,
@@ -19,6 +22,7 @@ from .ranges import (
     SequenceRange,
     StreamRecreatedError,
 )
+from .refusals import RowError, SinkError
 from .schema import SchemaError
 from .session import register
 
@@ -28,16 +32,24 @@ if TYPE_CHECKING:
 __all__ = [
     "ConnectionSettings",
     "DirectGetRefusedError",
+    "JavaNotFoundError",
     "JetStreamDataSource",
     "RangeError",
     "RangeLostError",
     "RangeStalledError",
     "ReadOptions",
+    "RowError",
     "SchemaError",
     "SequenceRange",
+    "SinkError",
     "StreamRecreatedError",
     "WriteOptions",
+    "Written",
     "connection",
+    "plan_ranges",
+    "publish_partition",
+    "read_range",
+    "read_range_batches",
     "register",
 ]
 
