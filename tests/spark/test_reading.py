@@ -33,12 +33,22 @@ from jetstream_sync.spark.schema import READ_COLUMNS, READ_TYPES
 if TYPE_CHECKING:
     from jetstream_sync import Connection, JetStream, Stream
 
+pytestmark = pytest.mark.spark
+
 ALL = tuple(READ_TYPES)
 MODES = ("direct", "pull")
 both_modes = pytest.mark.parametrize("mode", MODES)
 
 #: So small that a few messages fill it: what is tested is what happens between two answers.
 SMALL = 4096
+
+
+def made(js: JetStream, name: str, **config: Any) -> Stream:
+    """Make a stream of everything below its name, which answers direct gets unless told otherwise."""
+    return js.create_stream(
+        **{"name": name, "subjects": [f"{name}.>"], "storage": "memory", "allow_direct": True}
+        | config
+    )
 
 
 def created_ns(stream: Stream) -> int:
@@ -74,9 +84,7 @@ def sequences(nc: Connection, piece: SequenceRange, mode: str, **plan: Any) -> l
 
 @pytest.fixture
 def stream(js: JetStream, stream_name: str) -> Stream:
-    return js.create_stream(
-        name=stream_name, subjects=[f"{stream_name}.>"], storage="memory", allow_direct=True
-    )
+    return made(js, stream_name)
 
 
 @pytest.fixture
@@ -165,12 +173,8 @@ def test_republished_messages(
 ) -> None:
     """A message that another stream republished has that stream's headers, and its own place."""
     source = f"{stream_name}_source"
-    js.create_stream(
-        name=source,
-        subjects=[f"{source}.>"],
-        storage="memory",
-        republish=RePublish(src=f"{source}.>", dest=f"{stream_name}.again.>"),
-    )
+    republish = RePublish(src=f"{source}.>", dest=f"{stream_name}.again.>")
+    made(js, source, republish=republish)
     fill(js, f"{stream_name}.first", 2)
     fill(js, f"{source}.a", 2)
     wait_until(lambda: stream.info().state.messages == 4)
@@ -342,14 +346,7 @@ def test_streams_that_keep_the_last_of_each_subject(
     nc: Connection, js: JetStream, stream_name: str, mode: str
 ) -> None:
     """Where the head moves because newer messages replace older ones, that is no loss, unless strict."""
-    stream = js.create_stream(
-        name=stream_name,
-        subjects=[f"{stream_name}.>"],
-        storage="memory",
-        allow_direct=True,
-        max_msgs_per_subject=1,
-        allow_rollup_hdrs=True,
-    )
+    stream = made(js, stream_name, max_msgs_per_subject=1, allow_rollup_hdrs=True)
     fill(js, lambda number: f"{stream_name}.{number % 10}", 30)
     piece = SequenceRange(stream_name, 1, 31, (), created_ns(stream))
     assert sequences(nc, piece, mode) == list(range(21, 31))
@@ -365,13 +362,7 @@ def test_streams_whose_messages_expire_one_by_one(
     nc: Connection, js: JetStream, stream_name: str, mode: str
 ) -> None:
     """Messages that expired by a time of their own are no loss."""
-    stream = js.create_stream(
-        name=stream_name,
-        subjects=[f"{stream_name}.>"],
-        storage="memory",
-        allow_direct=True,
-        allow_msg_ttl=True,
-    )
+    stream = made(js, stream_name, allow_msg_ttl=True)
     for number in range(10):
         js.publish(f"{stream_name}.x", b"", msg_ttl=1 if number < 5 else None)
     piece = whole(stream)
@@ -435,9 +426,7 @@ def test_a_stream_that_was_made_again(
     with closing(chunks(nc, piece, mode, batch_bytes=SMALL)) as reading:
         found = list(next(reading).sequences)
         js.delete_stream(stream_name)
-        again = js.create_stream(
-            name=stream_name, subjects=[f"{stream_name}.>"], storage="memory", allow_direct=True
-        )
+        again = made(js, stream_name)
         fill(js, subject, 2000)
         with pytest.raises(StreamRecreatedError) as caught:
             for chunk in reading:
@@ -483,8 +472,8 @@ def test_a_reader_that_takes_its_time_is_not_cut(mode: str) -> None:
     with NatsServer(name="impatient", config="write_deadline: '500ms'\n") as server:
         with jetstream_sync.connect(server.url) as nc:
             js = nc.jetstream()
-            stream = js.create_stream(name="S", subjects=["s"], storage="memory", allow_direct=True)
-            fill(js, "s", 12_000, b"x" * 4096)
+            stream = made(js, "s")
+            fill(js, "s.x", 12_000, b"x" * 4096)
             found: list[int] = []
             slept = False
             for chunk in chunks(nc, whole(stream), mode, ("sequence", "data")):
@@ -538,8 +527,8 @@ def test_memory_does_not_grow_with_the_range(fresh_server: NatsServer, mode: str
     """A process that reads ten times the messages takes about the same memory."""
     with jetstream_sync.connect(fresh_server.url) as nc:
         js = nc.jetstream()
-        js.create_stream(name="S", subjects=["s"], storage="memory", allow_direct=True)
-        fill(js, "s", 60_000, b"x" * 128)
+        made(js, "S")
+        fill(js, "S.x", 60_000, b"x" * 128)
     peaks = []
     for count in (6000, 60_000):
         command = [sys.executable, "-c", _READER, fresh_server.url, mode, str(count)]
@@ -594,7 +583,7 @@ def test_a_server_that_is_killed_and_started_again(mode: str, filtered: bool) ->
         nc = jetstream_sync.connect(server.url, reconnect_time_wait=0.05)
         with nc:
             js = nc.jetstream()
-            stream = js.create_stream(name="S", subjects=["s.>"], allow_direct=True)
+            stream = made(js, "s", storage="file")
             fill(js, lambda number: f"s.{number % 2}", 4000, b"x" * 100)
             expected = [seq for seq in range(1, 4001) if not (filtered and seq % 2)]
             piece = whole(stream, *(("s.0",) if filtered else ()))
@@ -614,8 +603,8 @@ def test_a_server_that_stays_away() -> None:
     """A server that does not come back is an error when the patience is over."""
     with NatsServer(name="gone") as server, jetstream_sync.connect(server.url) as nc:
         js = nc.jetstream()
-        stream = js.create_stream(name="S", subjects=["s"], storage="memory", allow_direct=True)
-        fill(js, "s", 1000)
+        stream = made(js, "s")
+        fill(js, "s.x", 1000)
         reading = chunks(nc, whole(stream), "auto", batch_bytes=SMALL, timeout=0.2, patience=0.5)
         next(reading)
         server.kill()
@@ -628,9 +617,7 @@ def test_a_replica_that_is_behind(nc: Connection, js: JetStream, stream_name: st
     """What a mirror does not have yet is not taken for deleted: the stream's leader is asked, too."""
     # A mirror takes turns with its origin to answer direct gets. This one leaves the later messages
     # out, so it is like a replica that stays behind.
-    stream = js.create_stream(
-        name=stream_name, subjects=[f"{stream_name}.>"], storage="memory", allow_direct=True
-    )
+    stream = made(js, stream_name)
     mirror = js.create_stream(
         name=f"{stream_name}_mirror",
         storage="memory",
@@ -652,10 +639,8 @@ def test_a_replica_that_is_behind(nc: Connection, js: JetStream, stream_name: st
 
 def test_a_stream_without_direct_gets(nc: Connection, js: JetStream, stream_name: str) -> None:
     """Where a stream allows no direct gets, they are refused at once, and auto pulls."""
-    stream = js.create_stream(
-        name=stream_name, subjects=[stream_name], storage="memory", allow_direct=False
-    )
-    fill(js, stream_name, 10)
+    stream = made(js, stream_name, allow_direct=False)
+    fill(js, f"{stream_name}.x", 10)
     with within(1.0), pytest.raises(DirectGetRefusedError) as caught:
         sequences(nc, whole(stream), "direct")
     assert "allow_direct" in str(caught.value)
@@ -666,13 +651,7 @@ def test_a_work_queue_is_read_and_not_worked_on(
     nc: Connection, js: JetStream, stream_name: str, nats_server: NatsServer
 ) -> None:
     """Reading takes nothing out of a work queue, beside a consumer of it, with any number of filters."""
-    stream = js.create_stream(
-        name=stream_name,
-        subjects=[f"{stream_name}.>"],
-        storage="memory",
-        retention="workqueue",
-        allow_direct=True,
-    )
+    stream = made(js, stream_name, retention="workqueue")
     stream.create_consumer(durable_name="worker")
     fill(js, lambda number: f"{stream_name}.{number % 3}", 30)
     assert sequences(nc, whole(stream), "auto") == list(range(1, 31))
@@ -685,14 +664,8 @@ def test_a_work_queue_is_read_and_not_worked_on(
 
 def test_a_work_queue_without_direct_gets(nc: Connection, js: JetStream, stream_name: str) -> None:
     """Such a stream can not be read, and the error says which setting it needs."""
-    stream = js.create_stream(
-        name=stream_name,
-        subjects=[stream_name],
-        storage="memory",
-        retention="workqueue",
-        allow_direct=False,
-    )
-    fill(js, stream_name, 3)
+    stream = made(js, stream_name, retention="workqueue", allow_direct=False)
+    fill(js, f"{stream_name}.x", 3)
     for mode in ("auto", "direct"):
         with within(1.0), pytest.raises(DirectGetRefusedError):
             sequences(nc, whole(stream), mode)
@@ -706,12 +679,7 @@ def test_a_work_queue_without_direct_gets(nc: Connection, js: JetStream, stream_
 @pytest.mark.parametrize("allow_direct", [True, False])
 def test_counting_from_a_sequence(js: JetStream, stream_name: str, allow_direct: bool) -> None:
     """A probe says which message is the first from a sequence on, and how many there are."""
-    stream = js.create_stream(
-        name=stream_name,
-        subjects=[f"{stream_name}.>"],
-        storage="memory",
-        allow_direct=allow_direct,
-    )
+    stream = made(js, stream_name, allow_direct=allow_direct)
     even = f"{stream_name}.0"
     assert count_from(js, stream_name, 1, None) == (None, 0)
     fill(js, lambda number: f"{stream_name}.{number % 2}", 20)
