@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from .complete import complete_context
+from .context_add import add
 from .context_check import check
 from .contexts import KEYS, SECRETS, Contexts, redacted
 from .groups import NounGroup
@@ -32,24 +33,11 @@ def context(_settings: Settings) -> None:
     """
 
 
+context.add_command(add)
+context.add_aliases(add, ("save", "create", "new"))
+
 _NAME = click.argument("name", required=False, shell_complete=complete_context)
 
-#: For each key that can be set: the common option that sets it.
-_SET_BY: Final = {
-    "url": "servers",
-    "user": "user",
-    "password": "password",
-    "token": "token",
-    "creds": "creds",
-    "nkey": "nkey",
-    "cert": "tlscert",
-    "key": "tlskey",
-    "ca": "tlsca",
-    "tls_first": "tlsfirst",
-    "jetstream_domain": "js_domain",
-    "jetstream_api_prefix": "js_api_prefix",
-    "inbox_prefix": "inbox_prefix",
-}
 _LABELS: Final = {
     "url": "Server URLs",
     "nkey": "NKey",
@@ -76,56 +64,6 @@ def _named(settings: Settings, name: str | None) -> str:
         with Asker(settings) as ask:
             name = ask.select("Select a context", _contexts(settings).names(), "NAME")
     return name
-
-
-@context.command("add", aliases=("save", "create", "new"))
-@click.argument("name")
-@click.option("--description", metavar="TEXT", help="What it is for.")
-@click.option("--jwt", metavar="TEXT", help="The user's JWT.")
-@click.option("--seed", metavar="TEXT", help="The seed of its nkey.")
-@click.option("--event-prefix", metavar="SUBJECT", help="JetStream's prefix for events.")
-@click.option("--select", is_flag=True, help="Select it.")
-@common_options
-def add(
-    settings: Settings,
-    *,
-    name: str,
-    description: str | None,
-    jwt: str | None,
-    seed: str | None,
-    event_prefix: str | None,
-    select: bool,
-) -> None:
-    """
-    Save the login options as a context, or change one that exists.
-
-    What is not given stays as it is. All the options of a login are taken: --server, --user, --creds,
-    --tlsca and so on; see 'jsm --help'.
-    """
-    store = _contexts(settings)
-    exists = name in store.names()
-    fields = store.load(name) if exists else dict(KEYS)
-    for key, option in _SET_BY.items():
-        if option in settings.given:
-            fields[key] = settings.given[option]
-    if isinstance(fields.get("url"), list):
-        fields["url"] = ",".join(fields["url"])
-    mine = {
-        "description": description,
-        "user_jwt": jwt,
-        "user_seed": seed,
-        "jetstream_event_prefix": event_prefix,
-    }
-    fields.update({key: value for key, value in mine.items() if value is not None})
-    store.save(name, fields)
-    if select:
-        store.select(name)
-    done = "changed" if exists else "created"
-    emit(
-        settings,
-        {"context": name, done: True, "path": str(store.path(name))},
-        lambda: settings.env.stdout.write(f"Context {name} was {done}\n"),
-    )
 
 
 @context.command("ls", aliases=("list", "l"))

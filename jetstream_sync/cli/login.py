@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .. import Connection
     from .settings import Settings
 
-__all__ = ["DEFAULT_SERVER", "Login", "chosen_context", "connected"]
+__all__ = ["DEFAULT_SERVER", "Login", "chosen_context", "connected", "read_password"]
 
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 
@@ -206,9 +206,15 @@ def _credentials(jwt: str, seed: str) -> str:
     )
 
 
-def _with_password(settings: Settings, login: Login) -> dict[str, Any]:
-    """Return the options of a login, with a password that was to be read from somewhere."""
-    options, given, env = login.options(), settings.given, settings.env
+def read_password(settings: Settings) -> str | None:
+    """
+    Return the password that the options say, or say where to read; ``None``: they say nothing.
+
+    Raises:
+        CommandError: they contradict each other, or it can not be read.
+
+    """
+    given = settings.given
     ways = [name for name in ("password", "password_file", "password_stdin") if name in given]
     if len(ways) > 1:
         raise CommandError(
@@ -216,11 +222,20 @@ def _with_password(settings: Settings, login: Login) -> dict[str, Any]:
         )
     if path := given.get("password_file"):
         try:
-            options["password"] = Path(path).expanduser().read_text("utf-8").rstrip("\r\n")
+            return Path(path).expanduser().read_text("utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             raise CommandError(f"{path}: {error}", ExitStatus.USAGE) from error
-    elif given.get("password_stdin"):
-        options["password"] = env.stdin.readline().decode("utf-8", "replace").rstrip("\r\n")
+    if given.get("password_stdin"):
+        return settings.env.stdin.readline().decode("utf-8", "replace").rstrip("\r\n")
+    return given.get("password")
+
+
+def _with_password(settings: Settings, login: Login) -> dict[str, Any]:
+    """Return the options of a login, with a password that was to be read from somewhere."""
+    options = login.options()
+    password = read_password(settings)
+    if password is not None:
+        options["password"] = password
     elif "user" in options and "password" not in options and settings.interactive:
         options["password"] = Asker(settings).secret(f"Password of {options['user']}", "--password")
     if "password" in options and "user" not in options:

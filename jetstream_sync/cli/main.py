@@ -8,6 +8,7 @@ arguments and the streams, and returns the status.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import platform
 import signal
@@ -194,6 +195,9 @@ def main() -> NoReturn:
     if hasattr(sys.stdout, "reconfigure"):
         # A terminal that can not show a character gets an escape instead of a traceback.
         sys.stdout.reconfigure(errors="backslashreplace")
+    if not os.environ.get("JSM_DEBUG"):
+        # What matters to the user is told by the command; logs would stand between its lines.
+        logging.getLogger("jetstream_sync").addHandler(logging.NullHandler())
     status = run(sys.argv[1:], Environment.of_process())
     if status == ExitStatus.BROKEN_PIPE:
         # The interpreter flushes stdout once more on its way out, and would complain.

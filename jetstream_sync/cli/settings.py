@@ -198,17 +198,41 @@ def _options() -> list[_Option]:
         _Option("user", "--user", metavar="NAME", help="The user to log in as."),
         _Option("password", "--password", metavar="TEXT", help="The user's password."),
         _Option(
-            "password_file", "--password-file", metavar="FILE", help="A file with the password."
+            "password_file",
+            "--password-file",
+            type=click.Path(),
+            metavar="FILE",
+            help="A file with the password.",
         ),
         _switch(
             "password_stdin", "--password-stdin", help="Read the password from a line of input."
         ),
         _Option("token", "--token", metavar="TEXT", help="A token to log in with."),
-        _Option("creds", "--creds", metavar="FILE", help="A credentials file."),
-        _Option("nkey", "--nkey", metavar="FILE", help="A file with the seed of an nkey."),
-        _Option("tlscert", "--tlscert", metavar="FILE", help="This client's certificate."),
-        _Option("tlskey", "--tlskey", metavar="FILE", help="The key of the certificate."),
-        _Option("tlsca", "--tlsca", metavar="FILE", help="Certificates to trust."),
+        _Option("creds", "--creds", type=click.Path(), metavar="FILE", help="A credentials file."),
+        _Option(
+            "nkey",
+            "--nkey",
+            type=click.Path(),
+            metavar="FILE",
+            help="A file with the seed of an nkey.",
+        ),
+        _Option(
+            "tlscert",
+            "--tlscert",
+            type=click.Path(),
+            metavar="FILE",
+            help="This client's certificate.",
+        ),
+        _Option(
+            "tlskey",
+            "--tlskey",
+            type=click.Path(),
+            metavar="FILE",
+            help="The key of the certificate.",
+        ),
+        _Option(
+            "tlsca", "--tlsca", type=click.Path(), metavar="FILE", help="Certificates to trust."
+        ),
         _switch("tlsfirst", "--tlsfirst", help="Begin with TLS, before the server says anything."),
         _Option(
             "js_domain", "--js-domain", metavar="NAME", help="The JetStream domain to talk to."

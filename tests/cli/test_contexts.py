@@ -80,11 +80,28 @@ def test_a_context_is_a_file_as_adr_21_has_it(home: Home) -> None:
         "url": "nats://a:4222,nats://b:4222",
         "user": "me",
         "password": "geheim",
-        "ca": "ca.pem",
+        "ca": str(Path("ca.pem").absolute()),
         "jetstream_domain": "hub",
         "jetstream_event_prefix": "$EVENTS",
         "tls_first": True,
     }
+
+
+def test_a_password_may_be_read(home: Home, tmp_path: Path) -> None:
+    """The password of a context need not be on the command line."""
+    home("add", "a", "--user", "me", "--password-stdin", stdin=b"geheim\n").ok()
+    assert home.fields("a")["password"] == "geheim"
+    (tmp_path / "password").write_text("other\n")
+    home("add", "a", "--password-file", str(tmp_path / "password")).ok()
+    assert home.fields("a")["password"] == "other"
+
+
+def test_paths_are_found_from_everywhere(home: Home) -> None:
+    """A file is saved with its whole path, unless it begins with ~ or a variable."""
+    home("add", "a", "--creds", "a.creds", "--tlsca", "~/ca.pem", "--nkey", "$KEYS/a").ok()
+    fields = home.fields("a")
+    assert fields["creds"] == str(Path("a.creds").absolute())
+    assert (fields["ca"], fields["nkey"]) == ("~/ca.pem", "$KEYS/a")
 
 
 def test_files_are_for_their_owner_alone(home: Home) -> None:
@@ -144,7 +161,7 @@ def test_info_without_a_name_says_where_values_are_from(home: Home) -> None:
     out = home("info", "--timeout", "1s", NATS_URL="nats://b").ok().out
     assert out.startswith("Context a\n")
     assert "url: nats://b (NATS_URL)" in out
-    assert "creds: x.creds (context a)" in out
+    assert f"creds: {Path('x.creds').absolute()} (context a)" in out
 
 
 def test_selecting(home: Home) -> None:
