@@ -69,9 +69,13 @@ _SWITCHES: Final = (
 
 #: Groups of pull requests: flag, policy, help.
 _GROUPS: Final = (
-    ("--pinned-groups", PriorityPolicy.PINNED_CLIENT, "Groups in which one client gets all."),
-    ("--overflow-groups", PriorityPolicy.OVERFLOW, "Groups that help out when much is pending."),
-    ("--prioritized-groups", PriorityPolicy.PRIORITIZED, "Groups served by their priority."),
+    (
+        "--pinned-groups",
+        PriorityPolicy.PINNED_CLIENT,
+        "Groups in which one client gets all. (2.11)",
+    ),
+    ("--overflow-groups", PriorityPolicy.OVERFLOW, "Groups that help when much is pending. (2.11)"),
+    ("--prioritized-groups", PriorityPolicy.PRIORITIZED, "Groups served by their priority. (2.12)"),
 )
 
 
@@ -102,9 +106,7 @@ def config_options(command: _Command) -> _Command:
     options += [
         click.option(names, field, default=None, help=text) for names, field, text in _SWITCHES
     ]
-    options += [
-        click.option(flag, metavar="GROUPS", help=f"{text} (2.11)") for flag, _, text in _GROUPS
-    ]
+    options += [click.option(flag, metavar="GROUPS", help=text) for flag, _, text in _GROUPS]
     options += [
         click.option(
             "--pinned-ttl",

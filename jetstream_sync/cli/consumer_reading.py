@@ -21,6 +21,7 @@ from .consumer_message import MessageView
 from .output import say
 from .settings import Settings
 from .status import CommandError, ExitStatus
+from .waiting import in_slices
 
 __all__ = ["NowSource", "PullSource", "PushSource", "Reading", "Settle"]
 
@@ -215,7 +216,7 @@ class Reading:
             if each:
                 deadline = Deadline(wait)
             try:
-                msg = self.source.next(deadline.left())
+                msg = in_slices(self.source.next, deadline)
             except TimeoutError:
                 break
             if msg is None:

@@ -16,6 +16,7 @@ from .output import Block, count, emit_line, note, seconds_text
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
 from .values import TIMEOUT
+from .waiting import in_slices
 
 if TYPE_CHECKING:
     from .. import ConsumerInfo
@@ -64,7 +65,7 @@ def sample(
             seen = 0
             while seen != wanted:
                 try:
-                    msg = samples.next_msg(Deadline(wait).left())
+                    msg = in_slices(samples.next_msg, Deadline(wait))
                 except TimeoutError:
                     break
                 seen += _show(settings, info, msg.data)

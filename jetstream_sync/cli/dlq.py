@@ -55,7 +55,7 @@ def dlq(_settings: Settings) -> None:
     """
 
 
-@dlq.command("setup")
+@dlq.command("setup", short_help="Have a stream store the advisories.")
 @click.option("--name", default=_STORE, show_default=True, help="The name of the stream.")
 @click.option(
     "--max-age",
@@ -98,7 +98,7 @@ def _made(js: JetStream, name: str, max_age: timedelta, replicas: int | None) ->
 # --- ls -------------------------------------------------------------------------------------------
 
 
-@dlq.command("ls", aliases=("list", "l"))
+@dlq.command("ls", aliases=("list", "l"), short_help="List dead letters.")
 @click.argument("stream", required=False, shell_complete=complete_stream)
 @click.argument("consumer", required=False, shell_complete=complete_consumer)
 @click.option("--gone", is_flag=True, help="Also those that the stream does not have any more.")

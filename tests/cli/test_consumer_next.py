@@ -12,6 +12,10 @@ from fix_orders import Orders
 from fix_raw import RawPeer
 from fix_threads import wait_until
 
+from jetstream_sync import TimeoutError
+from jetstream_sync.cli.waiting import in_slices
+from jetstream_sync.net.clock import Deadline
+
 
 @pytest.fixture
 def dispatch(orders: Orders) -> Orders:
@@ -297,3 +301,21 @@ def test_it_goes_on_until_ctrl_c(terminal: Any, dispatch: Orders) -> None:
     assert "Received 4 messages" in shown.text
     assert "Traceback" not in shown.text
     assert pending(dispatch) == 0
+
+
+def test_a_wait_is_never_in_one_piece() -> None:
+    """A Ctrl-C that comes right before a wait begins is heard at the end of its first piece."""
+    asked: list[float] = []
+
+    def take(seconds: float) -> str:
+        asked.append(seconds)
+        if len(asked) % 3:
+            raise TimeoutError
+        return "it"
+
+    assert in_slices(take, Deadline(None)) == "it"
+    assert len(asked) == 3
+    assert all(0 < seconds <= 0.5 for seconds in asked)
+    with pytest.raises(TimeoutError):
+        in_slices(take, Deadline(0))
+    assert asked[3:] == [0]
