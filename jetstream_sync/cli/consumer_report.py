@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -11,9 +12,11 @@ from .complete import complete_stream
 from .consumer_find import title
 from .consumer_list import ago, infos_of
 from .nouns import words
-from .output import count, duration, emit, limit
+from .output import count, duration, emit, emit_line, limit
 from .render import Table, write_table
 from .settings import Settings, common_options
+from .values import DURATION
+from .watch import rounds
 
 if TYPE_CHECKING:
     from .. import ConsumerInfo
@@ -40,13 +43,28 @@ _SORTS: Final[dict[str, Callable[[ConsumerInfo], Any]]] = {
     show_default=True,
     help="What comes first.",
 )
-@click.option("-r", "--reverse", is_flag=True, help="The other way round.")
+@click.option("-R", "--reverse", is_flag=True, help="The other way round.")
+@click.option("--watch", type=DURATION, metavar="TIME", help="Again and again, with this pause.")
 @common_options
-def report(settings: Settings, *, stream: str | None, sort: str, reverse: bool) -> None:
+def report(
+    settings: Settings,
+    *,
+    stream: str | None,
+    sort: str,
+    reverse: bool,
+    watch: timedelta | None,
+) -> None:
     """Compare the consumers of a STREAM, or of all streams, in a table."""
     with settings.jetstream() as js:
-        found = sorted(infos_of(js, stream), key=_SORTS[sort], reverse=reverse)
-    emit(settings, [_document(info) for info in found], lambda: _show(settings, stream, found))
+        for _ in rounds(settings, watch):
+            found = sorted(infos_of(js, stream), key=_SORTS[sort], reverse=reverse)
+            rows = [_document(info) for info in found]
+            if not settings.json:
+                _show(settings, stream, found)
+            elif watch is None:
+                emit(settings, rows, lambda: None)
+            else:
+                emit_line(settings, rows)
 
 
 def _document(info: ConsumerInfo) -> dict[str, Any]:

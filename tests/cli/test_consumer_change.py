@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -234,6 +235,18 @@ def test_consumers_side_by_side(jsm: Jsm, orders: Orders) -> None:
     assert "push, unheard" in table[2]
     assert "2 / 67%" in table[3]
     assert "ORDERS > A" in jsm("con", "report").ok().out
+
+
+def test_a_report_may_be_watched(jsm: Jsm, orders: Orders) -> None:
+    """It is written again and again; as JSON each time on a line."""
+    orders.make("A")
+    child = jsm.spawn("con", "report", "--watch", "50ms", "-j")
+    assert child.stdout is not None
+    seen = [json.loads(child.stdout.readline()) for _ in range(3)]
+    assert [[each["name"] for each in rows] for rows in seen] == [["A"]] * 3
+    child.send_signal(signal.SIGINT)
+    child.communicate(timeout=20)
+    assert child.returncode == 130
 
 
 # --- sample ---------------------------------------------------------------------------------------
