@@ -10,9 +10,17 @@ from typing import Any, Final, TypeVar
 
 from .. import ConsumerConfig, StreamConfig
 from ..codec import Record, encode
-from .output import duration
+from .output import duration, note
+from .settings import Settings
 
-__all__ = ["Difference", "difference_documents", "differences", "said", "without_server_labels"]
+__all__ = [
+    "Difference",
+    "difference_documents",
+    "differences",
+    "said",
+    "warn_of_ignored",
+    "without_server_labels",
+]
 
 R = TypeVar("R", bound=Record)
 
@@ -122,6 +130,14 @@ def said(config: Record) -> dict[str, Any]:
     """Return the fields of a config that are said, as its class has them."""
     names = [name for name in encode(config) if name not in config.extra]
     return {name: getattr(config, name) for name in names}
+
+
+def warn_of_ignored(settings: Settings, wanted: R, got: R) -> None:
+    """Tell of fields that a server did not take over: those that are younger than it is."""
+    asked = replace(got, **said(wanted))
+    names = [each.field for each in differences(got, asked) if each.before is None]
+    if names:
+        note(settings, f"the server ignored {', '.join(names)}; it may be too old for that")
 
 
 def without_server_labels(config: R) -> R:

@@ -84,7 +84,8 @@ def _yaml_documents(text: str, path: str) -> list[Any]:
     try:
         return list(yaml.safe_load_all(text))
     except yaml.YAMLError as error:
-        raise CommandError(f"{path}: {' '.join(str(error).split())}", ExitStatus.USAGE) from error
+        reason = " ".join(str(error).split())
+        raise CommandError(f"{path}: it is no YAML: {reason}", ExitStatus.USAGE) from error
 
 
 def config_of(record: type[R], document: Any, more: dict[str, Any]) -> R:

@@ -10,6 +10,7 @@ import click
 from .. import JetStream, RetentionPolicy, Stream, StreamConfig
 from ..errors import StreamNotFoundError
 from ..subjects import check_stream_name
+from .config_diff import warn_of_ignored
 from .config_fields import changed, subjects_of
 from .config_files import config_of_file, write_config
 from .nouns import find_stream, words
@@ -23,6 +24,8 @@ from .values import parse_limit, parse_limited_duration, parse_limited_size
 
 __all__ = ["add", "copy"]
 
+#: What becomes of a stream that is left as it is.
+_EXISTS = "exists"
 _RETENTIONS = {
     "Limits": RetentionPolicy.LIMITS,
     "Interest": RetentionPolicy.INTEREST,
@@ -78,6 +81,8 @@ def add(
         return
     with settings.jetstream() as js:
         stream, verb = _make(js, config, if_not_exists=if_not_exists, update=update)
+    if verb != _EXISTS:
+        warn_of_ignored(settings, config, stream.cached_info.config)
     _show(settings, stream, verb)
 
 
@@ -92,7 +97,7 @@ def _make(
     except StreamNotFoundError:
         return js.create_stream(config), "was created"
     if if_not_exists:
-        return found, "exists"
+        return found, _EXISTS
     return js.update_stream(config), "was updated"
 
 

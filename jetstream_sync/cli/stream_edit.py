@@ -10,7 +10,7 @@ import click
 from .. import JetStream, Stream, StreamConfig
 from ..errors import APIError
 from .complete import complete_stream
-from .config_diff import Difference, differences, without_server_labels
+from .config_diff import Difference, differences, warn_of_ignored, without_server_labels
 from .config_edit import edit_options, in_editor, refused, show_differences
 from .config_fields import changed
 from .config_files import config_of_file
@@ -75,6 +75,7 @@ def edit(
                 show_differences(settings, found)
             ask.confirm(f"Change {words().stream} {before.name}?", force=force)
             stream = _update(js, after, found)
+            warn_of_ignored(settings, after, stream.cached_info.config)
     info = stream.cached_info
 
     def human() -> None:

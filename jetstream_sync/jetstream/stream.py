@@ -222,7 +222,7 @@ class Stream:
             chunk_size: the size of the pieces in bytes, from 1 KiB to 1 MiB; ``None``: as the server
                 likes it, 128 KiB.
             window_size: how many bytes may be on their way, from 1 KiB to 32 MiB; ``None``: as the
-                server likes it, 8 MiB.
+                server likes it, 8 MiB. Old servers have windows of their own.
             timeout: how long the server may take for the answer and then for each piece, in
                 seconds; ``None``: as long as the context says.
 

@@ -124,7 +124,28 @@ OPTIONS: list[tuple[str, str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("words", "field", "value"), OPTIONS, ids=[each[0] for each in OPTIONS])
+#: The servers that know a field, where older ones ignore it.
+SINCE = {
+    "allow_msg_ttl": ">=2.11",
+    "subject_delete_marker_ttl": ">=2.11",
+    "persist_mode": ">=2.12",
+    "allow_atomic": ">=2.12",
+    "allow_msg_counter": ">=2.12",
+    "allow_msg_schedules": ">=2.12",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "value"),
+    [
+        pytest.param(
+            *option,
+            marks=[pytest.mark.server(SINCE[option[1]])] if option[1] in SINCE else [],
+            id=option[0],
+        )
+        for option in OPTIONS
+    ],
+)
 def test_an_option_is_a_field(
     jsm: Jsm, raw: RawClient, words: str, field: str, value: object
 ) -> None:
@@ -132,6 +153,20 @@ def test_an_option_is_a_field(
     more = () if "--subjects" in words else ("--subjects", "a.*")
     jsm("stream", "add", "S", *words.split(), *more).ok()
     assert config_of(raw, "S").get(field, False) == value
+
+
+@pytest.mark.server("<2.11")
+def test_an_option_that_is_ignored_is_told(jsm: Jsm) -> None:
+    """A server leaves out what is younger than it is; who asked for it is warned."""
+    made = jsm("stream", "add", "S", "--defaults", "--ttl").ok()
+    assert "ignored allow_msg_ttl" in made.err
+
+
+def test_what_a_server_takes_over_is_no_reason_to_warn(jsm: Jsm) -> None:
+    """A config that the server takes as it is makes no noise."""
+    options = ("--subjects", "s.*", "--max-age", "1h", "--metadata", "a=b", "--replicas", "1")
+    assert jsm("stream", "add", "S", *options).ok().err == ""
+    assert jsm("stream", "edit", "S", "--max-msgs", "5", "-f").ok().err == ""
 
 
 def test_labels_and_placement_reach_the_server(jsm: Jsm, raw: RawClient) -> None:

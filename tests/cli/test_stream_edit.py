@@ -90,6 +90,7 @@ def test_an_impossible_change_is_named(stream: Jsm, raw: RawClient) -> None:
     assert config_of(raw, "E")["storage"] == "file"
 
 
+@pytest.mark.server(">=2.12")  # earlier ones keep a mirror a mirror
 def test_parts_of_a_config_are_taken_away(stream: Jsm, raw: RawClient) -> None:
     """A mirror becomes an ordinary stream, and rules for subjects go."""
     stream("stream", "add", "M", "--mirror", "E").ok()

@@ -133,6 +133,7 @@ def test_consumers_can_be_left_out(js: JetStream, orders: Stream) -> None:
     assert js.restore_stream(info, io.BytesIO(data)).consumer_names() == []
 
 
+@pytest.mark.server(">=2.15")  # earlier ones have a window of their own
 def test_pieces_have_the_size_that_was_asked_for(js: JetStream, orders: Stream) -> None:
     """Every piece but the last is as large as was asked for, and together they are the data."""
     with orders.snapshot(chunk_size=4096, window_size=8192, check=True) as snapshot:
@@ -158,6 +159,7 @@ def test_a_restore_may_change_the_config(js: JetStream, orders: Stream) -> None:
         js.restore_stream(decode(SnapshotInfo, document), [data])
 
 
+@pytest.mark.server(">=2.15")  # earlier ones have a window of their own
 def test_no_more_than_a_window_is_on_its_way(nc: Connection, orders: Stream) -> None:
     """The server waits for who takes the pieces: what was not taken is not piled up."""
     before = nc.stats["in_msgs"]
@@ -173,6 +175,7 @@ def test_no_more_than_a_window_is_on_its_way(nc: Connection, orders: Stream) -> 
     assert len(rest) > 100
 
 
+@pytest.mark.server(">=2.15")  # earlier ones have a window of their own
 def test_a_snapshot_that_is_left_early_is_over(nc: Connection, orders: Stream) -> None:
     """The server stops, and nothing of the rest comes any more."""
     advisory = "$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_COMPLETE.>"
@@ -188,6 +191,7 @@ def test_a_snapshot_that_is_left_early_is_over(nc: Connection, orders: Stream) -
     assert "closed" in repr(snapshot)
 
 
+@pytest.mark.server(">=2.15")  # earlier ones have a window of their own
 def test_who_takes_nothing_is_told_that_it_is_over(orders: Stream) -> None:
     """The server gives up when its window stays full; the error has its status."""
     with orders.snapshot(chunk_size=1024, window_size=1024) as snapshot:
@@ -412,6 +416,7 @@ def test_a_cut_between_pieces_does_no_harm(fresh_server: NatsServer) -> None:
         assert js.restore_stream(info, cutting()).cached_info.state.messages == 498
 
 
+@pytest.mark.server(">=2.15")  # earlier ones have a window of their own
 def test_answers_need_a_permission() -> None:
     """Who may not answer the pieces is told so, instead of waiting."""
     config = (
