@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..jetstream.connection import Connection
-from .atomic import AtomicBatches
+from .atomic import BATCH_ROWS, AtomicBatches
 from .connections import connection
 from .gathering import api_of
 from .ids import ContentIds, GivenIds, Origin, PositionIds, RowIds
@@ -16,7 +16,8 @@ from .options import WriteOptions
 from .patience import patiently
 from .publishing import CHUNK_BYTES, CHUNK_ROWS, AckWindow, Tally
 from .rows import Columns, Encoder, RowLayout, Rows
-from .scan import StoredIds
+from .scan import Scan
+from .stored import StoredIds
 from .targets import Target
 from .transactions import TransactionWriter
 
@@ -106,7 +107,8 @@ class Delivery:
 
     def _rows(self, encoder: Encoder, columns: Iterable[Columns], size: _Size) -> Iterator[Rows]:
         """Yield rows in parts that are sent in one piece."""
-        most = min(CHUNK_ROWS, self.options.max_pending)
+        in_batches = self.options.delivery == "transaction"
+        most = BATCH_ROWS if in_batches else min(CHUNK_ROWS, self.options.max_pending)
         first = 0
         for some in columns:
             if not some.count:
@@ -126,11 +128,11 @@ class Delivery:
     ) -> Tally:
         options = self.options
         js = options.connection.jetstream(connected)
-        stored = None
+        scan = None
         if options.delivery == "scan":
-            markers = self._markers(connected, origin)
-            stored = StoredIds(connected, js, options, markers, origin)
-            stored.read(foreign="msg_id" in self.layout.names)
+            stored = self._stored(connected, origin)
+            scan = Scan(js, self._markers(connected, origin), origin.batch, stored)
+            scan.begin(options.ack_timeout)
         ids = self._ids(origin)
         alone = any(name.startswith("expected_") for name in self.layout.names)
         skipped = 0
@@ -139,45 +141,53 @@ class Delivery:
         )
         try:
             for part in parts:
-                rows, made = part, ids.of(part)
-                if stored is not None and made is not None:
-                    rows, made = stored.missing(rows, made)
+                rows = part.with_ids(ids.of(part))
+                if scan is not None:
+                    assert rows.ids is not None
+                    rows = rows.chosen(() if scan.is_over else scan.stored.missing(rows.ids))
                     skipped += len(part) - len(rows)
                 if rows.data:
-                    window.send(rows, made, alone=alone)
+                    window.send(rows, alone=alone)
             window.finish()
         finally:
             window.close()
         tally = window.tally
         tally.rows += skipped
         tally.duplicates += skipped
-        if stored is not None:
-            stored.note(tally)
+        if scan is not None:
+            tally.stored(scan.seq, scan.seq)
         return tally
+
+    def _in_transactions(
+        self, connected: Connection, encoder: Encoder, origin: Origin, parts: Iterable[Rows]
+    ) -> Tally:
+        options = self.options
+        in_order = options.ids == "position"
+        batches = AtomicBatches(api_of(options.connection.jetstream(connected)).core, encoder)
+        try:
+            writer = TransactionWriter(
+                batches,
+                self._markers(connected, origin),
+                origin.batch,
+                options.ack_timeout,
+                GivenIds() if in_order else self._ids(origin),
+                None if in_order else self._stored(connected, origin),
+            )
+            writer.write(parts)
+        finally:
+            batches.close()
+        return writer.tally
 
     def _ids(self, origin: Origin) -> RowIds:
         if self.options.delivery == "at-least-once":
             return GivenIds()
         return PositionIds(origin) if self.options.ids == "position" else ContentIds(origin)
 
-    def _in_transactions(
-        self, connected: Connection, encoder: Encoder, origin: Origin, parts: Iterable[Rows]
-    ) -> Tally:
-        options = self.options
-        markers = self._markers(connected, origin)
-        batches = AtomicBatches(api_of(options.connection.jetstream(connected)).core, encoder)
-        try:
-            writer = TransactionWriter(
-                batches,
-                markers,
-                origin.batch,
-                options.ack_timeout,
-                in_order=options.ids == "position",
-            )
-            writer.write(parts)
-        finally:
-            batches.close()
-        return writer.tally
+    def _stored(self, connected: Connection, origin: Origin) -> StoredIds:
+        # Ids of a column of their own may begin with anything.
+        prefix = b"" if "msg_id" in self.layout.names else origin.prefix()
+        js = self.options.connection.jetstream(connected)
+        return StoredIds(connected, js, self.options, prefix)
 
     def _markers(self, connected: Connection, origin: Origin) -> Markers:
         options = self.options

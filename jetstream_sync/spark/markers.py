@@ -35,23 +35,14 @@ class Marker:
     batch: int
     """The last micro-batch that was begun."""
 
-    chunk: int = -1
-    """The last of its pieces that is stored, counted from 0; -1: none."""
-
-    last: bool = False
-    """Whether that is all of the batch."""
-
     rows: int = 0
-    """How many rows of the batch are stored."""
-
-    digest: str = ""
-    """A hash of these rows."""
+    """How many of its rows are stored, where they come in an order."""
 
     first_seq: int = 0
-    """Where the first of these pieces begins in the stream; 0: at this marker."""
+    """The sequence of the first marker of the batch; 0: it is this one."""
 
     last_seq: int = 0
-    """Where the last of them ends; 0: nothing follows the marker."""
+    """The sequence of the last row that was stored with this marker; its own without any."""
 
     seq: int = 0
     """The sequence of the marker itself; 0: there is none yet."""
@@ -66,10 +57,7 @@ class Marker:
             {
                 "v": _VERSION,
                 "batch": self.batch,
-                "chunk": self.chunk,
-                "last": self.last,
                 "rows": self.rows,
-                "digest": self.digest,
                 "first": self.first_seq,
                 "here": rows,
             }
@@ -118,10 +106,7 @@ class Markers:
             )
         marker = Marker(
             batch=int(fields["batch"]),
-            chunk=int(fields["chunk"]),
-            last=bool(fields["last"]),
             rows=int(fields["rows"]),
-            digest=str(fields["digest"]),
             first_seq=int(fields["first"]),
         )
         return marker.stored(found.seq, int(fields["here"]))

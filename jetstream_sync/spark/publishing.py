@@ -66,19 +66,17 @@ _LINK_UP: Final[list[Delivery]] = []
 _DENIED: Final[list[Delivery]] = []
 
 
-def commands(
-    rows: Rows, ids: list[bytes] | None, common: bytes, replies: Iterable[bytes]
-) -> list[bytes]:
+def commands(rows: Rows, common: bytes, replies: Iterable[bytes]) -> list[bytes]:
     """
     Make the command of each row.
 
     Args:
-        rows: what to publish.
-        ids: the id of each, empty for none; ``None``: no row has one.
+        rows: what to publish, with their ids.
         common: header lines that all have.
         replies: the reply subject of each.
 
     """
+    ids = rows.ids
     start = b"NATS/1.0\r\n" + common
     name = b"%b: " % MSG_ID.encode()
     if ids is not None and rows.extras is None and len(set(map(len, ids))) == 1 and ids[0]:
@@ -148,13 +146,12 @@ class Tally:
 class _Piece:
     """Rows that went out together, with one reply subject."""
 
-    __slots__ = ("ids", "left", "rows", "size")
+    __slots__ = ("left", "rows", "size")
 
-    def __init__(self, rows: Rows, ids: list[bytes], size: int) -> None:
+    def __init__(self, rows: Rows, size: int) -> None:
         self.rows = rows
-        self.ids = ids
         self.size = size
-        self.left = len(ids)
+        self.left = len(rows)
 
 
 class AckWindow:
@@ -254,13 +251,12 @@ class AckWindow:
 
     # --- the task's side ------------------------------------------------------------------------
 
-    def send(self, rows: Rows, ids: list[bytes] | None, *, alone: bool = False) -> None:
+    def send(self, rows: Rows, *, alone: bool = False) -> None:
         """
         Publish rows as soon as there is room for them.
 
         Args:
-            rows: some hundreds at most.
-            ids: the id of each, empty for none; ``None``: no row has one.
+            rows: some hundreds at most, with their ids.
             alone: whether a row that is stored must not be sent again, not even with its id.
 
         Raises:
@@ -273,19 +269,18 @@ class AckWindow:
         news = self._news.items
         while news:
             self._take(news.popleft())
-        together = not alone and ids is not None and all(ids)
+        together = not alone and rows.ids is not None and all(rows.ids)
         if together:
             self._made -= 1
             reply = b"%b%d" % (self._reply, self._made)
-            made = commands(rows, ids, self._encoder.common, repeat(reply))
+            made = commands(rows, self._encoder.common, repeat(reply))
         else:
-            made = self._single(rows, ids)
+            made = self._single(rows)
         check_sizes(self._encoder, rows, made, self._core.composer.max_payload)
         buffer = b"".join(made)
         self._wait_for_room(len(made), len(buffer))
         if together:
-            assert ids is not None
-            self._pieces[reply] = _Piece(rows, ids, len(buffer))
+            self._pieces[reply] = _Piece(rows, len(buffer))
         else:
             self._pending.update(zip(rows.numbers, made, strict=True))
         self._rows_away += len(made)
@@ -298,11 +293,11 @@ class AckWindow:
         while self._rows_away:
             self._wait()
 
-    def _single(self, rows: Rows, ids: list[bytes] | None) -> list[bytes]:
+    def _single(self, rows: Rows) -> list[bytes]:
         """Make commands with reply subjects of their own."""
         reply = self._reply
         replies = [b"%b%d" % (reply, number) for number in rows.numbers]
-        return commands(rows, ids, self._encoder.common, replies)
+        return commands(rows, self._encoder.common, replies)
 
     def _wait_for_room(self, rows: int, size: int) -> None:
         if not self._rows_away:
@@ -335,9 +330,11 @@ class AckWindow:
     def _take_apart(self, reply: bytes) -> list[int]:
         """Turn a piece into single rows, which are to be sent."""
         piece = self._pieces.pop(reply)
-        made = self._single(piece.rows, piece.ids)
+        made = self._single(piece.rows)
         self._pending.update(zip(piece.rows.numbers, made, strict=True))
+        # Those that were counted will be counted again.
         self._rows_away += len(made) - piece.left
+        self.tally.rows -= len(made) - piece.left
         self._bytes_away += sum(map(len, made)) - piece.size
         return list(piece.rows.numbers)
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from ..errors import APIError, Error, NoStreamResponseError
 
-__all__ = ["NotExactlyOnceError", "RowError", "SinkError", "is_passing"]
+__all__ = ["RowError", "SinkError", "is_passing"]
 
 #: Refusals of a moment: not the leader, too many requests, the same id or subject is being stored
 #: just now, too many atomic batches (``server/errors.json``).
@@ -20,15 +20,6 @@ _PASSING: Final = frozenset({10008, 10009, 10023, 10158, 10163, 10164, 10167, 10
 
 class SinkError(Error):
     """Rows can not be written as the options ask for; the message says what is in the way."""
-
-
-class NotExactlyOnceError(SinkError):
-    """
-    What is in the stream already is not what this attempt would have written.
-
-    A query that gives other rows when it is run again, as one with ``rand()`` or the current
-    time does, can not be written exactly once.
-    """
 
 
 class RowError(SinkError):

@@ -187,6 +187,8 @@ class Rows:
     @classmethod
     def joined(cls, parts: Sequence[Rows]) -> Rows:
         """Return the rows of several as one."""
+        if len(parts) == 1:
+            return parts[0]
         has_extras = any(part.extras is not None for part in parts)
         has_ids = any(part.ids is not None for part in parts)
         return cls(
@@ -197,8 +199,14 @@ class Rows:
             [i for part in parts for i in part.ids or [b""] * len(part)] if has_ids else None,
         )
 
+    def with_ids(self, ids: list[bytes] | None) -> Rows:
+        """Return the rows with these ids."""
+        return Rows(self.numbers, self.subjects, self.data, self.extras, ids)
+
     def chosen(self, indices: Sequence[int]) -> Rows:
         """Return some of the rows, by their places among these."""
+        if len(indices) == len(self.data):
+            return self
         extras, ids = self.extras, self.ids
         return Rows(
             [self.numbers[i] for i in indices],

@@ -48,7 +48,9 @@ class Target:
         return any(subject_matches(each, subject) for each in self.subjects)
 
 
-def check_target(js: JetStream, options: WriteOptions, layout: RowLayout) -> Target:
+def check_target(
+    js: JetStream, options: WriteOptions, layout: RowLayout, *, warns: bool = True
+) -> Target:
     """
     Look whether a stream can take rows in the way that the options say.
 
@@ -59,6 +61,7 @@ def check_target(js: JetStream, options: WriteOptions, layout: RowLayout) -> Tar
         js: where the stream is.
         options: what the user wants.
         layout: the columns of the rows.
+        warns: whether to log what is no error; once is enough.
 
     Raises:
         SinkError: it can not; the message says which setting is in the way.
@@ -93,7 +96,7 @@ def check_target(js: JetStream, options: WriteOptions, layout: RowLayout) -> Tar
     if options.delivery == "transaction":
         _check_transactions(options, config, layout)
     if options.delivery == "window":
-        _check_window(options, config)
+        _check_window(options, config, warns=warns)
     return target
 
 
@@ -112,10 +115,11 @@ def _check_marked(target: Target, options: WriteOptions, config: StreamConfig) -
             f"stream {name!r} keeps a message only while somebody wants it, so the notes of "
             f"delivery={options.delivery} would be gone; use delivery=window"
         )
-    if options.delivery == "scan" and config.retention == RetentionPolicy.WORK_QUEUE:
+    reads_back = options.delivery == "scan" or options.ids == "content"
+    if reads_back and config.retention == RetentionPolicy.WORK_QUEUE:
         raise SinkError(
-            f"stream {name!r} lets go of what was worked on, so delivery=scan could not see what it "
-            "had; use delivery=transaction or window"
+            f"stream {name!r} lets go of what was worked on, so that nobody can see which rows it had; "
+            "use delivery=transaction with ids=position, or delivery=window"
         )
 
 
@@ -131,7 +135,7 @@ def _check_transactions(options: WriteOptions, config: StreamConfig, layout: Row
             raise SinkError(f"an atomic batch has no place for the column {column!r}")
 
 
-def _check_window(options: WriteOptions, config: StreamConfig) -> None:
+def _check_window(options: WriteOptions, config: StreamConfig, *, warns: bool) -> None:
     window = config.duplicate_window
     seconds = window.total_seconds() if window is not None else 0.0
     if seconds >= options.expected_recovery:
@@ -143,6 +147,6 @@ def _check_window(options: WriteOptions, config: StreamConfig) -> None:
     )
     if options.on_short_window == "error":
         raise SinkError(text)
-    if text not in _said:
+    if warns and text not in _said:
         _said.add(text)
         log.warning(text)

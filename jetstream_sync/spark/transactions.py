@@ -5,14 +5,18 @@ The note is the first message of its batch, and the stream takes it only while t
 seen. So what was stored once is refused the second time, however long the outage was, and also
 where a first attempt that was given up still runs. It comes first since the first expectation that is not
 met is what a batch is refused for.
+
+An attempt that finds the note of its own micro-batch has to know which rows it speaks of. A note does not
+say that a partition is complete: where what feeds a task fails, the task sees the end of its rows, as if
+there were no more, and stores them. With ``ids=position`` the note has the number of rows, and that many are
+passed over. Else rows come in any order: each has an id, and those are read from the stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from hashlib import blake2b
 from time import sleep
-from typing import Final, NamedTuple
+from typing import Final
 
 from ..errors import (
     APIError,
@@ -25,30 +29,22 @@ from ..errors import (
 )
 from ..net.clock import Deadline
 from .atomic import BATCH_ROWS, AtomicBatches
-from .ids import digests
+from .ids import RowIds
 from .markers import Marker, Markers
 from .patience import patiently
 from .publishing import Tally
-from .refusals import NotExactlyOnceError, SinkError, is_passing
+from .refusals import SinkError, is_passing
 from .rows import Rows
+from .stored import StoredIds
 
 __all__ = ["TransactionWriter"]
 
 #: Bytes of a batch from which on it is not made longer.
 _BYTES: Final = 8 * 1024 * 1024
-#: Seconds before what was refused for a moment is sent again.
-_TICK: Final = 0.1
-#: Said where a message id of a batch is known already.
-_DUPLICATE_ID: Final = 10201
-#: The last sequence is not the expected one; 10164 is said where another message is on its way.
-_WRONG_LAST: Final = 10071
-
-
-class _Part(NamedTuple):
-    """What goes into one batch."""
-
-    rows: Rows
-    hashes: list[bytes]
+#: Seconds before what was refused is looked at again.
+_TICK: Final = 0.05
+#: Said of a batch: its expectation is not met, or one of its ids is known already.
+_CONFLICTS: Final = frozenset({10071, 10201})
 
 
 class TransactionWriter:
@@ -60,8 +56,8 @@ class TransactionWriter:
         markers: the notes of the partition.
         batch: the number of the micro-batch.
         timeout: seconds that one atomic batch may take until it is stored.
-        in_order: whether the rows come in the same order each time. If not they are all held, and
-            sorted by their hashes, unless one atomic batch takes them.
+        ids: what gives rows their ids.
+        stored: what reads ids; ``None``: the rows come in the same order each time.
 
     """
 
@@ -71,198 +67,134 @@ class TransactionWriter:
         markers: Markers,
         batch: int,
         timeout: float,
-        *,
-        in_order: bool,
+        ids: RowIds,
+        stored: StoredIds | None,
     ) -> None:
         self._batches = batches
         self._markers = markers
         self._batch = batch
         self._timeout = timeout
-        self._in_order = in_order
+        self._ids = ids
+        self._stored = stored
         self._marker: Marker | None = None
         self.tally = Tally()
 
-    def write(self, rows: Iterable[Rows]) -> None:
+    def write(self, parts: Iterable[Rows]) -> None:
         """
         Write all rows that are not stored yet.
 
         Args:
-            rows: those of the partition.
+            parts: the rows of the partition.
 
         Raises:
-            SinkError: the stream does not take them, or has others of this batch.
+            SinkError: the stream does not take them.
             TimeoutError: a batch was not stored in time; trying the partition again is safe.
             ConnectionClosedError: the connection is closed.
 
         """
-        self._marker = self._read()
-        if self._is_all_stored():
-            for some in rows:
-                self._count(some, stored_before=True)
-            return
-        digest = b""
-        for chunk, (part, last) in enumerate(_with_last(self._parts(rows))):
-            digest = blake2b(digest + b"".join(part.hashes), digest_size=16).digest()
-            note = Marker(
-                batch=self._batch,
-                chunk=chunk,
-                last=last,
-                rows=self.tally.rows + len(part.rows),
-                digest=digest.hex(),
-                first_seq=self.tally.first_seq or 0,
-            )
-            self._count(part.rows, stored_before=not self._store(part.rows, note))
+        self._look()
+        for rows in self._batched(parts):
+            written = self._store(rows)
+            tally, marker = self.tally, self._marker
+            tally.rows += len(rows)
+            tally.duplicates += len(rows) - written
+            if marker is not None and marker.batch == self._batch:
+                tally.stored(marker.first_seq, marker.last_seq)
 
-    def _count(self, rows: Rows, *, stored_before: bool) -> None:
-        tally, marker = self.tally, self._marker
-        tally.rows += len(rows)
-        if stored_before:
-            tally.duplicates += len(rows)
-        if marker is not None and marker.batch == self._batch:
-            tally.stored(marker.first_seq, marker.last_seq)
+    def _batched(self, parts: Iterable[Rows]) -> Iterator[Rows]:
+        """Give the rows their ids, and join those that go into one batch."""
+        waiting: list[Rows] = []
+        count = size = 0
+        for part in parts:
+            rows = part.with_ids(self._ids.of(part))
+            more = sum(map(len, rows.data))
+            if waiting and (count + len(rows) > BATCH_ROWS or size + more > _BYTES):
+                yield Rows.joined(waiting)
+                waiting, count, size = [], 0, 0
+            waiting.append(rows)
+            count += len(rows)
+            size += more
+        if waiting:
+            yield Rows.joined(waiting)
 
     # --- what is stored already -----------------------------------------------------------------
 
-    def _read(self) -> Marker | None:
-        return patiently(self._markers.read, self._timeout, "reading a marker")
-
-    def _is_all_stored(self) -> bool:
-        """Say whether a note says that the whole partition is stored, or a later batch of it."""
+    def _look(self) -> None:
+        """Read the last note, and what it speaks of."""
+        self._marker = patiently(self._markers.read, self._timeout, "reading a marker")
         marker = self._marker
-        if marker is None:
-            return False
-        return marker.batch > self._batch or (marker.batch == self._batch and marker.last)
+        if self._stored is not None and marker is not None and marker.batch == self._batch:
+            self._stored.read(marker.first_seq, marker.last_seq + 1)
 
-    def _is_stored(self, note: Marker) -> bool:
-        """
-        Say whether what a note would speak of is stored already.
-
-        Raises:
-            NotExactlyOnceError: other rows are there in its place.
-
-        """
+    def _missing(self, rows: Rows) -> Rows:
+        """Return the rows that are not stored."""
         marker = self._marker
-        if marker is None or marker.batch < note.batch:
-            return False
-        if self._is_all_stored():
-            return True
-        if marker.chunk == note.chunk and marker.digest != note.digest:
-            raise NotExactlyOnceError(
-                f"the stream has the first {marker.rows} rows of batch {marker.batch} already "
-                f"({self._markers.subject}), and they are not what the query gives now: it is not "
-                "the same each time it runs"
-            )
-        return marker.chunk >= note.chunk
+        if marker is None or marker.batch < self._batch:
+            return rows
+        if marker.batch > self._batch:
+            # A later micro-batch is only begun when this one is through.
+            return rows.chosen(())
+        if self._stored is not None:
+            assert rows.ids is not None
+            return rows.chosen(self._stored.missing(rows.ids))
+        return rows.chosen([i for i, row in enumerate(rows.numbers) if row >= marker.rows])
 
     # --- storing --------------------------------------------------------------------------------
 
-    def _store(self, rows: Rows, note: Marker) -> bool:
-        """Store rows with a note; say whether that was done now, and not found to be done."""
+    def _store(self, rows: Rows) -> int:
+        """Store what is not stored of some rows, and return how many that were."""
         deadline = Deadline(self._timeout)
-        while not self._is_stored(note):
-            seen = self._marker.seq if self._marker is not None else 0
+        while True:
+            left = self._missing(rows)
+            if not left.data:
+                return 0
+            before = self._marker
+            here = before if before is not None and before.batch == self._batch else None
+            note = Marker(
+                batch=self._batch,
+                rows=rows.numbers[-1] + 1,
+                first_seq=here.first_seq if here is not None else 0,
+            )
             try:
                 ack = self._batches.commit(
                     self._markers.subject.encode(),
-                    self._markers.header_lines(seen),
-                    note.to_json(len(rows)),
-                    rows,
+                    self._markers.header_lines(before.seq if before is not None else 0),
+                    note.to_json(len(left)),
+                    left,
                     deadline,
                 )
             except (
+                APIError,
                 ConnectionLostError,
+                NoStreamResponseError,
                 OutboundBufferLimitError,
                 TimeoutError,
-                WrongLastSequenceError,
             ) as error:
-                self._look_again(error, deadline)
-            except (APIError, NoStreamResponseError) as error:
-                if not is_passing(error):
-                    raise _refused(rows, error) from error
-                self._look_again(error, deadline)
+                self._endure(error, left, deadline)
             else:
-                self._marker = note.stored(ack.seq - len(rows), len(rows))
-                return True
-        return False
+                self._marker = note.stored(ack.seq - len(left), len(left))
+                return len(left)
 
-    def _look_again(self, error: Error, deadline: Deadline) -> None:
-        """Read the note after a batch that was refused, or of which nothing is known."""
-        before = self._marker
+    def _endure(self, error: Error, rows: Rows, deadline: Deadline) -> None:
+        """Look what is stored after a batch was refused, or nothing is known of it; or raise why."""
+        refused = isinstance(error, (APIError, NoStreamResponseError))
+        conflict = isinstance(error, APIError) and error.err_code in _CONFLICTS
+        if refused and not conflict and not is_passing(error):
+            raise _refusal(rows, error) from error
         if deadline.expired():
             raise TimeoutError(f"a batch was not stored in {self._timeout:g} s: {error}") from error
+        before = self._marker
         sleep(min(_TICK, deadline.left() or 0.0))
-        self._marker = self._read()
-        if (
-            isinstance(error, WrongLastSequenceError)
-            and error.err_code == _WRONG_LAST
-            and self._marker == before
-        ):
-            raise SinkError(
-                f"a row expects another last sequence on its subject: {error}"
-            ) from error
-
-    # --- what goes into a batch -----------------------------------------------------------------
-
-    def _parts(self, rows: Iterable[Rows]) -> Iterator[_Part]:
-        """Cut rows into parts that are the same each time."""
-        if self._in_order:
-            yield from _cut(_Part(some, digests(some)) for some in rows)
-            return
-        held = [_Part(some, digests(some)) for some in rows]
-        if sum(len(part.rows) for part in held) <= BATCH_ROWS:
-            yield from _cut(held)
-            return
-        every = _joined(held)
-        order = sorted(range(len(every.rows)), key=every.hashes.__getitem__)
-        yield from _cut([_chosen(every, order)])
+        self._look()
+        if conflict and self._marker == before:
+            # Nobody else was there, so it is about a row.
+            raise _refusal(rows, error) from error
 
 
-def _refused(rows: Rows, error: Error) -> SinkError:
-    some = f"one of {len(rows)} rows ({rows.numbers[0]} to {rows.numbers[-1]} of the partition)"
-    if isinstance(error, APIError) and error.err_code == _DUPLICATE_ID:
-        return SinkError(
-            f"{some} has a msg_id that is in the stream already, or in another of them: {error}"
-        )
-    return SinkError(f"{some} was refused, so that none was stored: {error}")
-
-
-def _cut(parts: Iterable[_Part]) -> Iterator[_Part]:
-    """Join parts, and cut them where a batch is full."""
-    waiting: list[_Part] = []
-    for part in parts:
-        waiting.append(part)
-        count = sum(len(each.rows) for each in waiting)
-        size = sum(sum(map(len, each.rows.data)) for each in waiting)
-        if count < BATCH_ROWS and size < _BYTES:
-            continue
-        every = _joined(waiting)
-        start = used = 0
-        for i, data in enumerate(every.rows.data):
-            if i - start >= BATCH_ROWS or (used and used + len(data) > _BYTES):
-                yield _chosen(every, range(start, i))
-                start, used = i, 0
-            used += len(data)
-        waiting = [_chosen(every, range(start, len(every.rows)))]
-    if waiting and len(waiting[0].rows):
-        yield _joined(waiting)
-
-
-def _joined(parts: list[_Part]) -> _Part:
-    if len(parts) == 1:
-        return parts[0]
-    return _Part(Rows.joined([part.rows for part in parts]), [h for p in parts for h in p.hashes])
-
-
-def _chosen(part: _Part, indices: list[int] | range) -> _Part:
-    return _Part(part.rows.chosen(indices), [part.hashes[i] for i in indices])
-
-
-def _with_last(parts: Iterator[_Part]) -> Iterator[tuple[_Part, bool]]:
-    """Yield parts, and whether each is the last one."""
-    before = next(parts, None)
-    for part in parts:
-        assert before is not None
-        yield before, False
-        before = part
-    if before is not None:
-        yield before, True
+def _refusal(rows: Rows, error: Error) -> SinkError:
+    some = f"one of the rows {rows.numbers[0]} to {rows.numbers[-1]} of a partition was refused"
+    if isinstance(error, WrongLastSequenceError):
+        return SinkError(f"{some}, it expects another message on its subject: {error}")
+    if isinstance(error, APIError) and error.err_code in _CONFLICTS:
+        return SinkError(f"{some}, it has a msg_id that is in the stream already: {error}")
+    return SinkError(f"{some}, so that none of them was stored: {error}")

@@ -9,10 +9,11 @@ is in the messages of the tasks.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import WriterCommitMessage
 
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 __all__ = ["CommitMessage", "finish", "give_up", "made_delivery", "write_batches"]
 
 log = logging.getLogger("jetstream_sync.spark")
+
+#: What the process runs in which the writers of a query commit.
+_COMMITTING: Final = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
 @dataclass
@@ -55,9 +59,9 @@ def made_delivery(options: WriteOptions, schema: StructType, overwrite: bool) ->
     settings = options.connection
     connected = patiently(partial(connection, settings), options.ack_timeout, "connecting")
     js = settings.jetstream(connected)
-    target = patiently(
-        partial(check_target, js, options, layout), options.ack_timeout, "looking at the stream"
-    )
+    # The writer that will write was made before this one, and has said what there is to say.
+    look = partial(check_target, js, options, layout, warns=_COMMITTING not in sys.argv)
+    target = patiently(look, options.ack_timeout, "looking at the stream")
     return Delivery(options=options, layout=layout, target=target)
 
 

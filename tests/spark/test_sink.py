@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -125,8 +123,8 @@ def test_columns_become_headers_ids_and_times_to_live(spark: SparkSession, targe
     save(frame, target.options())
     assert target.stored() == [(target.subject(), b"\x00\xff")]
     assert sorted(target.header_lines(1)) == [
-        f"Nats-Expected-Last-Sequence: 0",
-        f"Nats-Expected-Last-Subject-Sequence: 0",
+        "Nats-Expected-Last-Sequence: 0",
+        "Nats-Expected-Last-Subject-Sequence: 0",
         f"Nats-Expected-Stream: {target.name}",
         "Nats-Msg-Id: mine",
         "Nats-TTL: 90s",
@@ -367,7 +365,9 @@ def test_a_message_id_that_an_atomic_batch_can_not_have_is_explained(
     """A transaction is refused whole where a msg_id of it is in the stream already."""
     target.make(allow_atomic=True)
     target.js.publish(target.subject(), b"first", msg_id="a")
-    frame = spark.createDataFrame([("2", "a"), ("3", "b")], "data string, msg_id string").coalesce(1)
+    frame = spark.createDataFrame([("2", "a"), ("3", "b")], "data string, msg_id string").coalesce(
+        1
+    )
     options = target.options("transaction", subject=target.subject())
     assert "has a msg_id that is in the stream already" in refusal(lambda: save(frame, options))
     assert target.payloads() == [b"first"]
@@ -386,3 +386,228 @@ def test_secrets_are_in_no_error(spark: SparkSession, target: Target) -> None:
     assert "hunter2" not in error
     unknown = target.options(subject=target.subject()) | {"password": "hunter2", "user": "u"}
     assert "hunter2" not in refusal(lambda: save(frame, {**unknown, "colour": "red"}))
+
+
+# --- streams ------------------------------------------------------------------------------------
+
+
+class Lines:
+    """Files of lines that a query reads, one for each micro-batch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "in"
+        self.folder.mkdir()
+        self.checkpoint = folder / "checkpoint"
+        self.count = 0
+
+    def add(self, count: int) -> None:
+        lines = "".join(f"{number}\n" for number in range(self.count, self.count + count))
+        self.count += count
+        (self.folder / f"{len(list(self.folder.iterdir())):04}.txt").write_text(lines)
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """The lines as column ``data``, in two partitions by their content."""
+        files = spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.folder))
+        return files.selectExpr("value AS data").repartition(2, "data")
+
+    def write(self, frame: DataFrame, options: dict[str, str], mode: str = "append") -> None:
+        """Write what there is, and wait for the end."""
+        query = (
+            frame.writeStream.format("jetstream")
+            .options(**options)
+            .option("checkpointLocation", str(self.checkpoint))
+            .outputMode(mode)
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(90)
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Lines:
+    return Lines(tmp_path)
+
+
+def digest(payloads: list[bytes]) -> str:
+    return hashlib.sha256(b"\n".join(sorted(payloads))).hexdigest()
+
+
+def window_over(target: Target) -> None:
+    """Wait until the stream has forgotten the ids that it knows now."""
+    subject = f"{target.name}.{NOTES}.probe"
+    target.js.publish(subject, msg_id="probe")
+    wait_until(lambda: not target.js.publish(subject, msg_id="probe").duplicate, 20)
+
+
+@pytest.mark.parametrize("delivery", EXACT)
+def test_a_batch_that_is_run_again_is_stored_once(
+    spark: SparkSession, target: Target, lines: Lines, delivery: str
+) -> None:
+    """Rows of a batch that was written, but not noted as done, are not written again."""
+    target.make(allow_atomic=True)
+    options = target.options(delivery, subject=target.subject())
+    for _ in range(3):
+        lines.add(3000)
+        lines.write(lines.read(spark), options)
+        before = digest(target.payloads())
+        forget_commit(lines.checkpoint, batches(lines.checkpoint)[-1])
+        lines.write(lines.read(spark), options)
+        assert digest(target.payloads()) == before
+    assert Counter(target.payloads()) == wanted(9000)
+
+
+@pytest.mark.parametrize("delivery", EXACT)
+def test_a_replay_after_the_duplicate_window(
+    spark: SparkSession, target: Target, lines: Lines, delivery: str
+) -> None:
+    """After an outage longer than the window only the delivery window writes twice."""
+    target.make(allow_atomic=True, duplicate_window=1.0)
+    options = target.options(delivery, subject=target.subject())
+    lines.add(3000)
+    lines.write(lines.read(spark), options)
+    window_over(target)
+    forget_commit(lines.checkpoint, 0)
+    lines.write(lines.read(spark), options)
+    times = 2 if delivery == "window" else 1
+    assert Counter(target.payloads()) == Counter(dict.fromkeys(wanted(3000), times))
+
+
+@pytest.mark.parametrize("delivery", EXACT)
+def test_a_batch_that_breaks_off_is_finished_by_the_next_run(
+    spark: SparkSession, target: Target, lines: Lines, tmp_path: Path, delivery: str
+) -> None:
+    """Where a query fails in the middle of its rows, the next start adds what is missing."""
+    from pyspark.errors import StreamingQueryException
+
+    target.make(allow_atomic=True)
+    broken, stream, port = tmp_path / "broken", target.name, target.server.port
+
+    def break_off(parts: Iterator[Any]) -> Iterator[Any]:
+        rows = 0
+        for part in parts:
+            rows += part.num_rows
+            yield part
+            if rows >= 15_000 and not broken.exists():
+                broken.touch()
+                with RawClient(port) as raw:
+                    wait_until(lambda: raw.api(f"STREAM.INFO.{stream}")["state"]["messages"], 30)
+                raise RuntimeError("breaks off")
+
+    lines.add(20_000)
+    files = spark.readStream.text(str(lines.folder)).selectExpr("value AS data")
+    frame = files.mapInArrow(break_off, "data string")
+    options = target.options(delivery, subject=target.subject(), ids="position")
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
+    try:
+        with pytest.raises(StreamingQueryException, match="breaks off"):
+            lines.write(frame, options)
+        assert 0 < len(target.payloads()) < 20_000
+        lines.write(frame, options)
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert Counter(target.payloads()) == wanted(20_000)
+
+
+def test_complete_mode_replaces_what_is_there(
+    spark: SparkSession, target: Target, lines: Lines
+) -> None:
+    """The output mode complete is an overwrite: refused, or only the last result stays."""
+    from pyspark.errors import StreamingQueryException
+
+    target.make()
+    lines.add(10)
+    lines.add(10)
+    files = spark.readStream.option("maxFilesPerTrigger", 1).text(str(lines.folder))
+    counts = files.selectExpr("cast(value % 2 AS string) AS odd").groupBy("odd").count()
+    frame = counts.selectExpr("concat(odd, '=', count) AS data")
+    options = target.options(subject=target.subject())
+    with pytest.raises(StreamingQueryException, match="overwriteMode"):
+        lines.write(frame, options, "complete")
+    lines.write(frame, options | {"overwriteMode": "purge"}, "complete")
+    assert sorted(target.payloads()) == [b"0=10", b"1=10"]
+
+
+def test_a_query_has_no_job_id(spark: SparkSession, target: Target, lines: Lines) -> None:
+    """A jobId is refused for streams, whose id is that of the checkpoint."""
+    from pyspark.errors import StreamingQueryException
+
+    target.make()
+    lines.add(1)
+    options = target.options(subject=target.subject(), jobId="j")
+    with pytest.raises(StreamingQueryException, match="jobId"):
+        lines.write(lines.read(spark), options)
+
+
+RETRIES = """
+import sys
+from pathlib import Path
+
+spark = session(home, "local[2,4]")
+
+def lose(folder):
+    "Fail each task once, when all of its rows were written."
+    def run(parts):
+        from pyspark import TaskContext
+        for part in parts:
+            yield part
+        lost = Path(folder, str(TaskContext.get().partitionId()))
+        if not lost.exists():
+            lost.touch()
+            raise RuntimeError("lost")
+    return run
+
+for delivery, stream in TARGETS.items():
+    Path(stream).mkdir()
+    frame = spark.range(4000).repartition(2).selectExpr("cast(id AS string) AS data")
+    options = {"servers": URL, "stream": stream, "delivery": delivery, "subject": stream + ".rows"}
+    if delivery in ("transaction", "scan"):
+        options["markerSubject"] = stream + ".notes"
+    lost = frame.mapInArrow(lose(stream), "data string")
+    lost.write.format("jetstream").options(**options).mode("append").save()
+    assert len(list(Path(stream).iterdir())) == 2, list(Path(stream).iterdir())
+print("written")
+spark.stop()
+"""
+
+
+def test_a_task_that_is_tried_again_writes_its_rows_once(
+    js: JetStream, nats_server: NatsServer, stream_name: str, tmp_path: Path
+) -> None:
+    """A task that fails behind its last row is the same one when Spark tries it again."""
+    targets = {
+        delivery: Target(js, nats_server, f"{stream_name}_{delivery}").make(allow_atomic=True)
+        for delivery in EXACT
+    }
+    names = {delivery: target.name for delivery, target in targets.items()}
+    code = f"TARGETS = {names!r}\nURL = {nats_server.url!r}\n{RETRIES}"
+    with Driver(code, tmp_path) as driver:
+        driver.wait_for("written", 120)
+        assert driver.ended() == 0
+    for target in targets.values():
+        assert Counter(target.payloads()) == wanted(4000)
+
+
+def test_the_short_window_is_said_once(
+    js: JetStream, nats_server: NatsServer, stream_name: str, tmp_path: Path
+) -> None:
+    """A duplicate window below expectedRecovery is a warning, not one for each micro-batch."""
+    target = Target(js, nats_server, stream_name).make(duplicate_window=1.0)
+    lines = Lines(tmp_path)
+    for _ in range(4):
+        lines.add(10)
+    code = f"""
+spark = session(home)
+files = spark.readStream.option("maxFilesPerTrigger", 1).text({str(lines.folder)!r})
+query = (
+    files.selectExpr("value AS data").writeStream.format("jetstream")
+    .options(**{target.options(subject=target.subject())!r})
+    .option("checkpointLocation", {str(lines.checkpoint)!r})
+    .trigger(availableNow=True).start()
+)
+assert query.awaitTermination(60)
+spark.stop()
+"""
+    with Driver(code, tmp_path) as driver:
+        assert driver.ended(90) == 0, driver.said
+    assert len(target.payloads()) == 40
+    assert driver.said.count("its duplicate_window") == 1
