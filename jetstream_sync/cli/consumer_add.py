@@ -8,7 +8,7 @@ import click
 
 from .. import ConsumerConfig, ConsumerInfo, StreamConfig
 from ..errors import ConsumerExistsError, ConsumerNotFoundError, StreamNotFoundError
-from ..subjects import check_consumer_name
+from ..subjects import check_consumer_name, subjects_overlap
 from .complete import complete_stream
 from .config_fields import changed, subjects_of
 from .config_files import config_of_file, write_config
@@ -21,7 +21,6 @@ from .consumer_values import (
     parse_deliver,
     parse_max_deliver,
     parse_replay,
-    subjects_overlap,
 )
 from .nouns import words
 from .output import document, duration, emit, note, write_blocks
@@ -202,6 +201,8 @@ def check_against_stream(settings: Settings, config: ConsumerConfig, stream: Str
             settings,
             f"warning: {noun} {stream.name} stores {overlapping[0]}, and so what goes to {target}",
         )
+    if stream.sources or stream.mirror or stream.subject_transform:
+        return  # messages have other subjects, too
     for each in outside(filters_of(config), subjects) if subjects else ():
         known = ", ".join(subjects)
         note(settings, f"warning: nothing falls under {each}: {noun} {stream.name} stores {known}")

@@ -20,6 +20,7 @@ from .output import (
     write_blocks,
     yes,
 )
+from .shown import readable
 
 if TYPE_CHECKING:
     from .settings import Settings
@@ -49,7 +50,7 @@ def config_block(settings: Settings, config: ConsumerConfig) -> Block:
     elif config.name:
         block.add("Name", config.name)
     if config.description:
-        block.add("Description", config.description)
+        block.add("Description", readable(config.description))
     if config.deliver_subject:
         block.add("Delivery Subject", config.deliver_subject)
         if config.deliver_group:
@@ -125,7 +126,9 @@ def _add_rest(settings: Settings, block: Block, config: ConsumerConfig) -> None:
         block.add("Paused Until", when(settings, config.pause_until))
     labels = {k: v for k, v in (config.metadata or {}).items() if not k.startswith("_nats.")}
     if labels:
-        block.add("Metadata", "\n".join(f"{key}: {value}" for key, value in labels.items()))
+        block.add(
+            "Metadata", "\n".join(readable(f"{key}: {value}") for key, value in labels.items())
+        )
 
 
 def _cluster_block(info: ConsumerInfo) -> Block:

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from .. import AckPolicy, DeliverPolicy, ReplayPolicy
+from ..subjects import subjects_overlap
 from .values import ParamType, parse_duration, parse_limit, parse_time
 
 __all__ = [
@@ -23,7 +24,6 @@ __all__ = [
     "parse_deliver",
     "parse_max_deliver",
     "parse_replay",
-    "subjects_overlap",
 ]
 
 _Policy = TypeVar("_Policy", AckPolicy, ReplayPolicy)
@@ -165,21 +165,6 @@ DELIVER: Final = _Parsed("start", parse_deliver)
 MAX_DELIVER: Final = _Parsed("number", parse_max_deliver)
 SAMPLE: Final = _Parsed("percent", parse_sample)
 BACKOFF: Final = _Parsed("durations", parse_backoff)
-
-
-def subjects_overlap(one: str, other: str) -> bool:
-    """Say whether there is a subject that falls under both, which may have wildcards."""
-    left, right = one.split("."), other.split(".")
-    for mine, theirs in zip(left, right, strict=False):
-        if ">" in (mine, theirs):
-            return True
-        if mine != theirs and "*" not in (mine, theirs):
-            return False
-    if len(left) == len(right):
-        return True
-    # What a final > stands for has to be there: a.> is not a.
-    longer, shorter = (left, right) if len(left) > len(right) else (right, left)
-    return shorter[-1] == ">" and len(longer) >= len(shorter)
 
 
 def outside(filters: Sequence[str], subjects: Sequence[str]) -> list[str]:
