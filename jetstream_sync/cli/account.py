@@ -54,6 +54,8 @@ def info(settings: Settings) -> None:
         api.add("Errors", count(usage.api.errors))
         link = Block("Connection")
         for label, value in connection.items():
+            if value == "":  # a server that is alone has no cluster
+                continue
             link.add(_LABELS[label], _SHOWN.get(label, str)(value))
         write_blocks(settings.env, *blocks, link, api)
 

@@ -123,7 +123,7 @@ def info(settings: Settings, *, name: str | None, show_secrets: bool) -> None:
             if value:
                 text = yes(value) if isinstance(value, bool) else str(value)
                 block.add(_LABELS.get(key, key.replace("_", " ").title()), text)
-        write_blocks(settings.env, block, heading=f"Context {name}\n")
+        write_blocks(settings.env, block, heading=f"Context {name}")
 
     emit(settings, shown, human)
 
@@ -146,7 +146,7 @@ def _show_effective(settings: Settings, *, show_secrets: bool) -> None:
             text = ", ".join(value) if isinstance(value, list) else str(value)
             block.add(part, f"{text} ({login.sources[part]})")
         heading = f"Context {login.context}" if login.context else "No context"
-        write_blocks(settings.env, block, heading=f"{heading}\n")
+        write_blocks(settings.env, block, heading=heading)
 
     emit(settings, result, human)
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from ..errors import ServerUnavailableError
 from .groups import NounGroup
 from .output import Block, emit_line, write_blocks
 from .settings import Settings, common_options
-from .status import CommandError, ExitStatus
+from .status import CommandError, ExitStatus, one_line
 
 if TYPE_CHECKING:
     from ..server import NatsServer
 
 __all__ = ["server"]
 
+#: What the log of a server says last when it can not go on.
+_FATAL: Final = re.compile(r"(?:\[FTL\]|nats-server: )\s*(.*)")
 #: Seconds between two looks at whether the server is there.
 _LOOK_EVERY: Final = 0.5
 
@@ -73,18 +77,33 @@ def run(
     from ..server import NatsCluster, NatsServer  # noqa: PLC0415 - only here
 
     text = config.read_text("utf-8") if config else ""
-    if cluster is not None:
-        if store_dir is not None:
-            raise click.UsageError("--cluster excludes --store-dir")
-        with NatsCluster(cluster, name=name or "cluster", config=text) as nodes:
-            _watch(settings, nodes.servers)
-        return
-    one = NatsServer(name=name, port=port, jetstream=jetstream, store_dir=store_dir, config=text)
-    with one:
-        _watch(settings, [one], kept=store_dir)
+    if cluster is not None and store_dir is not None:
+        raise click.UsageError("--cluster excludes --store-dir")
+    try:
+        if cluster is not None:
+            with NatsCluster(cluster, name=name or "cluster", config=text) as nodes:
+                _watch(settings, nodes.servers)
+        one = NatsServer(
+            name=name, port=port, jetstream=jetstream, store_dir=store_dir, config=text
+        )
+        with one:
+            _watch(settings, [one], kept=store_dir)
+    except ServerUnavailableError as error:
+        raise _not_started(error) from error
 
 
-def _watch(settings: Settings, servers: Sequence[NatsServer], kept: Path | None = None) -> None:
+def _not_started(error: ServerUnavailableError) -> CommandError:
+    """Say why a server did not start: the line of its log that says so, without the others."""
+    said = _FATAL.search(one_line(error))
+    if said is None:
+        return CommandError(one_line(error), ExitStatus.NO_CONNECTION)
+    hint = "choose another with --port" if "address already in use" in said[1] else ""
+    return CommandError(
+        f"nats-server did not start: {said[1]}", ExitStatus.NO_CONNECTION, hint=hint
+    )
+
+
+def _watch(settings: Settings, servers: Sequence[NatsServer], kept: Path | None = None) -> NoReturn:
     """Say where the servers are, and wait until one of them ends."""
     urls = [each.url for each in servers]
     result: dict[str, Any] = {

@@ -87,6 +87,18 @@ def test_a_port_that_is_taken(nats_server: NatsServer) -> None:
     result = run_jsm("server", "run", "-p", str(nats_server.port))
     assert result.status == 5
     assert result.err.count("\n") == 1
+    assert "address already in use" in result.err
+    assert result.err.endswith("choose another with --port\n")
+    assert "[INF]" not in result.err
+
+
+def test_a_config_that_is_wrong(tmp_path: Path) -> None:
+    """What the server says of its config is told."""
+    file = tmp_path / "server.conf"
+    file.write_text("jetstream { max_mem: }")
+    result = run_jsm("server", "run", "-p", "0", "--config", str(file))
+    assert (result.status, result.err.count("\n")) == (5, 1)
+    assert "max_mem" in result.err
 
 
 def test_rtt(nats_server: NatsServer) -> None:
