@@ -334,17 +334,26 @@ def _remove_part(api: APIRequests, info: SnapshotInfo, deadline: Deadline) -> No
     """
     Delete what the server made of part of the data, if it did; nothing is raised.
 
-    From 2.15 on a restore fills a stream that can be seen, and leaves it there when it breaks off.
+    From 2.15 on a restore fills a stream that can be seen, and leaves it there when it breaks off. A
+    cluster leaves a name that is taken, without a stream.
     """
     name = info.config.name
     try:
-        found = info_of(api.ask(api.routes.stream_info(name), None, deadline))
-        if _is_part(found, info):
+        if _is_left(api, info, deadline):
             api.ask(api.routes.stream_delete(name), None, deadline)
     except NotFoundError:
         return
     except Error as error:
         log.warning("a restore of stream %r failed, and may have left a part: %s", name, error)
+
+
+def _is_left(api: APIRequests, info: SnapshotInfo, deadline: Deadline) -> bool:
+    name = info.config.name
+    try:
+        found = info_of(api.ask(api.routes.stream_info(name), None, deadline))
+    except NotFoundError:
+        return any(name in page for page in api.pages(api.routes.stream_names(), "streams"))
+    return _is_part(found, info)
 
 
 def _is_part(found: StreamInfo, info: SnapshotInfo) -> bool:

@@ -40,7 +40,7 @@ from jetstream_sync import (
     snapshot_errors,
 )
 from jetstream_sync.codec import decode, encode
-from jetstream_sync.server import NatsServer
+from jetstream_sync.server import NatsCluster, NatsServer
 
 SIZE = 2000
 
@@ -414,6 +414,24 @@ def test_a_cut_between_pieces_does_no_harm(fresh_server: NatsServer) -> None:
             yield data[len(data) // 2 :]
 
         assert js.restore_stream(info, cutting()).cached_info.state.messages == 498
+
+
+def test_a_cluster_takes_and_gives_snapshots(cluster: NatsCluster) -> None:
+    """A replicated stream comes back; a restore that fails leaves neither a stream nor its name."""
+    with jetstream_sync.connect(cluster.urls) as nc:
+        js = nc.jetstream(timeout=10)
+        stream = js.create_stream(name="ORDERS", subjects=["ORDERS.>"], num_replicas=3)
+        for number in range(200):
+            js.publish_async("ORDERS.x", body(number))
+        js.publish_async_completed(10)
+        info, data = taken(stream)
+        js.delete_stream("ORDERS")
+        with pytest.raises(RestoreFailedError):
+            js.restore_stream(info, io.BytesIO(data[: len(data) // 2]))
+        assert js.stream_names() == []
+        restored = js.restore_stream(info, io.BytesIO(data))
+        assert restored.info().state.messages == 200
+        assert restored.cached_info.config.num_replicas == 3
 
 
 @pytest.mark.server(">=2.15")  # earlier ones have a window of their own
