@@ -19,6 +19,7 @@ __all__ = [
     "check_stream_name",
     "check_subject",
     "subject_matches",
+    "subjects_overlap",
 ]
 
 # Names become file names on the server, hence no slashes; ADR-6.
@@ -137,3 +138,22 @@ def subject_matches(pattern: str, subject: str) -> bool:
         if position >= len(tokens) or expected not in ("*", tokens[position]):
             return False
     return len(wanted) == len(tokens)
+
+
+def subjects_overlap(one: str, other: str) -> bool:
+    """
+    Say whether there is a subject that falls under both of two patterns.
+
+    Args:
+        one: a subject as `check_subject` accepts it, with or without wildcards.
+        other: the same.
+
+    """
+    ones, others = one.split("."), other.split(".")
+    for first, second in zip(ones, others, strict=False):
+        if ">" in {first, second}:
+            return True
+        if first != second and "*" not in {first, second}:
+            return False
+    # What a final > stands for has to be there: a.> is not a.
+    return len(ones) == len(others)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..codec import loads
 from ..errors import InvalidResponseError, MessageNotFoundError, StreamNotFoundError, TimeoutError
 from ..nanos import time_from_text, time_to_text
-from .consumer_values import subjects_overlap
+from ..subjects import subjects_overlap
 from .shown import readable
 
 if TYPE_CHECKING:

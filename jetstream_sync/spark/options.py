@@ -24,6 +24,7 @@ from ..subjects import (
     check_publish_subject,
     check_stream_name,
     check_subject,
+    subjects_overlap,
 )
 from .connections import ConnectionSettings, FromFile, FromVariable, SecretSource
 from .values import Given
@@ -365,21 +366,11 @@ def _subjects(given: Given) -> tuple[str, ...]:
     subjects = given.items("subjects", check_subject)
     for number, subject in enumerate(subjects):
         for other in subjects[:number]:
-            if _overlap(subject.split("."), other.split(".")):
+            if subjects_overlap(subject, other):
                 raise InvalidOptionError(
                     "subjects", subject, f"overlaps with {other}, and the server refuses both"
                 )
     return subjects
-
-
-def _overlap(one: list[str], other: list[str]) -> bool:
-    """Say whether a subject can fall under both of two patterns."""
-    for first, second in zip(one, other, strict=False):
-        if ">" in {first, second}:
-            return True
-        if first != second and "*" not in {first, second}:
-            return False
-    return len(one) == len(other)
 
 
 def _offsets(given: Given, name: str, streams: tuple[str, ...]) -> Offsets | None:

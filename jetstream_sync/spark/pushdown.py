@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from ..errors import BadSubjectError
 from ..nanos import time_to_ns
-from ..subjects import check_publish_subject, check_subject
+from ..subjects import check_publish_subject, check_subject, subjects_overlap
 
 __all__ = ["Narrowing", "narrowing"]
 
@@ -162,7 +162,7 @@ def _common(ones: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...] |
                 found.append(other)
             elif _covers(other, one):
                 found.append(one)
-            elif _may_meet(one, other):
+            elif subjects_overlap(one, other):
                 return None
     return tuple(dict.fromkeys(found))
 
@@ -178,14 +178,3 @@ def _covers(pattern: str, other: str) -> bool:
         if expected not in {"*", tokens[position]}:
             return False
     return len(wanted) == len(tokens)
-
-
-def _may_meet(one: str, other: str) -> bool:
-    """Say whether a subject can fall under both patterns."""
-    ones, others = one.split("."), other.split(".")
-    for first, second in zip(ones, others, strict=False):
-        if ">" in {first, second}:
-            return True
-        if first != second and "*" not in {first, second}:
-            return False
-    return len(ones) == len(others)

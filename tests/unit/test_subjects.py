@@ -16,6 +16,7 @@ from jetstream_sync.subjects import (
     check_stream_name,
     check_subject,
     subject_matches,
+    subjects_overlap,
 )
 
 CHECK_NAMES = {"stream": check_stream_name, "consumer": check_consumer_name}
@@ -157,3 +158,29 @@ def test_matching_is_by_whole_tokens(pattern, subject):
 def test_matching_by_example(pattern, subject, match):
     """The cases that people get wrong."""
     assert subject_matches(pattern, subject) is match
+
+
+@given(PATTERN, PATTERN, SUBJECT)
+def test_patterns_overlap_where_a_subject_falls_under_both(one, other, subject):
+    """What falls under both shows that they overlap, in whatever order they are given."""
+    if subject_matches(one, subject) and subject_matches(other, subject):
+        assert subjects_overlap(one, other)
+    assert subjects_overlap(one, other) == subjects_overlap(other, one)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "overlap"),
+    [
+        ("a", "a", True),
+        ("a", "b", False),
+        ("a.*", "*.b", True),
+        ("a.>", "*.b.c", True),
+        ("a.>", "a", False),
+        ("a.b", "a.b.c", False),
+        ("a.*", "a.b.c", False),
+        (">", "a", True),
+    ],
+)
+def test_overlapping_by_example(one, other, overlap):
+    """A ``>`` stands for one token at least."""
+    assert subjects_overlap(one, other) is overlap
