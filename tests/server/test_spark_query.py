@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fix_spark_streams import fill
+from fix_threads import SCALE, wait_until
 
 import jetstream_sync
 from jetstream_sync.errors import (
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from jetstream_sync import JetStream, Stream
-    from jetstream_sync.server import NatsServer
+    from jetstream_sync.server import NatsCluster, NatsServer
 
 
 class Planner:
@@ -128,36 +129,43 @@ def test_a_batch_is_planned_from_its_end_alone(
     assert planned(query, end, end) == []
 
 
+@pytest.fixture
+def two(js: JetStream, stream_name: str) -> list[str]:
+    """The names of two streams with five messages each."""
+    names = [f"{stream_name}_{which}" for which in "AB"]
+    for name in names:
+        js.create_stream(name=name, subjects=[f"{name}.>"], storage="memory")
+        fill(js, f"{name}.a", 5)
+    return names
+
+
+def read(
+    query: StreamingQuery, start: dict[str, Any], end: dict[str, Any]
+) -> list[tuple[str, int, int]]:
+    """The ranges of a batch, with their streams."""
+    return [(each.stream, each.start_seq, each.end_seq) for each in query.partitions(start, end)]
+
+
 def test_a_stream_without_news_is_not_read_again(
-    js: JetStream, stream_name: str, planner: Planner
+    js: JetStream, two: list[str], planner: Planner
 ) -> None:
     """A batch of one stream says of the others that there is nothing of them in it."""
-    for which in "AB":
-        js.create_stream(name=f"{stream_name}_{which}", subjects=[f"{stream_name}_{which}.>"])
-        fill(js, f"{stream_name}_{which}.a", 5)
-    query = planner.query(f"{stream_name}_A,{stream_name}_B", startingOffsets="earliest")
+    query = planner.query(",".join(two), startingOffsets="earliest")
     first = step(query, query.initial())
-    fill(js, f"{stream_name}_A.a", 5)
-    second = step(query, first)
-    (only,) = query.partitions(first, second)
-    assert (only.stream, only.start_seq, only.end_seq) == (f"{stream_name}_A", 6, 11)
+    fill(js, f"{two[0]}.a", 5)
+    assert read(query, first, step(query, first)) == [(two[0], 6, 11)]
 
 
 def test_streams_that_are_not_asked_for_any_more_are_left_out(
-    js: JetStream, stream_name: str, planner: Planner
+    js: JetStream, two: list[str], planner: Planner
 ) -> None:
     """With fewer streams in the options, a query goes on with those that are left."""
-    for which in "AB":
-        js.create_stream(name=f"{stream_name}_{which}", subjects=[f"{stream_name}_{which}.>"])
-        fill(js, f"{stream_name}_{which}.a", 5)
-    query = planner.query(f"{stream_name}_A,{stream_name}_B", startingOffsets="earliest")
+    query = planner.query(",".join(two), startingOffsets="earliest")
     first = step(query, query.initial())
-    for which in "AB":
-        fill(js, f"{stream_name}_{which}.a", 5)
-    fewer = planner.query(f"{stream_name}_A")
-    second = step(fewer, first)
-    (only,) = fewer.partitions(first, second)
-    assert (only.stream, only.start_seq, only.end_seq) == (f"{stream_name}_A", 6, 11)
+    for name in two:
+        fill(js, f"{name}.a", 5)
+    fewer = planner.query(two[0])
+    assert read(fewer, first, step(fewer, first)) == [(two[0], 6, 11)]
 
 
 def test_each_stream_is_looked_at_once_in_a_trigger(
@@ -234,6 +242,27 @@ def test_a_server_that_stays_away_ends_the_query(fresh_server: NatsServer) -> No
     with pytest.raises((jetstream_sync.TimeoutError, ConnectionClosedError, NoServersError)):
         step(query, offset)
     planner.close()
+
+
+@pytest.mark.server(">=2.11")
+def test_a_leader_that_dies_is_waited_for(cluster: NatsCluster) -> None:
+    """In a cluster planning and commits go on with the next leader, and lose nothing."""
+    with jetstream_sync.connect(cluster.urls, reconnect_time_wait=0.05) as nc:
+        js = nc.jetstream(timeout=10 * SCALE)
+        stream = work_queue(js, "Q", num_replicas=3)
+        fill(js, "Q.a", 100)
+        urls = ",".join(cluster.urls)
+        given = {"servers": urls, "stream": "Q", "maxOffsetsPerTrigger": "40", "timeout": "2s"}
+        options = ReadOptions.from_options(given)
+        query = StreamingQuery(options)
+        first = step(query, query.initial())
+        before = stream.info().cluster
+        assert before is not None
+        next(each for each in cluster.servers if each.name == before.leader).kill()
+        second = step(query, first)
+        assert planned(query, first, second) == [(41, 81)]
+        wait_until(lambda: stream.info().state.first_seq == 41, 20)
+        query.close()
 
 
 # --- retention ----------------------------------------------------------------------------------
