@@ -126,7 +126,14 @@ def _policy(
 )
 @click.option("--translate", metavar="COMMAND", help="Show what this command makes of a body.")
 @click.option("--report-subjects", is_flag=True, help="Count messages by subject, show it at last.")
-@click.option("--report-top", type=click.IntRange(1), default=10, show_default=True, metavar="N")
+@click.option(
+    "--report-top",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="How many subjects --report-subjects shows.",
+)
 @common_options
 def sub(
     settings: Settings,
