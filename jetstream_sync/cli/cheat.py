@@ -67,7 +67,7 @@ TOPICS: Final[dict[str, list[tuple[str, str]]]] = {
         ("Have streams and consumers as a file says", "jsm apply -f orders.yaml --dry-run"),
         ("What does this error mean?", "jsm errors lookup 10059"),
         ("What do servers tell?", "jsm events"),
-        ("How fast is it?", "jsm bench"),
+        ("How fast is it?", "jsm bench publish --msgs 10000"),
         ("Run a server to try things", "jsm server run"),
         ("See requests and answers", "JSM_TRACE=1 jsm stream info ORDERS"),
     ],

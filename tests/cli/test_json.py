@@ -176,7 +176,7 @@ def test_wrong_usage_is_json_as_well(jsm: Jsm, command: str) -> None:
 @pytest.mark.parametrize("command", sorted(set(LEAVES) & set(LINES)))
 def test_nobody_is_asked(jsm: Jsm, command: str) -> None:
     """Without arguments and without a person a command ends, and says what is missing in one line."""
-    if command in {"demo", *(each for each in LEAVES if each.startswith("bench"))}:
+    if command in {"demo", "top", *(each for each in LEAVES if each.startswith("bench"))}:
         pytest.skip("it needs nothing")
     result = jsm(*command.split(), "--no-input", stdin=b"")
     assert "Traceback" not in result.err
