@@ -13,6 +13,7 @@ from ..subjects import check_stream_name
 from .config_diff import warn_of_ignored
 from .config_fields import changed, subjects_of
 from .config_files import config_of_file, write_config
+from .names import STREAM_NAME
 from .nouns import find_stream, words
 from .output import emit, say
 from .prompts import Asker
@@ -35,7 +36,7 @@ _RETENTIONS = {
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, type=STREAM_NAME)
 @click.option("--config", "file", metavar="FILE", help="Read the config from a file; - is stdin.")
 @click.option("--output", metavar="FILE", help="Write the config to a file, and make nothing.")
 @click.option("--validate", is_flag=True, help="Check the config, and make nothing.")
@@ -201,8 +202,8 @@ def _ask_limits(ask: Asker, fields: dict[str, Any]) -> None:
 
 
 @click.command()
-@click.argument("source")
-@click.argument("destination")
+@click.argument("source", type=STREAM_NAME)
+@click.argument("destination", type=STREAM_NAME)
 @config_options
 @common_options
 def copy(settings: Settings, source: str, destination: str, **options: Any) -> None:

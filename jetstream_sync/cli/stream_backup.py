@@ -24,6 +24,7 @@ from .byte_progress import byte_progress
 from .complete import complete_stream
 from .config_diff import differences
 from .config_files import config_of_file
+from .names import STREAM_NAME
 from .nouns import find_stream, words
 from .output import count, emit, note, size
 from .prompts import Asker
@@ -45,7 +46,7 @@ _progress = click.option(
 
 
 @click.command()
-@click.argument("name", metavar="STREAM", shell_complete=complete_stream)
+@click.argument("name", metavar="STREAM", type=STREAM_NAME, shell_complete=complete_stream)
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--consumers/--no-consumers", default=True, help="Save the consumers, too.")
 @click.option("--check", is_flag=True, help="Have the server check every message first.")

@@ -14,6 +14,7 @@ from .config_diff import Difference, differences, warn_of_ignored, without_serve
 from .config_edit import edit_options, in_editor, refused, show_differences
 from .config_fields import changed
 from .config_files import config_of_file
+from .names import STREAM_NAME
 from .nouns import find_stream, words
 from .output import count, emit
 from .prompts import Asker
@@ -26,7 +27,9 @@ __all__ = ["edit", "seal"]
 
 
 @click.command()
-@click.argument("name", required=False, metavar="[STREAM]", shell_complete=complete_stream)
+@click.argument(
+    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
+)
 @edit_options
 @click.option("--no-mirror", is_flag=True, help="Make an ordinary stream of a mirror.")
 @click.option("--no-transform", is_flag=True, help="Give messages no other subject any more.")
@@ -101,7 +104,7 @@ def _update(js: JetStream, config: StreamConfig, found: list[Difference]) -> Str
 
 
 @click.command()
-@click.argument("name", metavar="STREAM", shell_complete=complete_stream)
+@click.argument("name", metavar="STREAM", type=STREAM_NAME, shell_complete=complete_stream)
 @click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Ask nothing; do it.")
 @common_options
 def seal(settings: Settings, name: str, force: bool) -> None:

@@ -11,6 +11,7 @@ import click
 from .. import Stream
 from ..net.clock import monotonic
 from .complete import complete_stream
+from .names import STREAM_NAME
 from .nouns import find_stream, words
 from .output import count, emit_line, size, when
 from .prompts import Asker
@@ -45,7 +46,9 @@ class _Look:
 
 
 @click.command()
-@click.argument("name", required=False, metavar="[STREAM]", shell_complete=complete_stream)
+@click.argument(
+    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
+)
 @click.option("--interval", type=DURATION, default="1s", help="The pause between two looks.")
 @click.option("--count", "number", type=click.IntRange(1), help="End after so many looks.")
 @common_options

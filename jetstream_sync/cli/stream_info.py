@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from .complete import complete_stream
+from .names import STREAM_NAME
 from .nouns import find_stream
 from .output import emit
 from .prompts import Asker
@@ -15,7 +16,9 @@ __all__ = ["info", "state"]
 
 
 @click.command()
-@click.argument("name", required=False, metavar="[STREAM]", shell_complete=complete_stream)
+@click.argument(
+    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
+)
 @click.option("--state", "only_state", is_flag=True, help="Show only what it holds.")
 @common_options
 def info(settings: Settings, name: str | None, only_state: bool) -> None:
@@ -24,7 +27,9 @@ def info(settings: Settings, name: str | None, only_state: bool) -> None:
 
 
 @click.command()
-@click.argument("name", required=False, metavar="[STREAM]", shell_complete=complete_stream)
+@click.argument(
+    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
+)
 @common_options
 def state(settings: Settings, name: str | None) -> None:
     """Show what a stream holds."""

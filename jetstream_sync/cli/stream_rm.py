@@ -10,6 +10,7 @@ from .. import JetStream, Stream, StreamInfo
 from ..errors import MessageNotFoundError, StreamNotFoundError
 from ..subjects import check_stream_name
 from .complete import complete_stream
+from .names import STREAM_NAME
 from .nouns import find_stream, not_found, words
 from .output import count, emit, note
 from .prompts import Asker
@@ -23,7 +24,9 @@ _force = click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Ask no
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[STREAM]...", shell_complete=complete_stream)
+@click.argument(
+    "names", nargs=-1, metavar="[STREAM]...", type=STREAM_NAME, shell_complete=complete_stream
+)
 @_force
 @click.option("--ignore-missing", is_flag=True, help="It is fine when there is no such stream.")
 @common_options
@@ -71,7 +74,9 @@ def _those_there(
 
 
 @click.command()
-@click.argument("name", required=False, metavar="[STREAM]", shell_complete=complete_stream)
+@click.argument(
+    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
+)
 @click.option("--subject", metavar="SUBJECT", help="Only messages of this subject.")
 @click.option("--seq", type=click.IntRange(1), help="Only what is before this sequence.")
 @click.option("--keep", type=click.IntRange(0), help="Leave so many of the youngest messages.")
@@ -141,7 +146,7 @@ def _before(stream: Stream, seq: int) -> int:
 
 
 @click.command()
-@click.argument("name", metavar="STREAM", shell_complete=complete_stream)
+@click.argument("name", metavar="STREAM", type=STREAM_NAME, shell_complete=complete_stream)
 @click.argument("sequences", nargs=-1, required=True, type=click.IntRange(1), metavar="SEQ...")
 @click.option("--no-erase", is_flag=True, help="Do not overwrite the bytes, which is faster.")
 @_force

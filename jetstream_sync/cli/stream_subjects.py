@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from .complete import complete_stream
+from .names import STREAM_NAME
 from .nouns import find_stream, words
 from .output import count, emit
 from .prompts import Asker
@@ -19,7 +20,9 @@ __all__ = ["gaps", "subjects"]
 
 
 @click.command()
-@click.argument("name", required=False, metavar="[STREAM]", shell_complete=complete_stream)
+@click.argument(
+    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
+)
 @click.argument("pattern", required=False, default=">", metavar="[FILTER]")
 @click.option(
     "--sort",
@@ -61,7 +64,9 @@ def subjects(
 
 
 @click.command()
-@click.argument("name", required=False, metavar="[STREAM]", shell_complete=complete_stream)
+@click.argument(
+    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
+)
 @common_options
 def gaps(settings: Settings, name: str | None) -> None:
     """List the sequences between the first and the last that have no message any more."""

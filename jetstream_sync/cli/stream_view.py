@@ -14,6 +14,7 @@ from .. import StoredMsg, Stream
 from ..nanos import time_to_text
 from .complete import complete_stream
 from .layouts import FORMAT_HELP, Layout
+from .names import STREAM_NAME
 from .nouns import find_stream
 from .output import emit_line, when
 from .prompts import Asker
@@ -132,7 +133,9 @@ class _Pattern:
 
 
 @click.command()
-@click.argument("name", required=False, metavar="[STREAM]", shell_complete=complete_stream)
+@click.argument(
+    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
+)
 @click.argument("page", required=False, type=click.IntRange(1), default=10, metavar="[PAGE]")
 @click.option("--id", "--seq", "seq", type=click.IntRange(1), help="Start at this sequence.")
 @click.option("--since", type=TIME, metavar="TIME", help="Start so long ago, or at a time.")
@@ -219,7 +222,7 @@ def _go_on(ask: Asker) -> bool:
 
 
 @click.command()
-@click.argument("name", metavar="STREAM", shell_complete=complete_stream)
+@click.argument("name", metavar="STREAM", type=STREAM_NAME, shell_complete=complete_stream)
 @click.argument("seq", required=False, type=click.IntRange(1), metavar="[SEQ]")
 @click.option("-S", "--last-for", metavar="SUBJECT", help="The last message of a subject.")
 @click.option("--next-for", metavar="SUBJECT", help="The first message of a subject, from SEQ on.")
