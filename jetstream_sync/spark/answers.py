@@ -13,7 +13,9 @@ __all__ = ["MAX_ROWS", "Answer", "Job", "Pace"]
 
 #: Messages of one request at most, so that small ones do not take many times their size in memory.
 MAX_ROWS: Final = 16_384
-#: Of which so many are asked for at first where filters leave an unknown number out.
+#: How much of a batch the expected messages are to fill: one that got too large is cut.
+_FILLED: Final = 0.9
+#: How many messages are asked for at first where filters leave an unknown number out.
 _FIRST_ROWS: Final = 1024
 
 
@@ -77,7 +79,7 @@ class Pace:
 
     def rows(self, next_seq: int) -> int:
         """Return how many messages to ask for from a sequence on; at least one."""
-        fitting = int(self._job.batch_bytes / self._row_bytes)
+        fitting = int(self._job.batch_bytes * _FILLED / self._row_bytes)
         return max(1, min(fitting, MAX_ROWS, self._expected(next_seq)))
 
     def _expected(self, next_seq: int) -> int:

@@ -214,8 +214,9 @@ def test_the_schema_is_the_one_that_spark_expects(
     nc: Connection, js: JetStream, stream: Stream, subject: str
 ) -> None:
     """A batch has exactly the schema that PySpark makes of the columns, with NULL allowed or not."""
-    types = pytest.importorskip("pyspark.sql.types")
-    to_arrow_schema = pytest.importorskip("pyspark.sql.pandas.types").to_arrow_schema
+    from pyspark.sql import types
+    from pyspark.sql.pandas.types import to_arrow_schema
+
     texts = types.ArrayType(types.StringType())
     kinds = {
         "string": types.StringType(),
