@@ -156,7 +156,7 @@ class StreamSnapshot:
         Iterate over the pieces that were not taken yet, in order.
 
         The server is told of each piece when it is taken. It gives up when none is taken for 5
-        seconds (2 in servers before 2.12) while its window is full.
+        seconds while its window is full; old servers are less patient.
 
         Raises:
             SnapshotBrokenError: the server ended it with an error, or a piece did not arrive.

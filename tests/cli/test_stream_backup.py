@@ -259,6 +259,18 @@ def test_progress_goes_to_stderr(tmp_path: Path) -> None:
     assert lines(quiet=True) == ""
 
 
+def test_a_terminal_has_a_bar(orders: Jsm, terminal: Any, raw: RawClient, tmp_path: Path) -> None:
+    """On a terminal a bar is drawn while it goes on, and nothing of it stays."""
+    child = terminal("stream", "backup", "ORDERS", str(tmp_path / "b"))
+    child.expect("Stream ORDERS was backed up to")
+    assert child.wait() == 0
+    gone(orders, raw)
+    child = terminal("stream", "restore", str(tmp_path / "b"))
+    child.expect("Stream ORDERS was restored")
+    assert child.wait() == 0
+    assert raw.api("STREAM.INFO.ORDERS")["state"]["messages"] == 299
+
+
 # --- when it goes wrong on the way --------------------------------------------------------------
 
 
