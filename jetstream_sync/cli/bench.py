@@ -27,6 +27,7 @@ from .bench_show import (
 )
 from .bench_work import KINDS, STAMP_BYTES, Cell, Kind
 from .groups import NounGroup
+from .lasting import password_once
 from .output import emit, note
 from .settings import Settings, common_options
 from .values import SIZE
@@ -297,6 +298,7 @@ js_pub_group.add_command(_ALL[3], "async")
 
 def _measure(settings: Settings, names: list[str], plan: _Plan) -> None:
     plan.check(settings)
+    password_once(settings)
     env = settings.env
     streams = any(KINDS[name].streams for name in names)
     with (

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import Self
@@ -42,7 +41,7 @@ def job_for(settings: Settings, kind: str, cell: Cell) -> Job:
     options = login.options()
     handed = {name: value for name, value in options.items() if isinstance(value, str)}
     handed.pop("name", None)
-    if handed.keys() != options.keys() - {"name"} or "password_stdin" in settings.given:
+    if handed.keys() != options.keys() - {"name"}:
         raise CommandError(
             "another process can log in with a user, token, credentials file or nkey, "
             "and without options for TLS",
@@ -140,12 +139,7 @@ class Peer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """End it."""
         process = self._process
         if kind is not None:

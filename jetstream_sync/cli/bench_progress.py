@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final
 
 from typing_extensions import Self
@@ -88,12 +87,7 @@ class Ticker:
             self._out.write(f"\r{text}  {drawn}\x1b[K")
         self._out.flush()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Take the line away."""
         if self._draws:
             self._out.write("\r\x1b[K")

@@ -10,6 +10,7 @@ import click
 
 from .. import Headers
 from .env import Environment
+from .lasting import password_once
 from .settings import Settings
 from .status import CommandError, ExitStatus
 from .templates import Template, Values, has_templates
@@ -140,6 +141,7 @@ def outgoing(
 
     """
     env = settings.env
+    password_once(settings)
     if send_on == "newline":
         if body not in (None, _STDIN):
             raise click.UsageError("--send-on newline is for standard input: leave the body out")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -137,7 +135,7 @@ def _table(settings: Settings, layout: Layout, frame: Frame, *, one: bool, block
 # --- the live screen ------------------------------------------------------------------------------
 
 
-class _Watcher(AbstractContextManager["_Watcher"]):
+class _Watcher:
     """
     Looks at the server again and again, on a thread of its own, so that keys are never waited for.
 
@@ -169,12 +167,7 @@ class _Watcher(AbstractContextManager["_Watcher"]):
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop looking; a look that goes on ends with the connection."""
         self._ended = True
         self._wake.set()

@@ -8,7 +8,6 @@ import shutil
 import termios
 import tty
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import Self
@@ -53,12 +52,7 @@ class Screen:
         self._out.flush()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Put the terminal back."""
         if self._before is not None:
             # What was typed and not read is not for the shell.

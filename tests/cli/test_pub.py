@@ -57,6 +57,14 @@ def test_a_body_leaves_standard_input_alone(jsm: Jsm, peer: RawPeer) -> None:
     assert peer.next().data == b"body"
 
 
+def test_a_password_comes_before_the_body(jsm: Jsm, peer: RawPeer) -> None:
+    """With --password-stdin the first line is the password, and the rest the body."""
+    peer.hear("pub.secret")
+    login = ("--user", "me", "--password-stdin")
+    jsm("pub", "pub.secret", *login, stdin=b"secret\nthe body").ok()
+    assert peer.next().data == b"the body"
+
+
 def test_each_line_is_a_message_when_it_comes(jsm: Jsm, peer: RawPeer) -> None:
     """With --send-on newline a line is published before the next one is written."""
     peer.hear("pub.lines")

@@ -16,6 +16,8 @@ from fix_raw import RawPeer
 from fix_threads import within
 from rawnats import RawClient
 
+from jetstream_sync.server import NatsServer
+
 # --- core NATS ------------------------------------------------------------------------------------
 
 
@@ -224,6 +226,21 @@ def test_wait_alone_is_a_way_to_end(jsm: Jsm, peer: RawPeer) -> None:
     child = started(jsm, "sub.wait2", "--wait", "300ms", "--raw")
     peer.publish("sub.wait2", b"abc")
     assert finished(child) == ["abc"]
+
+
+def test_the_server_may_restart(fresh_server: NatsServer) -> None:
+    """The subscription goes on when the server is back, and that it was away is said on stderr."""
+    child = started(Jsm(fresh_server), "sub.again", "--raw", "--count", "1")
+    fresh_server.kill()
+    assert child.stderr is not None
+    assert b"the connection broke" in child.stderr.readline()
+    fresh_server.restart()
+    assert b"connected again to nats://" in child.stderr.readline()
+    someone = RawPeer(fresh_server.port)
+    someone.publish("sub.again", b"still there")
+    someone.flush()
+    assert finished(child) == ["still there"]
+    someone.close()
 
 
 # --- streams --------------------------------------------------------------------------------------
