@@ -28,6 +28,7 @@ __all__ = [
     "forget_commit",
     "need_java",
     "offsets_of",
+    "processes_of_session",
     "session",
     "spark_environment",
 ]
@@ -276,7 +277,7 @@ class Driver(Program):
 
     def processes(self) -> list[int]:
         """The process ids of all that it started and that still runs, and its own."""
-        return [pid for pid in _all_processes() if _session(pid) == self.process.pid]
+        return processes_of_session(self.process.pid)
 
     def __exit__(self, *exception: object) -> None:
         super().__exit__(*exception)
@@ -289,8 +290,10 @@ class Driver(Program):
             sys.stdout.write(f"--- {log}\n{log.read_text(encoding='utf-8', errors='replace')}")
 
 
-def _all_processes() -> list[int]:
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+def processes_of_session(leader: int) -> list[int]:
+    """The process ids of all in the session of a process, which may have ended."""
+    every = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [pid for pid in every if _session(pid) == leader]
 
 
 def _session(pid: int) -> int:

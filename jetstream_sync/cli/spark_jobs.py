@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["Job", "completed_totals", "start_job"]
+__all__ = ["Job", "completed_totals", "start_job", "work_of"]
 
 _TRIGGER: Final = "100 milliseconds"
 #: So that there are several batches.
@@ -72,12 +72,15 @@ def start_job(spark: SparkSession, job: Job, *, to_the_end: bool = False) -> Str
     from pyspark.sql.functions import max as greatest  # noqa: PLC0415
 
     # Rows, not Arrow, which would need pandas here.
-    work = udf(_Work(job.name, job.stage, job.work), _RESULT, useArrow=False)
+    work = udf(work_of(job.name, job.stage, job.work), _RESULT, useArrow=False)
     rows = (
         spark.readStream.format("jetstream")
         .options(servers=job.servers, stream=job.stream, subjects=job.source)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", _BATCH)
+        # A server that goes away is the end of the demo, not something to wait for.
+        .option("planningTimeout", "5s")
+        .option("timeout", "5s")
         .load()
         .select(work(col("data")).alias("done"))
         .select("done.*")
@@ -103,20 +106,31 @@ def start_job(spark: SparkSession, job: Job, *, to_the_end: bool = False) -> Str
     return writer.trigger(processingTime=_TRIGGER).start()
 
 
-@dataclass(frozen=True)
-class _Work:
-    """What the workers call with each message."""
+def work_of(
+    name: str, stage: str, work: Callable[[bytes, str], tuple[str, bytes]]
+) -> Callable[[bytes], tuple[str | None, bytes | None, str | None]]:
+    """
+    Return what the workers call with each message.
 
-    name: str
-    stage: str
-    work: Callable[[bytes, str], tuple[str, bytes]]
+    Args:
+        name: the job's.
+        stage: the stage that the results belong to.
+        work: as in `Job`.
 
-    def __call__(self, payload: bytes) -> tuple[str | None, bytes | None, str | None]:
+    Returns:
+        A function that returns message id, message and ``None``; or the reason why there is no
+        message as the third value.
+
+    """
+
+    def result(payload: bytes) -> tuple[str | None, bytes | None, str | None]:
         try:
-            order_id, result = self.work(bytes(payload), self.name)
+            order_id, message = work(bytes(payload), name)
         except OrderError as error:
             return None, None, str(error)
-        return message_id(self.stage, order_id), result, None
+        return message_id(stage, order_id), message, None
+
+    return result
 
 
 def completed_totals(spark: SparkSession, servers: str, stream: str, subject: str) -> DataFrame:

@@ -36,6 +36,7 @@ __all__ = ["check_spark", "failure_of", "running_spark"]
 
 #: The first one whose data sources in Python know limits of a micro-batch.
 _OLDEST: Final = (4, 2)
+_STOP_TIMEOUT: Final = 5.0
 _END_TIMEOUT: Final = 20.0
 _TICK: Final = 0.02
 _LOG4J: Final = """
@@ -91,8 +92,13 @@ def running_spark(cores: int) -> Iterator[tuple[SparkSession, Path]]:
         The session, with the data source registered, and a folder that is removed at the end.
 
     """
-    with tempfile.TemporaryDirectory(prefix="jsm-spark-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+    with contextlib.ExitStack() as removing:
+        with _signals_later():
+            folder = Path(
+                removing.enter_context(
+                    tempfile.TemporaryDirectory(prefix="jsm-spark-", ignore_cleanup_errors=True)
+                )
+            )
         (folder / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
         with (
             (folder / "log.txt").open("wb") as log,
@@ -134,7 +140,7 @@ def _started(cores: int, folder: Path, log: Any, ending: contextlib.ExitStack) -
 def _settings(cores: int, folder: Path) -> list[tuple[str, str]]:
     java = (
         f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}"
-        f" -Djava.io.tmpdir={folder} -XX:-UsePerfData -XX:TieredStopAtLevel=1"
+        f" -Djava.io.tmpdir={folder} -XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     )
     return [
         ("spark.app.name", "jsm demo"),
@@ -173,7 +179,7 @@ def _quiet_py4j() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _signals_later() -> Iterator[None]:
-    """Have Ctrl-C and SIGTERM come at the end of the block: a JVM is started that nobody holds yet."""
+    """Have Ctrl-C and SIGTERM come at the end of the block: what it makes is not held by anybody yet."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -218,15 +224,25 @@ def _variables_of_workers() -> Iterator[None]:
 
 
 def _stop(spark: SparkSession) -> None:
-    """Stop what PySpark has in this process, which else complains about the end of its JVM."""
+    """Stop the queries, and what PySpark has in this process, which would complain without its JVM."""
+    accumulators = getattr(spark.sparkContext, "_accumulatorServer", None)
+    if accumulators is not None:
+        accumulators.shutdown()
     # A thread has a way of its own into the JVM; a call of this one may have been interrupted.
     stopping = ThreadPoolExecutor(1)
     try:
-        stopping.submit(spark.stop).exception(_END_TIMEOUT)
+        stopping.submit(_stop_queries, spark).exception(_STOP_TIMEOUT)
     except FutureTimeoutError:
         pass  # the JVM is ended next, and with it the call
     finally:
         stopping.shutdown(wait=False)
+
+
+def _stop_queries(spark: SparkSession) -> None:
+    # Each has a process of its own, which may be waiting for a server, and ends with its query only.
+    for query in spark.streams.active:
+        query.stop()
+    spark.stop()
 
 
 def _end(jvm: Any) -> None:
