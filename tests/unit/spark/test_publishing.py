@@ -1,0 +1,110 @@
+"""What rows look like on the wire, and which refusals pass."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import repeat
+
+import pytest
+
+from jetstream_sync.errors import (
+    APIError,
+    Error,
+    NoStreamResponseError,
+    TimeoutError,
+    WrongLastSequenceError,
+)
+from jetstream_sync.spark.publishing import Tally, check_sizes, commands
+from jetstream_sync.spark.refusals import RowError, SinkError, is_passing
+from jetstream_sync.spark.rows import Encoder, Rows
+
+ENCODER = Encoder(4, "STREAM", "s")
+
+
+def taken_apart(command: bytes) -> tuple[bytes, bytes, bytes, bytes]:
+    """Read a command by its own sizes: subject, reply, headers and payload."""
+    line, _, rest = command.partition(b"\r\n")
+    verb, subject, reply, head, total = line.split(b" ")
+    assert verb == b"HPUB"
+    assert len(rest) == int(total) + 2
+    assert rest.endswith(b"\r\n")
+    header = rest[: int(head)]
+    assert header.startswith(b"NATS/1.0\r\n")
+    assert header.endswith(b"\r\n\r\n")
+    return subject, reply, header[10:-2], rest[int(head) : -2]
+
+
+@pytest.mark.parametrize(
+    ("extras", "ids"),
+    [
+        (None, None),
+        (None, [b"one", b"two"]),
+        (None, [b"one", b"three"]),
+        (None, [b"", b""]),
+        ([b"K: v\r\n", b""], [b"one", b""]),
+        ([b"K: v\r\n", b""], None),
+    ],
+)
+def test_a_command_has_all_of_its_row(extras: list[bytes] | None, ids: list[bytes] | None) -> None:
+    """Whatever the rows have, each command says its own sizes, and every header once."""
+    rows = Rows(range(2), [b"a", b"b.c"], [b"xyz", b""], extras, ids)
+    made = commands(rows, ENCODER.common, [b"r.0", b"r.1"])
+    for number, command in enumerate(made):
+        subject, reply, header, payload = taken_apart(command)
+        assert (subject, reply) == (rows.subjects[number], b"r.%d" % number)
+        assert payload == rows.data[number]
+        lines = [b"Nats-Expected-Stream: STREAM"]
+        if ids is not None and ids[number]:
+            lines.append(b"Nats-Msg-Id: " + ids[number])
+        if extras is not None and extras[number]:
+            lines.append(b"K: v")
+        assert header.split(b"\r\n") == [*lines, b""]
+
+
+def test_a_row_above_the_servers_limit_is_found_before_it_is_sent() -> None:
+    """The size counts headers and payload, and nothing else of the command."""
+    rows = Rows(range(7, 9), [b"s"] * 2, [b"x", b"x" * 100], None, None)
+    made = commands(rows, ENCODER.common, repeat(b"reply"))
+    header = len(taken_apart(made[1])[2]) + 12
+    check_sizes(ENCODER, rows, made, header + 100)
+    with pytest.raises(RowError) as error:
+        check_sizes(ENCODER, rows, made, header + 99)
+    assert (error.value.partition, error.value.row) == (4, 8)
+    assert f"{header + 100} bytes" in str(error.value)
+
+
+def test_a_tally_knows_where_rows_are() -> None:
+    """The lowest and the highest sequence that were noted."""
+    tally = Tally()
+    assert (tally.first_seq, tally.last_seq) == (None, None)
+    for lowest, highest in ((5, 9), (7, 8), (2, 3)):
+        tally.stored(lowest, highest)
+    assert (tally.first_seq, tally.last_seq) == (2, 9)
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (APIError(503, 10023, "insufficient resources"), True),
+        (APIError(409, 10158, "duplicate message id is in process"), True),
+        (APIError(429, 10167, "too many requests"), True),
+        (APIError(429, 10210, "too many inflight"), True),
+        (NoStreamResponseError("s"), True),
+        (WrongLastSequenceError(400, 10071, "wrong last sequence: 5"), False),
+        (APIError(503, 10077, "maximum messages exceeded"), False),
+        (APIError(400, 10060, "expected stream does not match"), False),
+        (APIError(400, 10054, "message size exceeds maximum allowed"), False),
+        (TimeoutError("late"), False),
+    ],
+)
+def test_some_refusals_are_over_in_a_moment(error: Error, passes: bool) -> None:
+    """What a stream says while it is busy or without a leader is tried again, and nothing else."""
+    assert is_passing(error) is passes
+
+
+def test_errors_of_the_sink_can_be_pickled() -> None:
+    """Spark carries them from the workers to the driver."""
+    for error in (RowError(1, 2, "s", "why"), RowError(1, 2, "", "why"), SinkError("no")):
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), str(copy)) == (type(error), str(error))
+    assert "subject" not in str(RowError(1, 2, "", "why"))

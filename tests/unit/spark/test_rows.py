@@ -1,0 +1,225 @@
+"""Rows: which columns there may be, and what becomes of the values."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jetstream_sync.spark.refusals import RowError
+from jetstream_sync.spark.rows import COLUMNS, Columns, Encoder, RowLayout, Rows
+from jetstream_sync.spark.schema import WRITE_COLUMNS, SchemaError
+
+
+def schema(**types: str) -> Any:
+    """What a StructType shows of its columns."""
+    return SimpleNamespace(
+        fields=[
+            SimpleNamespace(
+                name=name, dataType=SimpleNamespace(simpleString=lambda kind=kind: kind)
+            )
+            for name, kind in types.items()
+        ]
+    )
+
+
+def encoded(default: str | None = "s", **values: list[Any]) -> Rows:
+    """Rows from the tenth of a partition on; a subject for those that have none is given."""
+    count = len(values["data"])
+    return Encoder(2, "STREAM", default).rows(Columns(dict(values)), 0, count, 10)
+
+
+def refusal(default: str | None = "s", **values: list[Any]) -> RowError:
+    with pytest.raises(RowError) as error:
+        encoded(default, **values)
+    return error.value
+
+
+# --- columns ------------------------------------------------------------------------------------
+
+
+def test_the_columns_are_the_documented_ones() -> None:
+    """What has a type here is what the schema lists."""
+    assert tuple(COLUMNS) == WRITE_COLUMNS
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [(name, kind) for name, kinds in COLUMNS.items() for kind in kinds]
+)
+def test_each_column_is_taken_in_its_types(name: str, kind: str) -> None:
+    """Every documented type of a column passes the check."""
+    layout = RowLayout.of_schema(schema(**({"data": "binary"} | {name: kind})))
+    assert name in layout.names
+
+
+@pytest.mark.parametrize("kind", ["interval day", "interval minute to second", "INTERVAL SECOND"])
+def test_every_span_of_time_is_an_interval(kind: str) -> None:
+    """A ttl may be any day-time interval of Spark's."""
+    assert RowLayout.of_schema(schema(data="binary", ttl=kind)).names == ("data", "ttl")
+
+
+@pytest.mark.parametrize(
+    ("types", "column"),
+    [
+        ({"subject": "string"}, "data"),
+        ({"data": "int"}, "data"),
+        ({"data": "binary", "value": "string"}, "value"),
+        ({"data": "binary", "Data": "binary"}, "data"),
+        ({"data": "binary", "ttl": "interval year to month"}, "ttl"),
+        ({"data": "binary", "headers": "map<string,int>"}, "headers"),
+    ],
+)
+def test_other_columns_are_refused(types: dict[str, str], column: str) -> None:
+    """A column that is missing, unknown, there twice or of another type is named."""
+    with pytest.raises(SchemaError) as error:
+        RowLayout.of_schema(schema(**types))
+    assert error.value.column.lower() == column
+
+
+def test_the_case_of_names_does_not_matter() -> None:
+    """Spark does not look at it either."""
+    assert RowLayout.of_names(("DATA", "Msg_Id")).names == ("data", "msg_id")
+
+
+# --- values -------------------------------------------------------------------------------------
+
+
+def test_payloads_are_bytes() -> None:
+    """Text is sent as UTF-8, and bytes as they are."""
+    made = encoded(data=["ä", b"\xff", bytearray(b"x"), memoryview(b"y"), ""])
+    assert made.data == [b"\xc3\xa4", b"\xff", b"x", b"y", b""]
+    assert list(made.numbers) == [10, 11, 12, 13, 14]
+    assert made.subjects == [b"s"] * 5
+    assert made.extras is None
+    assert made.ids is None
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"data": [None]}, "data is NULL"),
+        ({"data": [5]}, "int"),
+        ({"data": ["\ud800"]}, "no valid text"),
+        ({"subject": [""]}, "empty"),
+        ({"subject": ["a b"]}, "white space"),
+        ({"subject": ["a.*"]}, "wildcard"),
+        ({"subject": [b"\xff"]}, "decode"),
+        ({"subject": [7]}, "no string"),
+        ({"msg_id": ["a\nb"]}, "line break"),
+        ({"headers": [{"K": "a\r"}]}, "line break"),
+        ({"headers": [{"K": [None]}]}, "NULL"),
+        ({"headers": [{"K:": "v"}]}, "K:"),
+        ({"headers": [[("K", "\ud800")]]}, "no valid text"),
+        ({"ttl": [0]}, "ttl"),
+        ({"ttl": ["1 hour"]}, "ttl"),
+        ({"expected_last_sequence": [-1]}, "expected_last_sequence"),
+    ],
+)
+def test_what_can_not_be_sent_is_the_rows_error(values: dict[str, list[Any]], said: str) -> None:
+    """The error has partition, row and subject, and what is wrong."""
+    good: dict[str, list[Any]] = {"data": [b"SECRET"]}
+    error = refusal(**(good | values))
+    assert (error.partition, error.row) == (2, 10)
+    assert said in str(error)
+    assert "SECRET" not in str(error)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_row_without_a_subject_needs_the_option() -> None:
+    """NULL stands for the option's subject, and is an error where there is none."""
+    assert encoded("s", data=[b""] * 2, subject=[None, "t"]).subjects == [b"s", b"t"]
+    assert "subject is NULL" in str(refusal(None, data=[b""], subject=[None]))
+    assert "neither a column" in str(refusal(None, data=[b""]))
+
+
+def test_headers_are_lines() -> None:
+    """Each value of each name is a line, in the order in which they came."""
+    made = encoded(
+        data=[b""] * 5,
+        headers=[
+            None,
+            {},
+            {"A": "1", "B": ["2", "3"]},
+            [("A", ["1"]), ("A", "2"), ("N", None)],
+            [{"name": "A", "value": "ä"}, {"name": "A", "value": "b"}],
+        ],
+    )
+    assert made.extras == [
+        b"",
+        b"",
+        b"A: 1\r\nB: 2\r\nB: 3\r\n",
+        b"A: 1\r\nA: 2\r\n",
+        b"A: \xc3\xa4\r\nA: b\r\n",
+    ]
+
+
+def test_no_headers_at_all_cost_nothing() -> None:
+    """Columns that say nothing for any row are left out."""
+    made = encoded(data=[b""] * 2, headers=[None, {}], msg_id=[None, ""], ttl=[None, None])
+    assert made.extras is None
+    assert made.ids is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Nats-Msg-Id", "nats-msg-id", "Nats-Expected-Last-Sequence", "Nats-Batch-Id"],
+)
+def test_headers_that_say_how_to_store_are_not_passed_on(name: str) -> None:
+    """What a message was stored with is not what it is to be stored with again."""
+    assert encoded(data=[b""], headers=[{name: "x", "K": "v"}]).extras == [b"K: v\r\n"]
+
+
+@pytest.mark.parametrize(
+    ("ttl", "text"),
+    [
+        (60, b"60"),
+        (1.5, b"1500000000ns"),
+        (timedelta(minutes=1), b"60"),
+        ("90", b"90"),
+        ("1h30m", b"1h30m"),
+        ("never", b"never"),
+    ],
+)
+def test_a_time_to_live_is_said_as_the_server_wants_it(ttl: Any, text: bytes) -> None:
+    """Seconds, spans and durations come out as ADR-43 has them, before other headers."""
+    made = encoded(data=[b""], ttl=[ttl], headers=[{"Nats-TTL": "7"}])
+    assert made.extras == [b"Nats-TTL: %b\r\nNats-TTL: 7\r\n" % text]
+
+
+def test_expectations_are_headers() -> None:
+    """What a row expects of the stream is in its headers, and NULL expects nothing."""
+    made = encoded(
+        data=[b""] * 2,
+        expected_last_sequence=[5, None],
+        expected_last_subject_sequence=[None, 0],
+        expected_last_msg_id=[None, "m"],
+    )
+    assert made.extras == [
+        b"Nats-Expected-Last-Sequence: 5\r\n",
+        b"Nats-Expected-Last-Subject-Sequence: 0\r\nNats-Expected-Last-Msg-Id: m\r\n",
+    ]
+
+
+def test_many_subjects_and_names_are_no_trouble() -> None:
+    """What is remembered of checks has a bound, and the result does not depend on it."""
+    subjects = [f"s{number}" for number in range(10_000)]
+    made = encoded(
+        data=[b""] * 10_000, subject=subjects, headers=[{each: "v"} for each in subjects]
+    )
+    assert made.subjects == [each.encode() for each in subjects]
+    assert made.extras is not None
+    assert made.extras[-1] == b"s9999: v\r\n"
+
+
+def test_rows_are_chosen_and_joined() -> None:
+    """Some of the rows, or several parts of them, are rows as before."""
+    one = Rows(range(3), [b"a"] * 3, [b"1", b"2", b"3"], [b"", b"x", b"y"], None)
+    two = Rows([7], [b"b"], [b"4"], None, [b"id"])
+    both = Rows.joined([one.chosen([0, 2]), two])
+    assert list(both.numbers) == [0, 2, 7]
+    assert both.data == [b"1", b"3", b"4"]
+    assert both.extras == [b"", b"y", b""]
+    assert both.ids == [b"", b"", b"id"]
