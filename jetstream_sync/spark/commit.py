@@ -162,20 +162,14 @@ class Commits:
                 self._consumer,
                 f"stream {view.name} has no such durable; messages from before it was made are gone",
             ) from None
-        if info.config.deliver_policy not in _MOVABLE:
-            raise InvalidOptionError(
-                "consumer",
-                self._consumer,
-                f"its deliver_policy is {info.config.deliver_policy}, and the server moves only"
-                " consumers that deliver all, or from a sequence or time on",
-            )
+        _check_movable(info)
         if filters:
             _check_filters(view, filters, info)
         return _filters_of(info)
 
     def _show_progress(self, view: StreamView, filters: tuple[str, ...], name: str) -> None:
         try:
-            self.js.get_consumer(view.name, name)
+            info = self.js.get_consumer(view.name, name).cached_info
         except ConsumerNotFoundError:
             self.js.create_consumer(
                 view.name,
@@ -184,6 +178,9 @@ class Commits:
                 description="shows how far a Spark query is",
                 **_filter_fields(filters),
             )
+        else:
+            _check_movable(info)
+            _check_filters(view, filters, info)
 
     # --- afterwards -----------------------------------------------------------------------------
 
@@ -255,6 +252,17 @@ def _filters_of(info: ConsumerInfo) -> tuple[str, ...]:
     if config.filter_subjects:
         return tuple(sorted(config.filter_subjects))
     return (config.filter_subject,) if config.filter_subject else ()
+
+
+def _check_movable(info: ConsumerInfo) -> None:
+    """Refuse a durable that the server would not let us move."""
+    if info.config.deliver_policy not in _MOVABLE:
+        raise InvalidOptionError(
+            "consumer",
+            info.name,
+            f"its deliver_policy is {info.config.deliver_policy}, and the server moves only"
+            " consumers that deliver all, or from a sequence or time on",
+        )
 
 
 def _check_filters(view: StreamView, filters: tuple[str, ...], info: ConsumerInfo) -> None:

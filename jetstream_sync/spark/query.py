@@ -190,18 +190,31 @@ class StreamingQuery:
 
     def _commit(self, offset: Offset) -> None:
         for key in offset.positions.keys() & self._views.keys():
-            self._prepare(key, self._views[key])
+            self._prepare(key, self._views[key], offset.positions[key])
         views = self._views
         self._access.patiently(lambda: self._commits.commit(offset, views), "committing")
 
-    def _prepare(self, key: str, view: StreamView) -> tuple[str, ...]:
-        """Make sure once that a stream can be read and committed; return its filters."""
+    def _prepare(
+        self, key: str, view: StreamView, position: Position | None = None
+    ) -> tuple[str, ...]:
+        """
+        Make sure once that a stream can be read and committed; return its filters.
+
+        Args:
+            key: of the stream.
+            view: the stream.
+            position: where the query is in it; ``None``: it is new to the query.
+
+        """
         known = self._prepared.get(key)
         if known is None or known[0] != view.created_ns:
             subjects = self._options.subjects
+            if view.is_work_queue:
+                _check_filters(view, subjects, position)
             filters = self._access.patiently(
                 lambda: self._commits.prepare(view, subjects), f"preparing stream {view.name}"
             )
+            _check_filters(view, filters, position)
             known = self._prepared[key] = view.created_ns, filters
         return known[1]
 
@@ -251,8 +264,7 @@ class StreamingQuery:
             next_seq = self._loss.next_seq(resumption)
             view = self._views.get(key)
             if view is not None:
-                filters = self._prepare(key, view)
-                self._check_filters(view, filters, offset.positions[key])
+                filters = self._prepare(key, view, offset.positions[key])
                 positions[key] = _at(view, next_seq, filters)
         for key, view in self._views.items():
             if key not in positions:
@@ -266,20 +278,6 @@ class StreamingQuery:
             for key, position in offset.positions.items()
             if selection.has(key.rpartition("/")[2])
         }
-
-    def _check_filters(
-        self, view: StreamView, filters: tuple[str, ...], position: Position
-    ) -> None:
-        same = set(filters) == set(position.filters)
-        if same or not view.is_consumed or view.created_ns != position.created_ns:
-            return
-        raise InvalidOptionError(
-            "subjects",
-            ",".join(filters),
-            f"the checkpoint has read stream {view.name} for other subjects"
-            f" ({', '.join(position.filters) or 'all'}), and would drop what it has not read:"
-            " start a new checkpoint",
-        )
 
     # --- how far to go --------------------------------------------------------------------------
 
@@ -324,6 +322,20 @@ class StreamingQuery:
         for key, part in parts.items():
             ended[key] = _batch(part, shares[key], wanted[key]) if shares[key] else part.start
         return ended
+
+
+def _check_filters(view: StreamView, filters: tuple[str, ...], position: Position | None) -> None:
+    """Refuse to go on with other filters where a commit takes messages away, also unread ones."""
+    if position is None or not view.is_consumed or view.created_ns != position.created_ns:
+        return
+    if set(filters) != set(position.filters):
+        raise InvalidOptionError(
+            "subjects",
+            ",".join(filters),
+            f"the checkpoint has read stream {view.name} for other subjects"
+            f" ({', '.join(position.filters) or 'all'}), and would drop what it has not read:"
+            " start a new checkpoint",
+        )
 
 
 def _at(view: StreamView, seq: int, filters: tuple[str, ...]) -> Position:

@@ -345,6 +345,17 @@ def test_a_guard_is_taken_over(js: JetStream, stream_name: str, planner: Planner
         planner.query(stream_name, subjects=f"{stream_name}.a").initial()
 
 
+def test_a_durable_that_shows_progress_fits_the_query(stream: Stream, planner: Planner) -> None:
+    """It can be moved, and counts what the query reads; one that is not there is made."""
+    planner.query(stream.name, consumer="lag", subjects=f"{stream.name}.a").initial()
+    assert stream.get_consumer("lag").cached_info.config.filter_subject == f"{stream.name}.a"
+    with pytest.raises(InvalidOptionError, match="subjects"):
+        planner.query(stream.name, consumer="lag").initial()
+    stream.create_consumer(durable_name="fresh", deliver_policy="new")
+    with pytest.raises(InvalidOptionError, match="deliver_policy"):
+        planner.query(stream.name, consumer="fresh").initial()
+
+
 @pytest.mark.server("<2.14")
 def test_an_old_server_has_its_durable_moved_by_acknowledging(
     js: JetStream, stream_name: str, planner: Planner

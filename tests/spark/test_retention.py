@@ -179,6 +179,7 @@ def test_other_subjects_need_another_checkpoint(
     with pytest.raises(Exception, match="InvalidOptionError"):
         collected.run(stream=queue.name, subjects=f"{queue.name}.b")
     assert len(held(queue)) == 10
+    assert len(queue.consumer_names()) == 1
 
 
 @pytest.mark.parametrize("setting", ["deny_purge", "allow_direct"])
