@@ -68,9 +68,9 @@ _COMMANDS = dict(
         _later(
             "consumer", "Manage and read consumers: Observables.", "con", "c", "obs", "observable"
         ),
-        _later("pub", "Publish messages.", target="messages:pub"),
-        _later("req", "Send a request, and show the answers.", "request", target="messages:req"),
-        _later("sub", "Show messages as they come.", target="messages:sub"),
+        _later("pub", "Publish messages."),
+        _later("req", "Send a request, and show the answers.", "request"),
+        _later("sub", "Show messages as they come."),
         _later("apply", "Make streams and consumers as a file says."),
         _later("context", "Manage named logins, shared with the nats command.", "ctx"),
         _later("events", "Show what servers tell of JetStream.", "event", "e"),
