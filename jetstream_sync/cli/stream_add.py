@@ -19,8 +19,9 @@ from .output import emit, say
 from .prompts import Asker
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
-from .stream_options import STORAGE, config_options, fields_of
+from .stream_options import config_options, fields_of
 from .stream_show import write_info
+from .stream_values import STORAGE
 from .values import parse_limit, parse_limited_duration, parse_limited_size
 
 __all__ = ["add", "copy"]
