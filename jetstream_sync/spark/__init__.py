@@ -25,11 +25,13 @@ from .ranges import (
 from .refusals import RowError, SinkError
 from .schema import SchemaError
 from .session import register
+from .work_queue import WORK_DDL, WorkBatch, acknowledge, take_work
 
 if TYPE_CHECKING:
     from .source import JetStreamDataSource
 
 __all__ = [
+    "WORK_DDL",
     "ConnectionSettings",
     "DirectGetRefusedError",
     "JavaNotFoundError",
@@ -43,14 +45,17 @@ __all__ = [
     "SequenceRange",
     "SinkError",
     "StreamRecreatedError",
+    "WorkBatch",
     "WriteOptions",
     "Written",
+    "acknowledge",
     "connection",
     "plan_ranges",
     "publish_partition",
     "read_range",
     "read_range_batches",
     "register",
+    "take_work",
 ]
 
 # What needs PySpark or PyArrow, with the module that has it.
