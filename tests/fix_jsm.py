@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
 import pty
 import re
 import select
-import signal
+import struct
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -147,6 +149,14 @@ def raw(nats_server: NatsServer) -> Iterator[RawClient]:
         yield client
 
 
+# Runs in the child: makes its standard input the terminal that Ctrl-C comes from.
+_TAKE_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
 class Terminal:
     """A command on a pseudo-terminal of its own: type into it, and wait for what it shows."""
 
@@ -159,14 +169,20 @@ class Terminal:
         self._shown = ""
         self._changed = threading.Condition()
         self._over = False
-        self.pid, self._fd = pty.fork()
-        if not self.pid:
-            os.execvpe(
-                sys.executable, [sys.executable, "-m", "jetstream_sync.cli", *args], environment
-            )
+        self._fd, inner = pty.openpty()
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        # Not pty.fork(): this process has threads.
+        self._child = subprocess.Popen(
+            [sys.executable, "-c", _TAKE_TERMINAL, "-m", "jetstream_sync.cli", *args],
+            env=environment,
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            start_new_session=True,
+        )
+        os.close(inner)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self._status: int | None = None
 
     def _read(self) -> None:
         while True:
@@ -216,18 +232,14 @@ class Terminal:
 
     def wait(self, timeout: float = 10.0) -> int:
         """Wait until it ended, and return its exit status; -9 and so on for signals."""
-        if self._status is None:
-            with self._changed:
-                assert self._changed.wait_for(lambda: self._over, timeout * SCALE), self.text
-            _, status = os.waitpid(self.pid, 0)
-            self._status = os.waitstatus_to_exitcode(status)
-        return self._status
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._over, timeout * SCALE), self.text
+        return self._child.wait(timeout * SCALE)
 
     def close(self) -> None:
         """End it."""
-        if self._status is None:
-            os.kill(self.pid, signal.SIGKILL)
-            self.wait()
+        self._child.kill()
+        self._child.wait()
         self._reader.join(10)
         os.close(self._fd)
 

@@ -193,7 +193,7 @@ class Asker:
                 f"there is nothing to choose from: {label.lower()}", ExitStatus.NOT_FOUND
             )
         if self._can_draw():
-            return self._drawn_select(label, known)
+            return self._drawn_select(label, known, flag)
         for number, name in enumerate(known, 1):
             self._say(f"  {number}) {name}")
 
@@ -287,13 +287,14 @@ class Asker:
             return False
         return True
 
-    def _drawn_select(self, label: str, names: Sequence[str]) -> str:
+    def _drawn_select(self, label: str, names: Sequence[str], flag: str) -> str:
         import questionary  # noqa: PLC0415 - an extra, and slow to import
         from prompt_toolkit.output import create_output  # noqa: PLC0415 - comes with it
 
         question = questionary.select(
             label,
             choices=list(names),
+            instruction=f"(arrows or typing choose; settable using {flag})",
             use_search_filter=True,
             use_jk_keys=False,
             output=create_output(stdout=self._env.stderr),

@@ -184,6 +184,7 @@ def test_a_list_is_drawn_and_searched(terminal: Any, raw: RawClient, jsm: Jsm) -
         raw.api(f"STREAM.CREATE.{name}", name=name, subjects=[name], storage="memory")
     child = terminal("stream", "info")
     child.expect("Select a stream")
+    child.expect("settable using STREAM")
     child.expect("ZZZ")
     child.send("ORD")
     child.expect("ORD")
