@@ -42,6 +42,9 @@ class DataLossError(Error):
 class Resumption:
     """Where to go on in a stream."""
 
+    stream: str
+    """What it is called."""
+
     next_seq: int
     """The first sequence to read."""
 
@@ -67,19 +70,21 @@ def resume(position: Position, view: StreamView | None, stream: str) -> Resumpti
     """
     wanted = position.next_seq
     if view is None:
-        return Resumption(wanted, f"stream {stream} does not exist any more", True)
+        return Resumption(stream, wanted, f"stream {stream} does not exist any more", True)
     if view.created_ns != position.created_ns:
         problem = f"stream {stream} was deleted and made again; what was not read of the old one"
-        return Resumption(view.first_seq, f"{problem}, from sequence {wanted} on, is gone", True)
+        return Resumption(
+            stream, view.first_seq, f"{problem}, from sequence {wanted} on, is gone", True
+        )
     if view.end_seq < wanted:
         problem = f"stream {stream} ends at sequence {view.end_seq - 1}, but was read up to"
-        return Resumption(view.first_seq, f"{problem} {wanted - 1}", True, may_pass=True)
+        return Resumption(stream, view.first_seq, f"{problem} {wanted - 1}", True, may_pass=True)
     if view.first_seq > wanted:
         count = view.first_seq - wanted
         problem = f"stream {stream} begins at sequence {view.first_seq}, but is read up to"
         problem += f" {wanted - 1} only: {count} sequences are gone"
-        return Resumption(view.first_seq, problem, not _sheds(view, position))
-    return Resumption(wanted)
+        return Resumption(stream, view.first_seq, problem, not _sheds(view, position))
+    return Resumption(stream, wanted)
 
 
 def _sheds(view: StreamView, position: Position) -> bool:
@@ -98,7 +103,8 @@ class LossWatch:
 
     def __init__(self, mode: str) -> None:
         self._mode = mode
-        self._told: set[str] = set()
+        #: The last warning of each stream.
+        self._told: dict[str, str] = {}
 
     def next_seq(self, found: Resumption) -> int:
         """
@@ -108,9 +114,13 @@ class LossWatch:
             DataLossError: something is lost, and that is not to be passed over.
 
         """
-        if found.problem is not None and found.problem not in self._told:
-            if self._mode == "strict" or (found.is_fatal and self._mode == "true"):
-                raise DataLossError(f"{found.problem}; failOnDataLoss=false goes on all the same")
-            self._told.add(found.problem)
-            log.log(logging.WARNING if found.is_fatal else logging.DEBUG, "%s", found.problem)
+        if found.problem is None:
+            return found.next_seq
+        if self._mode == "strict" or (found.is_fatal and self._mode == "true"):
+            raise DataLossError(f"{found.problem}; failOnDataLoss=false goes on all the same")
+        if not found.is_fatal:
+            log.debug("%s", found.problem)
+        elif self._told.get(found.stream) != found.problem:
+            self._told[found.stream] = found.problem
+            log.warning("%s", found.problem)
         return found.next_seq
