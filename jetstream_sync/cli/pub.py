@@ -164,6 +164,7 @@ class _Publishing:
         self._bytes = 0
         self._subject = ""
         self._acked = False
+        self._last = ""
 
     def run(self, messages: Iterator[Message], send: Callable[[Message], PubAck | None]) -> None:
         """Send every message; a Ctrl-C says how many there were."""
@@ -172,6 +173,7 @@ class _Publishing:
                 if self._messages and self._sleep:
                     time.sleep(self._sleep)
                 ack = send(message)
+                # Counted before it is shown: who sees it may type Ctrl-C at once.
                 self._messages += 1
                 self._bytes += len(message.body)
                 self._subject = message.subject
@@ -183,7 +185,11 @@ class _Publishing:
 
     def done(self) -> None:
         """Sum it up, where not everything was shown."""
-        if self._quiet or self._acked:
+        if self._quiet:
+            return
+        if self._acked:
+            if self._messages > _LISTED and not self._settings.json:
+                self._settings.env.stdout.write(f"{self._summary()}; {self._last}\n")
             return
         if self._settings.json:
             document = {
@@ -206,6 +212,9 @@ class _Publishing:
         if ack is not None:
             twice = " (a duplicate, not stored again)" if ack.duplicate else ""
             where = f"{ack.stream} with sequence {count_text(ack.seq)}{twice}"
+            self._last = f"the last is stored in {where}"
+            if self._messages > _LISTED:
+                return
             out.write(f"Published [{subject}] : stored in {where}\n")
         elif self._messages <= _LISTED:
             out.write(f"Published [{subject}] : '{readable(message.body)}'\n")

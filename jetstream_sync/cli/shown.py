@@ -7,7 +7,9 @@ import contextlib
 import re
 from typing import Any, Final
 
-from .. import Headers, JetStreamMsg, Msg
+from .. import Headers, JetStreamMsg, Metadata, Msg
+from ..api.reply import metadata_of
+from ..errors import NotJSMessageError
 from ..nanos import time_from_ns, time_to_text
 from .env import Environment
 
@@ -36,8 +38,8 @@ def message_document(msg: Msg, *, acked: bool = False, body: bytes | None = None
 
     """
     document: dict[str, Any] = {"subject": visible(msg.subject)}
-    if isinstance(msg, JetStreamMsg):
-        about = msg.metadata
+    about = _about(msg)
+    if about is not None:
         document.update(
             stream=about.stream,
             consumer=about.consumer,
@@ -55,9 +57,21 @@ def message_document(msg: Msg, *, acked: bool = False, body: bytes | None = None
             "description": visible(msg.status.description),
         }
     document.update(header_fields(msg.headers), **body_fields(msg.data if body is None else body))
-    if isinstance(msg, JetStreamMsg):
+    if about is not None:
         document["acked"] = acked
     return document
+
+
+def _about(msg: Msg) -> Metadata | None:
+    """Return what a stream says of a message, also of one that a consumer pushed to a subject."""
+    if isinstance(msg, JetStreamMsg):
+        return msg.metadata
+    if not msg.reply.startswith("$JS.ACK."):
+        return None
+    try:
+        return metadata_of(msg.reply.encode("utf-8", "surrogateescape"))
+    except NotJSMessageError:
+        return None
 
 
 def header_fields(headers: Headers | None) -> dict[str, Any]:

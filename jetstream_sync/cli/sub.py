@@ -284,9 +284,10 @@ class _Reading:
         acked = wanted.ack if wanted.ack is not None else wanted.durable is not None
         if acked and not isinstance(msg, JetStreamMsg):
             acked = msg.reply.startswith("$JS.ACK.")
-        self.viewer.show(msg, acked=acked)
+        # Counted first: who sees it may type Ctrl-C at once.
         self.messages += 1
         self.bytes += len(msg.data)
+        self.viewer.show(msg, acked=acked)
         if not acked:
             return
         if isinstance(msg, JetStreamMsg):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fix_jsm import Jsm
 from fix_raw import RawPeer
-from fix_threads import within
+from fix_threads import wait_until, within
 from rawnats import RawClient
 
 from jetstream_sync.server import NatsServer
@@ -359,6 +359,30 @@ def test_ack_of_what_a_consumer_pushes(jsm: Jsm, raw: RawClient) -> None:
     out = jsm("sub", "push.here", "--count", "2", "--ack").ok().out
     assert out == "[#1] Received on [ORDERS.a]: '1'\n[#2] Received on [ORDERS.a]: '4'\n"
     assert raw.api("CONSUMER.INFO.ORDERS.P")["ack_floor"]["stream_seq"] == 4
+
+
+@pytest.mark.usefixtures("orders")
+def test_the_document_of_what_a_consumer_pushes(jsm: Jsm, raw: RawClient) -> None:
+    """A message that a consumer pushes to a subject has in JSON what its stream says of it, too."""
+    config = {"durable_name": "P", "deliver_subject": "push.j", "ack_policy": "none"}
+    raw.api("CONSUMER.CREATE.ORDERS.P", stream_name="ORDERS", config=config)
+    (document,) = jsm("sub", "push.j", "--count", "1", "-j").ok().lines
+    assert (document["stream"], document["consumer"], document["stream_seq"]) == ("ORDERS", "P", 1)
+    assert (document["pending"], document["acked"]) == (5, False)
+    assert "reply" not in document
+
+
+def test_a_reader_that_goes_away(jsm: Jsm, peer: RawPeer) -> None:
+    """When the reader of the output goes away the command ends quietly, with the status of that."""
+    child = started(jsm, "sub.pipe")
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdout.close()
+    wait_until(lambda: (peer.publish("sub.pipe", b"x"), child.poll())[1] is not None)
+    assert (child.returncode, child.stderr.read()) == (141, b"")
+    for stream in (child.stdin, child.stderr):
+        assert stream is not None
+        stream.close()
 
 
 @pytest.mark.usefixtures("orders")
