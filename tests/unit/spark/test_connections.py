@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import traceback
 from pathlib import Path
 
@@ -108,3 +109,12 @@ def test_a_secret_from_a_file(tmp_path: Path) -> None:
         assert caught.value.option == "tokenFile"
     path.write_text("hunter2\n")
     assert source() == "hunter2"
+
+
+def test_a_file_that_spark_distributes_needs_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``sparkFile:NAME`` is looked up where it is used; without PySpark the error names the file."""
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    settings = ConnectionSettings(creds_file="sparkFile:orders.creds")
+    with pytest.raises(InvalidOptionError) as caught:
+        settings.connect_options()
+    assert "orders.creds" in str(caught.value)
