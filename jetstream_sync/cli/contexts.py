@@ -100,7 +100,11 @@ class Contexts:
             fields = json.loads(path.read_text("utf-8"))
         except FileNotFoundError:
             close = did_you_mean(name, self.names())
-            raise CommandError(f'context "{name}" not found{close}', ExitStatus.NOT_FOUND) from None
+            raise CommandError(
+                f'context "{name}" not found{close}',
+                ExitStatus.NOT_FOUND,
+                hint="see 'jsm context ls'",
+            ) from None
         except (OSError, ValueError) as error:
             raise CommandError(f"{path}: {error}", ExitStatus.USAGE) from error
         if not isinstance(fields, dict):
@@ -164,7 +168,8 @@ class Contexts:
 
     def _write(self, path: Path, text: str) -> None:
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for directory in (self.root, path.parent):
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             # For its owner alone from the first byte on.
             handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
             try:

@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -165,95 +165,6 @@ def _switch(name: str, *flags: str, **attributes: Any) -> _Option:
     return _Option(name, *flags, is_flag=True, **attributes)
 
 
-def _options() -> list[_Option]:
-    return [
-        _Option(
-            "servers",
-            "-s",
-            "--server",
-            shown=True,
-            multiple=True,
-            metavar="URL",
-            help="A NATS server; repeat it, or separate with commas, for several."
-            "  [default: nats://127.0.0.1:4222]",
-        ),
-        _switch("json", "-j", "--json", shown=True, help="Write the result as JSON."),
-        _Option(
-            "context",
-            "--context",
-            shown=True,
-            metavar="NAME",
-            shell_complete=complete_context,
-            help="Connect as this context says; see 'jsm context'.",
-        ),
-        _Option(
-            "timeout",
-            "--timeout",
-            shown=True,
-            type=TIMEOUT,
-            metavar="TIME",
-            help="How long to wait for an answer.  [default: 5s]",
-        ),
-        _switch("no_context", "--no-context", help="Use no context, not the selected one either."),
-        _Option("user", "--user", metavar="NAME", help="The user to log in as."),
-        _Option("password", "--password", metavar="TEXT", help="The user's password."),
-        _Option(
-            "password_file",
-            "--password-file",
-            type=click.Path(),
-            metavar="FILE",
-            help="A file with the password.",
-        ),
-        _switch(
-            "password_stdin", "--password-stdin", help="Read the password from a line of input."
-        ),
-        _Option("token", "--token", metavar="TEXT", help="A token to log in with."),
-        _Option("creds", "--creds", type=click.Path(), metavar="FILE", help="A credentials file."),
-        _Option(
-            "nkey",
-            "--nkey",
-            type=click.Path(),
-            metavar="FILE",
-            help="A file with the seed of an nkey.",
-        ),
-        _Option(
-            "tlscert",
-            "--tlscert",
-            type=click.Path(),
-            metavar="FILE",
-            help="This client's certificate.",
-        ),
-        _Option(
-            "tlskey",
-            "--tlskey",
-            type=click.Path(),
-            metavar="FILE",
-            help="The key of the certificate.",
-        ),
-        _Option(
-            "tlsca", "--tlsca", type=click.Path(), metavar="FILE", help="Certificates to trust."
-        ),
-        _switch("tlsfirst", "--tlsfirst", help="Begin with TLS, before the server says anything."),
-        _Option(
-            "js_domain", "--js-domain", metavar="NAME", help="The JetStream domain to talk to."
-        ),
-        _Option("js_api_prefix", "--js-api-prefix", metavar="SUBJECT", help="JetStream's prefix."),
-        _Option("inbox_prefix", "--inbox-prefix", metavar="SUBJECT", help="Where answers go."),
-        _Option(
-            "connection_name", "--connection-name", metavar="TEXT", help="Its name on servers."
-        ),
-        _switch("trace", "--trace", help="Show requests and answers on standard error."),
-        _switch("no_input", "--no-input", help="Ask nothing, whatever is missing."),
-        _Option(
-            "color",
-            "--color",
-            type=click.Choice(["auto", "always", "never"]),
-            help="When to use colours.",
-        ),
-        _switch("utc", "--utc", help="Show times in UTC."),
-    ]
-
-
 def _take(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
     settings = context.find_object(Settings)
     if settings is None or parameter.name is None or value in (None, (), False):
@@ -266,6 +177,87 @@ def _take(context: click.Context, parameter: click.Parameter, value: Any) -> Any
     return value
 
 
+#: The options, in the order of the help.
+_OPTIONS: Final = (
+    _Option(
+        "servers",
+        "-s",
+        "--server",
+        shown=True,
+        multiple=True,
+        metavar="URL",
+        help="A NATS server; repeat it, or separate with commas, for several."
+        "  [default: nats://127.0.0.1:4222]",
+    ),
+    _switch("json", "-j", "--json", shown=True, help="Write the result as JSON."),
+    _Option(
+        "context",
+        "--context",
+        shown=True,
+        metavar="NAME",
+        shell_complete=complete_context,
+        help="Connect as this context says; see 'jsm context'.",
+    ),
+    _Option(
+        "timeout",
+        "--timeout",
+        shown=True,
+        type=TIMEOUT,
+        metavar="TIME",
+        help="How long to wait for an answer.  [default: 5s]",
+    ),
+    _switch("no_context", "--no-context", help="Use no context, not the selected one either."),
+    _Option("user", "--user", metavar="NAME", help="The user to log in as."),
+    _Option("password", "--password", metavar="TEXT", help="The user's password."),
+    _Option(
+        "password_file",
+        "--password-file",
+        type=click.Path(),
+        metavar="FILE",
+        help="A file with the password.",
+    ),
+    _switch("password_stdin", "--password-stdin", help="Read the password from a line of input."),
+    _Option("token", "--token", metavar="TEXT", help="A token to log in with."),
+    _Option("creds", "--creds", type=click.Path(), metavar="FILE", help="A credentials file."),
+    _Option(
+        "nkey",
+        "--nkey",
+        type=click.Path(),
+        metavar="FILE",
+        help="A file with the seed of an nkey.",
+    ),
+    _Option(
+        "tlscert",
+        "--tlscert",
+        type=click.Path(),
+        metavar="FILE",
+        help="This client's certificate.",
+    ),
+    _Option(
+        "tlskey",
+        "--tlskey",
+        type=click.Path(),
+        metavar="FILE",
+        help="The key of the certificate.",
+    ),
+    _Option("tlsca", "--tlsca", type=click.Path(), metavar="FILE", help="Certificates to trust."),
+    _switch("tlsfirst", "--tlsfirst", help="Begin with TLS, before the server says anything."),
+    _Option("js_domain", "--js-domain", metavar="NAME", help="The JetStream domain to talk to."),
+    _Option("js_api_prefix", "--js-api-prefix", metavar="SUBJECT", help="JetStream's prefix."),
+    _Option("inbox_prefix", "--inbox-prefix", metavar="SUBJECT", help="Where answers go."),
+    _Option("connection_name", "--connection-name", metavar="TEXT", help="Its name on servers."),
+    _switch("trace", "--trace", help="Show requests and answers on standard error."),
+    _switch("no_input", "--no-input", help="Ask nothing, whatever is missing."),
+    _Option(
+        "color",
+        "--color",
+        type=click.Choice(["auto", "always", "never"]),
+        help="When to use colours.",
+    ),
+    _switch("utc", "--utc", help="Show times in UTC."),
+)
+
+
 def _with_options(command: _Command, *, everything: bool) -> _Command:
     own = inspect.signature(command).parameters
 
@@ -275,7 +267,7 @@ def _with_options(command: _Command, *, everything: bool) -> _Command:
         return command(settings, *args, **options)
 
     decorated: Any = with_settings
-    for option in reversed(_options()):
+    for option in reversed(_OPTIONS):
         if option.name not in own:
             decorated = option.added_to(decorated, hidden=not (everything or option.shown))
     return decorated  # type: ignore[no-any-return]  # click's decorators lose the type

@@ -108,7 +108,8 @@ def test_files_are_for_their_owner_alone(home: Home) -> None:
     """Nobody else can read a context, nor the directory."""
     home("add", "prod", "--token", "geheim").ok()
     assert stat.S_IMODE(home.file("prod").stat().st_mode) == 0o600
-    assert stat.S_IMODE(home.file("prod").parent.stat().st_mode) == 0o700
+    for directory in (home.file("prod").parent, home.path / "nats"):
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     home("save", "prod", "--description", "x").ok()
     assert stat.S_IMODE(home.file("prod").stat().st_mode) == 0o600
     assert [path.name for path in home.file("prod").parent.iterdir()] == ["prod.json"]
