@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from fix_threads import wait_until
+from fix_threads import wait_until, within
 from rawnats import RawClient
 
 import jetstream_sync
@@ -17,8 +17,11 @@ from jetstream_sync.errors import (
     ConsumerNotFoundError,
     InvalidArgumentError,
     InvalidOptionError,
+    NoRespondersError,
+    PermissionsError,
     TimeoutError,
 )
+from jetstream_sync.server import NatsServer
 from jetstream_sync.spark.deliveries import Delivery, Written
 from jetstream_sync.spark.ids import Origin
 from jetstream_sync.spark.options import WriteOptions
@@ -36,8 +39,8 @@ from jetstream_sync.spark.work_queue import WORK_DDL, acknowledge, take_work
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from jetstream_sync import JetStream
-    from jetstream_sync.server import NatsServer
+    from jetstream_sync import Connection, JetStream
+    from jetstream_sync.server import NatsCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
@@ -591,3 +594,68 @@ def test_acknowledging_to_nobody_is_an_error(queue: dict[str, str], js: JetStrea
     js.delete_consumer(STREAM, "WORK")
     with pytest.raises(ConsumerNotFoundError):
         batch.acknowledge()
+
+
+# --- clusters and permissions --------------------------------------------------------------------
+
+
+def stepped_down(nc: Connection) -> bool:
+    """Have the stream's leader step down, if there is one just now."""
+    try:
+        answer = nc.request(f"$JS.API.STREAM.LEADER.STEPDOWN.{STREAM}", timeout=1)
+    except (TimeoutError, NoRespondersError):
+        return False
+    return b'"success":true' in answer.data
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_a_leader_that_steps_down_loses_nothing(cluster: NatsCluster, kind: str) -> None:
+    """Rows that a stream's leader forgets are sent again, and those that it has not forgotten are not."""
+    first = cluster.servers[0]
+    make_stream(first, num_replicas=3, storage="file", allow_rollup_hdrs=True)
+    rows = numbered(0, 6000)
+
+    def interrupted() -> Iterator[Columns]:
+        with jetstream_sync.connect(first.url) as nc:
+            for number, part in enumerate(columns(rows, 500)):
+                if number in {3, 8}:
+                    wait_until(partial(stepped_down, nc), 20)
+                yield part
+
+    write = delivery(first, kind, ids="position", ackTimeout="40s").write
+    assert write(origin(), interrupted()).rows == 6000
+    assert write(origin(), columns(rows)).duplicates == 6000
+    assert_once(first, rows)
+
+
+PERMISSIONS = """
+accounts {
+  A {
+    jetstream: enabled
+    users: [
+      {user: boss, password: b}
+      {user: app, password: a, permissions: {
+        publish: {allow: ["$JS.API.>", "out.allowed", "out.notes.>"]}, subscribe: "_INBOX.>"
+      }}
+    ]
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("kind", ["at-least-once", "window", "transaction"])
+def test_a_subject_that_is_not_permitted_is_an_error_at_once(kind: str) -> None:
+    """The error says what the user may not do, and nobody waits for an acknowledgement."""
+    with NatsServer(config=PERMISSIONS) as server:
+        url = f"nats://boss:b@127.0.0.1:{server.port}"
+        with jetstream_sync.connect(url) as nc:
+            nc.jetstream().create_stream(
+                name=STREAM, subjects=["out.>"], allow_atomic=True, storage="memory"
+            )
+        given = {"servers": f"nats://127.0.0.1:{server.port}", "user": "app", "password": "a"}
+        given |= {"stream": STREAM, "delivery": kind, "jobId": "j", "ackTimeout": "20s"}
+        if kind == "transaction":
+            given["markerSubject"] = "out.notes"
+        rows = [("out.allowed", b"1"), ("out.forbidden", b"2")]
+        with within(10), pytest.raises((SinkError, PermissionsError), match=r"out\.forbidden"):
+            publish_partition(rows, given, columns=("subject", "data"))
