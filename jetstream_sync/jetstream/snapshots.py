@@ -43,6 +43,7 @@ from ..errors import (
     NoRespondersError,
     NotFoundError,
     PermissionsError,
+    TimeoutError,
 )
 from ..headers import parse_status
 from ..net.clock import Deadline
@@ -387,6 +388,8 @@ class _Sending:
 
     def give_up(self, deadline: Deadline) -> None:
         """Have the server end it now, with what it has: whatever it says, it is through then."""
+        if self._core.address is None:
+            return  # over another link, the server gives up by itself
         with suppress(Error):
             self._request(b"", deadline)
 
@@ -395,6 +398,10 @@ class _Sending:
             return self._core.request(self._subject, piece, deadline, ends_with_link=True)[3]
         except NoRespondersError as error:
             raise RestoreBrokenError(self._name, self._sent) from error
+        except TimeoutError as error:
+            if self._core.address is None:
+                raise ConnectionLostError("there is no link to send the rest over") from error
+            raise
 
     @staticmethod
     def _said(answer: bytes) -> dict[str, Any] | None:

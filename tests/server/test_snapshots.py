@@ -19,6 +19,7 @@ import jetstream_sync
 from jetstream_sync import (
     APIError,
     Connection,
+    ConnectionClosedError,
     ConnectionLostError,
     InvalidArgumentError,
     InvalidNameError,
@@ -372,6 +373,24 @@ def test_a_restart_in_the_middle_leaves_no_stream(fresh_server: NatsServer) -> N
             assert raw.api("STREAM.NAMES")["total"] == 0
         again = js.restore_stream(info, io.BytesIO(data))
         assert again.cached_info.state.messages == 498
+
+
+def test_a_server_that_stays_away_ends_a_restore(fresh_server: NatsServer) -> None:
+    """Without a server nothing can be removed; the error still says that the link is lost."""
+    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
+        js = nc.jetstream()
+        info, data = taken(filled(js, "ORDERS"))
+        delete(js, "ORDERS")
+
+        def dying() -> Iterator[bytes]:
+            yield data[: len(data) // 2]
+            fresh_server.kill()
+            wait_until(lambda: not nc.is_connected)
+            nc.close()
+            yield data[len(data) // 2 :]
+
+        with pytest.raises(ConnectionClosedError):
+            js.restore_stream(info, dying(), timeout=1)
 
 
 def test_a_cut_in_the_middle_leaves_no_stream(fresh_server: NatsServer) -> None:
