@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fix_threads import wait_until
 from fix_walk import Page, Walk, masked
 from rawnats import RawClient
 
@@ -126,14 +127,20 @@ class Effects:
         for consumer, order in (("ALL", 1), ("LAST", 100), ("TEN", 10), ("6SEC", 2)):
             assert f"\norder {order}\n" in shown[consumer] + "\n"
 
-    def see_ephemeral(self) -> None:
-        (info,) = [
+    def _ephemeral(self) -> list[dict[str, Any]]:
+        return [
             each
             for each in self._raw.api("CONSUMER.LIST.ORDERS")["consumers"]
             if each["config"].get("deliver_subject") == "my.monitor"
         ]
+
+    def see_ephemeral(self) -> None:
+        (info,) = self._ephemeral()
         assert "durable_name" not in info["config"]
         assert info["push_bound"] is True
+
+    def see_ephemeral_gone(self) -> None:
+        wait_until(lambda: not self._ephemeral(), 30)
 
     def see_replayed(self) -> None:
         (lines,) = [
