@@ -89,6 +89,7 @@ def run_jsm(*args: str, stdin: bytes = b"", tty: bool = False, **variables: str)
         variables.setdefault("TERM", "dumb")
     # A home of nobody: the contexts of who runs the tests are theirs.
     variables.setdefault("XDG_CONFIG_HOME", "/nonexistent")
+    variables.setdefault("XDG_CACHE_HOME", "/nonexistent")
     env = Environment(stdin=typed, stdout=out, stderr=err, variables=variables)
     status = run(args, env)
     texts = []
@@ -118,9 +119,10 @@ class Jsm:
 
 
 def _environment() -> dict[str, str]:
-    # The package of this process, and the contexts of nobody.
+    # The package of this process, and the contexts and caches of nobody.
     path = os.pathsep.join(each for each in sys.path if each)
-    return {**os.environ, "PYTHONPATH": path, "XDG_CONFIG_HOME": "/nonexistent"}
+    nowhere = dict.fromkeys(("XDG_CONFIG_HOME", "XDG_CACHE_HOME"), "/nonexistent")
+    return {**os.environ, "PYTHONPATH": path, **nowhere}
 
 
 def spawn_jsm(*args: str, **variables: str) -> subprocess.Popen[bytes]:

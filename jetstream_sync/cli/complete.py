@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import Error
+from .complete_cache import remembered
 from .contexts import Contexts
 from .status import CommandError
 
@@ -29,7 +30,7 @@ _PATIENCE = 0.3
 def complete_stream(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the streams whose names begin like that; for ``shell_complete`` of a parameter."""
     del param
-    return _beginning(_names(ctx, lambda js: js.stream_names()), incomplete)
+    return _beginning(_names(ctx, "streams", lambda js: js.stream_names()), incomplete)
 
 
 def complete_consumer(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -38,7 +39,8 @@ def complete_consumer(ctx: click.Context, param: click.Parameter, incomplete: st
     stream = ctx.params.get("stream")
     if not isinstance(stream, str):
         return []
-    return _beginning(_names(ctx, lambda js: js.get_stream(stream).consumer_names()), incomplete)
+    names = _names(ctx, f"consumers of {stream}", lambda js: js.get_stream(stream).consumer_names())
+    return _beginning(names, incomplete)
 
 
 def complete_context(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -54,18 +56,28 @@ def _beginning(names: list[str], incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-def _names(ctx: click.Context, ask: Callable[[JetStream], list[str]]) -> list[str]:
+def _names(ctx: click.Context, what: str, ask: Callable[[JetStream], list[str]]) -> list[str]:
     settings: Settings | None = ctx.find_root().obj
     if settings is None:
         return []
     settings.given["timeout"] = _PATIENCE
-    settings.given.pop("trace", None)
+    for name in ("trace", "password_stdin"):  # the input is the shell's
+        settings.given.pop(name, None)
+    try:
+        login = settings.login()
+    except CommandError:
+        return []
+    about = [what, *sorted(f"{part}={value}" for part, value in login.values.items())]
+    return remembered(settings.env.variables, about, lambda: _asked(settings, ask))
+
+
+def _asked(settings: Settings, ask: Callable[[JetStream], list[str]]) -> list[str] | None:
     logging.disable()
     try:
         with settings.jetstream(error_cb=_ignore, connect_timeout=_PATIENCE) as js:
             return ask(js)
     except (Error, CommandError, click.ClickException, OSError):
-        return []
+        return None
     finally:
         logging.disable(logging.NOTSET)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,28 @@ def test_nobody_waits_long(complete) -> None:
         assert complete("jsm stream info O", NATS_URL=listener.url) == []
 
 
+@pytest.mark.usefixtures("orders")
+def test_names_are_remembered_for_some_seconds(complete, raw: RawClient, tmp_path: Path) -> None:
+    """A second look asks nobody, until the names are some seconds old; other logins have their own."""
+    cache = {"XDG_CACHE_HOME": str(tmp_path)}
+    assert complete("jsm stream info O", **cache) == ["ORDERS", "OTHER"]
+    raw.api("STREAM.DELETE.OTHER")
+    assert complete("jsm stream info O", **cache) == ["ORDERS", "OTHER"]
+    assert complete("jsm --inbox-prefix me stream info O", **cache) == ["ORDERS"]
+    for path in (tmp_path / "jsm").iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        aged = path.stat().st_mtime - 11
+        os.utime(path, (aged, aged))
+    assert complete("jsm stream info O", **cache) == ["ORDERS"]
+
+
+def test_what_could_not_be_asked_is_not_remembered(complete, tmp_path: Path) -> None:
+    """Without a server nothing is kept."""
+    lost = {"XDG_CACHE_HOME": str(tmp_path), "NATS_URL": "nats://127.0.0.1:1"}
+    assert complete("jsm stream info O", **lost) == []
+    assert not list(tmp_path.rglob("*.json"))
+
+
 def test_contexts(complete, tmp_path: Path) -> None:
     """Names of contexts are completed."""
     home = str(tmp_path)
@@ -125,7 +148,8 @@ def test_a_real_bash(jsm: Jsm, tmp_path: Path) -> None:
         _jsm_completion jsm
         printf '%s\\n' "${COMPREPLY[@]}"
     """
-    variables = {"NATS_URL": jsm.url, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    homes = dict.fromkeys(("XDG_CONFIG_HOME", "XDG_CACHE_HOME"), str(tmp_path))
+    variables = {**homes, "NATS_URL": jsm.url, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-c", script],
         env={**os.environ, **variables},
