@@ -237,8 +237,13 @@ def test_the_server_may_restart(fresh_server: NatsServer) -> None:
     fresh_server.restart()
     assert b"connected again to nats://" in child.stderr.readline()
     someone = RawPeer(fresh_server.port)
-    someone.publish("sub.again", b"still there")
-    someone.flush()
+
+    def heard() -> bool:
+        # The subscription is on its way.
+        someone.publish("sub.again", b"still there")
+        return child.poll() is not None
+
+    wait_until(heard, 20)
     assert finished(child) == ["still there"]
     someone.close()
 
