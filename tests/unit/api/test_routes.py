@@ -30,6 +30,8 @@ SUBJECTS = {
     "consumer_info": "$JS.API.CONSUMER.INFO.S.C",
     "consumer_delete": "$JS.API.CONSUMER.DELETE.S.C",
     "consumer_pause": "$JS.API.CONSUMER.PAUSE.S.C",
+    "consumer_reset": "$JS.API.CONSUMER.RESET.S.C",
+    "consumer_unpin": "$JS.API.CONSUMER.UNPIN.S.C",
     "consumer_names": "$JS.API.CONSUMER.NAMES.S",
     "consumer_list": "$JS.API.CONSUMER.LIST.S",
     "next_msg": "$JS.API.CONSUMER.MSG.NEXT.S.C",
