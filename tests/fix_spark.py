@@ -176,10 +176,11 @@ def session(home: SparkHome, master: str = "local[2]", **settings: str) -> Spark
     for name, value in (home.settings | more).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    with contextlib.suppress(ImportError):
-        from jetstream_sync.spark import JetStreamDataSource
+    from jetstream_sync.spark import register
 
-        spark.dataSource.register(JetStreamDataSource)
+    # PySpark before 4.0 has no data sources in Python.
+    with contextlib.suppress(ImportError):
+        register(spark)
     return spark
 
 

@@ -12,22 +12,31 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["register"]
 
+_REDACTED: Final = "spark.sql.redaction.options.regex"
+#: Options whose values are secrets, and values with a login in a URL. What Spark hides without this
+#: has secret, password, token or url in it.
+_SECRETS: Final = r"(?i)^(creds|nkeySeed)$|://[^/\s]*@"
+
 
 def register(spark: SparkSession) -> None:
     """
-    Make ``format("jetstream")`` known to a session, and give it workers that can run it.
+    Make ``format("jetstream")`` known to a session, with workers that can run it, and hide its secrets.
 
     Where the workers run on this machine (the master is ``local``) and no other interpreter was
     chosen for them (``PYSPARK_PYTHON``), they run the interpreter of this process from now on: in
     a virtual environment that is not activated they would run another one, which has no such
     package.
+
+    Spark writes the options of a table into the plan of a view of it, and so into its event log. It
+    hides those that are called password or token by itself; from now on it hides ``creds``,
+    ``nkeySeed`` and logins in ``servers``, too.
 
     Where the package is installed, Spark finds the data source without this, see
     ``pyspark_jetstream``. It does not where the package was shipped (``--py-files``,
@@ -48,6 +57,9 @@ def register(spark: SparkSession) -> None:
     if context is not None and context.master.startswith("local") and not _chosen():
         context.pythonExec = sys.executable
     spark.dataSource.register(JetStreamDataSource)
+    hidden = spark.conf.get(_REDACTED) or ""
+    if _SECRETS not in hidden:
+        spark.conf.set(_REDACTED, f"{hidden}|{_SECRETS}" if hidden else _SECRETS)
 
 
 def _chosen() -> bool:
