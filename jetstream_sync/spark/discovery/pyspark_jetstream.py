@@ -9,7 +9,7 @@ module imports nothing of the package, and nothing where Spark has no such data 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 
 __all__ = ["DefaultSource"]
 
@@ -20,7 +20,7 @@ with contextlib.suppress(ImportError):
     class DefaultSource(DataSource):
         """The name of the data source; using it imports the one that does the work."""
 
-        def __new__(cls, options: Mapping[str, str]) -> DataSource:  # type: ignore[misc]
+        def __new__(cls, options: MutableMapping[str, str]) -> DataSource:  # type: ignore[misc]
             """Make the data source itself, which is not of this class."""
             from jetstream_sync.spark.source import JetStreamDataSource  # noqa: PLC0415
 
