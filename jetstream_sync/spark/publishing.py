@@ -36,6 +36,8 @@ from ..errors import (
     OutboundBufferLimitError,
     PermissionsError,
     TimeoutError,
+    WrongLastMsgIDError,
+    WrongLastSequenceError,
 )
 from ..headers import MSG_ID, parse_status
 from ..net.clock import Deadline, monotonic
@@ -60,6 +62,12 @@ _NUDGES: Final = 4
 _NOBODY: Final = 503
 #: What an acknowledgement has in it when the stream had the message already.
 _DUPLICATE: Final = b'"duplicate"'
+
+#: Said of a row that expects what is not so. A server that is not clustered looks at that before it looks
+#: at ids (``server/stream.go``, ``processJetStreamMsg``), so that it refuses a stored row, too.
+_EXPECTED: Final = (
+    "; or an earlier attempt has stored it, which delivery=scan and delivery=transaction find out"
+)
 
 _LINK_DOWN: Final[list[Delivery]] = []
 _LINK_UP: Final[list[Delivery]] = []
@@ -126,12 +134,11 @@ def check_sizes(encoder: Encoder, rows: Rows, commands: list[bytes], max_payload
 class Tally:
     """What was published so far."""
 
-    __slots__ = ("bytes", "duplicates", "first_seq", "last_seq", "rows")
+    __slots__ = ("duplicates", "first_seq", "last_seq", "rows")
 
     def __init__(self) -> None:
         self.rows = 0
         self.duplicates = 0
-        self.bytes = 0
         self.first_seq: int | None = None
         self.last_seq: int | None = None
 
@@ -474,8 +481,10 @@ class AckWindow:
         self._refused.setdefault(number, (now + self._ack_timeout, error))
 
     def _row_error(self, number: int, error: Error) -> RowError:
-        subject = _subject_of(self._pending[number])
-        made = self._encoder.error(number, subject, f"it was refused: {error}")
+        reason = f"it was refused: {error}"
+        if isinstance(error, (WrongLastSequenceError, WrongLastMsgIDError)):
+            reason += _EXPECTED
+        made = self._encoder.error(number, _subject_of(self._pending[number]), reason)
         made.__cause__ = error
         return made
 

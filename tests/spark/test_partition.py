@@ -365,6 +365,45 @@ def test_a_stream_that_is_deleted_meanwhile_is_waited_for(fresh_server: NatsServ
     assert set(payloads(fresh_server)) >= set(numbered(10, 20))
 
 
+@pytest.mark.parametrize("window", ["1", "7", "5000"])
+@pytest.mark.parametrize("kind", ["at-least-once", "window"])
+def test_any_window_is_wide_enough(server: NatsServer, kind: str, window: str) -> None:
+    """However few rows may be on their way, all come through."""
+    make_stream(server)
+    rows = numbered(0, 300)
+    assert delivery(server, kind, maxPending=window).write(origin(), columns(rows)).rows == 300
+    assert_once(server, rows)
+
+
+def test_large_rows_are_sent_few_at_a_time(server: NatsServer) -> None:
+    """Rows near the server's limit go through, and what is on its way stays bounded."""
+    make_stream(server, storage="file")
+    rows = [b"%03d" % number + b"x" * 900_000 for number in range(60)]
+    assert delivery(server, "window").write(origin(), columns(rows)).rows == 60
+    found = payloads(server)
+    assert [each[:3] for each in found] == [each[:3] for each in rows]
+    assert {len(each) for each in found} == {900_003}
+
+
+@pytest.mark.parametrize("kind", ["window", "scan", "transaction"])
+def test_rows_that_expect_something_are_written_again_where_that_is_looked_up(
+    server: NatsServer, kind: str
+) -> None:
+    """A stored row that expects a last sequence is refused the second time, or known to be stored."""
+    make_stream(server)
+    given = options(server, delivery=kind, jobId="j")
+    if kind != "window":
+        given["markerSubject"] = "out.notes"
+    rows = [{"data": b"a", "expected_last_subject_sequence": 0}]
+    publish_partition(rows, given)
+    if kind == "window":
+        with pytest.raises(RowError, match="an earlier attempt has stored it"):
+            publish_partition(rows, given)
+    else:
+        assert publish_partition(rows, given).duplicates == 1
+    assert payloads(server) == [b"a"]
+
+
 # --- publish_partition ---------------------------------------------------------------------------
 
 
