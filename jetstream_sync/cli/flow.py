@@ -7,8 +7,9 @@ reads the stream.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,12 +23,14 @@ from .tally import STAGES, Tally
 from .workers import message_id
 
 if TYPE_CHECKING:
-    from .. import JetStream, JetStreamMsg, PubAck
+    from .. import ConsumeHandle, JetStream, JetStreamMsg, PubAck, Stream
 
-__all__ = ["Flow", "Plan"]
+__all__ = ["Flow", "Plan", "stop"]
 
 _TICK = 0.02
 _PUBLISH_BLOCK = 50
+#: Longer than a worker waits for the acknowledgement of what it publishes.
+_STOP_TIMEOUT = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +86,15 @@ class Flow:
         self._published = 0
         self._counts: tuple[int, ...] = ()
         self._stall = Deadline(plan.timeout)
+
+    @contextlib.contextmanager
+    def monitor(self, stream: Stream) -> Iterator[None]:
+        """Count every message of a stream, for a ``with`` block."""
+        handle = stream.ordered_consumer().consume(self.see)
+        try:
+            yield
+        finally:
+            stop(handle)
 
     def publish(self) -> None:
         """Publish the input to the first subject, and see that the stream took every order."""
@@ -154,3 +166,9 @@ class Flow:
         while (left := moment - monotonic()) > 0:
             time.sleep(min(left, _TICK))
             self.tick()
+
+
+def stop(handle: ConsumeHandle) -> None:
+    """Stop a callback, and wait until it is not running any more."""
+    handle.stop()
+    handle.wait_closed(_STOP_TIMEOUT)

@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING
 from .. import AckPolicy, ConsumerConfig
 from ..net.clock import Deadline, monotonic
 from . import orders
-from .flow import Flow, Plan
+from .flow import Flow, Plan, stop
 from .intake import InputOrder
 from .own_stream import new_stream
 from .tally import STAGES, DemoReport
 from .workers import Step, Worker, worker_report
 
 if TYPE_CHECKING:
-    from .. import Connection, ConsumeHandle, JetStream, Stream
+    from .. import Connection, JetStream, Stream
 
 __all__ = ["run_pipeline"]
 
@@ -41,8 +41,6 @@ _ACK_WAIT = timedelta(seconds=20)
 _CHECK_INTERVAL = 0.25
 #: How long to look for orders that are still under way when the server says that none is.
 _GRACE = 2.0
-#: Longer than a worker waits for the acknowledgement of what it publishes.
-_STOP_TIMEOUT = 10.0
 
 
 def run_pipeline(
@@ -125,8 +123,7 @@ class _Run:
 
     def start(self, running: contextlib.ExitStack) -> None:
         """Start the monitor and all workers; ``running`` stops them."""
-        monitor = self._stream.ordered_consumer().consume(self.flow.see)
-        running.callback(_stop, monitor)
+        running.enter_context(self.flow.monitor(self._stream))
         for step, source in zip(self._steps, STAGES, strict=False):
             consumer = self._stream.create_consumer(
                 ConsumerConfig(
@@ -137,7 +134,7 @@ class _Run:
                 )
             )
             for worker in self._workers[step.consumer]:
-                running.callback(_stop, consumer.consume(worker))
+                running.callback(stop, consumer.consume(worker))
 
     def wait(self) -> None:
         """Wait until all that was published has gone all the way, or was lost."""
@@ -179,9 +176,3 @@ class _Run:
             for worker in workers:
                 if worker.failure is not None:
                     raise worker.failure
-
-
-def _stop(handle: ConsumeHandle) -> None:
-    """Stop a callback, and wait until it is not running any more."""
-    handle.stop()
-    handle.wait_closed(_STOP_TIMEOUT)

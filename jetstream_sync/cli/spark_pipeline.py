@@ -14,7 +14,6 @@ MONITOR sees that nothing was stored twice. At the end Spark SQL adds up what wa
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,12 +33,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from .. import Connection, ConsumeHandle, JetStream, Stream
+    from .. import Connection, JetStream, Stream
 
 __all__ = ["run_spark_pipeline"]
 
 _LOOK_INTERVAL = 1.0
-_STOP_TIMEOUT = 10.0
 
 
 def run_spark_pipeline(
@@ -78,7 +76,7 @@ def run_spark_pipeline(
         running_spark(plan.workers) as (spark, folder),
     ):
         run = _Run(js, stream, plan, input_orders, show, spark, servers, folder)
-        with run.monitor():
+        with run.flow.monitor(stream):
             run.start()
             # What Spark needs to start is not what an order takes.
             started = monotonic()
@@ -134,15 +132,6 @@ class _Run:
         #: What Spark said of each batch, by the job's name; and of those that were done again.
         self._batches: dict[str, list[dict[str, Any]]] = {job.name: [] for job in self._jobs}
         self._repeated: dict[str, list[dict[str, Any]]] = {job.name: [] for job in self._jobs}
-
-    @contextlib.contextmanager
-    def monitor(self) -> Any:
-        """Read the stream for the books, for a ``with`` block."""
-        handle = self._stream.ordered_consumer().consume(self.flow.see)
-        try:
-            yield
-        finally:
-            _stop(handle)
 
     def start(self) -> None:
         """Start both jobs, and wait until each has looked for orders."""
@@ -282,9 +271,3 @@ def _forget_last_batch(checkpoint: Path) -> None:
     (commits / str(last)).unlink()
     # Its checksum alone would be taken for a damaged file.
     (commits / f".{last}.crc").unlink(missing_ok=True)
-
-
-def _stop(handle: ConsumeHandle) -> None:
-    """Stop the monitor, and wait until it is not running any more."""
-    handle.stop()
-    handle.wait_closed(_STOP_TIMEOUT)
