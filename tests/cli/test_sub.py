@@ -363,7 +363,10 @@ def test_ack_of_what_a_consumer_pushes(jsm: Jsm, raw: RawClient) -> None:
     raw.api("CONSUMER.CREATE.ORDERS.P.ORDERS.a", stream_name="ORDERS", config=config)
     out = jsm("sub", "push.here", "--count", "2", "--ack").ok().out
     assert out == "[#1] Received on [ORDERS.a]: '1'\n[#2] Received on [ORDERS.a]: '4'\n"
-    assert raw.api("CONSUMER.INFO.ORDERS.P")["ack_floor"]["stream_seq"] == 4
+    info = raw.api("CONSUMER.INFO.ORDERS.P")
+    # Servers differ in whether the floor moves on over what the filter leaves out.
+    assert info["ack_floor"]["stream_seq"] in {4, 6}
+    assert (info["ack_floor"]["consumer_seq"], info["num_ack_pending"]) == (2, 0)
 
 
 @pytest.mark.usefixtures("orders")
