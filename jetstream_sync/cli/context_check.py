@@ -23,7 +23,9 @@ def _with_nothing_else(settings: Settings, name: str) -> Settings:
         if variable != "SERVERS" and not variable.startswith("NATS_")
     }
     given: dict[str, Any] = {each: value for each, value in settings.given.items() if each in _KEPT}
-    return Settings(env=replace(settings.env, variables=variables), given={**given, "context": name})
+    return Settings(
+        env=replace(settings.env, variables=variables), given={**given, "context": name}
+    )
 
 
 def check(settings: Settings, name: str, *, connect: bool) -> dict[str, Any]:

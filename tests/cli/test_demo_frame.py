@@ -35,4 +35,7 @@ def test_bad_input_is_wrong_usage(stdin: bytes, part: str) -> None:
 def test_missing_input_file_is_wrong_usage() -> None:
     """A file that is not there is named."""
     result = run_jsm("demo", "--input", "no-such-file.jsonl")
-    assert (result.status, result.err) == (2, "jsm: can not read no-such-file.jsonl: No such file or directory\n")
+    assert (result.status, result.err) == (
+        2,
+        "jsm: can not read no-such-file.jsonl: No such file or directory\n",
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import sys
 from collections.abc import Iterable
 
 import pytest
@@ -238,7 +239,8 @@ def test_dumb_terminal_gets_plain_text() -> None:
 
 def test_without_rich_a_terminal_gets_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything works without the extra."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    for name in ("rich", "rich.console", "rich.progress", "rich.table"):
+        monkeypatch.setitem(sys.modules, name, None)
     out, err = Terminal(), Terminal()
     env = environment(out, err, TERM="xterm")
     write_report(run(), env, as_json=False)
