@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -45,6 +46,32 @@ reader = spark.read.format("jetstream").option("servers", os.environ["NATS_URL"]
 READ = """
 for row in reader.option("stream", "S").load().collect():
     print("read:", row.subject, bytes(row.data).decode())
+"""
+
+# What is submitted to a cluster.
+SUBMITTED = """
+import os, sys
+from pyspark.sql import SparkSession
+from jetstream_sync.spark import register
+
+spark = SparkSession.builder.getOrCreate()
+register(spark)
+options = {
+    "servers": os.environ["NATS_URL"],
+    "stream": "S",
+    "user": "u",
+    "passwordFile": "sparkFile:password.txt",
+}
+read = spark.read.format("jetstream").options(**options)
+print("rows:", [(row.subject, bytes(row.data)) for row in read.load().collect()])
+spark.createDataFrame([("two",)], ["data"]).write.format("jetstream").options(
+    subject="s.2", **options
+).mode("append").save()
+print("then:", read.load().count())
+def where(_):
+    import jetstream_sync
+    return [(sys.executable, jetstream_sync.__file__)]
+print("workers:", spark.sparkContext.parallelize([0], 1).mapPartitions(where).collect())
 """
 
 
@@ -102,12 +129,18 @@ def test_spark_finds_it(url: str, tmp_path: Path) -> None:
     assert "read: s.1 one" in driver(tmp_path, READ, url, variables)
 
 
+def packed(folder: Path) -> Path:
+    """Make a zip of the package alone."""
+    archive = folder / "shipped.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for path in PACKAGE.rglob("*.py"):
+            file.write(path, Path("jetstream_sync") / path.relative_to(PACKAGE))
+    return archive
+
+
 def test_the_package_as_a_zip(url: str, tmp_path: Path) -> None:
     """A zip of the package alone, given to the workers, is enough; its data source is registered."""
-    archive = tmp_path / "shipped.zip"
-    with zipfile.ZipFile(archive, "w") as packed:
-        for path in PACKAGE.rglob("*.py"):
-            packed.write(path, Path("jetstream_sync") / path.relative_to(PACKAGE))
+    archive = packed(tmp_path)
     code = f"""
 spark.sparkContext.addPyFile({str(archive)!r})
 import jetstream_sync
@@ -124,6 +157,49 @@ print("workers:", spark.sparkContext.parallelize([0], 1).mapPartitions(where).co
     assert "read: s.1 one" in said
     workers = next(line for line in said.splitlines() if line.startswith("workers:"))
     assert "shipped.zip" in workers
+
+
+@pytest.mark.timeout(180)
+def test_spark_submit_on_a_cluster(tmp_path: Path) -> None:
+    """With --py-files the package travels to executors, with --files a password, and neither is installed."""
+    import pyspark
+
+    need_java()
+    (tmp_path / "password.txt").write_text("hush\n")
+    (tmp_path / "orders.py").write_text(SUBMITTED)
+    (tmp_path / "home").mkdir()
+    home = Path(pyspark.__file__).parent
+    settings = SparkHome(tmp_path / "home").settings | {"spark.pyspark.python": sys.executable}
+    command = [str(home / "bin" / "spark-submit"), "--master", "local-cluster[1,1,1024]"]
+    for name, value in settings.items():
+        command += ["--conf", f"{name}={value}"]
+    command += ["--py-files", str(packed(tmp_path)), "--files", str(tmp_path / "password.txt")]
+    # No variable says which interpreter it is; the package is not on the path.
+    variables = spark_environment() | {"SPARK_HOME": str(home)}
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH"):
+        variables.pop(name, None)
+    before = set((home / "work").glob("*"))
+    users = "authorization { users: [{user: u, password: hush}] }"
+    try:
+        with NatsServer(config=users) as server:
+            with jetstream_sync.connect(server.url, user="u", password="hush") as nc:
+                js = nc.jetstream()
+                js.create_stream(name="S", subjects=["s.>"])
+                js.publish("s.1", b"one")
+            starting = "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
+            run_to_its_end = ["-c", starting, *command, str(tmp_path / "orders.py")]
+            with Program(run_to_its_end, server.url, tmp_path, variables=variables) as program:
+                assert program.ended(120) == 0, program.said
+                said = program.said
+    finally:
+        # A local cluster writes there, whatever it is told.
+        for path in set((home / "work").glob("*")) - before:
+            shutil.rmtree(path)
+    assert "rows: [('s.1', b'one')]" in said
+    assert "then: 2" in said
+    workers = next(line for line in said.splitlines() if line.startswith("workers:"))
+    assert "shipped.zip" in workers
+    assert sys.executable in workers
 
 
 def test_register_chooses_this_interpreter(url: str, tmp_path: Path) -> None:
