@@ -40,7 +40,10 @@ from jetstream_sync import (
     PullConsumer,
     PullSubscription,
     PushSubscription,
+    SnapshotInfo,
     Stream,
+    StreamConfig,
+    StreamState,
     Subscription,
     errors,
 )
@@ -108,6 +111,16 @@ REFUSED: dict[str, Callable[[Inherited], object]] = {
     "JetStream.list_consumers": lambda it: it.js.list_consumers("fork"),
     "JetStream.pause_consumer": lambda it: it.js.pause_consumer("fork", "a", NOON),
     "JetStream.resume_consumer": lambda it: it.js.resume_consumer("fork", "a"),
+    "JetStream.consumer_info": lambda it: it.js.consumer_info("fork", "a"),
+    "JetStream.create_push_consumer": lambda it: it.js.create_push_consumer(
+        "fork", deliver_subject="a"
+    ),
+    "JetStream.update_push_consumer": lambda it: it.js.update_push_consumer(
+        "fork", name="a", deliver_subject="a"
+    ),
+    "JetStream.reset_consumer": lambda it: it.js.reset_consumer("fork", "a"),
+    "JetStream.unpin_consumer": lambda it: it.js.unpin_consumer("fork", "a", "g"),
+    "JetStream.restore_stream": lambda it: it.js.restore_stream(SNAPSHOT, []),
     "JetStream.publish": lambda it: it.js.publish("fork.a"),
     "JetStream.publish_async": lambda it: it.js.publish_async("fork.a"),
     "JetStream.publish_async of a new context": lambda it: it.nc.jetstream().publish_async("a"),
@@ -142,6 +155,14 @@ REFUSED: dict[str, Callable[[Inherited], object]] = {
     "Stream.list_consumers": lambda it: it.stream.list_consumers(),
     "Stream.pause_consumer": lambda it: it.stream.pause_consumer("a", NOON),
     "Stream.resume_consumer": lambda it: it.stream.resume_consumer("a"),
+    "Stream.consumer_info": lambda it: it.stream.consumer_info("a"),
+    "Stream.create_push_consumer": lambda it: it.stream.create_push_consumer(deliver_subject="a"),
+    "Stream.update_push_consumer": lambda it: it.stream.update_push_consumer(
+        name="a", deliver_subject="a"
+    ),
+    "Stream.reset_consumer": lambda it: it.stream.reset_consumer("a"),
+    "Stream.unpin_consumer": lambda it: it.stream.unpin_consumer("a", "g"),
+    "Stream.snapshot": lambda it: it.stream.snapshot(),
     "PullConsumer.info": lambda it: it.consumer.info(),
     "PullConsumer.fetch": lambda it: it.consumer.fetch(1, timeout=None),
     "PullConsumer.fetch_no_wait": lambda it: it.consumer.fetch_no_wait(1),
@@ -206,6 +227,10 @@ INTERNAL = {
     ),
 }
 
+SNAPSHOT = SnapshotInfo(
+    config=StreamConfig(name="fork"),
+    state=StreamState(messages=0, bytes=0, first_seq=0, last_seq=0, consumer_count=0),
+)
 NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
 
 
