@@ -31,9 +31,13 @@ class Table:
 
 
 def write_table(table: Table, env: Environment) -> None:
-    """Write a table to ``env.stdout``: drawn on a terminal, else as plain aligned text."""
+    """
+    Write a table to ``env.stdout``: drawn on a terminal, else as plain aligned text.
+
+    One that is too wide to be drawn is plain text, too: words that are cut to letters help nobody.
+    """
     console = env.console(env.stdout)
-    if console is None:
+    if console is None or _drawn_width(table) > console.width:
         env.stdout.write(_plain(table))
         return
     from rich.table import Table as RichTable  # noqa: PLC0415 - an extra, only for terminals
@@ -51,9 +55,20 @@ def write_table(table: Table, env: Environment) -> None:
     console.print(drawn)
 
 
+def _drawn_width(table: Table) -> int:
+    """Return how wide a table is with its borders, and nothing folded."""
+    widths = _widths(table)
+    return sum(widths) + 3 * len(widths) + 1
+
+
+def _widths(table: Table) -> list[int]:
+    lines = [table.columns, *table.rows]
+    return [max(len(line[number]) for line in lines) for number in range(len(table.columns))]
+
+
 def _plain(table: Table) -> str:
     lines = [list(table.columns), *(list(row) for row in table.rows)]
-    widths = [max(len(line[number]) for line in lines) for number in range(len(table.columns))]
+    widths = _widths(table)
     out = [table.title]
     for line in lines:
         cells = [

@@ -269,6 +269,21 @@ def test_markup_in_a_cell_is_text() -> None:
     assert "[b]T[/b]" in out.getvalue()
 
 
+@pytest.mark.parametrize(("width", "drawn"), [(22, True), (21, False)])
+def test_a_table_is_drawn_where_it_fits(
+    monkeypatch: pytest.MonkeyPatch, width: int, drawn: bool
+) -> None:
+    """A table that is too wide for the terminal is plain text, and nothing of it is folded."""
+    pytest.importorskip("rich")
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = Terminal()
+    env = environment(out, io.StringIO(), TERM="xterm", NO_COLOR="1")
+    rows = [("a name", "1,000,000")]
+    write_table(Table(title="T", columns=("stream", "bytes"), rows=rows), env)
+    assert any("a name" in line and "1,000,000" in line for line in out.getvalue().splitlines())
+    assert ("│" in out.getvalue()) is drawn
+
+
 def test_line_progress_once_a_second() -> None:
     """Lines of progress go to stderr, at most one a second."""
     err = io.StringIO()
