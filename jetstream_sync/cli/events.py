@@ -24,6 +24,7 @@ from .shown import readable
 from .status import CommandError, ExitStatus
 from .sub_sources import CoreSource, Source, Start, StreamSource
 from .values import TIME, TIMEOUT
+from .waiting import in_slices
 
 if TYPE_CHECKING:
     from .. import Connection, Msg
@@ -178,7 +179,7 @@ def _events(settings: Settings, source: Source, wait: float | None) -> Iterator[
     """Yield events until none comes for a time."""
     while True:
         try:
-            msg = source.next(Deadline(wait).left())
+            msg = in_slices(source.next, Deadline(wait))
         except TimeoutError:
             return
         event = _read(msg)

@@ -172,8 +172,6 @@ def _report(error: BaseException, settings: Settings, args: Sequence[str]) -> Ex
         text = to_json(document_of(error))
     elif isinstance(error, MissingCommandError):
         text = f"{error.help}\n"
-    elif status is ExitStatus.INTERRUPTED:
-        text = "jsm: interrupted\n"
     else:
         said, hint = one_line(error), hint_of(error)
         text = f"jsm: {said}{' ' if said.endswith('?') else '; '}{hint}\n"

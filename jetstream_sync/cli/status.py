@@ -155,6 +155,8 @@ def hint_of(error: BaseException) -> str:
 
 def one_line(error: BaseException) -> str:
     """Say an error in one line, whatever line breaks its text has."""
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        return "interrupted"
     text = error.format_message() if isinstance(error, click.ClickException) else str(error)
     if isinstance(error, OSError) and not isinstance(error, Error) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror

@@ -94,6 +94,16 @@ def test_with_json_the_error_is_a_document(
         assert document["err_code"] == error.err_code
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
+def test_ctrl_c_has_the_same_words_everywhere(
+    failing: list[BaseException], error: BaseException
+) -> None:
+    """A person and a program read "interrupted", and not the name of a Python class."""
+    failing.append(error)
+    assert run_jsm("fail").err == "jsm: interrupted\n"
+    assert json.loads(run_jsm("fail", "-j").err)["error"]["description"] == "interrupted"
+
+
 def test_every_error_of_the_library_has_a_status() -> None:
     """No error of the library is taken for an unknown one by accident: the root has a status."""
     assert exit_status(errors.Error("x")) is ExitStatus.FAILED
