@@ -54,7 +54,8 @@ def find(settings: Settings, names: bool, everything: bool, invert: bool, **opti
         out = settings.env.stdout
         emit(settings, listed, lambda: out.writelines(f"{name}\n" for name in listed))
     else:
-        emit(settings, found, lambda: list_text(settings, found))
+        none = "fit" if checks else "defined"
+        emit(settings, found, lambda: list_text(settings, found, none))
 
 
 def _checks(js: JetStream, options: dict[str, Any], now: datetime) -> list[Check]:

@@ -44,12 +44,20 @@ def ls(settings: Settings, names: bool, everything: bool, subject: str | None) -
     emit(settings, infos, lambda: list_text(settings, infos))
 
 
-def list_text(settings: Settings, infos: list[StreamInfo]) -> None:
-    """Write streams for a person: in the form of 2020 to who types its words, else as a table."""
+def list_text(settings: Settings, infos: list[StreamInfo], none: str = "defined") -> None:
+    """
+    Write streams for a person: in the form of 2020 to who types its words, else as a table.
+
+    Args:
+        settings: of the command.
+        infos: the streams.
+        none: what no stream is where there is none: ``defined``.
+
+    """
     noun = words()
     out = settings.env.stdout
     if not infos:
-        out.write(f"No {noun.streams} defined\n")
+        out.write(f"No {noun.streams} {none}\n")
         return
     if noun.old:
         out.write(f"{noun.streams}:\n\n")

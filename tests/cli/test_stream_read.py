@@ -310,6 +310,12 @@ def test_what_is_found_is_an_info(several: Jsm) -> None:
     assert several("stream", "find", "--cluster", "(").status == 2
 
 
+def test_nothing_is_found(several: Jsm) -> None:
+    """Where no stream fits there may still be streams, and it is not said that there are none."""
+    assert several("stream", "find", "--sealed").ok().out == "No Streams fit\n"
+    assert several("ms", "find", "--sealed").ok().out == "No Message Sets fit\n"
+
+
 def test_subjects_are_counted(letters: Jsm, raw: RawClient) -> None:
     """Subjects have their counts, those with the most messages first."""
     publish(raw, "l.odd", b"13")
