@@ -98,6 +98,7 @@ class Asker:
         default: str | None = None,
         blank: T,
         help: str = "",  # noqa: A002
+        hint: str | None = None,
     ) -> T:
         """
         Return a value: the one that was given, else what the answer stands for.
@@ -111,6 +112,7 @@ class Asker:
             default: the answer that an empty one stands for; ``None``: it is required.
             blank: what is returned when it is required, and missing.
             help: what ``?`` shows.
+            hint: what stands in brackets behind the question; ``None``: the default.
 
         """
         if value is not None:
@@ -121,7 +123,7 @@ class Asker:
             self.missing.append(flag)
             return blank
         while True:
-            answer = self._answer(label, default, help, flag)
+            answer = self._answer(label, default, help, flag, hint)
             if answer is None:
                 self._say("an answer is needed")
                 continue
@@ -232,7 +234,7 @@ class Asker:
             return answers[answer.lower()]
 
         if not self.value(
-            f"{text} (y/N)", flag, yes_or_no, default="n", blank=False, help="Answer y or n."
+            text, flag, yes_or_no, default="n", blank=False, help="Answer y or n.", hint="y/N"
         ):
             raise CommandError("nothing was done", ExitStatus.USAGE)
 
@@ -260,9 +262,12 @@ class Asker:
         self._env.stderr.write(f"{text}\n")
         self._env.stderr.flush()
 
-    def _answer(self, label: str, default: str | None, help_text: str, flag: str) -> str | None:
+    def _answer(
+        self, label: str, default: str | None, help_text: str, flag: str, hint: str | None
+    ) -> str | None:
         """Return the next answer that is not ``?``; ``None``: it is empty, and must not be."""
-        shown = f" ({default})" if default else ""
+        hint = hint if hint is not None else default
+        shown = f" ({hint})" if hint else ""
         while True:
             self._env.stderr.write(f"? {label}{shown} ")
             self._env.stderr.flush()

@@ -111,13 +111,14 @@ def test_nothing_to_choose_from_is_an_error() -> None:
 
 @pytest.mark.parametrize(("typed", "goes_on"), [("y\n", True), ("n\n", False), ("\n", False)])
 def test_a_confirmation_is_no_unless_it_is_yes(typed: str, goes_on: bool) -> None:
-    """What destroys needs a yes."""
-    ask, _ = asker(typed)
+    """What destroys needs a yes; the question says once what else is taken."""
+    ask, said = asker(typed)
     if goes_on:
         ask.confirm("Delete it?", force=False)
     else:
         with pytest.raises(CommandError):
             ask.confirm("Delete it?", force=False)
+    assert said.getvalue() == "? Delete it? (y/N) "
 
 
 def test_the_end_of_the_input_ends_the_command() -> None:
