@@ -48,10 +48,12 @@ class Translator:
                 words, input=body, capture_output=True, timeout=_PATIENCE, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise CommandError(f"--translate {words[0]}: {error}", ExitStatus.FAILED) from error
+            said = error.strerror if isinstance(error, OSError) else str(error)
+            raise CommandError(f"--translate {words[0]}: {said}", ExitStatus.FAILED) from error
         if done.returncode:
-            said = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+            line = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+            said = f": {line}" if line else ""
             raise CommandError(
-                f"--translate {words[0]}: exit status {done.returncode}: {said}", ExitStatus.FAILED
+                f"--translate {words[0]}: exit status {done.returncode}{said}", ExitStatus.FAILED
             )
         return done.stdout
