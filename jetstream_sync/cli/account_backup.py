@@ -11,7 +11,7 @@ import click
 from ..errors import APIError
 from .backups import check_target, open_backup
 from .nouns import words
-from .output import count, emit, note, size
+from .output import counted, emit, note, size
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, one_line
 from .stream_backup import back_up, bring_back
@@ -121,11 +121,9 @@ def _tell(settings: Settings, results: list[dict[str, Any]], done: str, undone: 
     noun = words().streams if len(good) != 1 else words().stream
 
     def human() -> None:
-        messages = count(sum(each["messages"] for each in good))
+        messages = counted(sum(each["messages"] for each in good), "message")
         data = size(sum(each["bytes"] for each in good))
-        settings.env.stdout.write(
-            f"{len(good)} {noun} {done}: {messages} messages, {data} of data\n"
-        )
+        settings.env.stdout.write(f"{len(good)} {noun} {done}: {messages}, {data} of data\n")
 
     emit(settings, results, human)
     if bad:

@@ -10,7 +10,7 @@ from ..errors import ConsumerNotFoundError, StreamNotFoundError
 from .complete import complete_consumer, complete_stream
 from .consumer_find import names_of, no_consumer, no_stream, title
 from .nouns import words
-from .output import count, emit
+from .output import counted, emit
 from .prompts import Asker
 from .settings import Settings, common_options
 
@@ -71,7 +71,7 @@ def _confirm(settings: Settings, found: list[ConsumerInfo], *, force: bool) -> N
     if not found:
         return
     listed = ", ".join(
-        f"{title(info)} ({count(info.num_pending + info.num_ack_pending)} messages to go)"
+        f"{title(info)} ({counted(info.num_pending + info.num_ack_pending, 'message')} to go)"
         for info in found
     )
     noun = words()

@@ -13,7 +13,7 @@ from .consumer_message import FORMAT_HELP, MessageView
 from .consumer_next import OptionalNak, read_delay
 from .consumer_reading import PullSource, PushSource, Reading, Settle, Source
 from .output import count as with_separators
-from .output import note
+from .output import counted, note
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, one_line
 from .values import TIMEOUT
@@ -83,7 +83,7 @@ def sub(
         except KeyboardInterrupt:
             lasted = monotonic() - started
             settings.env.stderr.write(
-                f"\nReceived {with_separators(reading.shown)} messages in {lasted:.1f} s\n"
+                f"\nReceived {counted(reading.shown, 'message')} in {lasted:.1f} s\n"
             )
             raise
     if reading.shown != count and (count is not None or not reading.shown):

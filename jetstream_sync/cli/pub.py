@@ -19,7 +19,7 @@ from ..headers import (
 from ..net.clock import monotonic
 from .outgoing import Message, message_options, outgoing
 from .output import count as count_text
-from .output import emit_line
+from .output import counted, emit_line
 from .render import to_json
 from .settings import Settings, common_options
 from .shown import readable, visible
@@ -231,7 +231,8 @@ class _Publishing:
         seconds = monotonic() - self._started
         rate = f", {self._messages / seconds:,.0f} a second" if seconds > 0 else ""
         return (
-            f"Published {self._messages:,} messages, {self._bytes:,} bytes in {seconds:.2f} s{rate}"
+            f"Published {counted(self._messages, 'message')}, {counted(self._bytes, 'byte')} "
+            f"in {seconds:.2f} s{rate}"
         )
 
 

@@ -26,7 +26,7 @@ from .config_diff import differences
 from .config_files import config_of_file
 from .names import STREAM_NAME
 from .nouns import find_stream, words
-from .output import count, emit, note, size
+from .output import count, counted, emit, note, size
 from .prompts import Asker
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, exit_status, one_line
@@ -86,7 +86,7 @@ def backup(
         )
 
     def human() -> None:
-        what = f"{count(saved.info.state.messages)} messages, {size(saved.size)} of data"
+        what = f"{counted(saved.info.state.messages, 'message')}, {size(saved.size)} of data"
         settings.env.stdout.write(f"{words().stream} {name} was backed up to {directory}: {what}\n")
 
     emit(settings, _document(saved), human)
@@ -200,7 +200,7 @@ def _make_room(settings: Settings, js: JetStream, name: str, *, force: bool) -> 
     except StreamNotFoundError:
         return
     Asker(settings).confirm(
-        f"Delete {words().stream} {name} with {count(found.state.messages)} messages, "
+        f"Delete {words().stream} {name} with {counted(found.state.messages, 'message')}, "
         "for the one in the backup?",
         force=force,
     )

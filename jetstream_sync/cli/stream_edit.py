@@ -16,7 +16,7 @@ from .config_fields import changed
 from .config_files import config_of_file
 from .names import STREAM_NAME
 from .nouns import find_stream, words
-from .output import count, emit
+from .output import counted, emit
 from .prompts import Asker
 from .settings import Settings, common_options
 from .status import ExitStatus
@@ -114,7 +114,7 @@ def seal(settings: Settings, name: str, force: bool) -> None:
         info = stream.cached_info
         if not info.config.sealed:
             Asker(settings).confirm(
-                f"Seal {words().stream} {name} with {count(info.state.messages)} messages for ever?",
+                f"Seal {words().stream} {name} with {counted(info.state.messages, 'message')} for ever?",
                 force=force,
             )
             info = js.update_stream(replace(info.config, sealed=True)).cached_info

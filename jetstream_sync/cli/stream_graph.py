@@ -13,7 +13,7 @@ from ..net.clock import monotonic
 from .complete import complete_stream
 from .names import STREAM_NAME
 from .nouns import find_stream, words
-from .output import count, emit_line, size, when
+from .output import counted, emit_line, size, when
 from .prompts import Asker
 from .settings import Settings, common_options
 from .values import DURATION
@@ -99,7 +99,8 @@ def _show(settings: Settings, name: str, looks: list[_Look]) -> None:
     if settings.env.console(out) is None:
         moment = when(settings, last.moment)
         out.write(
-            f"{moment}  {rates[-1]:,.0f} msgs/s  {count(last.messages)} messages  {size(last.bytes)}\n"
+            f"{moment}  {rates[-1]:,.0f} msgs/s  {counted(last.messages, 'message')}  "
+            f"{size(last.bytes)}\n"
         )
     else:
         held = [float(look.messages) for look in looks[1:]]
@@ -107,6 +108,6 @@ def _show(settings: Settings, name: str, looks: list[_Look]) -> None:
         out.write(f"{words().stream} {name}\n\n")
         out.write(f"  In:    {sparkline(rates)} {rates[-1]:,.0f} msgs/s\n")
         out.write(
-            f"  Holds: {sparkline(held)} {count(last.messages)} messages, {size(last.bytes)}\n"
+            f"  Holds: {sparkline(held)} {counted(last.messages, 'message')}, {size(last.bytes)}\n"
         )
     out.flush()

@@ -12,7 +12,7 @@ from ..subjects import check_stream_name
 from .complete import complete_stream
 from .names import STREAM_NAME
 from .nouns import find_stream, not_found, words
-from .output import count, emit, note
+from .output import counted, emit, note
 from .prompts import Asker
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
@@ -43,7 +43,8 @@ def rm(settings: Settings, names: tuple[str, ...], force: bool, ignore_missing: 
         held = sum(each.state.messages for each in found)
         listed = ", ".join(each.config.name for each in found)
         if found:
-            ask.confirm(f"Delete {noun} {listed} with {count(held)} messages?", force=force)
+            kind = noun if len(found) == 1 else words().streams
+            ask.confirm(f"Delete {kind} {listed} with {counted(held, 'message')}?", force=force)
         for each in found:
             try:
                 js.delete_stream(each.config.name)
@@ -102,26 +103,26 @@ def purge(
         if dry_run or not force:
             number = _would_go(stream, subject, seq, keep)
         if dry_run:
-            text = f"{_about(number)} messages would be purged from {stream.name}\n"
+            text = f"{_about(number)} would be purged from {stream.name}\n"
             emit(
                 settings,
                 {"dry_run": True, "would_purge": number},
                 lambda: settings.env.stdout.write(text),
             )
             return
-        ask.confirm(f"Purge {_about(number)} messages from {stream.name}?", force=force)
+        ask.confirm(f"Purge {_about(number)} from {stream.name}?", force=force)
         purged = stream.purge(subject=subject, seq=seq, keep=keep)
         info = stream.info() if not settings.json else stream.cached_info
 
     def human() -> None:
-        settings.env.stdout.write(f"Purged {count(purged)} messages\n\n")
+        settings.env.stdout.write(f"Purged {counted(purged, 'message')}\n\n")
         write_state(settings, info)
 
     emit(settings, {"success": True, "purged": purged}, human)
 
 
 def _about(number: int | None) -> str:
-    return "an unknown number of" if number is None else count(number)
+    return "an unknown number of messages" if number is None else counted(number, "message")
 
 
 def _would_go(stream: Stream, subject: str | None, seq: int | None, keep: int | None) -> int | None:
@@ -161,7 +162,8 @@ def rmm(
     with settings.jetstream() as js:
         stream = find_stream(js, name)
         listed = ", ".join(map(str, sequences))
-        ask.confirm(f"Delete messages {listed} of {stream.name}?", force=force)
+        kind = "message" if len(sequences) == 1 else "messages"
+        ask.confirm(f"Delete {kind} {listed} of {stream.name}?", force=force)
         for seq in dict.fromkeys(sequences):
             try:
                 stream.delete_msg(seq, secure=not no_erase)

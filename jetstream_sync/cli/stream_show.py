@@ -19,6 +19,7 @@ from .nouns import Words, words
 from .output import (
     Block,
     count,
+    counted,
     duration,
     joined,
     limit,
@@ -200,7 +201,7 @@ def _lag(source: StreamSourceInfo) -> str:
     seen = (
         "never seen" if source.active < timedelta(0) else f"seen {seconds_text(source.active)} ago"
     )
-    parts = [source.name, f"{count(source.lag)} messages behind", seen]
+    parts = [source.name, f"{counted(source.lag, 'message')} behind", seen]
     if source.error is not None:
         parts.append(source.error.description or f"error {source.error.code}")
     return ", ".join(parts)

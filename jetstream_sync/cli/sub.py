@@ -14,12 +14,14 @@ from ..net.clock import Deadline, monotonic
 from ..subjects import check_stream_name, check_subject, subject_matches
 from .complete import complete_stream
 from .lasting import lasting
+from .output import counted
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
 from .sub_sources import CoreSource, Source, Start, StreamSource
 from .sub_view import Look, SubjectReport, Viewer
 from .translate import Translator
 from .values import TIME, TIMEOUT
+from .waiting import in_slices
 
 if TYPE_CHECKING:
     from .. import Connection
@@ -246,8 +248,8 @@ class _Reading:
         except KeyboardInterrupt:
             self._close()
             self.settings.env.stderr.write(
-                f"\nReceived {self.messages:,} messages, {self.bytes:,} bytes in "
-                f"{monotonic() - self.started:.1f} s\n"
+                f"\nReceived {counted(self.messages, 'message')}, {counted(self.bytes, 'byte')} "
+                f"in {monotonic() - self.started:.1f} s\n"
             )
             raise
         except TimeoutError:
@@ -272,8 +274,7 @@ class _Reading:
     def _read(self) -> None:
         wanted = self.wanted
         while self.messages != wanted.count and not self.source.ends:
-            deadline = Deadline(wanted.wait)
-            msg = self.source.next(deadline.left())
+            msg = in_slices(self.source.next, Deadline(wanted.wait))
             if not any(subject_matches(each, msg.subject) for each in wanted.ignored):
                 self._take(msg)
             if wanted.to_end and isinstance(msg, JetStreamMsg) and not msg.metadata.num_pending:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
+from .output import counted
 from .output import size as size_text
 from .top_data import ConsumerRow, Frame, StreamRow, matching
 from .top_graph import chart, short_number, spark
@@ -213,8 +214,9 @@ def _totals(frame: Frame) -> str:
     incoming = frame.in_rates[-1] if frame.in_rates else 0.0
     outgoing = frame.out_rates[-1] if frame.out_rates else 0.0
     return (
-        f"{len(frame.streams):,} streams, {messages:,} messages, {size_text(size)}, "
-        f"{_number(incoming)} in/s   {len(frame.consumers):,} consumers, lag {lag:,}, "
+        f"{counted(len(frame.streams), 'stream')}, {counted(messages, 'message')}, "
+        f"{size_text(size)}, {_number(incoming)} in/s   "
+        f"{counted(len(frame.consumers), 'consumer')}, lag {lag:,}, "
         f"unacked {pending:,}, {_number(outgoing)} out/s"
     )
 
@@ -286,7 +288,9 @@ def _table(
         )
         return _cut(f"{first}{rest}  {drawn}" if graph else first + rest, columns).rstrip()
 
-    title = f"{table.title} ({len(rows):,})" + (f", {left_out:,} streams left out" * bool(left_out))
+    title = f"{table.title} ({len(rows):,})" + (
+        f", {counted(left_out, 'stream')} left out" * bool(left_out)
+    )
     head = line(titles, f"{table.graph_title} over time"[:graph].rjust(graph))
     lines = [
         "",

@@ -241,4 +241,4 @@ def test_ctrl_c_sums_up(jsm: Jsm, peer: RawPeer) -> None:
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=20)
     assert child.returncode == 130
-    assert b"Published 1 messages, 1 bytes" in err
+    assert b"Published 1 message, 1 byte" in err

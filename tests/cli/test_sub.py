@@ -170,14 +170,20 @@ def test_translate(jsm: Jsm, peer: RawPeer) -> None:
     assert finished(child) == ["sub.tr BODY"]
 
 
-@pytest.mark.parametrize("command", ["no-such-command-here", "false"])
-def test_a_translation_that_fails_shows_the_body(jsm: Jsm, peer: RawPeer, command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [("no-such-command-here", "No such file or directory"), ("false", "exit status 1")],
+)
+def test_a_translation_that_fails_shows_the_body(
+    jsm: Jsm, peer: RawPeer, command: str, said: str
+) -> None:
     """When the command fails there is a warning, and the body as it came."""
     child = started(jsm, "sub.bad", "--count", "1", "--raw", "--translate", command)
     peer.publish("sub.bad", b"body")
     out, err = child.communicate(timeout=20)
     assert (child.returncode, out) == (0, b"body\n")
-    assert b"warning: --translate " + command.encode() in err
+    assert f"warning: --translate {command}: {said}" in err.decode().splitlines()[-1]
+    assert err.decode().endswith(f"{said}\n")
 
 
 def test_the_report_of_subjects(jsm: Jsm, peer: RawPeer) -> None:
@@ -209,7 +215,7 @@ def test_ctrl_c_sums_up(jsm: Jsm, peer: RawPeer) -> None:
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=20)
     assert child.returncode == 130
-    assert b"Received 1 messages, 3 bytes in " in err
+    assert b"Received 1 message, 3 bytes in " in err
 
 
 def test_fewer_than_wanted(jsm: Jsm, peer: RawPeer) -> None:

@@ -284,7 +284,7 @@ def test_once_as_text(jsm: Jsm) -> None:
     out = jsm("top", "--once", "--interval", "50ms").ok().out
     assert "\x1b" not in out
     lines = out.splitlines()
-    assert lines[0].startswith("1 streams, 3 messages, ")
+    assert lines[0].startswith("1 stream, 3 messages, ")
     assert next(line for line in lines if line.startswith("ORDERS ")).split()[1] == "3"
     reader = next(line for line in lines if line.startswith("ORDERS > NEW"))
     assert reader.split()[3:5] == ["2", "1"]
@@ -437,7 +437,7 @@ def test_the_server_goes_and_comes_back(terminal: Callable[..., Terminal]) -> No
         server.restart()
         with RawClient(server.port) as raw:
             raw.request("kept", b"x")
-            until(top, lambda lines: has("1 messages")(lines) and not has("trying")(lines), 20)
+            until(top, lambda lines: has("1 message,")(lines) and not has("trying")(lines), 20)
         top.send("q")
         assert top.wait() == 0
         is_as_it_was(top)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.cli.output import count, duration, limit, seconds_text, size
+from jetstream_sync.cli.output import count, counted, duration, limit, seconds_text, size
 from jetstream_sync.cli.values import (
     TIMEOUT,
     parse_duration,
@@ -157,3 +157,12 @@ def test_numbers_have_separators() -> None:
     assert count(1_000_001) == "1,000,001"
     assert limit(-1) == limit(None) == "Unlimited"
     assert limit(2048, size) == "2.0 KiB"
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(0, "0 messages"), (1, "1 message"), (2, "2 messages"), (1_000, "1,000 messages")],
+)
+def test_one_is_singular(number: int, expected: str) -> None:
+    """One of something is told in the singular."""
+    assert counted(number, "message") == expected
