@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import APIError, ConsumerNotFoundError, StreamNotFoundError
+from ..errors import APIError, StreamNotFoundError
 from .groups import TYPED
 from .status import CommandError, ExitStatus
 
 if TYPE_CHECKING:
-    from .. import JetStream, PullConsumer, Stream
+    from .. import JetStream, Stream
     from .prompts import Asker
 
-__all__ = ["Words", "did_you_mean", "find_consumer", "find_stream", "not_found", "words"]
+__all__ = ["Words", "did_you_mean", "find_stream", "not_found", "words"]
 
 _OLD_WORDS = frozenset({"ms", "messageset", "obs", "observable"})
 
@@ -108,30 +108,6 @@ def find_stream(js: JetStream, name: str | None, ask: Asker | None = None) -> St
         return js.get_stream(name)
     except StreamNotFoundError as error:
         raise not_found(noun, name, js.stream_names(), error) from error
-
-
-def find_consumer(stream: Stream, name: str | None, ask: Asker | None = None) -> PullConsumer:
-    """
-    Return the pull consumer of a name; one that is chosen from a list when there is none.
-
-    Args:
-        stream: where to look.
-        name: as it was given; ``None``: not at all.
-        ask: who asks; where nobody may be asked the error says what is missing.
-
-    Raises:
-        CommandError: there is no such consumer, or no name.
-        Error: it is one that pushes, as `Stream.get_consumer`.
-
-    """
-    noun = words().consumer.lower()
-    name = name if name is not None else _chosen(noun, stream.consumer_names, "CONSUMER", ask)
-    try:
-        return stream.get_consumer(name)
-    except ConsumerNotFoundError as error:
-        kind = f"{words().stream.lower()} {stream.name} has no {noun}"
-        close = did_you_mean(name, stream.consumer_names())
-        raise CommandError(f'{kind} "{name}"{close}', ExitStatus.NOT_FOUND, cause=error) from error
 
 
 def _chosen(noun: str, names: Callable[[], Sequence[str]], flag: str, ask: Asker | None) -> str:
