@@ -76,16 +76,21 @@ def ls(settings: Settings, *, names: bool) -> None:
     if names:
         emit(settings, known, lambda: settings.env.stdout.writelines(f"{each}\n" for each in known))
         return
-    found: list[dict[str, Any]] = [
-        {
-            "name": name,
-            "selected": name == selected,
-            "description": fields.get("description") or "",
-            "url": redacted(fields).get("url") or "",
-        }
-        for name in known
-        for fields in [store.load(name)]
-    ]
+    found: list[dict[str, Any]] = []
+    for name in known:
+        try:
+            fields = store.load(name)
+        except CommandError as error:  # one file that is broken hides no others
+            note(settings, f"warning: {error}")
+            continue
+        found.append(
+            {
+                "name": name,
+                "selected": name == selected,
+                "description": fields.get("description") or "",
+                "url": redacted(fields).get("url") or "",
+            }
+        )
 
     def human() -> None:
         if not found:
@@ -253,7 +258,7 @@ def rm(settings: Settings, *, names: tuple[str, ...], force: bool) -> None:
     """Delete contexts."""
     store = _contexts(settings)
     for name in names:
-        store.load(name)
+        store.must_exist(name)
     Asker(settings).confirm(f"Delete {', '.join(names)}?", force=force)
     for name in names:
         store.remove(name)

@@ -87,6 +87,24 @@ class Contexts:
             return sorted(path.stem for path in found if path.stat().st_size)
         return []
 
+    def must_exist(self, name: str) -> None:
+        """
+        Make sure that there is such a context, whatever is in its file.
+
+        Raises:
+            CommandError: there is none.
+
+        """
+        if not self.path(name).exists():
+            raise self._missing(name)
+
+    def _missing(self, name: str) -> CommandError:
+        return CommandError(
+            f'context "{name}" not found{did_you_mean(name, self.names())}',
+            ExitStatus.NOT_FOUND,
+            hint="see 'jsm context ls'",
+        )
+
     def load(self, name: str) -> dict[str, Any]:
         """
         Return what is in a context.
@@ -99,12 +117,7 @@ class Contexts:
         try:
             fields = json.loads(path.read_text("utf-8"))
         except FileNotFoundError:
-            close = did_you_mean(name, self.names())
-            raise CommandError(
-                f'context "{name}" not found{close}',
-                ExitStatus.NOT_FOUND,
-                hint="see 'jsm context ls'",
-            ) from None
+            raise self._missing(name) from None
         except (OSError, ValueError) as error:
             raise CommandError(f"{path}: {error}", ExitStatus.USAGE) from error
         if not isinstance(fields, dict):
@@ -125,7 +138,7 @@ class Contexts:
 
     def remove(self, name: str) -> None:
         """Delete a context; one that was selected is not any more."""
-        self.load(name)
+        self.must_exist(name)
         self.path(name).unlink(missing_ok=True)
         for path in (self.root / "context.txt", self.root / "previous-context.txt"):
             if self._read(path) == name:

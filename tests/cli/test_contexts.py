@@ -239,6 +239,20 @@ def test_a_file_that_is_broken(home: Home) -> None:
         assert "prod.json" in result.err
 
 
+def test_a_broken_file_hides_no_others(home: Home) -> None:
+    """The other contexts are listed, the broken one is warned of, and can be deleted."""
+    home("add", "prod", "-s", "nats://prod:4222").ok()
+    home("add", "test").ok()
+    home.file("test").write_text("{")
+    result = home("ls", "-j").ok()
+    assert [each["name"] for each in result.json] == ["prod"]
+    assert "warning: " in result.err
+    assert "test.json" in result.err
+    home("rm", "test", "-f").ok()
+    assert not home.file("test").exists()
+    assert home("rm", "test", "-f").status == 3
+
+
 def test_editing(home: Home, tmp_path: Path) -> None:
     """An editor gets all keys; what it saves is checked."""
     home("add", "prod").ok()
