@@ -8,12 +8,12 @@ from typing import Final, TypeVar
 from ..errors import TimeoutError
 from ..net.clock import Deadline
 
-__all__ = ["in_slices"]
+__all__ = ["SLICE", "in_slices"]
 
 T = TypeVar("T")
 
 #: Seconds that a wait lasts at most in one piece.
-_SLICE: Final = 0.5
+SLICE: Final = 0.5
 
 
 def in_slices(take: Callable[[float], T], deadline: Deadline) -> T:
@@ -34,7 +34,7 @@ def in_slices(take: Callable[[float], T], deadline: Deadline) -> T:
     while True:
         left = deadline.left()
         try:
-            return take(_SLICE if left is None else min(left, _SLICE))
+            return take(SLICE if left is None else min(left, SLICE))
         except TimeoutError:
             if deadline.expired():
                 raise

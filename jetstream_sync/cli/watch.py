@@ -6,7 +6,9 @@ import threading
 from collections.abc import Iterator
 from datetime import timedelta
 
+from ..net.clock import Deadline
 from .settings import Settings
+from .waiting import SLICE
 
 __all__ = ["rounds"]
 
@@ -29,4 +31,7 @@ def rounds(settings: Settings, every: timedelta | None) -> Iterator[None]:
         out.flush()
         if every is None:
             return
-        pause.wait(every.total_seconds())
+        again = Deadline(every.total_seconds())
+        while not again.expired():
+            # In slices, for the reason that `in_slices` has.
+            pause.wait(min(again.left() or 0.0, SLICE))
