@@ -63,10 +63,10 @@ def _options(ground: Ground) -> dict[str, str]:
     }
 
 
-def source_rows(ground: Ground, **options: str) -> DataFrame:
-    """Return the rows of the filled stream, with the columns that everybody has by default."""
+def source_rows(ground: Ground, columns: str = "", **options: str) -> DataFrame:
+    """Return the rows of the filled stream, with these columns or those that everybody has."""
     loading = ground.spark.read.format("jetstream").options(**_options(ground), **options)
-    return loading.load()
+    return (loading.schema(columns) if columns else loading).load()
 
 
 def _drop(rows: DataFrame) -> None:
@@ -136,7 +136,8 @@ def _write_plain(ground: Ground) -> None:
 
 
 def _pipe(ground: Ground) -> None:
-    rows = source_rows(ground).select(
+    # A schema is how one says which columns are wanted: Spark does not tell a source in Python.
+    rows = source_rows(ground, "data binary, sequence long").select(
         sf.concat(sf.lit(f"{ground.empty}."), (sf.col("sequence") % 100).cast("string")).alias(
             "subject"
         ),
