@@ -47,7 +47,7 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
 # Standard modules that only some places may import; everywhere else they are a mistake.
 ONLY_IN: dict[str, set[str]] = {
     # What is measured there is a library for asyncio, in a process of its own.
-    "asyncio": {"cli/bench_nats_py.py"},
+    "asyncio": {"cli/bench/nats_py.py"},
     "concurrent": {"client", "jetstream", "cli", "spark"},
     "json": {"codec.py", "cli", "spark"},
     "logging": {"client", "jetstream", "cli", "spark"},
@@ -59,7 +59,7 @@ ONLY_IN: dict[str, set[str]] = {
     "socket": {"net", "server"},
     "ssl": {"net"},
     # sub --translate runs a command of the user's; bench has clients in processes of their own.
-    "subprocess": {"server", "cli/translate.py", "cli/bench_peer.py"},
+    "subprocess": {"server", "cli/messages/translate.py", "cli/bench/peer.py"},
     "threading": {"client", "jetstream", "server", "cli"},
     "time": {"net", "server", "cli", "spark"},
 }
@@ -78,7 +78,12 @@ THIRD_PARTY: dict[str, set[str]] = {
     "rich": {"cli"},
     "pyarrow": {"spark"},
     # jsm demo --spark writes and runs jobs of Spark.
-    "pyspark": {"spark", "cli/spark_jobs.py", "cli/spark_pipeline.py", "cli/spark_session.py"},
+    "pyspark": {
+        "spark",
+        "cli/demo/spark_jobs.py",
+        "cli/demo/spark_pipeline.py",
+        "cli/demo/spark_session.py",
+    },
 }
 
 # The only maker of threads and timers: it names them, makes them daemons and reports their crashes.

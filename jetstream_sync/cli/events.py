@@ -16,13 +16,13 @@ from ..errors import TimeoutError
 from ..nanos import time_from_text
 from ..net.clock import Deadline
 from ..subjects import check_subject
-from .complete import complete_stream
+from .completion.complete import complete_stream
 from .lasting import lasting
+from .messages.shown import readable
+from .messages.sub_sources import CoreSource, Source, Start, StreamSource
 from .output import Block, emit_line, note, seconds_text, when
 from .settings import Settings, common_options
-from .shown import readable
 from .status import CommandError, ExitStatus
-from .sub_sources import CoreSource, Source, Start, StreamSource
 from .values import TIME, TIMEOUT
 from .waiting import in_slices
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from ..errors import SubscriptionError
-from .contexts import Contexts
+from .context.store import Contexts
 from .prompts import Asker
 from .status import CommandError, ExitStatus, one_line
 

@@ -63,25 +63,59 @@ def _later(name: str, text: str, *aliases: str, target: str = "") -> tuple[str, 
 #: Every command, imported when it is asked for.
 _COMMANDS = dict(
     [
-        _later("account", "Show what an account uses of JetStream.", "act", "a"),
-        _later("stream", "Manage streams: Message Sets.", "str", "st", "s", "ms", "messageset"),
         _later(
-            "consumer", "Manage and read consumers: Observables.", "con", "c", "obs", "observable"
+            "account",
+            "Show what an account uses of JetStream.",
+            "act",
+            "a",
+            target="account.group:account",
         ),
-        _later("pub", "Publish messages."),
-        _later("req", "Send a request, and show the answers.", "request"),
-        _later("sub", "Show messages as they come."),
-        _later("apply", "Make streams and consumers as a file says."),
-        _later("context", "Manage named logins, shared with the nats command.", "ctx"),
+        _later(
+            "stream",
+            "Manage streams: Message Sets.",
+            "str",
+            "st",
+            "s",
+            "ms",
+            "messageset",
+            target="stream.group:stream",
+        ),
+        _later(
+            "consumer",
+            "Manage and read consumers: Observables.",
+            "con",
+            "c",
+            "obs",
+            "observable",
+            target="consumer.group:consumer",
+        ),
+        _later("pub", "Publish messages.", target="messages.pub:pub"),
+        _later(
+            "req", "Send a request, and show the answers.", "request", target="messages.req:req"
+        ),
+        _later("sub", "Show messages as they come.", target="messages.sub:sub"),
+        _later("apply", "Make streams and consumers as a file says.", target="apply.command:apply"),
+        _later(
+            "context",
+            "Manage named logins, shared with the nats command.",
+            "ctx",
+            target="context.group:context",
+        ),
         _later("events", "Show what servers tell of JetStream.", "event", "e"),
-        _later("top", "Watch streams and consumers."),
-        _later("bench", "Measure how fast messages go."),
+        _later("top", "Watch streams and consumers.", target="top.command:top"),
+        _later("bench", "Measure how fast messages go.", target="bench.group:bench"),
         _later("rtt", "Measure the round trip to servers."),
         _later("errors", "Look up the errors of JetStream.", "err", "error"),
         _later("server", "Run a server on this machine.", "srv"),
-        _later("demo", "Run orders through a pipeline, each exactly once."),
+        _later(
+            "demo", "Run orders through a pipeline, each exactly once.", target="demo.command:demo"
+        ),
         _later("cheat", "Show short recipes."),
-        _later("completion", "Write the script that completes commands in a shell."),
+        _later(
+            "completion",
+            "Write the script that completes commands in a shell.",
+            target="completion.script:completion",
+        ),
         _later("commands", "List all commands."),
         _later("help", "Show the help of a command.", target="commands:help_"),
     ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from .complete import complete_context
+from .completion.complete import complete_context
 from .env import Environment
 from .values import TIMEOUT
 

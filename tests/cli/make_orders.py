@@ -16,7 +16,7 @@ from typing import TypeVar
 
 COUNT = 5_000
 SEED = 2020
-SAMPLE = Path(__file__).parents[2] / "jetstream_sync" / "cli" / "data" / "orders.jsonl"
+SAMPLE = Path(__file__).parents[2] / "jetstream_sync" / "cli" / "demo" / "data" / "orders.jsonl"
 
 # Country, its currency, what a price in euros is multiplied with, decimal places, share of orders.
 MARKETS = (

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.cli import orders
-from jetstream_sync.cli.intake import read_input, read_lines
-from jetstream_sync.cli.orders import OrderError
+from jetstream_sync.cli.demo import orders
+from jetstream_sync.cli.demo.intake import read_input, read_lines
+from jetstream_sync.cli.demo.orders import OrderError
 from jetstream_sync.cli.status import CommandError, ExitStatus
 
 

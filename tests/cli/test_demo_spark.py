@@ -18,14 +18,14 @@ from fix_spark import need_java, processes_of_session
 from fix_threads import SCALE, wait_until
 
 import jetstream_sync
-from jetstream_sync.cli import orders
+from jetstream_sync.cli.demo import orders
+from jetstream_sync.cli.demo.intake import read_lines
+from jetstream_sync.cli.demo.spark_jobs import work_of
+from jetstream_sync.cli.demo.spark_session import failure_of
+from jetstream_sync.cli.demo.spark_tally import SparkDemoReport, Total, expected_totals
+from jetstream_sync.cli.demo.tally import Tally
 from jetstream_sync.cli.env import Environment
-from jetstream_sync.cli.intake import read_lines
 from jetstream_sync.cli.main import run
-from jetstream_sync.cli.spark_jobs import work_of
-from jetstream_sync.cli.spark_session import failure_of
-from jetstream_sync.cli.spark_tally import SparkDemoReport, Total, expected_totals
-from jetstream_sync.cli.tally import Tally
 from jetstream_sync.server import NatsServer
 
 COUNT = 2_500

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 import pytest
 
+from jetstream_sync.cli.demo.progress import BarProgress, LineProgress, NoProgress, make_progress
+from jetstream_sync.cli.demo.report import write_report
+from jetstream_sync.cli.demo.tally import STAGES, DemoReport, Tally, WorkerReport
 from jetstream_sync.cli.env import Environment
-from jetstream_sync.cli.progress import BarProgress, LineProgress, NoProgress, make_progress
 from jetstream_sync.cli.render import Table, write_table
-from jetstream_sync.cli.report import write_report
-from jetstream_sync.cli.tally import STAGES, DemoReport, Tally, WorkerReport
 
 MS = 1_000_000
 

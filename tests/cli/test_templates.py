@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 
 import pytest
 
+from jetstream_sync.cli.messages.templates import Template, Values, has_templates
 from jetstream_sync.cli.status import CommandError
-from jetstream_sync.cli.templates import Template, Values, has_templates
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
 VALUES = Values(count=7, time=MOMENT, id="me")

@@ -18,10 +18,10 @@ from rawnats import RawClient
 
 from jetstream_sync.api.consumer import ConsumerInfo
 from jetstream_sync.api.stream import StreamInfo
-from jetstream_sync.cli.top import keyed
-from jetstream_sync.cli.top_data import Frame, History, Snapshot
-from jetstream_sync.cli.top_graph import chart, short_number, spark
-from jetstream_sync.cli.top_view import Layout, screen, sorted_frame
+from jetstream_sync.cli.top.command import keyed
+from jetstream_sync.cli.top.data import Frame, History, Snapshot
+from jetstream_sync.cli.top.graph import chart, short_number, spark
+from jetstream_sync.cli.top.view import Layout, screen, sorted_frame
 from jetstream_sync.codec import decode
 from jetstream_sync.server import NatsServer
 

@@ -1,0 +1,1 @@
+"""``jsm account``: the account as a whole."""

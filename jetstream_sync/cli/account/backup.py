@@ -1,0 +1,130 @@
+"""``jsm account backup`` and ``restore``: all streams of an account to a directory, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...errors import APIError
+from ..backups import check_target, open_backup
+from ..nouns import words
+from ..output import counted, emit, note, size
+from ..settings import Settings, common_options
+from ..status import CommandError, ExitStatus, one_line
+from ..stream.backup import back_up, bring_back
+
+__all__ = ["backup", "restore"]
+
+#: What makes a directory a backup.
+_MARK = "backup.json"
+
+_progress = click.option(
+    "--progress/--no-progress", default=True, help="Show progress on standard error."
+)
+_directory = click.argument("directory", type=click.Path(path_type=Path))
+
+
+@click.command()
+@_directory
+@click.option("--consumers/--no-consumers", default=True, help="Save the consumers, too.")
+@click.option("--check", is_flag=True, help="Have the server check every message first.")
+@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Replace older backups.")
+@_progress
+@common_options
+def backup(
+    settings: Settings,
+    *,
+    directory: Path,
+    consumers: bool,
+    check: bool,
+    force: bool,
+    progress: bool,
+) -> None:
+    """
+    Save all streams to a directory, each in a directory of its own.
+
+    These are in the form of the nats command. One that can not be saved is named at the end, and the
+    others are saved all the same.
+    """
+    results: list[dict[str, Any]] = []
+    with settings.jetstream() as js:
+        names = js.stream_names()
+        for name in names:
+            check_target(directory / name, replace=force)
+
+        def save(name: str) -> dict[str, Any]:
+            saved = back_up(
+                settings,
+                js.get_stream(name),
+                directory / name,
+                replace_it=force,
+                quiet=not progress,
+                consumers=consumers,
+                check=check,
+            )
+            return {"bytes": saved.size, "messages": saved.info.state.messages}
+
+        directory.mkdir(parents=True, exist_ok=True)
+        results = [_tried(settings, name, directory / name, save) for name in names]
+    _tell(settings, results, f"backed up to {directory}", "backed up")
+
+
+@click.command()
+@_directory
+@_progress
+@common_options
+def restore(settings: Settings, *, directory: Path, progress: bool) -> None:
+    """
+    Make the streams of a backup, of this command's or of nats.
+
+    All backups are checked before anything is sent. A stream that exists is left as it is, and named at
+    the end, and the others are restored all the same.
+    """
+    if not directory.is_dir():
+        raise CommandError(f"{directory} is no directory", ExitStatus.USAGE)
+    found = sorted(path.parent for path in directory.glob(f"*/{_MARK}"))
+    if not found:
+        raise CommandError(f"there is no backup in {directory}", ExitStatus.NOT_FOUND)
+    saved = {each.info.config.name: each for each in map(open_backup, found)}
+    # What the server made of part of the data can be removed only over another link.
+    with settings.jetstream(allow_reconnect=True) as js:
+
+        def make(name: str) -> dict[str, Any]:
+            one = saved[name]
+            info = bring_back(settings, js, one, one.info.config, quiet=not progress)
+            return {"bytes": one.size, "messages": info.state.messages}
+
+        results = [_tried(settings, name, each.directory, make) for name, each in saved.items()]
+    _tell(settings, results, "restored", "restored")
+
+
+def _tried(
+    settings: Settings, name: str, directory: Path, do: Callable[[str], dict[str, Any]]
+) -> dict[str, Any]:
+    """Do something to a stream, and return what became of it; a lost connection ends all."""
+    result = {"stream": name, "directory": str(directory)}
+    try:
+        return {**result, **do(name), "ok": True}
+    except (APIError, CommandError) as error:
+        if isinstance(error, CommandError) and error.status is not ExitStatus.FAILED:
+            raise
+        note(settings, f"{name}: {one_line(error)}")
+        return {**result, "ok": False, "error": one_line(error)}
+
+
+def _tell(settings: Settings, results: list[dict[str, Any]], done: str, undone: str) -> None:
+    good = [each for each in results if each["ok"]]
+    bad = [each["stream"] for each in results if not each["ok"]]
+    noun = words().streams if len(good) != 1 else words().stream
+
+    def human() -> None:
+        messages = counted(sum(each["messages"] for each in good), "message")
+        data = size(sum(each["bytes"] for each in good))
+        settings.env.stdout.write(f"{len(good)} {noun} {done}: {messages}, {data} of data\n")
+
+    emit(settings, results, human)
+    if bad:
+        raise CommandError(f"not {undone}: {', '.join(bad)}", ExitStatus.FAILED)

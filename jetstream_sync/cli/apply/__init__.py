@@ -1,0 +1,1 @@
+"""``jsm apply``: streams and consumers as a file says."""

@@ -1,0 +1,1 @@
+"""``jsm bench``: how fast messages go."""

@@ -1,0 +1,438 @@
+"""``jsm bench``: measure how fast messages go."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import click
+
+from ...subjects import check_publish_subject
+from ..groups import NounGroup
+from ..lasting import password_once
+from ..output import emit, note
+from ..settings import Settings, common_options
+from ..values import SIZE
+from .bed import Bed, bench_bed
+from .child import STAMPED
+from .peer import NATS_PY, OURS, Peer, job_for
+from .progress import Ticker
+from .run import Interrupted, Outcome, Share, run_clients, split
+from .show import (
+    Versus,
+    document,
+    show_many,
+    show_one,
+    show_versus,
+    summary,
+    versus_document,
+    write_csv,
+)
+from .work import KINDS, STAMP_BYTES, Cell, Kind
+
+__all__ = ["bench"]
+
+_MESSAGES: Final = 100_000
+#: Kinds of work that nats-py has a way for.
+_COMPARABLE: Final = frozenset(KINDS) - {"consume"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """What the command line asks for."""
+
+    msgs: int
+    size: int
+    clients: int = 1
+    batch: int = 500
+    storage: str = "memory"
+    replicas: int = 1
+    rate: float | None = None
+    subject: str | None = None
+    publisher: bool = True
+    quiet: bool = False
+    csv: str | None = None
+    versus: str | None = None
+    rounds: int = 3
+
+    def check(self, settings: Settings) -> None:
+        """
+        Refuse what makes no sense.
+
+        Raises:
+            click.UsageError: it says what.
+
+        """
+        if self.msgs < 1 or self.size < 1:
+            raise click.UsageError("--msgs and --size are at least 1")
+        if self.subject is not None:
+            check_publish_subject(self.subject)
+        if self.versus and self.clients > 1:
+            raise click.UsageError("--vs compares one client with one: leave out --clients")
+        if self.csv == "-" and settings.json:
+            raise click.UsageError("--csv - and --json exclude each other")
+        if self.csv is not None and self.versus:
+            raise click.UsageError("--csv and --vs exclude each other; --json has all of it")
+        if not self.publisher and self.subject is None:
+            raise click.UsageError("--no-publish needs the --subject that somebody publishes to")
+
+
+def _positive(context: click.Context, parameter: click.Parameter, value: int) -> int:
+    if value < 1:
+        raise click.BadParameter("it is at least 1", context, parameter)
+    return value
+
+
+def _options(*more: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Give a command the options of every measurement, and some more of its own."""
+
+    def decorate(command: Any) -> Any:
+        for option in reversed(
+            (
+                click.option(
+                    "--msgs",
+                    type=SIZE,
+                    default=str(_MESSAGES),
+                    callback=_positive,
+                    metavar="N",
+                    help=f"Messages, of all clients together.  [default: {_MESSAGES:,}]",
+                ),
+                click.option(
+                    "--size",
+                    type=SIZE,
+                    default="128",
+                    callback=_positive,
+                    metavar="BYTES",
+                    help="Size of a message.  [default: 128]",
+                ),
+                *more,
+                click.option(
+                    "--no-progress", "quiet", is_flag=True, help="Show nothing meanwhile."
+                ),
+                click.option(
+                    "--csv", metavar="FILE", help="Write the numbers as CSV; '-': to stdout."
+                ),
+                click.option(
+                    "--vs",
+                    "versus",
+                    type=click.Choice(["nats-py"]),
+                    help="Let nats-py do the same, in turn, and show the ratios.",
+                ),
+                click.option(
+                    "--rounds",
+                    type=click.IntRange(1),
+                    default=3,
+                    show_default=True,
+                    metavar="N",
+                    help="How often each does it, with --vs.",
+                ),
+                common_options,
+            )
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+_CLIENTS = click.option(
+    "--clients",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Clients, each with a connection and a thread.",
+)
+_BATCH = click.option(
+    "--batch",
+    type=click.IntRange(1),
+    default=500,
+    show_default=True,
+    metavar="N",
+    help="Messages of one pull.",
+)
+_STORAGE = click.option(
+    "--storage",
+    type=click.Choice(["memory", "file"]),
+    default="memory",
+    show_default=True,
+    help="Where the stream is kept; memory measures the client more than a disk.",
+)
+_REPLICAS = click.option(
+    "--replicas",
+    type=click.IntRange(1, 5),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Of the stream.",
+)
+_RATE = click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    metavar="N",
+    help="Messages a second at most, of all clients together.",
+)
+_SUBJECT = click.option(
+    "--subject", metavar="SUBJECT", help="Where to.  [default: one nobody else uses]"
+)
+_PUBLISHER = click.option(
+    "--no-publish",
+    "publisher",
+    is_flag=True,
+    default=True,
+    flag_value=False,
+    help="Publish nothing: wait for what others publish to --subject.",
+)
+
+
+@click.group(cls=NounGroup)
+@common_options
+def bench(_settings: Settings) -> None:
+    """
+    Measure how fast messages go.
+
+    Kinds of work that need a stream make one of their own, and remove it at the end, after Ctrl-C
+    as well. Percentiles are of the times of single messages: of all of them where an answer is
+    awaited, else of a sample.
+    """
+
+
+def _command(name: str, text: str, *more: Callable[[Any], Any]) -> click.Command:
+    """Make the command of one kind of work."""
+
+    @click.command(name, help=text, short_help=KINDS[name].title + ".")
+    @_options(*more)
+    def measure(settings: Settings, **options: Any) -> None:
+        _measure(settings, [name], _Plan(**options))
+
+    return measure
+
+
+_ALL: Final = (
+    _command("pub", "Publish to core NATS, which confirms nothing.", _CLIENTS, _RATE, _SUBJECT),
+    _command(
+        "sub",
+        "Receive messages of core NATS. A process of its own publishes them.",
+        _CLIENTS,
+        _RATE,
+        _SUBJECT,
+        _PUBLISHER,
+    ),
+    _command(
+        "publish",
+        "Publish to a stream, and wait for each acknowledgement.",
+        _CLIENTS,
+        _RATE,
+        _STORAGE,
+        _REPLICAS,
+    ),
+    _command(
+        "publish-async",
+        "Publish to a stream; up to 4,000 acknowledgements are awaited at a time.",
+        _CLIENTS,
+        _RATE,
+        _STORAGE,
+        _REPLICAS,
+    ),
+    _command(
+        "fetch",
+        "Fetch a stream's messages in batches, and acknowledge each. The clients share a consumer.",
+        _CLIENTS,
+        _BATCH,
+        _STORAGE,
+        _REPLICAS,
+    ),
+    _command(
+        "consume",
+        "Have a callback called with a stream's messages, which acknowledges each. The clients "
+        "share a consumer.",
+        _CLIENTS,
+        _BATCH,
+        _STORAGE,
+        _REPLICAS,
+    ),
+    _command(
+        "ordered",
+        "Read a stream in order, without acknowledgements. Each client reads all of it.",
+        _CLIENTS,
+        _STORAGE,
+        _REPLICAS,
+    ),
+)
+for _each in _ALL:
+    bench.add_command(_each)
+
+
+@bench.command("all")
+@_options(_CLIENTS, _BATCH, _STORAGE, _REPLICAS)
+def all_kinds(settings: Settings, **options: Any) -> None:
+    """Measure every kind of work, one after the other, and show a table."""
+    _measure(settings, list(KINDS), _Plan(**options))
+
+
+# --- as the nats command has them -----------------------------------------------------------------
+
+
+@bench.group("js", cls=NounGroup, hidden=True)
+@common_options
+def js_group(_settings: Settings) -> None:
+    """Find the work with streams where the nats command has it."""
+
+
+@js_group.group("pub", cls=NounGroup)
+@common_options
+def js_pub_group(_settings: Settings) -> None:
+    """Publish to a stream."""
+
+
+for _each in _ALL[4:]:
+    js_group.add_command(_each)
+js_pub_group.add_command(_ALL[2], "sync")
+js_pub_group.add_command(_ALL[3], "async")
+
+
+# --- measuring ------------------------------------------------------------------------------------
+
+
+def _measure(settings: Settings, names: list[str], plan: _Plan) -> None:
+    plan.check(settings)
+    password_once(settings)
+    env = settings.env
+    streams = any(KINDS[name].streams for name in names)
+    with (
+        settings.jetstream() as js,
+        bench_bed(
+            js,
+            streams=streams,
+            storage=plan.storage,
+            replicas=plan.replicas,
+            subject=plan.subject,
+            warn=lambda line: note(settings, f"warning: {line}"),
+        ) as bed,
+    ):
+        measuring = _Measuring(settings, plan, bed)
+        if plan.versus:
+            results = [measuring.versus(name) for name in names]
+            found = [versus_document(each) for each in results]
+            result = found if len(found) > 1 else found[0]
+            emit(settings, result, lambda: show_versus(results, env))
+            return
+        try:
+            outcomes = [measuring.outcome(name) for name in names]
+        except Interrupted as stopped:
+            env.stderr.write(f"\n{stopped.outcome.kind.title}: {summary(stopped.outcome)}\n")
+            raise
+    if plan.csv is not None:
+        write_csv(outcomes, plan.csv, env)
+    documents = [document(each) for each in outcomes]
+    if len(outcomes) > 1:
+        if plan.csv != "-":
+            emit(settings, documents, lambda: show_many(outcomes, env))
+    elif plan.csv != "-":
+        emit(settings, documents[0], lambda: show_one(outcomes[0], env))
+
+
+@dataclass(frozen=True)
+class _Measuring:
+    """Measures one kind of work after the other on a bed."""
+
+    settings: Settings
+    plan: _Plan
+    bed: Bed
+
+    def _cell(self, kind: Kind) -> Cell:
+        plan, bed = self.plan, self.bed
+        return Cell(
+            count=plan.msgs,
+            size=max(plan.size, STAMP_BYTES) if kind.heard else plan.size,
+            subject=bed.subject,
+            stream=bed.stream,
+            consumer=bed.consumer,
+            batch=plan.batch,
+            rate=plan.rate,
+            stamped=kind.heard and plan.publisher,
+        )
+
+    def _place(self, kind: Kind, cell: Cell) -> Cell:
+        """Keep core messages out of the stream that other kinds of work have."""
+        if kind.streams or not self.bed.stream:
+            return cell
+        return replace(cell, subject=f"{cell.subject}.core")
+
+    def _ticker(self, title: str, total: int, *, rate: bool = True) -> Ticker:
+        quiet = self.plan.quiet or self.settings.json
+        return Ticker(self.settings.env, title, total, quiet=quiet, rate=rate)
+
+    def _prepare(self, kind: Kind) -> None:
+        with self._ticker("Filling the stream", self.plan.msgs) as ticker:
+            self.bed.prepare(kind, self.plan.msgs, self.plan.size, ticker.show)
+
+    def outcome(self, name: str) -> Outcome:
+        """Measure one kind of work, and check that it was done."""
+        kind = KINDS[name]
+        self._prepare(kind)
+        cell = self._place(kind, self._cell(kind))
+        each = kind.streams and not kind.pulls and kind.reads
+        cells = list(split(cell, self.plan.clients, each=each or kind.heard))
+        with self._ticker(kind.title, sum(share.count for share in cells)) as ticker:
+            outcome = run_clients(
+                self.settings,
+                name,
+                kind,
+                cells,
+                show=ticker.show,
+                helped=lambda: self._publisher(cell),
+            )
+        self.bed.verify(kind, self.plan.msgs)
+        return outcome
+
+    @contextlib.contextmanager
+    def _publisher(self, cell: Cell) -> Iterator[Callable[[], None]]:
+        """Lend what has somebody begin to publish, where that is wanted."""
+        if not cell.stamped:
+            yield lambda: None
+            return
+        with Peer(OURS, job_for(self.settings, STAMPED, cell)) as peer:
+            peer.ready()
+            yield peer.go
+
+    def versus(self, name: str) -> Versus:
+        """Measure one kind of work with both libraries, in turn, each in a process of its own."""
+        kind = KINDS[name]
+        ours: list[Outcome] = []
+        theirs: list[Outcome] = []
+        version = ""
+        total = self.plan.rounds * (2 if name in _COMPARABLE else 1)
+        with self._ticker(f"{kind.title}, runs", total, rate=False) as ticker:
+            for number in range(self.plan.rounds):
+                sides = [(OURS, ours), *([(NATS_PY, theirs)] if name in _COMPARABLE else [])]
+                # The one that begins is another one each time: so a slow moment hits both.
+                for module, outcomes in sides if number % 2 == 0 else sides[::-1]:
+                    outcome, used = self._in_a_process(module, name, kind)
+                    outcomes.append(outcome)
+                    version = used if module == NATS_PY else version
+                    ticker.show(len(ours) + len(theirs))
+        return Versus(name, ours, theirs, version)
+
+    def _in_a_process(self, module: str, name: str, kind: Kind) -> tuple[Outcome, str]:
+        self.bed.prepare(kind, self.plan.msgs, self.plan.size, lambda _: None)
+        cell = self._place(kind, self._cell(kind))
+        with Peer(module, job_for(self.settings, name, cell)) as peer:
+            peer.ready()
+            with self._publisher(cell) as begin:
+                peer.go()
+                begin()
+                measured = peer.result()
+        self.bed.verify(kind, self.plan.msgs)
+        share = Share(messages=cell.count, seconds=measured.seconds)
+        outcome = Outcome(
+            name=name,
+            kind=kind,
+            size=cell.size,
+            shares=(share,),
+            seconds=measured.seconds,
+            latencies=sorted(measured.samples or []),
+        )
+        return outcome, measured.version

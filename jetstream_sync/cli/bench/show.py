@@ -1,0 +1,248 @@
+"""What ``jsm bench`` says in the end: rates, percentiles, a histogram; JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from ..env import Environment
+from ..output import size as size_text
+from ..render import Table, write_table
+from ..status import CommandError, ExitStatus
+from .histogram import Latency, buckets_of, draw, human_ns
+from .progress import writes_blocks
+from .run import Outcome
+
+__all__ = [
+    "Versus",
+    "document",
+    "show_many",
+    "show_one",
+    "show_versus",
+    "summary",
+    "versus_document",
+    "write_csv",
+]
+
+#: Columns of a histogram where nobody says how wide the output is.
+_WIDTH: Final = 100
+_CSV_COLUMNS: Final = (
+    "kind",
+    "clients",
+    "messages",
+    "size_bytes",
+    "seconds",
+    "messages_per_second",
+    "bytes_per_second",
+    "samples",
+    "min_ns",
+    "avg_ns",
+    "p50_ns",
+    "p90_ns",
+    "p99_ns",
+    "p999_ns",
+    "max_ns",
+    "stddev_ns",
+)
+
+
+class Versus:
+    """
+    The outcomes of two libraries at the same work, over some rounds.
+
+    Args:
+        name: of the kind of work.
+        ours: one for each round.
+        theirs: one for each round; empty: that library has no way to do it.
+        version: of the other library.
+
+    """
+
+    def __init__(
+        self, name: str, ours: Sequence[Outcome], theirs: Sequence[Outcome], version: str
+    ) -> None:
+        self.name = name
+        self.ours = list(ours)
+        self.theirs = list(theirs)
+        self.version = version
+
+    def rates(self) -> tuple[float, float | None]:
+        """Return the medians of the rates."""
+        mine = median(each.rate for each in self.ours)
+        return mine, median(each.rate for each in self.theirs) if self.theirs else None
+
+    def latency(self, outcomes: Sequence[Outcome]) -> Latency | None:
+        """Return the latencies of all rounds together."""
+        samples = sorted(sample for each in outcomes for sample in each.latencies)
+        return Latency.of(samples) if samples else None
+
+
+def summary(outcome: Outcome) -> str:
+    """Say in a line what was done."""
+    return (
+        f"{outcome.messages:,} messages of {size_text(outcome.size)} in {outcome.seconds:.2f} s: "
+        f"{outcome.rate:,.0f} a second, {size_text(int(outcome.rate * outcome.size))} a second"
+    )
+
+
+def _columns(env: Environment) -> int:
+    console = env.console(env.stdout)
+    return console.width if console is not None else _WIDTH
+
+
+def show_one(outcome: Outcome, env: Environment) -> None:
+    """Write all about one kind of work: what people want to look at."""
+    out = env.stdout
+    clients = len(outcome.shares)
+    with_clients = f", {clients} clients" if clients > 1 else ""
+    out.write(f"{outcome.kind.title}{with_clients}\n\n  {summary(outcome)}\n")
+    if clients > 1:
+        rates = [share.rate for share in outcome.shares]
+        out.write(
+            f"  a client: min {min(rates):,.0f}, avg {sum(rates) / clients:,.0f}, "
+            f"max {max(rates):,.0f} a second\n"
+        )
+    if not outcome.latencies:
+        return
+    latency = Latency.of(outcome.latencies)
+    out.write(f"\nLatency: {outcome.kind.latency} ({latency.samples:,} samples)\n\n")
+    named = {name: human_ns(value) for name, value in latency.named().items()}
+    widths = {name: max(len(name), len(text)) for name, text in named.items()}
+    out.write("  " + "  ".join(f"{name:>{widths[name]}}" for name in named) + "\n")
+    out.write("  " + "  ".join(f"{text:>{widths[name]}}" for name, text in named.items()) + "\n\n")
+    blocks = writes_blocks(getattr(out, "encoding", None))
+    out.write("\n".join(draw(outcome.latencies, width=_columns(env), blocks=blocks)) + "\n")
+
+
+def show_many(outcomes: Sequence[Outcome], env: Environment) -> None:
+    """Write a table of several kinds of work."""
+    rows: list[tuple[str, ...]] = []
+    for outcome in outcomes:
+        latency = Latency.of(outcome.latencies) if outcome.latencies else None
+        times: tuple[str, ...] = ("-",) * 4
+        if latency is not None:
+            values = (latency.p50_ns, latency.p90_ns, latency.p99_ns, latency.max_ns)
+            times = tuple(map(human_ns, values))
+        rate = (f"{outcome.rate:,.0f}", f"{size_text(int(outcome.rate * outcome.size))}/s")
+        rows.append((outcome.kind.title, f"{outcome.messages:,}", *rate, *times))
+    columns = ("Work", "Messages", "Msgs/s", "Bytes", "P50", "P90", "P99", "Max")
+    size = size_text(outcomes[0].size)
+    title = f"Messages of {size}, {len(outcomes[0].shares)} clients"
+    write_table(Table(title=title, columns=columns, rows=rows), env)
+
+
+def show_versus(results: Sequence[Versus], env: Environment) -> None:
+    """Write a table of ratios: how many times as fast this library is."""
+    rows: list[tuple[str, ...]] = []
+    for each in results:
+        ours, theirs = each.rates()
+        mine, other = each.latency(each.ours), each.latency(each.theirs)
+        title = each.ours[0].kind.title
+        if theirs is None:
+            rows.append((title, f"{ours:,.0f}", "-", "-", "-", "-", "-"))
+            continue
+        row = [title, f"{ours:,.0f}", f"{theirs:,.0f}", f"{ours / theirs:.1f} x"]
+        if mine is not None and other is not None:
+            shorter = other.p99_ns / max(1, mine.p99_ns)
+            row += [human_ns(mine.p99_ns), human_ns(other.p99_ns), f"{shorter:.1f} x"]
+        else:
+            row += ["-"] * 3
+        rows.append(tuple(row))
+    version = next((each.version for each in results if each.version), "")
+    rounds = len(results[0].ours)
+    title = (
+        f"Against nats-py {version}: medians of {rounds} rounds, "
+        f"messages of {size_text(results[0].ours[0].size)}"
+    )
+    columns = ("Work", "Msgs/s", "nats-py", "Faster", "P99", "nats-py", "Shorter")
+    write_table(Table(title=title, columns=columns, rows=rows), env)
+
+
+# --- for programs ---------------------------------------------------------------------------------
+
+
+def document(outcome: Outcome) -> dict[str, Any]:
+    """Return an outcome as JSON has it."""
+    found: dict[str, Any] = {
+        "kind": outcome.name,
+        "title": outcome.kind.title,
+        "clients": len(outcome.shares),
+        "messages": outcome.messages,
+        "size_bytes": outcome.size,
+        "seconds": outcome.seconds,
+        "messages_per_second": outcome.rate,
+        "bytes_per_second": outcome.rate * outcome.size,
+        "per_client": [
+            {"messages": each.messages, "seconds": each.seconds, "messages_per_second": each.rate}
+            for each in outcome.shares
+        ],
+    }
+    if outcome.latencies:
+        latency = asdict(Latency.of(outcome.latencies))
+        found["latency"] = {"of": outcome.kind.latency, **latency}
+        found["histogram"] = [
+            {"low_ns": each.low_ns, "high_ns": each.high_ns, "count": each.count}
+            for each in buckets_of(outcome.latencies)
+        ]
+    return found
+
+
+def versus_document(each: Versus) -> dict[str, Any]:
+    """Return a comparison as JSON has it."""
+    ours, theirs = each.rates()
+    found: dict[str, Any] = {
+        "kind": each.name,
+        "title": each.ours[0].kind.title,
+        "rounds": len(each.ours),
+        "ours": _side(each, each.ours),
+        "nats_py": {**_side(each, each.theirs), "version": each.version} if theirs else None,
+        "ratio": ours / theirs if theirs else None,
+    }
+    return found
+
+
+def _side(each: Versus, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    latency = each.latency(outcomes)
+    return {
+        "messages_per_second": [outcome.rate for outcome in outcomes],
+        "latency": asdict(latency) if latency is not None else None,
+    }
+
+
+def csv_text(outcomes: Sequence[Outcome]) -> str:
+    """Return outcomes as CSV, a line for each, below the names of the columns."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, _CSV_COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    for outcome in outcomes:
+        fields: Mapping[str, Any] = document(outcome)
+        row = {name: value for name, value in fields.items() if name in _CSV_COLUMNS}
+        latency = fields.get("latency", {})
+        row.update((name, value) for name, value in latency.items() if name in _CSV_COLUMNS)
+        writer.writerow(row)
+    return text.getvalue()
+
+
+def write_csv(outcomes: Sequence[Outcome], target: str, env: Environment) -> None:
+    """
+    Write outcomes as CSV to a file, or to ``stdout`` for ``-``.
+
+    Raises:
+        CommandError: it can not be written.
+
+    """
+    text = csv_text(outcomes)
+    if target == "-":
+        env.stdout.write(text)
+        return
+    try:
+        Path(target).write_text(text, "utf-8")
+    except OSError as error:
+        raise CommandError(
+            f"can not write {target}: {error.strerror or error}", ExitStatus.FAILED
+        ) from error

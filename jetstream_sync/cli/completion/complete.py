@@ -1,0 +1,86 @@
+"""
+Names for the shell's completion: streams, consumers, contexts.
+
+It is quick or it is nothing: whatever goes wrong, or takes too long, there are no names and no words.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from ...errors import Error
+from ..context.store import Contexts
+from ..status import CommandError
+from .cache import remembered
+
+if TYPE_CHECKING:
+    from ... import JetStream
+    from ..settings import Settings
+
+__all__ = ["complete_consumer", "complete_context", "complete_stream"]
+
+#: Seconds for the connection, and for the answer.
+_PATIENCE = 0.3
+
+
+def complete_stream(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the streams whose names begin like that; for ``shell_complete`` of a parameter."""
+    del param
+    return _beginning(_names(ctx, "streams", lambda js: js.stream_names()), incomplete)
+
+
+def complete_consumer(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the consumers, of the stream that was typed before, whose names begin like that."""
+    del param
+    stream = ctx.params.get("stream")
+    if not isinstance(stream, str):
+        return []
+    names = _names(ctx, f"consumers of {stream}", lambda js: js.get_stream(stream).consumer_names())
+    return _beginning(names, incomplete)
+
+
+def complete_context(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the contexts whose names begin like that; for ``shell_complete`` of a parameter."""
+    del param
+    settings: Settings | None = ctx.find_root().obj
+    if settings is None:
+        return []
+    return _beginning(Contexts(settings.env.variables).names(), incomplete)
+
+
+def _beginning(names: list[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _names(ctx: click.Context, what: str, ask: Callable[[JetStream], list[str]]) -> list[str]:
+    settings: Settings | None = ctx.find_root().obj
+    if settings is None:
+        return []
+    settings.given["timeout"] = _PATIENCE
+    for name in ("trace", "password_stdin"):  # the input is the shell's
+        settings.given.pop(name, None)
+    try:
+        login = settings.login()
+    except CommandError:
+        return []
+    about = [what, *sorted(f"{part}={value}" for part, value in login.values.items())]
+    return remembered(settings.env.variables, about, lambda: _asked(settings, ask))
+
+
+def _asked(settings: Settings, ask: Callable[[JetStream], list[str]]) -> list[str] | None:
+    logging.disable()
+    try:
+        with settings.jetstream(error_cb=_ignore, connect_timeout=_PATIENCE) as js:
+            return ask(js)
+    except (Error, CommandError, click.ClickException, OSError):
+        return None
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _ignore(error: Exception) -> None:
+    del error

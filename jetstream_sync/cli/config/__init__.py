@@ -1,0 +1,1 @@
+"""Configs of streams and consumers: from options, files and editors, and how they differ."""

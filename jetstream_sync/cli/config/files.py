@@ -1,0 +1,187 @@
+"""Configs in files: what ``--config`` and ``--output`` read and write."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from ...codec import Record, decode, encode, loads
+from ...errors import Error, InvalidArgumentError, InvalidResponseError
+from ...nanos import duration_to_ns
+from ..output import say
+from ..render import to_json
+from ..settings import Settings
+from ..status import CommandError, ExitStatus
+from ..values import parse_limited_duration, parse_limited_size
+
+__all__ = ["config_of", "config_of_file", "read_documents", "read_text", "write_config"]
+
+R = TypeVar("R", bound=Record)
+
+#: Fields whose values people write with units, at any depth of a config.
+_DURATIONS: Final = frozenset(
+    {"max_age", "duplicate_window", "subject_delete_marker_ttl", "inactive_threshold", "ack_wait"}
+    | {"idle_heartbeat", "max_expires", "priority_timeout", "backoff"}
+)
+_SIZES: Final = frozenset({"max_bytes", "max_msg_size"})
+#: Words of 2020 and of the command line, for those of the API.
+_WORDS: Final = {"stream": "limits", "work": "workqueue", "workq": "workqueue"}
+
+
+def read_text(settings: Settings, path: str) -> str:
+    """
+    Return what is in a file; ``-`` is standard input.
+
+    Raises:
+        CommandError: it can not be read, or is no text.
+
+    """
+    try:
+        data = settings.env.stdin.read() if path == "-" else Path(path).read_bytes()
+        return data.decode()
+    except OSError as error:
+        raise CommandError(f"{path}: {error.strerror or error}", ExitStatus.USAGE) from error
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{path}: it is not text", ExitStatus.USAGE) from error
+
+
+def read_documents(settings: Settings, path: str) -> list[Any]:
+    """
+    Return the documents in a file: one of JSON, or any number of YAML where PyYAML is installed.
+
+    Raises:
+        CommandError: it can not be read.
+
+    """
+    text = read_text(settings, path)
+    try:
+        return [loads(text)]
+    except InvalidResponseError as error:
+        if text.lstrip().startswith(("{", "[")):
+            raise CommandError(f"{path}: {error}", ExitStatus.USAGE) from error
+        return _yaml_documents(text, path)
+
+
+def _yaml_documents(text: str, path: str) -> list[Any]:
+    """
+    Return the documents in a text that is YAML, as many as there are.
+
+    Raises:
+        CommandError: PyYAML is not installed, or it is no YAML.
+
+    """
+    try:
+        # Nothing needs it but this, and it has no types.
+        yaml = importlib.import_module("yaml")
+    except ModuleNotFoundError:
+        raise CommandError(
+            f"{path}: it is not JSON; to read YAML, install PyYAML", ExitStatus.USAGE
+        ) from None
+    try:
+        return list(yaml.safe_load_all(text))
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise CommandError(f"{path}: it is no YAML: {reason}", ExitStatus.USAGE) from error
+
+
+def config_of(record: type[R], document: Any, more: dict[str, Any]) -> R:
+    """
+    Return the config in a document: a bare one, or that of an info.
+
+    What the server adds by itself (labels that start with ``_nats.``) is left out. Durations and sizes
+    may have units: ``"max_age": "1y"``.
+
+    Args:
+        record: its class.
+        document: what was read.
+        more: fields to set, as they travel.
+
+    Raises:
+        InvalidArgumentError, InvalidResponseError: there is no such config.
+
+    """
+    if isinstance(document, dict) and isinstance(document.get("config"), dict):
+        document = document["config"]
+    if not isinstance(document, dict):
+        raise InvalidArgumentError("expected an object with the fields of a config")
+    fields = _with_units({**document, **more})
+    labels = fields.get("metadata")
+    if isinstance(labels, dict):
+        fields["metadata"] = {
+            key: text for key, text in labels.items() if not str(key).startswith("_nats.")
+        }
+    config = decode(record, fields)
+    known = [each.name for each in dataclasses.fields(record)]
+    for name in config.extra:
+        # A newer server may know it; what looks like a slip is one.
+        if close := get_close_matches(name, known, 1):
+            raise InvalidArgumentError(f"{name} is no field of a config; did you mean {close[0]}?")
+    # Decoding checks types only; the copy is checked like the config of a person that it is.
+    return replace(config)
+
+
+def _with_units(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return fields as they travel: ``1y``, ``10GB`` and other words of people become numbers."""
+    read = {}
+    for name, value in fields.items():
+        try:
+            read[name] = _without_units(name, value)
+        except ValueError as error:
+            raise InvalidArgumentError(f"{name}: {error}") from None
+    return read
+
+
+def _without_units(name: str, value: Any) -> Any:
+    if isinstance(value, dict) and name != "metadata":
+        return _with_units(value)
+    if name == "subjects":
+        return value.replace(",", " ").split() if isinstance(value, str) else value
+    if isinstance(value, list):
+        return [_without_units(name, each) for each in value]
+    if not isinstance(value, str):
+        return value
+    if name in _DURATIONS:
+        return duration_to_ns(parse_limited_duration(value))
+    if name in _SIZES:
+        return parse_limited_size(value)
+    return _WORDS.get(value, value) if name == "retention" else value
+
+
+def config_of_file(settings: Settings, record: type[R], path: str, more: dict[str, Any]) -> R:
+    """
+    Return the config in a file; see `config_of`.
+
+    Raises:
+        CommandError: there is none, or it can not work.
+
+    """
+    try:
+        documents = read_documents(settings, path)
+        if len(documents) != 1:
+            raise InvalidArgumentError(f"expected one config, found {len(documents)}")
+        return config_of(record, documents[0], more)
+    except Error as error:
+        raise CommandError(f"{path}: {error}", ExitStatus.USAGE) from error
+
+
+def write_config(settings: Settings, config: Record, path: str) -> None:
+    """
+    Write a config to a file; ``-`` is standard output.
+
+    Raises:
+        CommandError: it can not be written.
+
+    """
+    text = to_json(encode(config))
+    if path == "-":
+        settings.env.stdout.write(text)
+        return
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"{path}: {error.strerror or error}", ExitStatus.FAILED) from error
+    say(settings, f"Wrote the config to {path}")

@@ -1,0 +1,1 @@
+"""``jsm consumer``: the commands for consumers."""

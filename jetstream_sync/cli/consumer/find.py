@@ -1,0 +1,139 @@
+"""How the commands for consumers find theirs: by name, or from a list that a person chooses from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ...errors import (
+    APIError,
+    ConsumerIsPushBasedError,
+    ConsumerNotFoundError,
+    StreamNotFoundError,
+)
+from ...subjects import check_consumer_name, check_stream_name
+from ..completion.complete import complete_consumer, complete_stream
+from ..nouns import did_you_mean, not_found, words
+from ..prompts import Asker
+from ..status import CommandError, ExitStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ... import ConsumerInfo, JetStream, PullConsumer
+    from ..settings import Settings
+
+__all__ = [
+    "consumer_arguments",
+    "find",
+    "find_pull",
+    "names_of",
+    "no_consumer",
+    "no_stream",
+    "title",
+]
+
+_Command = TypeVar("_Command", bound="Callable[..., object]")
+_Found = TypeVar("_Found")
+
+
+def consumer_arguments(command: _Command) -> _Command:
+    """Give a command the arguments ``STREAM`` and ``CONSUMER``, which may be left out."""
+    decorated: Any = click.argument("consumer", required=False, shell_complete=complete_consumer)(
+        command
+    )
+    return click.argument(  # type: ignore[no-any-return]  # click's decorators lose the type
+        "stream", required=False, shell_complete=complete_stream
+    )(decorated)
+
+
+def names_of(
+    settings: Settings, js: JetStream, stream: str | None, consumer: str | None
+) -> tuple[str, str]:
+    """
+    Return the names of a stream and of one of its consumers, asking for what is missing.
+
+    Raises:
+        CommandError: nobody can be asked; it names everything that is missing.
+        InvalidNameError: a name can not be one.
+
+    """
+    noun = words()
+    ask = Asker(settings)
+    if stream is None:
+        stream = ask.select(f"Select a {noun.stream.lower()}", js.stream_names, "STREAM")
+    if consumer is None:
+        chosen = stream
+
+        def known() -> list[str]:
+            try:
+                return js.consumer_names(chosen)
+            except StreamNotFoundError as error:
+                raise no_stream(js, chosen, error) from error
+
+        article = "an" if noun.old else "a"
+        consumer = ask.select(f"Select {article} {noun.consumer.lower()}", known, "CONSUMER")
+    ask.done()
+    return check_stream_name(stream), check_consumer_name(consumer)
+
+
+def find(
+    settings: Settings, js: JetStream, stream: str | None, consumer: str | None
+) -> ConsumerInfo:
+    """
+    Return what the server says of a consumer of any kind, asking for names that are missing.
+
+    Raises:
+        CommandError: there is no such stream or consumer; it says which name is close.
+
+    """
+    return _got(js, js.consumer_info, *names_of(settings, js, stream, consumer))
+
+
+def find_pull(
+    settings: Settings, js: JetStream, stream: str | None, consumer: str | None
+) -> PullConsumer:
+    """
+    Return a consumer that is pulled from, asking for names that are missing.
+
+    Raises:
+        CommandError: there is no such stream or consumer, or it delivers to a subject.
+
+    """
+    stream, consumer = names_of(settings, js, stream, consumer)
+    try:
+        return _got(js, js.get_consumer, stream, consumer)
+    except ConsumerIsPushBasedError as error:
+        raise CommandError(
+            f"{words().consumer.lower()} {stream} > {consumer} is pushed to a subject",
+            ExitStatus.USAGE,
+            hint=f"read it with 'jsm consumer sub {stream} {consumer}'",
+        ) from error
+
+
+def _got(js: JetStream, get: Callable[[str, str], _Found], stream: str, consumer: str) -> _Found:
+    try:
+        return get(stream, consumer)
+    except StreamNotFoundError as error:
+        raise no_stream(js, stream, error) from error
+    except ConsumerNotFoundError as error:
+        raise no_consumer(js, stream, consumer, error) from error
+
+
+def no_stream(js: JetStream, name: str, cause: APIError) -> CommandError:
+    """Return the error for a stream that is not there."""
+    return not_found(words().stream.lower(), name, js.stream_names(), cause)
+
+
+def no_consumer(js: JetStream, stream: str, name: str, cause: APIError) -> CommandError:
+    """Return the error for a consumer that is not there."""
+    noun = words()
+    close = did_you_mean(name, js.consumer_names(stream))
+    text = f'{noun.stream.lower()} {stream} has no {noun.consumer.lower()} "{name}"{close}'
+    return CommandError(text, ExitStatus.NOT_FOUND, cause=cause)
+
+
+def title(info: ConsumerInfo) -> str:
+    """Return how a consumer is called in text: ``ORDERS > NEW``."""
+    return f"{info.stream_name} > {info.name}"

@@ -1,0 +1,136 @@
+"""``jsm consumer ls``, ``info`` and ``state``: which consumers there are, and what they are."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from ...errors import StreamNotFoundError
+from ..completion.complete import complete_stream
+from ..nouns import words
+from ..output import count, emit, seconds_text, when
+from ..prompts import Asker
+from ..render import Table, write_table
+from ..settings import Settings, common_options
+from .find import consumer_arguments, find, no_stream, title
+from .show import show
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ... import ConsumerInfo, JetStream
+
+__all__ = ["ago", "info", "infos_of", "ls", "state"]
+
+
+@click.command()
+@click.argument("stream", required=False, shell_complete=complete_stream)
+@click.option("-n", "--names", "names_only", is_flag=True, help="Only their names, one per line.")
+@click.option("-a", "--all-streams", is_flag=True, help="Those of all streams.")
+@common_options
+def ls(settings: Settings, *, stream: str | None, names_only: bool, all_streams: bool) -> None:
+    """
+    List the consumers of a STREAM.
+
+    Without a STREAM it is asked for; where nobody can be asked, those of all streams are listed.
+    """
+    with settings.jetstream() as js:
+        if stream is None and not all_streams and settings.interactive:
+            noun = words().stream.lower()
+            stream = Asker(settings).select(f"Select a {noun}", js.stream_names, "STREAM")
+        if names_only:
+            _list_names(settings, js, stream)
+            return
+        found = infos_of(js, stream)
+    emit(settings, found, lambda: _show_list(settings, stream, found))
+
+
+def infos_of(js: JetStream, stream: str | None) -> list[ConsumerInfo]:
+    """
+    Return the infos of a stream's consumers; of those of all streams without one.
+
+    Raises:
+        CommandError: there is no such stream.
+
+    """
+    if stream is None:
+        return [info for name in js.stream_names() for info in js.list_consumers(name)]
+    try:
+        return js.list_consumers(stream)
+    except StreamNotFoundError as error:
+        raise no_stream(js, stream, error) from error
+
+
+def _list_names(settings: Settings, js: JetStream, stream: str | None) -> None:
+    if stream is not None:
+        try:
+            names = js.consumer_names(stream)
+        except StreamNotFoundError as error:
+            raise no_stream(js, stream, error) from error
+        lines = names
+        result: object = names
+    else:
+        by_stream = {each: js.consumer_names(each) for each in js.stream_names()}
+        # Two streams may have consumers of the same name.
+        lines = [f"{each} {name}" for each, found in by_stream.items() for name in found]
+        result = by_stream
+    emit(settings, result, lambda: settings.env.stdout.writelines(f"{line}\n" for line in lines))
+
+
+def _show_list(settings: Settings, stream: str | None, found: Sequence[ConsumerInfo]) -> None:
+    noun, out = words(), settings.env.stdout
+    if not found:
+        where = f" for {noun.stream} {stream}" if stream is not None and not noun.old else ""
+        out.write(f"No {noun.consumers if not noun.old else 'observables'} defined{where}\n")
+    elif noun.old:
+        for each in dict.fromkeys(one.stream_name for one in found):
+            out.write(f"Observables for message set {each}:\n\n")
+            out.writelines(f"\t{one.name}\n" for one in found if one.stream_name == each)
+            out.write("\n")
+    else:
+        rows = [
+            [
+                one.name if stream is not None else title(one),
+                "push" if one.config.deliver_subject else "pull",
+                str(one.config.ack_policy),
+                when(settings, one.created),
+                ago(one),
+                count(one.num_ack_pending),
+                count(one.num_pending),
+            ]
+            for one in found
+        ]
+        columns = ["Name", "Mode", "Ack", "Created", "Last Delivery", "Ack Pending", "Unprocessed"]
+        heading = f"Consumers of {stream}" if stream is not None else "Consumers of all streams"
+        write_table(Table(title=heading, columns=columns, rows=rows, left=4), settings.env)
+
+
+def ago(info: ConsumerInfo) -> str:
+    """Return how long ago a consumer delivered."""
+    last = info.delivered.last_active
+    if last is None or info.ts is None:
+        return "never"
+    return f"{seconds_text(timedelta(seconds=(info.ts - last) // timedelta(seconds=1)))} ago"
+
+
+@click.command()
+@consumer_arguments
+@click.option("--state", "state_only", is_flag=True, help="Only where it stands.")
+@common_options
+def info(settings: Settings, *, stream: str | None, consumer: str | None, state_only: bool) -> None:
+    """Show the configuration and the state of a CONSUMER of a STREAM."""
+    with settings.jetstream() as js:
+        found = find(settings, js, stream, consumer)
+    emit(settings, found, lambda: show(settings, found, state_only=state_only))
+
+
+@click.command()
+@consumer_arguments
+@common_options
+def state(settings: Settings, *, stream: str | None, consumer: str | None) -> None:
+    """Show where a CONSUMER of a STREAM stands."""
+    with settings.jetstream() as js:
+        found = find(settings, js, stream, consumer)
+    emit(settings, found, lambda: show(settings, found, state_only=True))

@@ -1,0 +1,79 @@
+"""``jsm consumer rm``: remove consumers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ...errors import ConsumerNotFoundError, StreamNotFoundError
+from ..completion.complete import complete_consumer, complete_stream
+from ..nouns import words
+from ..output import counted, emit
+from ..prompts import Asker
+from ..settings import Settings, common_options
+from .find import names_of, no_consumer, no_stream, title
+
+if TYPE_CHECKING:
+    from ... import ConsumerInfo, JetStream
+
+__all__ = ["rm"]
+
+
+@click.command()
+@click.argument("stream", required=False, shell_complete=complete_stream)
+@click.argument("consumers", metavar="[CONSUMER]...", nargs=-1, shell_complete=complete_consumer)
+@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Ask nothing.")
+@click.option("--ignore-missing", is_flag=True, help="It is fine when one is not there.")
+@common_options
+def rm(
+    settings: Settings,
+    *,
+    stream: str | None,
+    consumers: tuple[str, ...],
+    force: bool,
+    ignore_missing: bool,
+) -> None:
+    """Remove one CONSUMER or several of a STREAM. Its messages stay in the stream."""
+    deleted: list[str] = []
+    with settings.jetstream() as js:
+        stream, first = names_of(settings, js, stream, consumers[0] if consumers else None)
+        found = _look_up(js, stream, [first, *consumers], ignore_missing=ignore_missing)
+        _confirm(settings, found, force=force)
+        for info in found:
+            try:
+                js.delete_consumer(stream, info.name)
+            except ConsumerNotFoundError:
+                continue  # somebody else was faster
+            deleted.append(info.name)
+            if not settings.json:
+                settings.env.stderr.write(f"{words().consumer} {title(info)} was removed\n")
+    emit(settings, {"deleted": deleted}, lambda: None)
+
+
+def _look_up(
+    js: JetStream, stream: str, names: list[str], *, ignore_missing: bool
+) -> list[ConsumerInfo]:
+    """Return what is known of each, before any is removed."""
+    found = []
+    for name in dict.fromkeys(names):
+        try:
+            found.append(js.consumer_info(stream, name))
+        except StreamNotFoundError as error:
+            raise no_stream(js, stream, error) from error
+        except ConsumerNotFoundError as error:
+            if not ignore_missing:
+                raise no_consumer(js, stream, name, error) from error
+    return found
+
+
+def _confirm(settings: Settings, found: list[ConsumerInfo], *, force: bool) -> None:
+    if not found:
+        return
+    listed = ", ".join(
+        f"{title(info)} ({counted(info.num_pending + info.num_ack_pending, 'message')} to go)"
+        for info in found
+    )
+    noun = words()
+    what = noun.consumer if len(found) == 1 else noun.consumers
+    Asker(settings).confirm(f"Really remove {what.lower()} {listed}?", force=force)

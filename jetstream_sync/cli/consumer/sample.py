@@ -1,0 +1,107 @@
+"""``jsm consumer sample``: the samples of acknowledgements that the server publishes."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...codec import loads
+from ...errors import InvalidResponseError, TimeoutError
+from ...net.clock import Deadline
+from ..nouns import words
+from ..output import Block, count, emit_line, note, seconds_text
+from ..settings import Settings, common_options
+from ..status import CommandError, ExitStatus
+from ..values import TIMEOUT
+from ..waiting import in_slices
+from .find import consumer_arguments, find, title
+
+if TYPE_CHECKING:
+    from ... import ConsumerInfo
+
+__all__ = ["sample"]
+
+#: Where samples are published; the stream's and the consumer's name follow.
+_METRICS = "$JS.EVENT.METRIC.CONSUMER.ACK"
+
+
+@click.command()
+@consumer_arguments
+@click.option(
+    "--count", "wanted", type=click.IntRange(1), metavar="N", help="End after so many samples."
+)
+@click.option("--wait", type=TIMEOUT, metavar="TIME", help="End after so long without a sample.")
+@common_options
+def sample(
+    settings: Settings,
+    *,
+    stream: str | None,
+    consumer: str | None,
+    wanted: int | None,
+    wait: float | None,
+) -> None:
+    """
+    Show samples of the acknowledgements of a CONSUMER of a STREAM as they come, until Ctrl-C.
+
+    The consumer has to be sampled: see --sample of 'add' and 'edit'. With --json the events are
+    shown as the server sent them.
+    """
+    with settings.connection(allow_reconnect=True) as nc:
+        info = find(settings, settings.jetstream_on(nc), stream, consumer)
+        percent = (info.config.sample_freq or "0").removesuffix("%")
+        if not int(percent):
+            raise CommandError(
+                f"{words().consumer.lower()} {title(info)} is not sampled",
+                ExitStatus.USAGE,
+                hint=f"'jsm consumer edit {info.stream_name} {info.name} --sample 100' turns it on",
+            )
+        subject = f"{_METRICS}.{info.stream_name}.{info.name}"
+        with nc.subscribe(subject) as samples:
+            # So that what is acknowledged after the line that says so is seen.
+            nc.flush(settings.timeout)
+            _announce(settings, info, subject, percent)
+            seen = 0
+            while seen != wanted:
+                try:
+                    msg = in_slices(samples.next_msg, Deadline(wait))
+                except TimeoutError:
+                    break
+                seen += _show(settings, info, msg.data)
+    if seen != wanted and (wanted is not None or not seen):
+        asked = "" if wanted is None else f" of {count(wanted)}"
+        raise CommandError(f"{count(seen)}{asked} samples came", ExitStatus.TIMED_OUT)
+
+
+def _announce(settings: Settings, info: ConsumerInfo, subject: str, percent: str) -> None:
+    settings.env.stderr.write(
+        f"Listening for Ack Samples on {subject} with sampling frequency {percent} "
+        f"for {title(info)}\n"
+    )
+    settings.env.stderr.flush()
+
+
+def _show(settings: Settings, info: ConsumerInfo, data: bytes) -> bool:
+    """Show a sample, and say whether it is one."""
+    try:
+        event: Any = loads(data)
+    except InvalidResponseError as error:
+        note(settings, f"warning: {error}")
+        return False
+    if not isinstance(event, dict):
+        return False
+    if settings.json:
+        emit_line(settings, event)
+        return True
+    noun = words()
+    block = Block()
+    block.add(f"{noun.stream} Sequence", count(int(event.get("stream_seq", 0))))
+    block.add(f"{noun.consumer} Sequence", count(int(event.get("consumer_seq", 0))))
+    # Of 2020: how often it was delivered again. The event counts the first time, too.
+    block.add("Redelivered", count(max(0, int(event.get("deliveries", 1)) - 1)))
+    block.add("Delay", seconds_text(timedelta(microseconds=int(event.get("ack_time", 0)) / 1000)))
+    now = datetime.now().astimezone()
+    settings.env.stdout.write(f"\n[{now:%H:%M:%S}] {title(info)}\n{block.text()}")
+    settings.env.stdout.flush()
+    return True

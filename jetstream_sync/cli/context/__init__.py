@@ -1,0 +1,1 @@
+"""``jsm context``: named logins."""

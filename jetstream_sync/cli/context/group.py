@@ -1,0 +1,294 @@
+"""``jsm context``: named logins, in the files that the ``nats`` command has as well."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import click
+
+from ..completion.complete import complete_context
+from ..groups import NounGroup
+from ..login import Login, chosen_context
+from ..output import Block, emit, note, write_blocks, yes
+from ..prompts import Asker
+from ..render import Table, write_table
+from ..settings import Settings, common_options
+from ..status import CommandError, ExitStatus
+from .add import add
+from .check import check
+from .store import KEYS, SECRETS, Contexts, redacted
+
+__all__ = ["context"]
+
+
+@click.group("context", cls=NounGroup)
+@common_options
+def context(_settings: Settings) -> None:
+    """
+    Manage named logins, shared with the nats command.
+
+    A context is a file with the address and login of a server. One can be selected: it is used where no
+    other is named with --context, and nothing else says how to connect.
+    """
+
+
+context.add_command(add)
+context.add_aliases(add, ("save", "create", "new"))
+
+_NAME = click.argument("name", required=False, shell_complete=complete_context)
+
+_LABELS: Final = {
+    "url": "Server URLs",
+    "nkey": "NKey",
+    "ca": "Certificates",
+    "cert": "Certificate",
+    "nsc": "NSC",
+    "user_jwt": "User JWT",
+    "tls_first": "TLS First",
+    "jetstream_domain": "JetStream Domain",
+    "jetstream_api_prefix": "JetStream API Prefix",
+    "jetstream_event_prefix": "JetStream Event Prefix",
+}
+
+
+def _contexts(settings: Settings) -> Contexts:
+    return Contexts(settings.env.variables)
+
+
+def _named(settings: Settings, name: str | None) -> str:
+    """Return the name that was given, else that of the context in use, else one that is chosen."""
+    if name is None:
+        name = chosen_context(settings)
+    if name is None:
+        with Asker(settings) as ask:
+            name = ask.select("Select a context", _contexts(settings).names(), "NAME")
+    return name
+
+
+@context.command("ls", aliases=("list", "l"))
+@click.option("-n", "--names", is_flag=True, help="Only the names, one per line.")
+@common_options
+def ls(settings: Settings, *, names: bool) -> None:
+    """List the contexts."""
+    store = _contexts(settings)
+    known, selected = store.names(), store.selected
+    if names:
+        emit(settings, known, lambda: settings.env.stdout.writelines(f"{each}\n" for each in known))
+        return
+    found: list[dict[str, Any]] = []
+    for name in known:
+        try:
+            fields = store.load(name)
+        except CommandError as error:  # one file that is broken hides no others
+            note(settings, f"warning: {error}")
+            continue
+        found.append(
+            {
+                "name": name,
+                "selected": name == selected,
+                "description": fields.get("description") or "",
+                "url": redacted(fields).get("url") or "",
+            }
+        )
+
+    def human() -> None:
+        if not found:
+            settings.env.stdout.write("No contexts defined\n")
+            return
+        rows = [
+            [f"{each['name']}{'*' * each['selected']}", each["description"], each["url"]]
+            for each in found
+        ]
+        table = Table(title="Contexts", columns=["Name", "Description", "URL"], rows=rows, left=3)
+        write_table(table, settings.env)
+
+    emit(settings, found, human)
+
+
+@context.command("info", aliases=("show", "i"))
+@_NAME
+@click.option("--show-secrets", is_flag=True, help="Show passwords, tokens and keys.")
+@common_options
+def info(settings: Settings, *, name: str | None, show_secrets: bool) -> None:
+    """
+    Show a context; without a name, how jsm would connect now.
+
+    Without a name each value comes with where it is from: an option, a variable, the context, the default.
+    """
+    if name is None:
+        _show_effective(settings, show_secrets=show_secrets)
+        return
+    fields = _contexts(settings).load(name)
+    shown = fields if show_secrets else redacted(fields)
+
+    def human() -> None:
+        block = Block()
+        for key, value in shown.items():
+            if value:
+                text = yes(value) if isinstance(value, bool) else str(value)
+                block.add(_LABELS.get(key, key.replace("_", " ").title()), text)
+        write_blocks(settings.env, block, heading=f"Context {name}")
+
+    emit(settings, shown, human)
+
+
+def _show_effective(settings: Settings, *, show_secrets: bool) -> None:
+    login = settings.login()
+    values = dict(login.values)
+    if not show_secrets:
+        values = _without_secrets(login)
+    result = {
+        "context": login.context,
+        "settings": {
+            part: {"value": value, "source": login.sources[part]} for part, value in values.items()
+        },
+    }
+
+    def human() -> None:
+        block = Block()
+        for part, value in values.items():
+            text = ", ".join(value) if isinstance(value, list) else str(value)
+            block.add(part, f"{text} ({login.sources[part]})")
+        heading = f"Context {login.context}" if login.context else "No context"
+        write_blocks(settings.env, block, heading=heading)
+
+    emit(settings, result, human)
+
+
+def _without_secrets(login: Login) -> dict[str, Any]:
+    secrets = SECRETS | {"jwt", "seed"}
+    masked = {part: redacted({"token": "x"})["token"] for part in login.values if part in secrets}
+    url = redacted({"url": ",".join(login.values["url"])})["url"].split(",")
+    return {**login.values, **masked, "url": url}
+
+
+@context.command("select", aliases=("switch", "set"))
+@_NAME
+@common_options
+def select(settings: Settings, *, name: str | None) -> None:
+    """Use a context from now on, where no other is named."""
+    store = _contexts(settings)
+    if name is None:
+        with Asker(settings) as ask:
+            name = ask.select("Select a context", store.names(), "NAME")
+    store.select(name)
+    _say_selected(settings, store)
+
+
+@context.command("unselect", aliases=("deselect", "clear"))
+@common_options
+def unselect(settings: Settings) -> None:
+    """Use no context, where none is named."""
+    store = _contexts(settings)
+    store.select(None)
+    _say_selected(settings, store)
+
+
+@context.command("previous", aliases=("prev", "-"))
+@common_options
+def previous(settings: Settings) -> None:
+    """Go back to the context that was selected before."""
+    store = _contexts(settings)
+    if store.previous is None:
+        raise CommandError("no context was selected before", ExitStatus.NOT_FOUND)
+    store.select(store.previous)
+    _say_selected(settings, store)
+
+
+def _say_selected(settings: Settings, store: Contexts) -> None:
+    now = store.selected
+    text = f"Context {now} is selected\n" if now else "No context is selected\n"
+    emit(
+        settings,
+        {"selected": now, "previous": store.previous},
+        lambda: settings.env.stdout.write(text),
+    )
+
+
+@context.command("copy", aliases=("cp",))
+@click.argument("source", shell_complete=complete_context)
+@click.argument("name")
+@common_options
+def copy(settings: Settings, *, source: str, name: str) -> None:
+    """Make a context of another one."""
+    store = _contexts(settings)
+    fields = store.load(source)
+    if name in store.names():
+        raise CommandError(f'context "{name}" exists', ExitStatus.FAILED)
+    store.save(name, fields)
+    emit(
+        settings,
+        {"context": name, "created": True, "path": str(store.path(name))},
+        lambda: settings.env.stdout.write(f"Context {name} was created\n"),
+    )
+
+
+@context.command("edit")
+@_NAME
+@common_options
+def edit(settings: Settings, *, name: str | None) -> None:
+    """Edit a context with $VISUAL or $EDITOR."""
+    store = _contexts(settings)
+    name = _named(settings, name)
+    before = json.dumps({**KEYS, **store.load(name)}, indent=2, ensure_ascii=False)
+    variables = settings.env.variables
+    editor = variables.get("VISUAL") or variables.get("EDITOR")
+    after = click.edit(before, editor=editor, extension=".json", env=dict(variables))
+    changed = after is not None and after.strip() != before
+    if changed:
+        try:
+            fields = json.loads(after or "")
+        except ValueError as error:
+            raise CommandError(f"nothing was saved: {error}", ExitStatus.USAGE) from error
+        if not isinstance(fields, dict):
+            raise CommandError("nothing was saved: it is no JSON object", ExitStatus.USAGE)
+        store.save(name, fields)
+    text = f"Context {name} was changed\n" if changed else "Nothing was changed\n"
+    emit(settings, {"context": name, "changed": changed}, lambda: settings.env.stdout.write(text))
+
+
+@context.command("rm", aliases=("delete", "del"))
+@click.argument(
+    "names", nargs=-1, required=True, shell_complete=complete_context, metavar="NAME..."
+)
+@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Do not ask.")
+@common_options
+def rm(settings: Settings, *, names: tuple[str, ...], force: bool) -> None:
+    """Delete contexts."""
+    store = _contexts(settings)
+    for name in names:
+        store.must_exist(name)
+    Asker(settings).confirm(f"Delete {', '.join(names)}?", force=force)
+    for name in names:
+        store.remove(name)
+        if not settings.json:
+            note(settings, f"context {name} was deleted")
+    emit(settings, {"deleted": list(names)}, lambda: None)
+
+
+@context.command("validate", aliases=("check",))
+@click.argument("names", nargs=-1, shell_complete=complete_context, metavar="[NAME]...")
+@click.option("--connect", is_flag=True, help="Also connect with each.")
+@common_options
+def validate(settings: Settings, *, names: tuple[str, ...], connect: bool) -> None:
+    """
+    Check that contexts can be used; all of them without a name.
+
+    The exit status is 1 when one can not.
+    """
+    results = [
+        {"name": name, **check(settings, name, connect=connect)}
+        for name in names or _contexts(settings).names()
+    ]
+    bad = [str(each["name"]) for each in results if not each["ok"]]
+
+    def human() -> None:
+        for each in results:
+            said = each.get("server") or each.get("error") or ""
+            line = f"{each['name']}: {'OK' if each['ok'] else 'ERROR'} {said}"
+            settings.env.stdout.write(f"{line.rstrip()}\n")
+
+    emit(settings, results, human)
+    if bad:
+        raise CommandError(f"can not be used: {', '.join(bad)}", ExitStatus.FAILED)

@@ -1,0 +1,213 @@
+"""
+Contexts: named logins in files that the ``nats`` command reads and writes as well (ADR-21).
+
+A file keeps every key that somebody else put into it, and has every key that there is, so that it can
+be edited by hand. It belongs to its owner alone, since there may be secrets in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from ..nouns import did_you_mean
+from ..status import CommandError, ExitStatus
+
+__all__ = ["KEYS", "SECRETS", "Contexts", "redacted"]
+
+#: The keys of a context, with what each is when it is not said.
+KEYS: Final[Mapping[str, Any]] = {
+    "description": "",
+    "url": "",
+    "socks_proxy": "",
+    "token": "",
+    "user": "",
+    "password": "",
+    "creds": "",
+    "nkey": "",
+    "cert": "",
+    "key": "",
+    "ca": "",
+    "nsc": "",
+    "jetstream_domain": "",
+    "jetstream_api_prefix": "",
+    "jetstream_event_prefix": "",
+    "inbox_prefix": "",
+    "user_jwt": "",
+    "user_seed": "",
+    "color_scheme": "",
+    "tls_first": False,
+    "windows_cert_store": "",
+    "windows_cert_match_by": "",
+    "windows_cert_match": "",
+    "windows_ca_certs_match": None,
+}
+#: Those that nobody should read over a shoulder.
+SECRETS: Final = frozenset({"token", "password", "user_jwt", "user_seed"})
+_MASK: Final = "*********"
+
+
+class Contexts:
+    """
+    The contexts of a user.
+
+    Args:
+        variables: the environment; ``XDG_CONFIG_HOME`` says where they are.
+
+    """
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        home = variables.get("XDG_CONFIG_HOME")
+        self.root = (Path(home) if home else Path.home() / ".config") / "nats"
+
+    def path(self, name: str) -> Path:
+        """
+        Return where a context is, or would be.
+
+        Raises:
+            CommandError: it can not be a context's name.
+
+        """
+        if not name or name.startswith(".") or not name.isprintable() or set(name) & set("/\\ "):
+            raise CommandError(
+                f"{name!r} is no name for a context: use letters, digits, '-' and '_'",
+                ExitStatus.USAGE,
+            )
+        return self.root / "context" / f"{name}.json"
+
+    def names(self) -> list[str]:
+        """Return the names of all, sorted."""
+        with contextlib.suppress(OSError):
+            found = (self.root / "context").glob("*.json")
+            return sorted(path.stem for path in found if path.stat().st_size)
+        return []
+
+    def must_exist(self, name: str) -> None:
+        """
+        Make sure that there is such a context, whatever is in its file.
+
+        Raises:
+            CommandError: there is none.
+
+        """
+        if not self.path(name).exists():
+            raise self._missing(name)
+
+    def _missing(self, name: str) -> CommandError:
+        return CommandError(
+            f'context "{name}" not found{did_you_mean(name, self.names())}',
+            ExitStatus.NOT_FOUND,
+            hint="see 'jsm context ls'",
+        )
+
+    def load(self, name: str) -> dict[str, Any]:
+        """
+        Return what is in a context.
+
+        Raises:
+            CommandError: there is none of that name, or it can not be read.
+
+        """
+        path = self.path(name)
+        try:
+            fields = json.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            raise self._missing(name) from None
+        except (OSError, ValueError) as error:
+            raise CommandError(f"{path}: {error}", ExitStatus.USAGE) from error
+        if not isinstance(fields, dict):
+            raise CommandError(f"{path}: it is no JSON object", ExitStatus.USAGE)
+        return fields
+
+    def save(self, name: str, fields: Mapping[str, Any]) -> None:
+        """
+        Write a context, whole or not at all.
+
+        Raises:
+            CommandError: it can not be written.
+
+        """
+        order = {key: fields.get(key, value) for key, value in KEYS.items()}
+        text = json.dumps({**order, **fields}, indent=2, ensure_ascii=False)
+        self._write(self.path(name), text + "\n")
+
+    def remove(self, name: str) -> None:
+        """Delete a context; one that was selected is not any more."""
+        self.must_exist(name)
+        self.path(name).unlink(missing_ok=True)
+        for path in (self.root / "context.txt", self.root / "previous-context.txt"):
+            if self._read(path) == name:
+                path.unlink(missing_ok=True)
+
+    @property
+    def selected(self) -> str | None:
+        """The one that is used where no other is named."""
+        return self._read(self.root / "context.txt")
+
+    @property
+    def previous(self) -> str | None:
+        """The one that was selected before."""
+        return self._read(self.root / "previous-context.txt")
+
+    def select(self, name: str | None) -> None:
+        """
+        Use a context from now on where no other is named; ``None``: use none.
+
+        Raises:
+            CommandError: there is none of that name.
+
+        """
+        if name is not None:
+            self.load(name)
+        before = self.selected
+        if before == name:
+            return
+        if before is not None:
+            self._write(self.root / "previous-context.txt", before)
+        if name is None:
+            (self.root / "context.txt").unlink(missing_ok=True)
+        else:
+            self._write(self.root / "context.txt", name)
+
+    def _read(self, path: Path) -> str | None:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            return path.read_text("utf-8").strip() or None
+        return None
+
+    def _write(self, path: Path, text: str) -> None:
+        try:
+            for directory in (self.root, path.parent):
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # For its owner alone from the first byte on.
+            handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    file.write(text)
+                Path(name).replace(path)
+            except BaseException:
+                Path(name).unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            raise CommandError(f"{path}: {error.strerror}", ExitStatus.FAILED) from error
+
+
+def redacted(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same without secrets, also those in URLs."""
+    shown = dict(fields)
+    for key in SECRETS & set(shown):
+        if shown[key]:
+            shown[key] = _MASK
+    if isinstance(shown.get("url"), str):
+        shown["url"] = ",".join(_without_login(url) for url in shown["url"].split(","))
+    return shown
+
+
+def _without_login(url: str) -> str:
+    scheme, separator, rest = url.rpartition("://")
+    login, at, place = rest.rpartition("@")
+    return f"{scheme}{separator}{_MASK}@{place}" if at and login else url

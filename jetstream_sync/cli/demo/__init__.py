@@ -1,0 +1,1 @@
+"""``jsm demo``: orders through a pipeline, by threads or by Spark."""

@@ -1,0 +1,1 @@
+"""``jsm consumer dlq``: the commands for dead letters."""

@@ -1,0 +1,235 @@
+"""``jsm consumer dlq``: list, show and send again what consumers have given up."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from ... import StorageType
+from ..completion.complete import complete_consumer, complete_stream
+from ..consumer.list import infos_of
+from ..groups import Later, NounGroup
+from ..messages.shown import readable
+from ..nouns import words
+from ..output import count, document, emit, note, say, size, when
+from ..prompts import Asker
+from ..render import Table, write_table
+from ..settings import Settings, common_options
+from ..values import LIMITED_DURATION
+from .letters import ADVISORIES, SETUP, Letter, Letters, Suspicion
+from .show import no_letter
+
+if TYPE_CHECKING:
+    from ... import ConsumerInfo, JetStream, StoredMsg, Stream
+
+__all__ = ["dlq"]
+
+_STORE: Final = "DEAD_LETTERS"
+
+_COMMANDS: Final = {
+    "show": Later(
+        target="jetstream_sync.cli.dlq.show:show",
+        help="Show a dead letter.",
+        aliases=("view", "get"),
+    ),
+    "requeue": Later(
+        target="jetstream_sync.cli.dlq.requeue:requeue",
+        help="Publish dead letters again.",
+        aliases=("retry",),
+    ),
+}
+
+
+@click.group(cls=NounGroup, later=_COMMANDS)
+@common_options
+def dlq(_settings: Settings) -> None:
+    """
+    Find what consumers have given up: dead letters.
+
+    A message is given up when it was delivered as often as --max-deliver allows, or when a client
+    terminated it. It stays in the stream, and nothing there marks it. The server tells of it once,
+    in an advisory; 'dlq setup' makes a stream that stores these, and only from then on is it known
+    which messages they are.
+    """
+
+
+@dlq.command("setup", short_help="Have a stream store the advisories.")
+@click.option("--name", default=_STORE, show_default=True, help="The name of the stream.")
+@click.option(
+    "--max-age",
+    type=LIMITED_DURATION,
+    default="30d",
+    show_default=True,
+    metavar="TIME",
+    help="How long they are remembered; -1: for ever.",
+)
+@click.option(
+    "--replicas", type=click.IntRange(1, 5), metavar="N", help="How many servers hold it."
+)
+@common_options
+def setup(settings: Settings, *, name: str, max_age: timedelta, replicas: int | None) -> None:
+    """Make a stream that stores the advisories; it is fine if there is one."""
+    with settings.jetstream() as js:
+        known = Letters(js).stores
+        stream = js.get_stream(known[0]) if known else _made(js, name, max_age, replicas)
+    noun = words().stream
+    done = (
+        f"{noun} {stream.name} stores the advisories already"
+        if known
+        else (f"{noun} {stream.name} stores from now on what consumers give up")
+    )
+    emit(settings, document(stream.cached_info), lambda: say(settings, done))
+
+
+def _made(js: JetStream, name: str, max_age: timedelta, replicas: int | None) -> Stream:
+    return js.create_stream(
+        name=name,
+        subjects=list(ADVISORIES),
+        description="What consumers gave up: advisories of max deliver and of termination",
+        storage=StorageType.FILE,
+        max_age=max_age or None,
+        num_replicas=replicas,
+        allow_direct=True,
+    )
+
+
+# --- ls -------------------------------------------------------------------------------------------
+
+
+@dlq.command("ls", aliases=("list", "l"), short_help="List dead letters.")
+@click.argument("stream", required=False, shell_complete=complete_stream)
+@click.argument("consumer", required=False, shell_complete=complete_consumer)
+@click.option("--gone", is_flag=True, help="Also those that the stream does not have any more.")
+@common_options
+def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bool) -> None:
+    """
+    List the dead letters of a CONSUMER, of all consumers of a STREAM, or of all.
+
+    Those are listed that an advisory was stored of. Where no stream stores them, the counters of the
+    consumers are shown, which say how many there may be, but not which.
+    """
+    with settings.jetstream() as js:
+        infos = infos_of(js, stream)
+        if consumer is not None:
+            infos = [info for info in infos if info.name == consumer]
+        letters = Letters(js)
+        suspicions = Suspicion.of(infos)
+        if not letters.stores:
+            _show_unknown(settings, suspicions)
+            _offer(settings, js)
+            return
+        found = [(each, letters.message(each)) for each in letters.read(stream, consumer)]
+        if consumer is not None and not infos and not found:
+            # One that was removed may have left some.
+            raise no_letter(js, letters, str(stream), consumer, None)
+    present = [(letter, msg) for letter, msg in found if gone or msg is not None]
+    result = {
+        "stored_in": letters.stores,
+        "messages": [letter.document_with(msg) for letter, msg in present],
+        "consumers": [each.document() for each in suspicions],
+    }
+    emit(settings, result, lambda: _show_list(settings, stream, present))
+    _warn_of_more(settings, [letter for letter, _ in found], suspicions)
+
+
+def _show_list(
+    settings: Settings, stream: str | None, found: list[tuple[Letter, StoredMsg | None]]
+) -> None:
+    if not found:
+        say(settings, "No dead letters are known")
+        return
+    rows = [
+        [
+            letter.consumer if stream is not None else f"{letter.stream} > {letter.consumer}",
+            "gone" if msg is None else readable(msg.subject),
+            letter.why,
+            when(settings, letter.time),
+            count(letter.seq),
+            count(letter.deliveries),
+            "-" if msg is None else size(len(msg.data)),
+        ]
+        for letter, msg in found
+    ]
+    columns = [words().consumer, "Subject", "Why", "When", "Sequence", "Deliveries", "Size"]
+    heading = f"Dead letters of {stream}" if stream is not None else "Dead letters"
+    write_table(Table(title=heading, columns=columns, rows=rows, left=4), settings.env)
+
+
+def _warn_of_more(settings: Settings, letters: list[Letter], suspicions: list[Suspicion]) -> None:
+    """Say where the counters know of more than the advisories."""
+    for each in suspicions:
+        info = each.info
+        known = sum(
+            1
+            for letter in letters
+            if (letter.stream, letter.consumer) == (info.stream_name, info.name)
+            and letter.kind == "max_deliver"
+        )
+        if each.least > known:
+            note(
+                settings,
+                f"warning: {info.stream_name} > {info.name} gave up {count(each.least - known)} more, "
+                "of which no advisory was stored",
+            )
+
+
+def _show_unknown(settings: Settings, suspicions: list[Suspicion]) -> None:
+    """Show what can be known where nobody stores the advisories."""
+    # Not an empty list, which would say that there are none.
+    result = {
+        "stored_in": [],
+        "messages": None,
+        "consumers": [each.document() for each in suspicions],
+    }
+    note(settings, f"which messages are dead is not known: nobody stored the advisories; {SETUP}")
+
+    def human() -> None:
+        if not suspicions:
+            say(settings, "No consumer has given up messages, as far as their counters say")
+            return
+        rows = [
+            [
+                f"{each.info.stream_name} > {each.info.name}",
+                count(each.info.config.max_deliver or 0),
+                _how_many(each),
+                count(each.info.num_ack_pending),
+                _among(each.info),
+            ]
+            for each in suspicions
+        ]
+        columns = [words().consumer, "Max Deliver", "Given Up", "Ack Pending", "Among"]
+        title = "What the counters say of messages that were given up"
+        write_table(Table(title=title, columns=columns, rows=rows), settings.env)
+
+    emit(settings, result, human)
+
+
+def _how_many(suspicion: Suspicion) -> str:
+    least, most = suspicion.least, suspicion.most
+    if most is None:
+        return "not known"
+    return count(most) if least == most else f"{count(least)} to {count(most)}"
+
+
+def _among(info: ConsumerInfo) -> str:
+    """Return the sequences between which they are."""
+    return f"{count(info.ack_floor.stream_seq + 1)} to {count(info.delivered.stream_seq)}"
+
+
+def _offer(settings: Settings, js: JetStream) -> None:
+    """Offer to store them from now on, where there is a person."""
+    ask = Asker(settings)
+    if not ask.interactive:
+        return
+    answer = ask.choice(
+        f"Store them from now on, in a {words().stream.lower()} {_STORE}",
+        ["y", "n"],
+        "'jsm consumer dlq setup'",
+        default="n",
+        help="It takes the advisories of max deliver and of termination, for 30 days",
+    )
+    if answer == "y":
+        _made(js, _STORE, timedelta(days=30), None)
+        say(settings, f"{words().stream} {_STORE} was created")

@@ -1,0 +1,1 @@
+"""``jsm pub``, ``jsm req`` and ``jsm sub``: messages out and in."""

@@ -1,0 +1,243 @@
+"""``jsm pub``: publish messages, and with ``--jetstream`` wait until a stream has them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from ...headers import (
+    EXPECTED_LAST_MSG_ID,
+    EXPECTED_LAST_SEQ,
+    EXPECTED_LAST_SUBJECT_SEQ,
+    EXPECTED_STREAM,
+    MSG_ID,
+    MSG_TTL,
+)
+from ...net.clock import monotonic
+from ..output import count as count_text
+from ..output import counted, emit_line
+from ..render import to_json
+from ..settings import Settings, common_options
+from ..values import TIMEOUT
+from .outgoing import Message, message_options, outgoing
+from .shown import readable, visible
+
+if TYPE_CHECKING:
+    from ... import Connection, JetStream, PubAck
+
+__all__ = ["ack_fields", "pub"]
+
+#: More messages than this are counted, not listed.
+_LISTED: Final = 20
+#: The options that are headers, and those of them that are no use without the answer.
+_HEADERS: Final = {
+    "msg_id": MSG_ID,
+    "expect_stream": EXPECTED_STREAM,
+    "last_seq": EXPECTED_LAST_SEQ,
+    "last_subject_seq": EXPECTED_LAST_SUBJECT_SEQ,
+    "last_msg_id": EXPECTED_LAST_MSG_ID,
+}
+_EXPECTATIONS: Final = frozenset(_HEADERS) - {"msg_id"}
+
+
+@click.command()
+@click.argument("subject")
+@click.argument("body", required=False)
+@message_options
+@click.option("--reply", metavar="SUBJECT", default="", help="Where an answer should go.")
+@click.option(
+    "--count", type=click.IntRange(1), default=1, metavar="N", help="Publish the message N times."
+)
+@click.option("--sleep", type=TIMEOUT, metavar="TIME", help="Wait so long between two messages.")
+@click.option("-J", "--jetstream", is_flag=True, help="Wait until a stream has stored it.")
+@click.option("--msg-id", metavar="ID", help="Stored only once within the stream's dupe window.")
+@click.option("--expect-stream", metavar="NAME", help="Only this stream may store it; implies -J.")
+@click.option(
+    "--expect-last-sequence",
+    "last_seq",
+    type=click.IntRange(0),
+    metavar="SEQ",
+    help="Stored only if the stream's last message has this sequence; implies -J.",
+)
+@click.option(
+    "--expect-last-subject-sequence",
+    "last_subject_seq",
+    type=click.IntRange(0),
+    metavar="SEQ",
+    help="The same for the last message on the subject; implies -J.",
+)
+@click.option(
+    "--expect-last-msg-id",
+    "last_msg_id",
+    metavar="ID",
+    help="Stored only if the stream's last message has this id; implies -J.",
+)
+@click.option(
+    "--ttl", type=TIMEOUT, metavar="TIME", help="How long the stream keeps it, in whole seconds."
+)
+@click.option("-q", "--quiet", is_flag=True, help="Show nothing but errors.")
+@common_options
+def pub(
+    settings: Settings,
+    *,
+    subject: str,
+    body: str | None,
+    reply: str,
+    sleep: float | None,
+    jetstream: bool,
+    quiet: bool,
+    ttl: float | None,
+    **options: Any,
+) -> None:
+    """
+    Publish BODY to SUBJECT.
+
+    Without BODY, or when it is '-', standard input is the message. A BODY leaves standard input
+    alone, so that a loop can go on reading it.
+
+    \b
+    Examples:
+      jsm pub ORDERS.received "order 1"
+      jsm pub ORDERS.received "order {{Count}}" --templates --count 100 -J
+      tail -f orders.log | jsm pub ORDERS.received --send-on newline
+    """  # noqa: D301 - click knows its mark by the character, not by the escape
+    wanted = {option: options.pop(option) for option in _HEADERS}
+    expected = any(wanted[option] is not None for option in _EXPECTATIONS)
+    options["headers"] = [*options["headers"], *_storing(ttl, wanted)]
+    several = options["send_on"] == "newline" or options["count"] > 1
+    messages = outgoing(settings, subject, body, **options)
+    publishing = _Publishing(settings, several=several, sleep=sleep, quiet=quiet)
+    with settings.connection() as nc:
+        if jetstream or expected:
+            js = settings.jetstream_on(nc)
+            publishing.run(messages, lambda each: _stored(js, each))
+        else:
+            publishing.run(messages, lambda each: _published(nc, each, reply))
+        nc.flush(settings.timeout)
+    publishing.done()
+
+
+def _storing(ttl: float | None, wanted: Mapping[str, str | int | None]) -> list[tuple[str, str]]:
+    """Return the headers that say how a stream is to store the messages."""
+    pairs = [
+        (_HEADERS[option], str(value)) for option, value in wanted.items() if value is not None
+    ]
+    if ttl is not None:
+        if ttl < 1:
+            raise click.BadParameter("a stream keeps a message for a second at least")
+        pairs.append((MSG_TTL, f"{ttl:.0f}s"))
+    return pairs
+
+
+def _stored(js: JetStream, message: Message) -> PubAck:
+    return js.publish(message.subject, message.body, headers=message.headers)
+
+
+def _published(nc: Connection, message: Message, reply: str) -> None:
+    nc.publish(message.subject, message.body, reply, message.headers)
+
+
+class _Publishing:
+    """
+    One run of ``pub``: sends, waits in between, and shows what became of it.
+
+    Args:
+        settings: has the streams, and whether the output is JSON.
+        several: whether there may be more than one message.
+        sleep: seconds to wait between two of them; ``None``: not at all.
+        quiet: show nothing.
+
+    """
+
+    def __init__(
+        self, settings: Settings, *, several: bool, sleep: float | None, quiet: bool
+    ) -> None:
+        self._settings = settings
+        self._several = several
+        self._sleep = sleep
+        self._quiet = quiet
+        self._started = monotonic()
+        self._messages = 0
+        self._bytes = 0
+        self._subject = ""
+        self._acked = False
+        self._last = ""
+
+    def run(self, messages: Iterator[Message], send: Callable[[Message], PubAck | None]) -> None:
+        """Send every message; a Ctrl-C says how many there were."""
+        try:
+            for message in messages:
+                if self._messages and self._sleep:
+                    time.sleep(self._sleep)
+                ack = send(message)
+                # Counted before it is shown: who sees it may type Ctrl-C at once.
+                self._messages += 1
+                self._bytes += len(message.body)
+                self._subject = message.subject
+                if not self._quiet:
+                    self._show(message, ack)
+        except KeyboardInterrupt:
+            self._settings.env.stderr.write(f"\n{self._summary()}\n")
+            raise
+
+    def done(self) -> None:
+        """Sum it up, where not everything was shown."""
+        if self._quiet:
+            return
+        if self._acked:
+            if self._messages > _LISTED and not self._settings.json:
+                self._settings.env.stdout.write(f"{self._summary()}; {self._last}\n")
+            return
+        if self._settings.json:
+            document = {
+                "subject": visible(self._subject),
+                "published": self._messages,
+                "bytes": self._bytes,
+            }
+            self._settings.env.stdout.write(to_json(document))
+        elif self._messages > _LISTED:
+            self._settings.env.stdout.write(self._summary() + "\n")
+
+    def _show(self, message: Message, ack: PubAck | None) -> None:
+        out = self._settings.env.stdout
+        self._acked = ack is not None
+        if self._settings.json:
+            if ack is not None:
+                self._show_document({"subject": visible(message.subject), **ack_fields(ack)})
+            return
+        subject = readable(message.subject)
+        if ack is not None:
+            twice = " (a duplicate, not stored again)" if ack.duplicate else ""
+            where = f"{ack.stream} with sequence {count_text(ack.seq)}{twice}"
+            self._last = f"the last is stored in {where}"
+            if self._messages > _LISTED:
+                return
+            out.write(f"Published [{subject}] : stored in {where}\n")
+        elif self._messages <= _LISTED:
+            out.write(f"Published [{subject}] : '{readable(message.body)}'\n")
+        # The next one may be a while.
+        out.flush()
+
+    def _show_document(self, document: dict[str, Any]) -> None:
+        if self._several:
+            emit_line(self._settings, document)
+        else:
+            self._settings.env.stdout.write(to_json(document))
+
+    def _summary(self) -> str:
+        seconds = monotonic() - self._started
+        rate = f", {self._messages / seconds:,.0f} a second" if seconds > 0 else ""
+        return (
+            f"Published {counted(self._messages, 'message')}, {counted(self._bytes, 'byte')} "
+            f"in {seconds:.2f} s{rate}"
+        )
+
+
+def ack_fields(ack: PubAck) -> dict[str, Any]:
+    """Return an acknowledgement by the names that the server has for what it says."""
+    said = {"duplicate": ack.duplicate or None, "domain": ack.domain, "val": ack.val}
+    fields = {name: value for name, value in said.items() if value is not None}
+    return {"stream": ack.stream, "seq": ack.seq, **fields}

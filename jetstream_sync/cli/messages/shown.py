@@ -1,0 +1,115 @@
+"""A message as ``jsm`` shows it: as a JSON document, as text for people, and as it came."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import re
+from typing import Any, Final
+
+from ... import Headers, JetStreamMsg, Metadata, Msg
+from ...api.reply import metadata_of
+from ...errors import NotJSMessageError
+from ...nanos import time_from_ns, time_to_text
+from ..env import Environment
+
+__all__ = [
+    "body_fields",
+    "header_fields",
+    "message_document",
+    "readable",
+    "visible",
+    "write_bytes",
+]
+
+# A message may have what would move the cursor or change the colours of a terminal.
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def message_document(msg: Msg, *, acked: bool = False, body: bytes | None = None) -> dict[str, Any]:
+    """
+    Return a message as the JSON document that every command shows it as.
+
+    Args:
+        msg: a message from a consumer has what its stream says of it; a message of core NATS has
+            the subject for an answer, when one is wanted.
+        acked: whether it was acknowledged here.
+        body: what is shown as its body; ``None``: the one that it has.
+
+    """
+    document: dict[str, Any] = {"subject": visible(msg.subject)}
+    about = _about(msg)
+    if about is not None:
+        document.update(
+            stream=about.stream,
+            consumer=about.consumer,
+            stream_seq=about.stream_seq,
+            consumer_seq=about.consumer_seq,
+            delivered=about.num_delivered,
+            pending=about.num_pending,
+            time=time_to_text(time_from_ns(about.timestamp_ns)),
+        )
+    elif msg.reply:
+        document["reply"] = visible(msg.reply)
+    if msg.status is not None:
+        document["status"] = {
+            "code": msg.status.code,
+            "description": visible(msg.status.description),
+        }
+    document.update(header_fields(msg.headers), **body_fields(msg.data if body is None else body))
+    if about is not None:
+        document["acked"] = acked
+    return document
+
+
+def _about(msg: Msg) -> Metadata | None:
+    """Return what a stream says of a message, also of one that a consumer pushed to a subject."""
+    if isinstance(msg, JetStreamMsg):
+        return msg.metadata
+    if not msg.reply.startswith("$JS.ACK."):
+        return None
+    try:
+        return metadata_of(msg.reply.encode("utf-8", "surrogateescape"))
+    except NotJSMessageError:
+        return None
+
+
+def header_fields(headers: Headers | None) -> dict[str, Any]:
+    """Return the field of a document that has the headers, nothing when there are none."""
+    if headers is None:
+        return {}
+    return {
+        "headers": {
+            visible(name): [visible(value) for value in headers.get_all(name)] for name in headers
+        }
+    }
+
+
+def body_fields(data: bytes) -> dict[str, str]:
+    """Return the fields of a document that have the body: in base64, and as text if it is text."""
+    fields = {"data": base64.b64encode(data).decode("ascii")}
+    with contextlib.suppress(UnicodeDecodeError):
+        fields["text"] = data.decode()
+    return fields
+
+
+def visible(text: str) -> str:
+    """Return text that can be written anywhere: bytes that are no UTF-8 become escapes."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def readable(data: bytes | str) -> str:
+    """Return a body or header for people: what is no text, or steers a terminal, is escaped."""
+    text = visible(data) if isinstance(data, str) else data.decode("utf-8", "backslashreplace")
+    return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def write_bytes(env: Environment, data: bytes) -> None:
+    """Write bytes to ``stdout`` as they are, after what was written as text before."""
+    env.stdout.flush()
+    raw = getattr(env.stdout, "buffer", None)
+    if raw is None:
+        env.stdout.write(data.decode("utf-8", "backslashreplace"))
+    else:
+        raw.write(data)
+    env.stdout.flush()

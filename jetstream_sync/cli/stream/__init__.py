@@ -1,0 +1,1 @@
+"""``jsm stream``: the commands for streams."""

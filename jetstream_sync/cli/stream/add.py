@@ -1,0 +1,230 @@
+"""``jsm stream add`` and ``copy``: make a stream of what was said, of a file, or of answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from ... import JetStream, RetentionPolicy, Stream, StreamConfig
+from ...errors import StreamNotFoundError
+from ...subjects import check_stream_name
+from ..config.diff import warn_of_ignored
+from ..config.fields import changed, subjects_of
+from ..config.files import config_of_file, write_config
+from ..names import STREAM_NAME
+from ..nouns import find_stream, words
+from ..output import emit, say
+from ..prompts import Asker
+from ..settings import Settings, common_options
+from ..status import CommandError, ExitStatus
+from ..values import parse_limit, parse_limited_duration, parse_limited_size
+from .options import config_options, fields_of
+from .show import write_info
+from .values import STORAGE
+
+__all__ = ["add", "copy"]
+
+#: What becomes of a stream that is left as it is.
+_EXISTS = "exists"
+_RETENTIONS = {
+    "Limits": RetentionPolicy.LIMITS,
+    "Interest": RetentionPolicy.INTEREST,
+    "Work Queue": RetentionPolicy.WORK_QUEUE,
+    "Stream": RetentionPolicy.LIMITS,
+}
+
+
+@click.command()
+@click.argument("name", required=False, type=STREAM_NAME)
+@click.option("--config", "file", metavar="FILE", help="Read the config from a file; - is stdin.")
+@click.option("--output", metavar="FILE", help="Write the config to a file, and make nothing.")
+@click.option("--validate", is_flag=True, help="Check the config, and make nothing.")
+@click.option("--defaults", is_flag=True, help="Take defaults instead of asking.")
+@click.option("--if-not-exists", is_flag=True, help="Leave a stream of that name as it is.")
+@click.option("--update", is_flag=True, help="Change a stream of that name.")
+@config_options
+@common_options
+def add(
+    settings: Settings,
+    name: str | None,
+    file: str | None,
+    output: str | None,
+    validate: bool,
+    defaults: bool,
+    if_not_exists: bool,
+    update: bool,
+    **options: Any,
+) -> None:
+    """
+    Make a stream.
+
+    What is not said is asked for, when there is somebody to ask; otherwise the server's defaults
+    apply. A stream that exists with the same config is taken as it is.
+
+    \b
+      jsm stream add ORDERS --subjects "ORDERS.*" --max-age 1y
+      jsm stream add --config orders.json
+    """  # noqa: D301 - click knows its mark by the character, not by the escape
+    if if_not_exists and update:
+        raise click.UsageError("--if-not-exists excludes --update")
+    fields = fields_of(options)
+    if file is not None:
+        base = config_of_file(settings, StreamConfig, file, {"name": name} if name else {})
+        config = changed(base, fields)
+    else:
+        config = _asked(settings, name, fields, defaults=defaults)
+    if validate:
+        emit(settings, config, lambda: say(settings, f"The config of {config.name} is well formed"))
+        return
+    if output is not None:
+        write_config(settings, config, output)
+        return
+    with settings.jetstream() as js:
+        stream, verb = _make(js, config, if_not_exists=if_not_exists, update=update)
+    if verb != _EXISTS:
+        warn_of_ignored(settings, config, stream.cached_info.config)
+    _show(settings, stream, verb)
+
+
+def _make(
+    js: JetStream, config: StreamConfig, *, if_not_exists: bool, update: bool
+) -> tuple[Stream, str]:
+    """Make a stream, and say what became of it."""
+    if not (if_not_exists or update):
+        return js.create_stream(config), "was created"
+    try:
+        found = js.get_stream(config.name)
+    except StreamNotFoundError:
+        return js.create_stream(config), "was created"
+    if if_not_exists:
+        return found, _EXISTS
+    return js.update_stream(config), "was updated"
+
+
+def _show(settings: Settings, stream: Stream, verb: str) -> None:
+    info = stream.cached_info
+
+    def human() -> None:
+        settings.env.stdout.write(f"{words().stream} {stream.name} {verb}\n\n")
+        write_info(settings, info)
+
+    emit(settings, info, human)
+
+
+def _asked(
+    settings: Settings, name: str | None, fields: dict[str, Any], *, defaults: bool
+) -> StreamConfig:
+    """Return the config of what was said, and of what is answered; in the order of 2020."""
+    with Asker(settings) as ask:
+        if defaults:
+            ask.interactive = False
+        noun = words().stream
+        name = ask.value(
+            f"{noun} name", "NAME", check_stream_name, value=name, blank="", help="Its name"
+        )
+        feeds = "mirror" in fields or "sources" in fields
+        if "subjects" not in fields and not feeds:
+            fields["subjects"] = ask.value(
+                "Subjects to consume",
+                "--subjects",
+                _subjects,
+                default=name if defaults and name else None,
+                blank=_subjects(""),
+                help="The subjects whose messages are stored, with wildcards, separated by commas",
+            )
+        if ask.interactive:
+            _ask_limits(ask, fields)
+    if not feeds:
+        fields.setdefault("allow_direct", True)
+    return StreamConfig(name=check_stream_name(name), **fields)
+
+
+def _subjects(text: str) -> list[str]:
+    return subjects_of([text])
+
+
+def _ask_limits(ask: Asker, fields: dict[str, Any]) -> None:
+    fields["storage"] = ask.value(
+        "Storage backend",
+        "--storage",
+        lambda text: STORAGE.convert(text, None, None),
+        value=fields.get("storage"),
+        default="file",
+        blank="file",
+        help="Where messages are kept: file or memory",
+    )
+    fields["retention"] = ask.choice(
+        "Retention Policy",
+        _RETENTIONS,
+        "--retention",
+        value=fields.get("retention"),
+        default="Limits",
+        help="Limits keeps messages until a limit is reached, Interest as long as consumers have "
+        "not acknowledged them, Work Queue until the first acknowledgement",
+    )
+    fields["max_msgs"] = ask.value(
+        "Message count limit",
+        "--max-msgs",
+        parse_limit,
+        value=fields.get("max_msgs"),
+        default="-1",
+        blank=-1,
+        help="How many messages it holds; -1 is no limit",
+    )
+    fields["max_bytes"] = ask.value(
+        "Message size limit",
+        "--max-bytes",
+        parse_limited_size,
+        value=fields.get("max_bytes"),
+        default="-1",
+        blank=-1,
+        help="How many bytes it holds, such as 10GB; -1 is no limit",
+    )
+    fields["max_age"] = ask.value(
+        "Maximum message age limit",
+        "--max-age",
+        parse_limited_duration,
+        value=fields.get("max_age"),
+        default="-1",
+        blank=parse_limited_duration("-1"),
+        help="How old messages get, such as 30d or 1y; -1 is no limit",
+    )
+    fields["max_msg_size"] = ask.value(
+        "Maximum individual message size",
+        "--max-msg-size",
+        parse_limited_size,
+        value=fields.get("max_msg_size"),
+        default="-1",
+        blank=-1,
+        help="The largest message, such as 1MB; -1 is no limit",
+    )
+
+
+@click.command()
+@click.argument("source", type=STREAM_NAME)
+@click.argument("destination", type=STREAM_NAME)
+@config_options
+@common_options
+def copy(settings: Settings, source: str, destination: str, **options: Any) -> None:
+    """
+    Make a stream like another one; messages and consumers are not copied.
+
+    Two streams can not have the same subjects, so --subjects is needed, unless it is a mirror.
+    """
+    fields = fields_of(options)
+    check_stream_name(destination)
+    with settings.jetstream() as js:
+        base = find_stream(js, source).cached_info.config
+        labels = {
+            key: text for key, text in (base.metadata or {}).items() if not key.startswith("_nats.")
+        }
+        config = changed(replace(base, name=destination, metadata=labels, sealed=None), fields)
+        if config.subjects and config.subjects == base.subjects:
+            raise CommandError(
+                f"two streams can not both take {', '.join(config.subjects)}; give --subjects",
+                ExitStatus.USAGE,
+            )
+        stream = js.create_stream(config)
+    _show(settings, stream, f"was created as a copy of {source}")

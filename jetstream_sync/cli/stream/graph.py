@@ -1,0 +1,113 @@
+"""``jsm stream graph``: how a stream's numbers go over time, in lines of text."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from datetime import datetime, timedelta
+
+import click
+
+from ... import Stream
+from ...net.clock import monotonic
+from ..completion.complete import complete_stream
+from ..names import STREAM_NAME
+from ..nouns import find_stream, words
+from ..output import counted, emit_line, size, when
+from ..prompts import Asker
+from ..settings import Settings, common_options
+from ..values import DURATION
+
+__all__ = ["graph", "sparkline"]
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+#: Looks that a line has room for.
+_WIDTH = 60
+
+
+def sparkline(values: list[float]) -> str:
+    """Return bars, one for each value, from nothing to the largest."""
+    top = max(values, default=0.0)
+    if top <= 0:
+        return _BLOCKS[0] * len(values)
+    return "".join(_BLOCKS[round(value / top * (len(_BLOCKS) - 1))] for value in values)
+
+
+class _Look:
+    """What a stream had at one moment."""
+
+    def __init__(self, stream: Stream) -> None:
+        info = stream.info()
+        self.at = monotonic()
+        self.moment: datetime | None = info.ts
+        self.messages = info.state.messages
+        self.bytes = info.state.bytes
+        self.last_seq = info.state.last_seq
+
+
+@click.command()
+@click.argument(
+    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
+)
+@click.option("--interval", type=DURATION, default="1s", help="The pause between two looks.")
+@click.option("--count", "number", type=click.IntRange(1), help="End after so many looks.")
+@common_options
+def graph(settings: Settings, name: str | None, interval: timedelta, number: int | None) -> None:
+    """
+    Draw a stream's activity: what comes in, and what it holds.
+
+    On a terminal it goes on until Ctrl-C. Elsewhere there is a line for each look, with -j of JSON,
+    and one look without --count.
+    """
+    if number is None and (settings.json or settings.env.console(settings.env.stdout) is None):
+        number = 1
+    pause = threading.Event()
+    looks: deque[_Look] = deque(maxlen=_WIDTH + 1)
+    with settings.jetstream() as js:
+        stream = find_stream(js, name, Asker(settings))
+        looks.append(_Look(stream))
+        done = 0
+        while number is None or done < number:
+            pause.wait(interval.total_seconds())
+            looks.append(_Look(stream))
+            done += 1
+            _show(settings, stream.name, list(looks))
+
+
+def _rates(looks: list[_Look]) -> list[float]:
+    return [
+        (after.last_seq - before.last_seq) / max(after.at - before.at, 1e-6)
+        for before, after in zip(looks, looks[1:])  # noqa: B905, RUF007 - one shorter
+    ]
+
+
+def _show(settings: Settings, name: str, looks: list[_Look]) -> None:
+    rates, last = _rates(looks), looks[-1]
+    if settings.json:
+        emit_line(
+            settings,
+            {
+                "stream": name,
+                "messages": last.messages,
+                "bytes": last.bytes,
+                "last_seq": last.last_seq,
+                "messages_per_second": round(rates[-1], 3),
+            },
+        )
+        return
+    out = settings.env.stdout
+    if settings.env.console(out) is None:
+        moment = when(settings, last.moment)
+        out.write(
+            f"{moment}  {rates[-1]:,.0f} msgs/s  {counted(last.messages, 'message')}  "
+            f"{size(last.bytes)}\n"
+        )
+    else:
+        held = [float(look.messages) for look in looks[1:]]
+        out.write("\x1b[H\x1b[2J")
+        out.write(f"{words().stream} {name}\n\n")
+        out.write(f"  In:    {sparkline(rates)} {rates[-1]:,.0f} msgs/s\n")
+        out.write(
+            f"  Holds: {sparkline(held)} {counted(last.messages, 'message')}, {size(last.bytes)}\n"
+        )
+    out.flush()

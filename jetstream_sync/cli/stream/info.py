@@ -1,0 +1,45 @@
+"""``jsm stream info`` and ``state``: what a stream is, and what it holds."""
+
+from __future__ import annotations
+
+import click
+
+from ..completion.complete import complete_stream
+from ..names import STREAM_NAME
+from ..nouns import find_stream
+from ..output import emit
+from ..prompts import Asker
+from ..settings import Settings, common_options
+from .show import write_info, write_state
+
+__all__ = ["info", "state"]
+
+
+@click.command()
+@click.argument(
+    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
+)
+@click.option("--state", "only_state", is_flag=True, help="Show only what it holds.")
+@common_options
+def info(settings: Settings, name: str | None, only_state: bool) -> None:
+    """Show a stream's config and state."""
+    _info(settings, name, only_state=only_state)
+
+
+@click.command()
+@click.argument(
+    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
+)
+@common_options
+def state(settings: Settings, name: str | None) -> None:
+    """Show what a stream holds."""
+    _info(settings, name, only_state=True)
+
+
+def _info(settings: Settings, name: str | None, *, only_state: bool) -> None:
+    with settings.jetstream() as js:
+        found = find_stream(js, name, Asker(settings)).cached_info
+    if only_state:
+        emit(settings, found.state, lambda: write_state(settings, found))
+    else:
+        emit(settings, found, lambda: write_info(settings, found))

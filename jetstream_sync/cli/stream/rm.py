@@ -1,0 +1,185 @@
+"""``jsm stream rm``, ``purge`` and ``rmm``: delete streams, what is in them, and single messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ... import JetStream, Stream, StreamInfo
+from ...errors import MessageNotFoundError, StreamNotFoundError
+from ...subjects import check_stream_name
+from ..completion.complete import complete_stream
+from ..names import STREAM_NAME
+from ..nouns import find_stream, not_found, words
+from ..output import counted, emit, note
+from ..prompts import Asker
+from ..settings import Settings, common_options
+from ..status import CommandError, ExitStatus
+from .show import write_state
+
+__all__ = ["purge", "rm", "rmm"]
+
+_force = click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Ask nothing; do it.")
+
+
+@click.command()
+@click.argument(
+    "names", nargs=-1, metavar="[STREAM]...", type=STREAM_NAME, shell_complete=complete_stream
+)
+@_force
+@click.option("--ignore-missing", is_flag=True, help="It is fine when there is no such stream.")
+@common_options
+def rm(settings: Settings, names: tuple[str, ...], force: bool, ignore_missing: bool) -> None:
+    """Delete streams with all that is in them."""
+    ask = Asker(settings)
+    noun = words().stream
+    deleted = []
+    with settings.jetstream() as js:
+        if not names:
+            names = (ask.select(f"Select a {noun.lower()}", js.stream_names, "STREAM"),)
+            ask.done()
+        found = _those_there(js, names, ignore_missing=ignore_missing)
+        held = sum(each.state.messages for each in found)
+        listed = ", ".join(each.config.name for each in found)
+        if found:
+            kind = noun if len(found) == 1 else words().streams
+            ask.confirm(f"Delete {kind} {listed} with {counted(held, 'message')}?", force=force)
+        for each in found:
+            try:
+                js.delete_stream(each.config.name)
+            except StreamNotFoundError:
+                if not ignore_missing:
+                    raise
+                continue
+            deleted.append(each.config.name)
+    emit(settings, {"deleted": deleted}, lambda: None)
+    if not settings.json:
+        for name in deleted:
+            settings.env.stderr.write(f"{noun} {name} was deleted\n")
+
+
+def _those_there(
+    js: JetStream, names: tuple[str, ...], *, ignore_missing: bool
+) -> list[StreamInfo]:
+    """Look at every stream before the first is deleted, so that a wrong name costs nothing."""
+    found = []
+    for name in dict.fromkeys(names):
+        check_stream_name(name)
+        try:
+            found.append(js.get_stream(name).cached_info)
+        except StreamNotFoundError:
+            if not ignore_missing:
+                raise not_found(words().stream.lower(), name, js.stream_names()) from None
+    return found
+
+
+@click.command()
+@click.argument(
+    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
+)
+@click.option("--subject", metavar="SUBJECT", help="Only messages of this subject.")
+@click.option("--seq", type=click.IntRange(1), help="Only what is before this sequence.")
+@click.option("--keep", type=click.IntRange(0), help="Leave so many of the youngest messages.")
+@click.option("--dry-run", is_flag=True, help="Only say how many messages would go.")
+@_force
+@common_options
+def purge(
+    settings: Settings,
+    name: str | None,
+    subject: str | None,
+    seq: int | None,
+    keep: int | None,
+    dry_run: bool,
+    force: bool,
+) -> None:
+    """Delete messages, all or some; the stream itself stays."""
+    if seq is not None and keep is not None:
+        raise click.UsageError("--seq excludes --keep")
+    ask = Asker(settings)
+    with settings.jetstream() as js:
+        stream = find_stream(js, name, ask)
+        number = None
+        if dry_run or not force:
+            number = _would_go(stream, subject, seq, keep)
+        if dry_run:
+            text = f"{_about(number)} would be purged from {stream.name}\n"
+            emit(
+                settings,
+                {"dry_run": True, "would_purge": number},
+                lambda: settings.env.stdout.write(text),
+            )
+            return
+        ask.confirm(f"Purge {_about(number)} from {stream.name}?", force=force)
+        purged = stream.purge(subject=subject, seq=seq, keep=keep)
+        info = stream.info() if not settings.json else stream.cached_info
+
+    def human() -> None:
+        settings.env.stdout.write(f"Purged {counted(purged, 'message')}\n\n")
+        write_state(settings, info)
+
+    emit(settings, {"success": True, "purged": purged}, human)
+
+
+def _about(number: int | None) -> str:
+    return "an unknown number of messages" if number is None else counted(number, "message")
+
+
+def _would_go(stream: Stream, subject: str | None, seq: int | None, keep: int | None) -> int | None:
+    """Return how many messages a purge would delete; ``None``: that can not be told cheaply."""
+    if subject is None:
+        if seq is None:
+            return max(0, stream.cached_info.state.messages - (keep or 0))
+        return _before(stream, seq)
+    if seq is not None:
+        return None
+    counts = stream.info(subjects_filter=subject).state.subjects or {}
+    return max(0, sum(counts.values()) - (keep or 0))
+
+
+def _before(stream: Stream, seq: int) -> int:
+    """Return how many messages are before a sequence: what is there, without what was deleted."""
+    state = stream.info(deleted_details=True).state
+    if not state.messages or seq <= state.first_seq:
+        return 0
+    gone = sum(1 for each in state.deleted or () if each < seq)
+    return min(seq, state.last_seq + 1) - state.first_seq - gone
+
+
+@click.command()
+@click.argument("name", metavar="STREAM", type=STREAM_NAME, shell_complete=complete_stream)
+@click.argument("sequences", nargs=-1, required=True, type=click.IntRange(1), metavar="SEQ...")
+@click.option("--no-erase", is_flag=True, help="Do not overwrite the bytes, which is faster.")
+@_force
+@common_options
+def rmm(
+    settings: Settings, name: str, sequences: tuple[int, ...], no_erase: bool, force: bool
+) -> None:
+    """Delete single messages by their sequences; their bytes are overwritten."""
+    ask = Asker(settings)
+    deleted: list[int] = []
+    missing: list[int] = []
+    with settings.jetstream() as js:
+        stream = find_stream(js, name)
+        listed = ", ".join(map(str, sequences))
+        kind = "message" if len(sequences) == 1 else "messages"
+        ask.confirm(f"Delete {kind} {listed} of {stream.name}?", force=force)
+        for seq in dict.fromkeys(sequences):
+            try:
+                stream.delete_msg(seq, secure=not no_erase)
+                deleted.append(seq)
+            except MessageNotFoundError:
+                missing.append(seq)
+    result: dict[str, Any] = {"deleted": deleted}
+    if missing:
+        result["missing"] = missing
+
+    def human() -> None:
+        settings.env.stdout.writelines(f"Deleted message {seq}\n" for seq in deleted)
+
+    emit(settings, result, human)
+    if missing:
+        listed = ", ".join(map(str, missing))
+        if deleted:
+            note(settings, f"{len(deleted)} of {len(deleted) + len(missing)} messages were deleted")
+        raise CommandError(f"{name} has no message {listed}", ExitStatus.NOT_FOUND)

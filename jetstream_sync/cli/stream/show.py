@@ -1,0 +1,233 @@
+"""What people see of a stream: its configuration, and what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from ... import (
+    Placement,
+    RetentionPolicy,
+    StorageType,
+    StreamConfig,
+    StreamInfo,
+    StreamSource,
+    StreamSourceInfo,
+    StreamState,
+)
+from ..nouns import Words, words
+from ..output import (
+    Block,
+    count,
+    counted,
+    duration,
+    joined,
+    limit,
+    seconds_text,
+    size,
+    when,
+    write_blocks,
+    yes,
+)
+from ..settings import Settings
+
+__all__ = ["RETENTIONS", "STORAGES", "source_text", "state_block", "write_info", "write_state"]
+
+#: What policies are called by people.
+RETENTIONS: dict[str, str] = {
+    RetentionPolicy.LIMITS: "Limits",
+    RetentionPolicy.INTEREST: "Interest",
+    RetentionPolicy.WORK_QUEUE: "Work Queue",
+}
+STORAGES: dict[str, str] = {StorageType.FILE: "File", StorageType.MEMORY: "Memory"}
+
+#: Switches that are worth a line when they are on.
+_OPTIONS = (
+    ("sealed", "Sealed"),
+    ("allow_direct", "Direct Get"),
+    ("mirror_direct", "Mirror Direct Get"),
+    ("allow_rollup_hdrs", "Allows Rollups"),
+    ("deny_delete", "Denies Message Delete"),
+    ("deny_purge", "Denies Purge"),
+    ("allow_msg_ttl", "Allows Message TTL"),
+    ("allow_atomic", "Allows Atomic Batches"),
+    ("allow_batched", "Allows Fast Batches"),
+    ("allow_msg_counter", "Allows Counters"),
+    ("allow_msg_schedules", "Allows Schedules"),
+)
+
+
+def write_info(settings: Settings, info: StreamInfo) -> None:
+    """Write all about a stream to ``stdout``, as ``jsm stream info`` does."""
+    noun = words()
+    heading = f"Information for {noun.stream.lower()} {info.config.name}"
+    blocks = [
+        _configuration(info.config, noun),
+        _options(info.config),
+        _cluster(info),
+        _replication(info),
+        state_block(settings, info, noun),
+    ]
+    write_blocks(settings.env, *blocks, heading=heading)
+
+
+def write_state(settings: Settings, info: StreamInfo) -> None:
+    """Write what a stream holds to ``stdout``."""
+    noun = words()
+    heading = f"State of {noun.stream.lower()} {info.config.name}"
+    write_blocks(settings.env, state_block(settings, info, noun), heading=heading)
+
+
+def _unlimited(noun: Words) -> Callable[[int | None], str]:
+    # The utility of 2020 wrote such limits as they travel.
+    return (lambda value: str(-1 if value is None else value)) if noun.old else limit
+
+
+def _configuration(config: StreamConfig, noun: Words) -> Block:
+    shown = _unlimited(noun)
+    block = Block("Configuration")
+    if config.description:
+        block.add("Description", config.description)
+    block.add("Subjects", joined(config.subjects) or "-")
+    block.add("Acknowledgements", yes(not config.no_ack))
+    block.add("Storage", STORAGES.get(str(config.storage), config.storage))
+    block.add("Retention", RETENTIONS.get(str(config.retention), config.retention))
+    block.add("Replicas", config.num_replicas or 1)
+    block.add("Discard Policy", str(config.discard or "old").capitalize())
+    if config.duplicate_window is not None:
+        block.add("Duplicate Window", duration(config.duplicate_window))
+    block.add("Maximum Messages", shown(config.max_msgs))
+    if config.max_msgs_per_subject is not None and config.max_msgs_per_subject > 0:
+        block.add("Maximum Per Subject", count(config.max_msgs_per_subject))
+    block.add("Maximum Bytes", _bytes(config.max_bytes, shown))
+    block.add("Maximum Age", duration(config.max_age or timedelta(0), unlimited=True))
+    block.add("Maximum Message Size", _bytes(config.max_msg_size, shown))
+    block.add(f"Maximum {noun.consumers}", shown(config.max_consumers))
+    return block
+
+
+def _bytes(value: int | None, shown: Callable[[int | None], str]) -> str:
+    return shown(value) if value is None or value < 0 else size(value)
+
+
+def _options(config: StreamConfig) -> Block:
+    block = Block("Options")
+    for name, label in _OPTIONS:
+        if getattr(config, name):
+            block.add(label, yes(True))
+    if config.compression not in (None, "none"):
+        block.add("Compression", config.compression)
+    if config.first_seq:
+        block.add("First Sequence", count(config.first_seq))
+    if config.discard_new_per_subject:
+        block.add("Discard Per Subject", yes(True))
+    if config.persist_mode not in (None, "default"):
+        block.add("Persist Mode", config.persist_mode)
+    if config.subject_delete_marker_ttl:
+        block.add("Delete Marker TTL", duration(config.subject_delete_marker_ttl))
+    if config.consumer_limits is not None:
+        if config.consumer_limits.inactive_threshold:
+            block.add("Consumer Inactive", duration(config.consumer_limits.inactive_threshold))
+        if config.consumer_limits.max_ack_pending:
+            block.add("Consumer Ack Pending", count(config.consumer_limits.max_ack_pending))
+    if config.mirror is not None:
+        block.add("Mirror", source_text(config.mirror))
+    for source in config.sources or ():
+        block.add("Source", source_text(source))
+    if config.subject_transform is not None:
+        rule = config.subject_transform
+        block.add("Subject Transform", f"{rule.src or '>'} to {rule.dest}")
+    if config.republish is not None:
+        rest = " (headers only)" if config.republish.headers_only else ""
+        block.add("Republish", f"{config.republish.src or '>'} to {config.republish.dest}{rest}")
+    if config.placement is not None:
+        block.add("Placement", _placement(config.placement))
+    labels = config.metadata or {}
+    own = sorted(f"{key}: {value}" for key, value in labels.items() if not key.startswith("_nats."))
+    if own:
+        block.add("Metadata", "\n".join(own))
+    return block
+
+
+def source_text(source: StreamSource) -> str:
+    """Return a mirror or source in one line."""
+    parts = [source.name]
+    if source.external is not None:
+        parts.append(f"API prefix {source.external.api}")
+    if source.filter_subject:
+        parts.append(f"subject {source.filter_subject}")
+    parts += [f"{rule.src or '>'} to {rule.dest}" for rule in source.subject_transforms or ()]
+    if source.opt_start_seq:
+        parts.append(f"from sequence {count(source.opt_start_seq)}")
+    if source.opt_start_time is not None:
+        parts.append(f"from {source.opt_start_time.isoformat()}")
+    return ", ".join(parts)
+
+
+def _placement(placement: Placement) -> str:
+    parts = [f"cluster {placement.cluster}"] if placement.cluster else []
+    parts += [f"tag {tag}" for tag in placement.tags or ()]
+    return ", ".join(parts)
+
+
+def _cluster(info: StreamInfo) -> Block:
+    block = Block("Cluster")
+    cluster = info.cluster
+    if cluster is None or not cluster.name:
+        return block
+    block.add("Name", cluster.name)
+    block.add("Leader", cluster.leader or "-")
+    for peer in cluster.replicas or ():
+        parts = [peer.name, "current" if peer.current else "outdated"]
+        if peer.offline:
+            parts.append("OFFLINE")
+        parts.append(f"seen {seconds_text(peer.active)} ago")
+        if peer.lag:
+            parts.append(f"{count(peer.lag)} operations behind")
+        block.add("Replica", ", ".join(parts))
+    return block
+
+
+def _replication(info: StreamInfo) -> Block:
+    block = Block("Replication")
+    if info.mirror is not None:
+        block.add("Mirror", _lag(info.mirror))
+    for source in info.sources or ():
+        block.add("Source", _lag(source))
+    return block
+
+
+def _lag(source: StreamSourceInfo) -> str:
+    seen = (
+        "never seen" if source.active < timedelta(0) else f"seen {seconds_text(source.active)} ago"
+    )
+    parts = [source.name, f"{counted(source.lag, 'message')} behind", seen]
+    if source.error is not None:
+        parts.append(source.error.description or f"error {source.error.code}")
+    return ", ".join(parts)
+
+
+def state_block(settings: Settings, info: StreamInfo, noun: Words) -> Block:
+    """Return the block with what a stream holds."""
+    state: StreamState = info.state
+    block = Block("Statistics" if noun.old else "State")
+    block.add("Messages", count(state.messages))
+    block.add("Bytes", size(state.bytes))
+    block.add("FirstSeq", count(state.first_seq) + _at(settings, state, first=True))
+    block.add("LastSeq", count(state.last_seq) + _at(settings, state, first=False))
+    if state.num_deleted:
+        block.add("Deleted Messages", count(state.num_deleted))
+    if state.lost is not None:
+        block.add("Lost Messages", count(len(state.lost.msgs or ())))
+    if state.num_subjects:
+        block.add("Subjects", count(state.num_subjects))
+    block.add(f"Active {noun.consumers}", count(state.consumer_count))
+    block.add("Created", when(settings, info.created))
+    return block
+
+
+def _at(settings: Settings, state: StreamState, *, first: bool) -> str:
+    moment = state.first_ts if first else state.last_ts
+    if moment is None or moment.year <= 1:
+        return ""
+    return f" @ {when(settings, moment)}"

@@ -1,0 +1,251 @@
+"""``jsm stream view`` and ``get``: read messages, without a consumer."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any
+
+import click
+
+from ... import StoredMsg, Stream
+from ...nanos import time_to_text
+from ..completion.complete import complete_stream
+from ..layouts import FORMAT_HELP, Layout
+from ..messages.shown import body_fields, header_fields, readable, visible, write_bytes
+from ..messages.translate import Translator
+from ..names import STREAM_NAME
+from ..nouns import find_stream
+from ..output import emit_line, when
+from ..prompts import Asker
+from ..render import to_json
+from ..settings import Settings, common_options
+from ..status import CommandError, ExitStatus
+from ..values import TIME
+from .reading import last_of, messages_from, sequence_at
+
+__all__ = ["get", "view"]
+
+#: Seconds between two looks for new messages.
+_LOOK_EVERY = 0.2
+
+_raw = click.option("-r", "--raw", is_flag=True, help="Only the body, as it is.")
+_format = click.option("-f", "--format", "layout", metavar="TEXT", help=FORMAT_HELP)
+_translate = click.option("--translate", metavar="COMMAND", help="Show what it makes of each body.")
+
+
+class _Page:
+    """
+    Shows one message after the other.
+
+    Args:
+        settings: has the streams, and whether the output is JSON.
+        raw: show only the bodies.
+        layout: how to show each; ``None``: as a person wants it.
+        command: what each body goes through; ``None``: nothing.
+        single: whether there is one message, which is one document.
+
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        raw: bool,
+        layout: str | None,
+        command: str | None,
+        single: bool = False,
+    ) -> None:
+        if raw and layout is not None:
+            raise click.UsageError("--raw and --format exclude each other")
+        self._settings = settings
+        self._raw = raw
+        self._layout = None if layout is None else Layout(layout)
+        self._translator = None if command is None else Translator(command)
+        self._single = single
+
+    def show(self, msg: StoredMsg) -> None:
+        """Show a message, and flush."""
+        body = msg.data
+        if self._translator is not None:
+            body = self._translator.translate(msg.subject, body)
+        out = self._settings.env.stdout
+        if self._raw:
+            write_bytes(self._settings.env, body + b"\n")
+        elif self._layout is not None:
+            out.write(self._layout.fill(_document(msg, body)))
+        elif self._settings.json and self._single:
+            out.write(to_json(_document(msg, body)))
+        elif self._settings.json:
+            emit_line(self._settings, _document(msg, body))
+        else:
+            out.write(self._text(msg, body))
+        out.flush()
+
+    def _text(self, msg: StoredMsg, body: bytes) -> str:
+        headers: dict[str, list[str]] = header_fields(msg.headers).get("headers", {})
+        said = [f"  {name}: {readable(one)}" for name, all_ in headers.items() for one in all_]
+        moment = when(self._settings, msg.time)
+        head = f"[{msg.seq}] Subject: {readable(msg.subject)} Received: {moment}"
+        return "\n".join([head, *said, "", readable(body), ""]) + "\n"
+
+
+def _document(msg: StoredMsg, body: bytes) -> dict[str, Any]:
+    return {
+        "subject": visible(msg.subject),
+        "stream": msg.stream,
+        "stream_seq": msg.seq,
+        "time": time_to_text(msg.time),
+        **header_fields(msg.headers),
+        **body_fields(body),
+    }
+
+
+class _Pattern:
+    """
+    What messages have to fit.
+
+    Args:
+        body: a regular expression that is somewhere in the body; ``None``: any body.
+        headers: names of headers, each with a regular expression behind ``=``.
+
+    """
+
+    def __init__(self, body: str | None, headers: Iterable[str]) -> None:
+        try:
+            self._body = None if body is None else re.compile(body.encode())
+            pairs = [each.partition("=") for each in headers]
+            self._headers = [(name, re.compile(text)) for name, _, text in pairs]
+        except re.error as error:
+            raise click.UsageError(f"{error.pattern!r} is no regular expression: {error}") from None
+
+    def fits(self, msg: StoredMsg) -> bool:
+        """Say whether a message does."""
+        if self._body is not None and not self._body.search(msg.data):
+            return False
+        found = msg.headers
+        return all(
+            found is not None and any(text.search(one) for one in found.get_all(name))
+            for name, text in self._headers
+        )
+
+
+@click.command()
+@click.argument(
+    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
+)
+@click.argument("page", required=False, type=click.IntRange(1), default=10, metavar="[PAGE]")
+@click.option("--id", "--seq", "seq", type=click.IntRange(1), help="Start at this sequence.")
+@click.option("--since", type=TIME, metavar="TIME", help="Start so long ago, or at a time.")
+@click.option("--last", type=click.IntRange(1), help="Only so many of the youngest messages.")
+@click.option("--limit", "--count", "limit", type=click.IntRange(1), help="At most so many.")
+@click.option("--subject", metavar="SUBJECT", help="Only messages of this subject.")
+@click.option("--grep", metavar="REGEX", help="Only messages with this in the body.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=REGEX", help="Only with this.")
+@click.option("--follow", is_flag=True, help="Go on with new messages, until Ctrl-C.")
+@_raw
+@_format
+@_translate
+@common_options
+def view(
+    settings: Settings,
+    name: str | None,
+    page: int,
+    seq: int | None,
+    since: datetime | None,
+    last: int | None,
+    limit: int | None,
+    raw: bool,
+    layout: str | None,
+    translate: str | None,
+    **options: Any,
+) -> None:
+    """
+    Read a stream's messages; nothing is acknowledged, and no consumer is made.
+
+    On a terminal there is a pause after each PAGE of messages, 10 without a number. Elsewhere all
+    messages are written; with -j as a line of JSON each.
+    """
+    if sum(each is not None for each in (seq, since, last)) > 1:
+        raise click.UsageError("--id, --since and --last exclude each other")
+    follow, subject = bool(options["follow"]), options["subject"]
+    shown = _Page(settings, raw=raw, layout=layout, command=translate)
+    pattern = _Pattern(options["grep"], options["headers"])
+    ask = Asker(settings)
+    paged = settings.interactive and not (follow or limit or last)
+    number = 0
+    with settings.jetstream() as js:
+        stream = find_stream(js, name, ask)
+        if since is not None:
+            seq = sequence_at(stream, since)
+        for msg in _chosen(stream, seq, last, subject, follow=follow):
+            if not pattern.fits(msg):
+                continue
+            if paged and number and number % page == 0 and not _go_on(ask):
+                break
+            shown.show(msg)
+            number += 1
+            if number == limit:
+                break
+    if not number and not settings.json and not raw:
+        settings.env.stderr.write("No messages\n")
+
+
+def _chosen(
+    stream: Stream, seq: int | None, last: int | None, subject: str | None, *, follow: bool
+) -> Iterator[StoredMsg]:
+    """Iterate over the messages that are wanted, and with ``follow`` over those to come."""
+    if last is not None:
+        found: Iterable[StoredMsg] = last_of(stream, last, subject)
+        following = stream.cached_info.state.last_seq + 1
+    else:
+        following = seq or 1
+        found = messages_from(stream, following, subject)
+    for msg in found:
+        yield msg
+        following = max(following, msg.seq + 1)
+    pause = threading.Event()
+    while follow:
+        for msg in messages_from(stream, following, subject):
+            yield msg
+            following = msg.seq + 1
+        pause.wait(_LOOK_EVERY)
+
+
+def _go_on(ask: Asker) -> bool:
+    answer = ask.text(
+        "Next page? (Y/n)", "--limit", default="y", help="y shows more messages, n ends it"
+    )
+    return answer.lower() not in ("n", "no", "q", "quit")
+
+
+@click.command()
+@click.argument("name", metavar="STREAM", type=STREAM_NAME, shell_complete=complete_stream)
+@click.argument("seq", required=False, type=click.IntRange(1), metavar="[SEQ]")
+@click.option("-S", "--last-for", metavar="SUBJECT", help="The last message of a subject.")
+@click.option("--next-for", metavar="SUBJECT", help="The first message of a subject, from SEQ on.")
+@_raw
+@_format
+@_translate
+@common_options
+def get(
+    settings: Settings,
+    name: str,
+    seq: int | None,
+    last_for: str | None,
+    next_for: str | None,
+    raw: bool,
+    layout: str | None,
+    translate: str | None,
+) -> None:
+    """Read one message, by its sequence or as the last of a subject."""
+    if last_for is not None and (seq is not None or next_for is not None):
+        raise click.UsageError("--last-for excludes SEQ and --next-for")
+    if last_for is None and seq is None and next_for is None:
+        raise CommandError("missing: SEQ, --last-for or --next-for", ExitStatus.USAGE)
+    page = _Page(settings, raw=raw, layout=layout, command=translate, single=True)
+    with settings.jetstream() as js:
+        stream = find_stream(js, name)
+        page.show(stream.get_msg(seq=seq, last_by_subject=last_for, next_by_subject=next_for))

@@ -1,0 +1,1 @@
+"""``jsm top``: a live view."""

@@ -1,0 +1,332 @@
+"""``jsm top``: watch streams and consumers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from typing_extensions import Self
+
+from ...errors import Error
+from ...net.clock import monotonic
+from ..bench.progress import writes_blocks
+from ..output import emit, emit_line, note
+from ..settings import Settings, common_options
+from ..status import one_line
+from ..values import TIMEOUT
+from .data import Frame, History, Snapshot, take_snapshot
+from .view import CONSUMERS, STREAMS, Layout, plain, screen, sorted_frame
+
+if TYPE_CHECKING:
+    from ... import Connection, JetStream
+
+__all__ = ["keyed", "top"]
+
+_INTERVALS: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+_SORTS: Final = {column.title.lower(): number for number, column in enumerate(CONSUMERS.columns)}
+_VIEWS: Final = ("both", "streams", "consumers")
+#: A server that goes away comes back, for all we know.
+_RECONNECT: Final = {
+    "allow_reconnect": True,
+    "max_reconnect_attempts": -1,
+    "reconnect_time_wait": 0.5,
+}
+
+
+@click.command()
+@click.option(
+    "--interval",
+    type=TIMEOUT,
+    default="1s",
+    show_default=True,
+    metavar="TIME",
+    help="How often to look.",
+)
+@click.option("--once", is_flag=True, help="Look twice, an interval apart, and end.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="End after N tables.")
+@click.option("--filter", "text", default="", metavar="TEXT", help="Only names that have this.")
+@click.option(
+    "--sort",
+    type=click.Choice(sorted(_SORTS)),
+    default="lag",
+    show_default=True,
+    help="What consumers are sorted by.",
+)
+@click.option(
+    "--view", type=click.Choice(_VIEWS), default="both", show_default=True, help="What to show."
+)
+@common_options
+def top(
+    settings: Settings,
+    *,
+    interval: float,
+    once: bool,
+    count: int | None,
+    text: str,
+    sort: str,
+    view: str,
+) -> None:
+    """
+    Watch streams and consumers: rates, lag, pending acknowledgements, redeliveries.
+
+    On a terminal it is one screen that changes; '?' shows the keys. Elsewhere a table follows the
+    other, with --json one document a line. With --once there is one, with the rates of the interval.
+    """
+    layout = Layout(
+        consumer_sort=_SORTS[sort],
+        consumer_down=CONSUMERS.columns[_SORTS[sort]].down,
+        view=view,
+        filter=text,
+        interval=interval,
+    )
+    env = settings.env
+    draws = env.stdin.isatty() and env.stdout.isatty() and not settings.json
+    if once or count is not None or not draws or env.variables.get("TERM") in ("dumb", "unknown"):
+        _tables(settings, layout, 1 if once else count, one=once)
+    else:
+        _live(settings, layout)
+
+
+# --- tables, one after the other ------------------------------------------------------------------
+
+
+def _tables(settings: Settings, layout: Layout, count: int | None, *, one: bool) -> None:
+    env = settings.env
+    blocks = writes_blocks(getattr(env.stdout, "encoding", None))
+    history, shown, before = History(), 0, ""
+    with settings.connection(**_RECONNECT) as nc:
+        js = settings.jetstream_on(nc)
+        history.add(take_snapshot(js))
+        wait = threading.Event()
+        while shown != count:
+            wait.wait(layout.interval)
+            try:
+                frame = history.add(take_snapshot(js))
+            except Error as error:
+                if one or not nc.is_reconnecting:
+                    raise
+                # Said once: the next tables tell that it is over.
+                if before != one_line(error):
+                    before = one_line(error)
+                    note(settings, f"{before}; trying again")
+                continue
+            before = ""
+            shown += 1
+            _table(settings, layout, frame, one=one, blocks=blocks)
+
+
+def _table(settings: Settings, layout: Layout, frame: Frame, *, one: bool, blocks: bool) -> None:
+    out = settings.env.stdout
+    found = sorted_frame(frame, layout).document()
+    if layout.view != "both":
+        del found["consumers" if layout.view == "streams" else "streams"]
+    if one:
+        emit(settings, found, lambda: out.write(plain(frame, layout, blocks=blocks)))
+    elif settings.json:
+        emit_line(settings, found)
+    else:
+        out.write(plain(frame, layout, blocks=blocks) + "\n")
+        out.flush()
+
+
+# --- the live screen ------------------------------------------------------------------------------
+
+
+class _Watcher:
+    """
+    Looks at the server again and again, on a thread of its own, so that keys are never waited for.
+
+    Args:
+        nc: the connection.
+        js: JetStream on it.
+        interval: seconds between two looks.
+
+    """
+
+    def __init__(self, nc: Connection, js: JetStream, interval: float) -> None:
+        self.frame = Frame()
+        self.looks = 0
+        self.interval = interval
+        self.paused = False
+        self.trouble = ""
+        self.failure: Error | None = None
+        self._nc = nc
+        self._js = js
+        self._since = 0.0
+        self._history = History()
+        self._wake = threading.Event()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="jsm-top", daemon=True)
+
+    def __enter__(self) -> Self:
+        # The first one here: a server without JetStream is an error, and no screen.
+        self._take(take_snapshot(self._js))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop looking; a look that goes on ends with the connection."""
+        self._ended = True
+        self._wake.set()
+
+    def _take(self, snapshot: Snapshot) -> None:
+        self.frame = self._history.add(snapshot)
+        self.looks += 1
+
+    def again(self) -> None:
+        """Look now."""
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not self._ended:
+            self._wake.wait(self.interval)
+            self._wake.clear()
+            if self._ended or self.paused:
+                continue
+            try:
+                self._take(take_snapshot(self._js))
+                self.trouble = ""
+            except Error as error:
+                self._note(error)
+
+    def _note(self, error: Error) -> None:
+        if self._nc.is_closed:
+            self.failure = error
+            return
+        if not self.trouble:
+            self._since = monotonic()
+        self.trouble = one_line(error)
+
+    def said(self) -> str:
+        """Say what is wrong, and since when; empty: nothing is."""
+        if self._nc.is_reconnecting and not self.trouble:
+            self._since = monotonic()
+            self.trouble = "the connection broke"
+        if not self.trouble:
+            return ""
+        where = "no connection" if self._nc.is_reconnecting else "no answer"
+        seconds = monotonic() - self._since
+        return f"{where} for {seconds:.0f} s ({self.trouble}); trying again"
+
+
+def _live(settings: Settings, layout: Layout) -> None:
+    from .screen import Screen  # noqa: PLC0415 - it needs a terminal, and a Unix
+
+    env = settings.env
+    blocks = writes_blocks(getattr(env.stdout, "encoding", None))
+    colour = not env.variables.get("NO_COLOR") and env.variables.get("JSM_COLOR") != "never"
+    with (
+        settings.connection(**_RECONNECT) as nc,
+        _Watcher(nc, settings.jetstream_on(nc), layout.interval) as watcher,
+        Screen(env) as terminal,
+    ):
+        title = _titled(nc)
+        shown: Any = None
+        while watcher.failure is None:
+            columns, lines = terminal.size()
+            now = (watcher.looks, layout, columns, lines, watcher.said())
+            if now != shown:
+                shown = now
+                terminal.show(
+                    screen(
+                        watcher.frame,
+                        layout,
+                        columns=columns,
+                        lines=lines,
+                        title=title(),
+                        trouble=now[-1],
+                        colour=colour,
+                        blocks=blocks,
+                    )
+                )
+            key = terminal.key()
+            if not key:
+                continue
+            changed = keyed(layout, key)
+            if changed is None:
+                return
+            layout = changed
+            watcher.interval, watcher.paused = layout.interval, layout.paused
+    raise watcher.failure
+
+
+def _titled(nc: Connection) -> Callable[[], str]:
+    """Return what makes the first line: it changes with the server that we are connected to."""
+
+    def title() -> str:
+        info = nc.server_info
+        return f"jsm top   {nc.connected_url or '-'}   {info.server_name} {info.version}"
+
+    return title
+
+
+def keyed(layout: Layout, key: str) -> Layout | None:
+    """
+    Return what becomes of a layout when a key is pressed; ``None``: it is the end.
+
+    Args:
+        layout: before.
+        key: what the terminal sent; several keys may have come at once.
+
+    """
+    if key.startswith("\x1b"):
+        # Esc, alone or with what other keys send after it.
+        return replace(
+            layout, typing=False, filter="" if key == "\x1b" else layout.filter, help=False
+        )
+    for each in key:
+        found = _typed(layout, each) if layout.typing else _command(layout, each)
+        if found is None:
+            return None
+        layout = found
+    return layout
+
+
+def _typed(layout: Layout, key: str) -> Layout:
+    if key in "\r\n":
+        return replace(layout, typing=False)
+    if key in "\x7f\b":
+        return replace(layout, filter=layout.filter[:-1])
+    if key == "\x15":
+        return replace(layout, filter="")
+    return replace(layout, filter=layout.filter + key) if key.isprintable() else layout
+
+
+def _command(layout: Layout, key: str) -> Layout | None:
+    if key in "qQ\x04":
+        return None
+    if layout.help:
+        return replace(layout, help=False)
+    streams = layout.active == "streams"
+    if key == "s":
+        if streams:
+            sort = (layout.stream_sort + 1) % len(STREAMS.columns)
+            return replace(layout, stream_sort=sort, stream_down=STREAMS.columns[sort].down)
+        sort = (layout.consumer_sort + 1) % len(CONSUMERS.columns)
+        return replace(layout, consumer_sort=sort, consumer_down=CONSUMERS.columns[sort].down)
+    if key == "r":
+        if streams:
+            return replace(layout, stream_down=not layout.stream_down)
+        return replace(layout, consumer_down=not layout.consumer_down)
+    if key in "+-":
+        return replace(layout, interval=_stepped(layout.interval, faster=key == "+"))
+    changes: dict[str, dict[str, Any]] = {
+        "\t": {"marked": "consumers" if layout.marked == "streams" else "streams"},
+        "v": {"view": _VIEWS[(_VIEWS.index(layout.view) + 1) % len(_VIEWS)]},
+        "g": {"graphs": not layout.graphs},
+        "/": {"typing": True},
+        "p": {"paused": not layout.paused},
+        "?": {"help": True},
+        "h": {"help": True},
+    }
+    return replace(layout, **changes.get(key, {}))
+
+
+def _stepped(interval: float, *, faster: bool) -> float:
+    """Return the next shorter or longer interval."""
+    if faster:
+        return max((each for each in _INTERVALS if each < interval), default=interval)
+    return min((each for each in _INTERVALS if each > interval), default=interval)

@@ -1,0 +1,319 @@
+"""How ``jsm top`` looks: tables of a frame, sorted and filtered, as lines of a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Generic, TypeVar
+
+from ..output import counted
+from ..output import size as size_text
+from .data import ConsumerRow, Frame, StreamRow, matching
+from .graph import chart, short_number, spark
+
+__all__ = [
+    "CONSUMERS",
+    "HELP",
+    "STREAMS",
+    "Column",
+    "Layout",
+    "Table",
+    "plain",
+    "screen",
+    "sorted_frame",
+]
+
+Row = TypeVar("Row")
+
+_GRAPH: Final = 24
+_NAME: Final = 12
+_CHART: Final = 6
+_BOLD: Final = "\x1b[1m"
+_REVERSE: Final = "\x1b[7m"
+_DIM: Final = "\x1b[2m"
+_RED: Final = "\x1b[31m"
+_END: Final = "\x1b[0m"
+
+HELP: Final = (
+    "q        quit                     Ctrl-C does, too",
+    "s        sort by the next column  of the table whose title is marked",
+    "r        the other way round",
+    "Tab      mark the other table",
+    "v        show both tables, or one of them",
+    "g        show graphs of all streams and consumers together",
+    "/        show only what has a text in its name; Esc: show all again",
+    "p        pause, go on",
+    "+ -      look more or less often",
+    "?        this help",
+)
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """One column: its title, what it is sorted by, and how that looks."""
+
+    title: str
+    value: Callable[[Row], Any]
+    text: Callable[[Row], str]
+    down: bool = True
+    """Whether large values come first, until somebody wants it the other way."""
+
+
+@dataclass(frozen=True)
+class Table(Generic[Row]):
+    """A table: its columns, the first of which is the name, and its graph."""
+
+    title: str
+    columns: tuple[Column[Row], ...]
+    graph_title: str
+    graph: Callable[[Row], Sequence[float]]
+
+
+def _number(value: float) -> str:
+    return short_number(value) if value < 9.95 and value else f"{value:,.0f}"
+
+
+STREAMS: Final = Table[StreamRow](
+    "Streams",
+    (
+        Column("Stream", lambda row: row.name.lower(), lambda row: row.name, down=False),
+        Column("Messages", lambda row: row.messages, lambda row: f"{row.messages:,}"),
+        Column("Size", lambda row: row.bytes, lambda row: size_text(row.bytes)),
+        Column("In/s", lambda row: row.rate, lambda row: _number(row.rate)),
+        Column("Consumers", lambda row: row.consumers, lambda row: f"{row.consumers:,}"),
+    ),
+    "In/s",
+    lambda row: row.rates,
+)
+CONSUMERS: Final = Table[ConsumerRow](
+    "Consumers",
+    (
+        Column("Consumer", lambda row: row.key.lower(), lambda row: row.key, down=False),
+        Column("Lag", lambda row: row.lag, lambda row: f"{row.lag:,}"),
+        Column("Unacked", lambda row: row.ack_pending, lambda row: f"{row.ack_pending:,}"),
+        Column("Redelivered", lambda row: row.redelivered, lambda row: f"{row.redelivered:,}"),
+        Column("Waiting", lambda row: row.waiting, lambda row: f"{row.waiting:,}"),
+        Column("Out/s", lambda row: row.rate, lambda row: _number(row.rate)),
+        Column("Acked/s", lambda row: row.ack_rate, lambda row: _number(row.ack_rate)),
+    ),
+    "Lag",
+    lambda row: row.lags,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What the user has chosen."""
+
+    stream_sort: int = 3
+    stream_down: bool = True
+    consumer_sort: int = 1
+    consumer_down: bool = True
+    view: str = "both"
+    """``both``, ``streams`` or ``consumers``."""
+    marked: str = "streams"
+    """The table that keys are for."""
+    filter: str = ""
+    typing: bool = False
+    """Whether the filter is being typed."""
+    graphs: bool = False
+    help: bool = False
+    paused: bool = False
+    interval: float = 1.0
+
+    @property
+    def active(self) -> str:
+        """The table that keys are for, of those that are shown."""
+        return self.marked if self.view == "both" else self.view
+
+
+def sorted_frame(frame: Frame, layout: Layout) -> Frame:
+    """Return what a layout shows of a frame, in its order."""
+    frame = matching(frame, layout.filter) if layout.filter else frame
+
+    def arranged(
+        rows: Sequence[Row], table: Table[Row], sort: int, *, down: bool
+    ) -> tuple[Row, ...]:
+        # By name first: so equal ones do not change places all the time.
+        by_name = sorted(rows, key=table.columns[0].value)
+        return tuple(sorted(by_name, key=table.columns[sort].value, reverse=down))
+
+    return replace(
+        frame,
+        streams=arranged(frame.streams, STREAMS, layout.stream_sort, down=layout.stream_down),
+        consumers=arranged(
+            frame.consumers, CONSUMERS, layout.consumer_sort, down=layout.consumer_down
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _Style:
+    """Escape codes, or none."""
+
+    colour: bool
+    blocks: bool
+    marks: bool = True
+    """Whether one of the tables is the one that keys are for."""
+
+    def __call__(self, code: str, text: str) -> str:
+        return f"{code}{text}{_END}" if self.colour else text
+
+
+def screen(
+    frame: Frame,
+    layout: Layout,
+    *,
+    columns: int,
+    lines: int,
+    title: str,
+    trouble: str,
+    colour: bool,
+    blocks: bool,
+) -> list[str]:
+    """
+    Return the lines of a screen, as many as there are or fewer.
+
+    Args:
+        frame: what there is.
+        layout: what is to be seen of it.
+        columns: of the terminal.
+        lines: of the terminal.
+        title: the first line, where we are connected to.
+        trouble: what is wrong just now; empty: nothing.
+        colour: whether escape codes may be used.
+        blocks: whether block characters can be written.
+
+    """
+    style = _Style(colour, blocks)
+    shown = sorted_frame(frame, layout)
+    top = [style(_BOLD, _cut(title, columns))]
+    if trouble:
+        top.append(style(_RED, _cut(trouble, columns)))
+    else:
+        top.append(_cut(_totals(shown), columns))
+    if layout.typing or layout.filter:
+        mark = "_" if layout.typing else ""
+        top.append(_cut(f"Filter: {layout.filter}{mark}", columns))
+    if layout.help:
+        return [*top, "", *(_cut(line, columns) for line in HELP)][:lines]
+    if layout.graphs:
+        for name, values in (("In/s", shown.in_rates), ("Out/s", shown.out_rates)):
+            top += ["", style(_DIM, name), *chart(values, columns, _CHART, blocks=blocks)]
+    foot = style(_DIM, _cut(_keys(layout), columns))
+    room = max(0, lines - len(top) - 1)
+    body = _tables(shown, layout, columns, room, style)
+    return [*top, *body[:room], foot][:lines]
+
+
+def _totals(frame: Frame) -> str:
+    messages = sum(row.messages for row in frame.streams)
+    size = sum(row.bytes for row in frame.streams)
+    pending = sum(row.ack_pending for row in frame.consumers)
+    lag = sum(row.lag for row in frame.consumers)
+    incoming = frame.in_rates[-1] if frame.in_rates else 0.0
+    outgoing = frame.out_rates[-1] if frame.out_rates else 0.0
+    return (
+        f"{counted(len(frame.streams), 'stream')}, {counted(messages, 'message')}, "
+        f"{size_text(size)}, {_number(incoming)} in/s   "
+        f"{counted(len(frame.consumers), 'consumer')}, lag {lag:,}, "
+        f"unacked {pending:,}, {_number(outgoing)} out/s"
+    )
+
+
+def _keys(layout: Layout) -> str:
+    paused = "PAUSED, p goes on   " if layout.paused else ""
+    return (
+        f"{paused}every {layout.interval:g} s   q quit  s sort  r reverse  / filter  g graphs  "
+        "v view  ? help"
+    )
+
+
+def _tables(frame: Frame, layout: Layout, columns: int, room: int, style: _Style) -> list[str]:
+    """Return the lines of the tables that are shown; each gets half of the room, or what is left."""
+    want_streams = layout.view in ("both", "streams")
+    want_consumers = layout.view in ("both", "consumers")
+    streams_need = (len(frame.streams) + 3) * want_streams
+    consumers_need = (len(frame.consumers) + 3) * want_consumers
+    half = room // 2 if want_streams and want_consumers else room
+    streams_get = min(streams_need, max(half, room - consumers_need))
+    lines: list[str] = []
+    if want_streams:
+        sort = (layout.stream_sort, layout.stream_down)
+        marked = layout.active == "streams"
+        lines += _table(STREAMS, frame.streams, sort, marked, columns, streams_get, style)
+    if want_consumers:
+        left = room - len(lines)
+        sort = (layout.consumer_sort, layout.consumer_down)
+        marked = layout.active == "consumers"
+        more = frame.left_out
+        lines += _table(CONSUMERS, frame.consumers, sort, marked, columns, left, style, more)
+    return lines
+
+
+def _table(
+    table: Table[Row],
+    rows: Sequence[Row],
+    sort: tuple[int, bool],
+    marked: bool,
+    columns: int,
+    room: int,
+    style: _Style,
+    left_out: int = 0,
+) -> list[str]:
+    if room < 3:
+        return []
+    fits = room - 3
+    cut = rows[: fits if len(rows) <= fits else max(0, fits - 1)]
+    arrow = ("▼" if sort[1] else "▲") if style.blocks else ("v" if sort[1] else "^")
+    titles = [
+        column.title + (arrow if number == sort[0] else "")
+        for number, column in enumerate(table.columns)
+    ]
+    cells = [[column.text(row) for column in table.columns] for row in cut]
+    widths = [
+        max([len(title), *(len(line[number]) for line in cells)])
+        for number, title in enumerate(titles)
+    ]
+    numbers = sum(width + 2 for width in widths[1:])
+    graph = max(0, min(_GRAPH, columns - numbers - _NAME - 2))
+    graph = graph if graph >= 6 else 0
+    name = max(_NAME, columns - numbers - (graph + 2 if graph else 0))
+    widths[0] = min(name, max(widths[0], _NAME)) if graph else name
+
+    def line(texts: Sequence[str], drawn: str) -> str:
+        first = _cut(texts[0], widths[0]).ljust(widths[0])
+        rest = "".join(
+            f"  {text:>{width}}" for text, width in zip(texts[1:], widths[1:], strict=True)
+        )
+        return _cut(f"{first}{rest}  {drawn}" if graph else first + rest, columns).rstrip()
+
+    title = f"{table.title} ({len(rows):,})" + (
+        f", {counted(left_out, 'stream')} left out" * bool(left_out)
+    )
+    head = line(titles, f"{table.graph_title} over time"[:graph].rjust(graph))
+    lines = [
+        "",
+        style(_BOLD, f"{'>' if marked else ' '} {title}" if style.marks else title),
+        style(_REVERSE, head.ljust(columns)) if style.colour else head,
+    ]
+    for row, texts in zip(cut, cells, strict=True):
+        lines.append(line(texts, spark(table.graph(row), graph, blocks=style.blocks)))
+    if len(cut) < len(rows):
+        lines.append(style(_DIM, f"... {len(rows) - len(cut):,} more"))
+    return lines
+
+
+def _cut(text: str, columns: int) -> str:
+    return text if len(text) <= columns else text[: max(0, columns - 1)] + "~"
+
+
+def plain(frame: Frame, layout: Layout, *, blocks: bool) -> str:
+    """Return the tables as text that goes on and on: all rows, nothing cut."""
+    shown = sorted_frame(frame, layout)
+    names = [row.key for row in shown.streams] + [row.key for row in shown.consumers]
+    longest = max([_NAME, *map(len, names)])
+    columns = longest + 110
+    room = len(shown.streams) + len(shown.consumers) + 10
+    lines = _tables(shown, layout, columns, room, _Style(colour=False, blocks=blocks, marks=False))
+    return "\n".join([_totals(shown), *lines]) + "\n"
