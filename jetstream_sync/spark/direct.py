@@ -40,7 +40,10 @@ _MAX_BYTES: Final = 4_000_000
 _STATUS: Final = b"NATS/1.0 "
 _PLAIN: Final = b"NATS/1.0"
 _SEQUENCE: Final = b"Nats-Sequence: "
-_STRANGE: Final = "a direct get answered with other headers than ADR-31 has"
+_STRANGE: Final = (
+    "a direct get answered with other headers than ADR-31 has;"
+    " servers before 2.11 do not know direct gets of several messages"
+)
 _NEWLINE: Final = b"\r\n"
 #: What follows a message's own headers: six lines and the empty one.
 _TAIL_LINES: Final = 8
