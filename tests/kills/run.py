@@ -253,8 +253,8 @@ class _Run:
         if self.outcome.cluster:
             kinds += ["executor", "executor"]
         end = time.monotonic() + seconds
-        # Each kind has its turn, in an order of the seed's.
-        turn: list[str] = []
+        # Each kind has its turn, in an order of the seed's. A short run has executors killed, too.
+        turn = ["executor"] if self.outcome.cluster else []
         while time.monotonic() < end:
             if not turn:
                 turn = self._rng.sample(kinds, len(kinds))

@@ -1,0 +1,50 @@
+"""What is downstream of the source may be slow, and the server is not kept waiting for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from fix_spark_streams import fill
+
+import jetstream_sync
+from jetstream_sync.server import NatsServer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+
+MESSAGES = 40_000
+#: Seconds that the first rows are worked on.
+PAUSE = 15
+
+
+def test_a_slow_reader_is_not_cut_off(spark: SparkSession) -> None:
+    """Rows that are worked on for 15 seconds cost no connection, and none is lost or comes twice."""
+    with NatsServer(config='write_deadline: "2s"\n') as server:
+        with jetstream_sync.connect(server.url) as nc:
+            js = nc.jetstream()
+            js.create_stream(name="SLOW", subjects=["slow"], storage="memory", allow_direct=True)
+            fill(js, "slow", MESSAGES, b"x" * 500)
+        loading = spark.read.format("jetstream").options(
+            servers=server.url, stream="SLOW", maxRecordsPerPartition=str(MESSAGES)
+        )
+        direct = loading.option("readMode", "direct").load()
+        both = direct.union(loading.option("readMode", "pull").load())
+
+        def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for number, batch in enumerate(batches):
+                if number == 0:
+                    time.sleep(PAUSE)
+                yield batch
+
+        began = time.monotonic()
+        read = both.mapInArrow(slowly, both.schema).groupBy("sequence").count()
+        found = {(row["sequence"], row["count"]) for row in read.collect()}
+        assert time.monotonic() - began > PAUSE
+        assert found == {(sequence, 2) for sequence in range(1, MESSAGES + 1)}
+        assert "Slow Consumer" not in server.log()
