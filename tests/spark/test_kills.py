@@ -9,7 +9,7 @@ from fix_spark import need_java
 from kills.run import DELIVERIES, RETENTIONS, Outcome, run
 
 #: Seconds of kills in each run; the environments of tox say.
-SECONDS = float(os.environ.get("JETSTREAM_SYNC_KILL_SECONDS", "25"))
+SECONDS = float(os.environ.get("JETSTREAM_SYNC_KILL_SECONDS", "12"))
 #: What the plans are made from; a run that failed names its own.
 SEED = int(os.environ.get("JETSTREAM_SYNC_KILL_SEED", "1"))
 
