@@ -23,6 +23,8 @@ __all__ = ["Interrupted", "Outcome", "Share", "run_clients", "split"]
 _LOOK: Final = 0.1
 #: Seconds that clients get to stop after a Ctrl-C, before their connections are closed.
 _GOODBYE: Final = 2.0
+#: Seconds until every client must stand ready to begin.
+_READY: Final = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +134,8 @@ def run_clients(
 
     """
     with ExitStack() as open_ones:
-        gate = threading.Barrier(len(cells) + 1)
+        # All are connected by then: what is waited for is that threads get their turn.
+        gate = threading.Barrier(len(cells) + 1, timeout=_READY)
         clients = [
             _Client(settings, open_ones.enter_context(settings.connection()), kind, cell, gate)
             for cell in cells
@@ -147,6 +150,10 @@ def run_clients(
         except KeyboardInterrupt:
             _stop(clients, gate)
             raise Interrupted(_outcome(name, kind, cells, clients)) from None
+        except threading.BrokenBarrierError:
+            _stop(clients, gate)
+            late = f"the clients were not ready within {_READY:g} s"
+            raise CommandError(late, ExitStatus.TIMED_OUT) from None
         except BaseException:
             _stop(clients, gate)
             raise
