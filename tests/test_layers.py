@@ -34,6 +34,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"words", "protocol", "api", "net", "client", "jetstream", "server", "spark", "names"},
 }
 
+# The folders of a part that has some, in the same way. What is at its top is for all of them, and only
+# its doors, the files that `DOORS` names, look into the folders.
+FOLDERS: dict[str, dict[str, set[str]]] = {
+    "spark": {
+        "discovery": set(),
+        "reading": set(),
+        "planning": {"reading"},
+        "batch": {"planning", "reading"},
+        "streaming": {"planning", "reading"},
+        "writing": {"reading"},
+        "helpers": {"batch", "reading", "writing"},
+    },
+}
+DOORS: dict[str, set[str]] = {"spark": {"__init__.py", "source.py"}}
+
 # Where a part may import some modules of another part only, by that part's name.
 MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
     # It is for scripts without a client, too.
@@ -55,7 +70,7 @@ ONLY_IN: dict[str, set[str]] = {
     "queue": {"client"},
     "select": {"net"},
     "selectors": {"net"},
-    "signal": {"server", "cli", "spark/stream.py"},
+    "signal": {"server", "cli", "spark/streaming/reader.py"},
     "socket": {"net", "server"},
     "ssl": {"net"},
     # sub --translate runs a command of the user's; bench has clients in processes of their own.
@@ -226,6 +241,28 @@ def test_imports_point_down_only(file: File) -> None:
         if not allowed:
             wrong.append(f"line {imported.line}: {file.part} imports {imported.module} ({part})")
     assert not wrong
+
+
+@pytest.mark.parametrize("part", FOLDERS)
+def test_folders_of_a_part_import_down_only(part: str) -> None:
+    """A folder imports itself and the folders below it; the top of the part imports none of them."""
+    folders = FOLDERS[part]
+    wrong = []
+    found = set()
+    for file in files():
+        if file.part != part:
+            continue
+        own, _, rest = file.name.removeprefix(f"{part}/").partition("/")
+        if rest:
+            found.add(own)
+        elif own in DOORS[part]:
+            continue
+        for imported in file.imports():
+            folder = imported.module.removeprefix(f"jetstream_sync.{part}.").partition(".")[0]
+            if folder in folders and folder != own and folder not in folders.get(own, set()):
+                wrong.append(f"{file.name}, line {imported.line}: {imported.module}")
+    assert not wrong
+    assert found == folders.keys()
 
 
 @every_file

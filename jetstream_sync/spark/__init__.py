@@ -10,11 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from .connections import ConnectionSettings, connection
-from .deliveries import Written
+from .helpers.partition import plan_ranges, publish_partition, read_range, read_range_batches
+from .helpers.work_queue import WORK_DDL, WorkBatch, acknowledge, take_work
 from .java import JavaNotFoundError
 from .options import ReadOptions, WriteOptions
-from .partition import plan_ranges, publish_partition, read_range, read_range_batches
-from .ranges import (
+from .reading.ranges import (
     DirectGetRefusedError,
     RangeError,
     RangeLostError,
@@ -22,10 +22,10 @@ from .ranges import (
     SequenceRange,
     StreamRecreatedError,
 )
-from .refusals import RowError, SinkError
 from .schema import SchemaError
 from .session import register
-from .work_queue import WORK_DDL, WorkBatch, acknowledge, take_work
+from .writing.deliveries import Written
+from .writing.refusals import RowError, SinkError
 
 if TYPE_CHECKING:
     from .source import JetStreamDataSource

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import (
 )
 
 from ..errors import InvalidOptionError
-from .batch import JetStreamReader, PushdownReader, takes_filters
+from .batch.reader import JetStreamReader, PushdownReader, takes_filters
 from .options import ReadOptions, WriteOptions
 from .schema import READ_DDL, check_read_columns
 
@@ -60,7 +60,7 @@ class JetStreamDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return what reads with ``spark.readStream``; raises as `reader()`."""
-        from .stream import JetStreamStreamReader  # noqa: PLC0415 - PySpark has its base since 4.2
+        from .streaming.reader import JetStreamStreamReader  # noqa: PLC0415 - PySpark has its base since 4.2
 
         options = ReadOptions.from_options(self.options)
         _check_columns(schema)
@@ -85,7 +85,7 @@ class JetStreamDataSource(DataSource):
             SchemaError: there is no such column, or it has another type.
 
         """
-        from .sink import batch_writer  # noqa: PLC0415 - who reads does without it
+        from .writing.sink import batch_writer  # noqa: PLC0415 - who reads does without it
 
         return batch_writer(WriteOptions.from_options(self.options), schema, overwrite)
 
@@ -93,7 +93,7 @@ class JetStreamDataSource(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         """Return what writes with ``df.writeStream``; raises as `writer()`."""
-        from .sink import stream_writer  # noqa: PLC0415 - who reads does without it
+        from .writing.sink import stream_writer  # noqa: PLC0415 - who reads does without it
 
         return stream_writer(WriteOptions.from_options(self.options), schema, overwrite)
 

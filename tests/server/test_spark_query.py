@@ -18,12 +18,12 @@ from jetstream_sync.errors import (
     NoServersError,
     StreamNotFoundError,
 )
-from jetstream_sync.spark.bounded import plan_read
+from jetstream_sync.spark.batch.bounded import plan_read
 from jetstream_sync.spark.connections import connection
-from jetstream_sync.spark.loss import DataLossError
-from jetstream_sync.spark.offsets import OffsetError
 from jetstream_sync.spark.options import ReadOptions
-from jetstream_sync.spark.query import StreamingQuery
+from jetstream_sync.spark.planning.loss import DataLossError
+from jetstream_sync.spark.planning.offsets import OffsetError
+from jetstream_sync.spark.streaming.query import StreamingQuery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,10 +24,10 @@ from jetstream_sync.spark import (
     SequenceRange,
     StreamRecreatedError,
 )
-from jetstream_sync.spark.arrow import to_batch
-from jetstream_sync.spark.chunks import Chunk
-from jetstream_sync.spark.direct import count_from
-from jetstream_sync.spark.reading import ReadPlan, read_chunks
+from jetstream_sync.spark.reading.arrow import to_batch
+from jetstream_sync.spark.reading.chunks import Chunk
+from jetstream_sync.spark.reading.direct import count_from
+from jetstream_sync.spark.reading.one_range import ReadPlan, read_chunks
 from jetstream_sync.spark.schema import READ_COLUMNS, READ_TYPES
 
 if TYPE_CHECKING:
@@ -508,9 +508,9 @@ def test_reading_that_is_given_up_leaves_nothing_behind(
 _READER = """
 import resource, sys
 import jetstream_sync
-from jetstream_sync.spark.arrow import to_batch
-from jetstream_sync.spark.ranges import SequenceRange
-from jetstream_sync.spark.reading import ReadPlan, read_chunks
+from jetstream_sync.spark.reading.arrow import to_batch
+from jetstream_sync.spark.reading.ranges import SequenceRange
+from jetstream_sync.spark.reading.one_range import ReadPlan, read_chunks
 from jetstream_sync.spark.schema import READ_COLUMNS
 url, mode, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 rows = 0

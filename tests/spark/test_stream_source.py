@@ -380,7 +380,7 @@ def test_a_query_that_is_stopped_closes_its_connection(
     """Spark ends the planning process with a signal, and the reader's ``stop()`` is called all the same."""
     from jetstream_sync.spark import JetStreamDataSource
     from jetstream_sync.spark.options import ReadOptions
-    from jetstream_sync.spark.stream import JetStreamStreamReader
+    from jetstream_sync.spark.streaming.reader import JetStreamStreamReader
 
     note = tmp_path / "stopped"
 

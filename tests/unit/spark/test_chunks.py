@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.spark.chunks import Chunk, Wanted
+from jetstream_sync.spark.reading.chunks import Chunk, Wanted
 
 ROWS = st.lists(st.tuples(st.binary(max_size=300), st.binary(max_size=20), st.binary(max_size=40)))
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.spark.ids import ContentIds, GivenIds, Origin, PositionIds, digests
-from jetstream_sync.spark.rows import Rows
+from jetstream_sync.spark.writing.ids import ContentIds, GivenIds, Origin, PositionIds, digests
+from jetstream_sync.spark.writing.rows import Rows
 
 ORIGIN = Origin(name="query", batch=7, partition=3)
 

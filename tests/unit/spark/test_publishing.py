@@ -14,9 +14,9 @@ from jetstream_sync.errors import (
     TimeoutError,
     WrongLastSequenceError,
 )
-from jetstream_sync.spark.publishing import Tally, check_sizes, commands
-from jetstream_sync.spark.refusals import RowError, SinkError, is_passing
-from jetstream_sync.spark.rows import Encoder, Rows
+from jetstream_sync.spark.writing.publishing import Tally, check_sizes, commands
+from jetstream_sync.spark.writing.refusals import RowError, SinkError, is_passing
+from jetstream_sync.spark.writing.rows import Encoder, Rows
 
 ENCODER = Encoder(4, "STREAM", "s")
 

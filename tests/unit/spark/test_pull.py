@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_sync.errors import InvalidResponseError, NotJSMessageError
-from jetstream_sync.spark.pull import _Consumer, _without_size
+from jetstream_sync.spark.reading.pull import _Consumer, _without_size
 
 FORMS = {
     "short": "$JS.ACK.ORDERS.c.1.{seq}.{number}.{time}.{left}",

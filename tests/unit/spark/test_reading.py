@@ -13,12 +13,12 @@ from jetstream_sync.api.stream import StreamInfo
 from jetstream_sync.codec import decode
 from jetstream_sync.errors import InvalidArgumentError
 from jetstream_sync.spark import DirectGetRefusedError, RangeError, SequenceRange
-from jetstream_sync.spark import ranges as ranges_module
-from jetstream_sync.spark.answers import MAX_ROWS, Job, Pace
-from jetstream_sync.spark.chunks import Chunk, Wanted
-from jetstream_sync.spark.reading import ReadPlan, choose_mode
+from jetstream_sync.spark.reading import ranges as ranges_module
+from jetstream_sync.spark.reading.answers import MAX_ROWS, Job, Pace
+from jetstream_sync.spark.reading.chunks import Chunk, Wanted
+from jetstream_sync.spark.reading.one_range import ReadPlan, choose_mode
+from jetstream_sync.spark.reading.view import StreamView, view_of
 from jetstream_sync.spark.schema import READ_COLUMNS
-from jetstream_sync.spark.streams import StreamView, view_of
 
 INFO = {
     "created": "2026-01-31T12:00:00Z",

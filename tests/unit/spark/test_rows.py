@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from jetstream_sync.spark.refusals import RowError
-from jetstream_sync.spark.rows import COLUMNS, Columns, Encoder, RowLayout, Rows
 from jetstream_sync.spark.schema import WRITE_COLUMNS, SchemaError
+from jetstream_sync.spark.writing.refusals import RowError
+from jetstream_sync.spark.writing.rows import COLUMNS, Columns, Encoder, RowLayout, Rows
 
 
 def schema(**types: str) -> Any:

@@ -1,0 +1,1 @@
+"""What ``spark.read`` calls."""

@@ -1,0 +1,180 @@
+"""
+What is left of a read by the filters that Spark passes on.
+
+Nothing here decides about a row: Spark applies every filter again. A filter that can not be said in
+subjects, sequences or times is passed over, so a read is never narrower than its filters.
+
+Filters are looked at by the names of their classes, so this needs no PySpark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from ...errors import BadSubjectError
+from ...nanos import time_to_ns
+from ...subjects import check_publish_subject, check_subject, subjects_overlap
+
+__all__ = ["Narrowing", "narrowing"]
+
+#: More subjects than this are not worth a filter each.
+_MOST_SUBJECTS: Final = 16
+_MICROSECOND: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Narrowing:
+    """What filters leave of a read; ``None``: all of it."""
+
+    subjects: tuple[str, ...] | None = None
+    """Filter subjects; none at all: there is nothing to read."""
+
+    first_seq: int = 1
+    """The first sequence of each stream."""
+
+    end_seq: int | None = None
+    """The sequence after the last one."""
+
+    first_ns: int | None = None
+    """The earliest time, in nanoseconds since 1970."""
+
+    end_ns: int | None = None
+    """The time after the latest one."""
+
+    def with_subjects(self, subjects: tuple[str, ...]) -> Narrowing:
+        """Return what is also left by the subjects of a further filter."""
+        if self.subjects is None:
+            return replace(self, subjects=subjects)
+        both = _common(self.subjects, subjects)
+        return self if both is None else replace(self, subjects=both)
+
+    def with_sequences(self, first: int, end: int | None) -> Narrowing:
+        """Return what is also left by a range of sequences."""
+        return replace(
+            self, first_seq=max(self.first_seq, first), end_seq=_least(self.end_seq, end)
+        )
+
+    def with_times(self, first_ns: int | None, end_ns: int | None) -> Narrowing:
+        """Return what is also left by a range of times."""
+        firsts = [each for each in (self.first_ns, first_ns) if each is not None]
+        first = max(firsts, default=None)
+        return replace(self, first_ns=first, end_ns=_least(self.end_ns, end_ns))
+
+
+def narrowing(filters: Iterable[Any], subjects: tuple[str, ...]) -> Narrowing:
+    """
+    Return what filters leave of a read.
+
+    Args:
+        filters: PySpark's, all of which a row has to pass.
+        subjects: the option.
+
+    """
+    left = Narrowing(subjects=subjects or None)
+    for each in filters:
+        column = ".".join(each.attribute) if hasattr(each, "attribute") else ""
+        apply = _COLUMNS.get(column)
+        if apply is not None:
+            left = apply(left, type(each).__name__, getattr(each, "value", None))
+    return left
+
+
+def _by_subject(left: Narrowing, kind: str, value: Any) -> Narrowing:
+    found: tuple[str, ...] | None = None
+    if kind in {"EqualTo", "EqualNullSafe"}:
+        found = _literals([value])
+    elif kind == "In" and len(value) <= _MOST_SUBJECTS:
+        found = _literals(value)
+    elif kind == "StringStartsWith":
+        # Only whole tokens can be said.
+        head, dot, _ = value.rpartition(".")
+        found = _checked(f"{head}.>", check_subject) if dot else None
+    return left if found is None else left.with_subjects(found)
+
+
+def _literals(values: Iterable[Any]) -> tuple[str, ...] | None:
+    """Return subjects that are meant word for word; ``None`` when one can not be one."""
+    found: list[str] = []
+    for value in values:
+        checked = _checked(value, check_publish_subject)
+        if checked is None:
+            return None
+        found += checked
+    return tuple(dict.fromkeys(found))
+
+
+def _checked(subject: Any, check: Callable[[str], str]) -> tuple[str, ...] | None:
+    try:
+        return (check(subject),)
+    except BadSubjectError:
+        return None
+
+
+def _by_sequence(left: Narrowing, kind: str, value: Any) -> Narrowing:
+    values = value if kind == "In" else [value]
+    if not values or not all(type(each) is int for each in values):
+        return left
+    return left.with_sequences(*_range(kind, min(values), max(values), 1, left.first_seq))
+
+
+def _by_time(left: Narrowing, kind: str, value: Any) -> Narrowing:
+    values = value if kind == "In" else [value]
+    if not values or not all(isinstance(each, datetime) and each.tzinfo for each in values):
+        return left
+    times = sorted(map(time_to_ns, values))
+    # A row has microseconds, a message nanoseconds: what is at t is up to a microsecond later.
+    return left.with_times(*_range(kind, times[0], times[-1], _MICROSECOND, None))
+
+
+def _range(kind: str, least: int, most: int, step: int, lowest: Any) -> tuple[Any, int | None]:
+    """Return the first value that a filter lets through, and the one after the last."""
+    if kind in {"EqualTo", "EqualNullSafe", "In"}:
+        return least, most + step
+    if kind in {"GreaterThan", "GreaterThanOrEqual"}:
+        return least + (step if kind == "GreaterThan" else 0), None
+    if kind in {"LessThan", "LessThanOrEqual"}:
+        return lowest, most + (step if kind == "LessThanOrEqual" else 0)
+    return lowest, None
+
+
+_COLUMNS: Final[dict[str, Callable[[Narrowing, str, Any], Narrowing]]] = {
+    "subject": _by_subject,
+    "sequence": _by_sequence,
+    "timestamp": _by_time,
+}
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def _common(ones: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return patterns for what falls under both; ``None`` when there are none for that."""
+    found: list[str] = []
+    for one in ones:
+        for other in others:
+            if _covers(one, other):
+                found.append(other)
+            elif _covers(other, one):
+                found.append(one)
+            elif subjects_overlap(one, other):
+                return None
+    return tuple(dict.fromkeys(found))
+
+
+def _covers(pattern: str, other: str) -> bool:
+    """Say whether everything that falls under one pattern falls under another."""
+    wanted, tokens = pattern.split("."), other.split(".")
+    for position, expected in enumerate(wanted):
+        if expected == ">":
+            return len(tokens) > position
+        if position >= len(tokens) or tokens[position] == ">":
+            return False
+        if expected not in {"*", tokens[position]}:
+            return False
+    return len(wanted) == len(tokens)

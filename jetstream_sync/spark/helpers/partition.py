@@ -1,0 +1,264 @@
+"""
+Reading and writing inside of tasks: for ``foreachPartition``, ``mapPartitions`` and ``mapInArrow``.
+
+These work with any PySpark that has Python workers, also one without Python data sources (before
+4.0), and without Spark. All tasks of a worker process use one connection, see
+`connections.connection`. They take the options of the data source, as one mapping for all of them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Final
+
+from ...errors import InvalidArgumentError
+from ...headers import MSG_ID, Headers, parse_headers
+from ...nanos import time_from_ns
+from ..batch.bounded import plan_read
+from ..connections import connection
+from ..options import ReadOptions, WriteOptions
+from ..reading.chunks import Chunk
+from ..reading.one_range import ReadPlan, read_chunks
+from ..reading.ranges import SequenceRange
+from ..schema import READ_COLUMNS, READ_TYPES, check_read_columns
+from ..writing.deliveries import Delivery, Written
+from ..writing.ids import Origin
+from ..writing.refusals import SinkError
+from ..writing.rows import Columns, RowLayout
+from ..writing.targets import check_target
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["plan_ranges", "publish_partition", "read_range", "read_range_batches"]
+
+#: Rows that are turned into columns at a time.
+_ROWS: Final = 4096
+#: Ways to deliver that need to know an attempt from another job.
+_NEED_A_NAME: Final = frozenset({"transaction", "scan"})
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def publish_partition(
+    rows: Iterable[Any],
+    options: Mapping[str, str] | WriteOptions,
+    *,
+    columns: Sequence[str] | None = None,
+    partition: int | None = None,
+) -> Written:
+    """
+    Publish the rows of a partition; on return the stream has every one.
+
+    In a task of a streaming query (``foreachPartition`` called from ``foreachBatch``) message ids are made
+    of the query, the batch and the partition, so a batch that is run again makes the same ones. Two
+    calls for one batch need different ``jobId`` options, or equal rows of theirs count as one. In
+    any other job they are made of the ``jobId``; without one the ids protect this call alone, and a task
+    that is tried again writes its rows again.
+
+    Any thread may call it.
+
+    Args:
+        rows: rows of Spark, mappings, or tuples; record batches of Arrow; or ``bytes``, which are
+            the payloads.
+        options: those of the sink, see `WriteOptions`.
+        columns: the names of the columns of tuples; ``None``: what the rows say.
+        partition: its number; ``None``: what Spark says, 0 without Spark.
+
+    Raises:
+        InvalidOptionError: an option does not exist or can not work.
+        SchemaError: there is no such column.
+        SinkError: the stream does not take the rows; with `RowError` one row is the reason.
+        Error: all else as `Delivery.write`.
+
+    """
+    wanted = options if isinstance(options, WriteOptions) else WriteOptions.from_options(options)
+    origin = _origin(wanted, partition)
+    layout, parts = _columns(rows, columns)
+    if layout is None:
+        return Written.nothing(origin.partition)
+    js = wanted.connection.jetstream(connection(wanted.connection))
+    target = check_target(js, wanted, layout)
+    return Delivery(options=wanted, layout=layout, target=target).write(origin, parts)
+
+
+def _origin(options: WriteOptions, partition: int | None) -> Origin:
+    """Return where rows come from, as far as Spark says it."""
+    context = _task_context()
+    query = batch = None
+    if context is not None:
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        partition = context.partitionId() if partition is None else partition
+    names = []
+    if query is not None and batch is not None:
+        names.append(f"query {query}")
+    if options.job_id is not None:
+        names.append(f"job {options.job_id}")
+    if not names:
+        if options.delivery in _NEED_A_NAME:
+            raise SinkError(
+                f"delivery={options.delivery} needs the option jobId outside of a streaming query"
+            )
+        names.append(f"call {uuid.uuid4().hex}")
+    return Origin(name=" ".join(names), batch=int(batch or 0), partition=partition or 0)
+
+
+def _task_context() -> Any:
+    """Return Spark's context of this task, ``None`` outside of one."""
+    try:
+        from pyspark import TaskContext  # noqa: PLC0415 - this works without it
+    except ImportError:
+        return None
+    return TaskContext.get()
+
+
+def _columns(
+    rows: Iterable[Any], names: Sequence[str] | None
+) -> tuple[RowLayout | None, Iterator[Columns]]:
+    """Return the layout of rows, and the rows by column; no layout where there are no rows."""
+    rest = iter(rows)
+    first = next(rest, None)
+    if first is None:
+        return None, iter(())
+    every = chain((first,), rest)
+    if hasattr(first, "num_rows"):
+        layout = RowLayout.of_names(first.schema.names)
+        return layout, map(layout.of_arrow, every)
+    if isinstance(first, (bytes, bytearray, memoryview, str)):
+        layout = RowLayout.of_names(("data",))
+        return layout, (layout.columns([part]) for part in _parts(every))
+    if isinstance(first, Mapping):
+        known = tuple(first) if names is None else tuple(names)
+        layout = RowLayout.of_names(known)
+        return layout, (layout.columns(_by_name(part, known)) for part in _parts(every))
+    found = names or getattr(first, "__fields__", None) or getattr(first, "_fields", None)
+    if found is None:
+        raise InvalidArgumentError("the rows do not name their columns; say columns=...")
+    layout = RowLayout.of_names(found)
+    return layout, (layout.columns(zip(*part, strict=True)) for part in _parts(every))
+
+
+def _parts(rows: Iterator[Any]) -> Iterator[list[Any]]:
+    while part := list(islice(rows, _ROWS)):
+        yield part
+
+
+def _by_name(rows: list[Mapping[str, Any]], names: tuple[str, ...]) -> list[list[Any]]:
+    for row in rows:
+        if not row.keys() <= set(names):
+            more = ", ".join(sorted(row.keys() - set(names)))
+            raise InvalidArgumentError(f"a row has {more}, which the first one does not have")
+    return [[row.get(name) for row in rows] for name in names]
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def plan_ranges(options: Mapping[str, str] | ReadOptions) -> list[SequenceRange]:
+    """
+    Plan what tasks are to read; for the driver.
+
+    Args:
+        options: those of the source for batches, see `ReadOptions`.
+
+    Returns:
+        Ranges of sequences, each for one call of `read_range`.
+
+    Raises:
+        Error: as `plan_read`.
+
+    """
+    return plan_read(_read_options(options))
+
+
+def read_range(
+    range: SequenceRange,  # noqa: A002 - what it is
+    options: Mapping[str, str] | ReadOptions,
+    columns: Sequence[str] = READ_COLUMNS,
+) -> Iterator[tuple[Any, ...]]:
+    """
+    Yield the messages of a range as tuples, in the order of their sequences; for ``mapPartitions``.
+
+    What is not among the columns is not decoded, and payloads that nobody asks for may not be sent.
+
+    Args:
+        range: what to read, of `plan_ranges`.
+        options: those of the source, see `ReadOptions`.
+        columns: which values a tuple has; see `READ_TYPES`.
+
+    Raises:
+        SchemaError: there is no such column.
+        Error: all else as `read_chunks`.
+
+    """
+    wanted = _read_options(options)
+    for chunk in _chunks(range, wanted, columns):
+        made = [_values(chunk, name, wanted.connection.domain) for name in columns]
+        yield from zip(*made, strict=True)
+
+
+def read_range_batches(
+    range: SequenceRange,  # noqa: A002 - what it is
+    options: Mapping[str, str] | ReadOptions,
+    columns: Sequence[str] = READ_COLUMNS,
+) -> Iterator[pa.RecordBatch]:
+    """
+    Yield the messages of a range as Arrow's record batches; for ``mapInArrow``.
+
+    Args and errors are those of `read_range`; pyarrow is needed.
+    """
+    from ..reading.arrow import to_batch  # noqa: PLC0415 - the other functions work without pyarrow
+
+    wanted = _read_options(options)
+    for chunk in _chunks(range, wanted, columns):
+        yield to_batch(chunk, columns, wanted.connection.domain)
+
+
+def _read_options(options: Mapping[str, str] | ReadOptions) -> ReadOptions:
+    return options if isinstance(options, ReadOptions) else ReadOptions.from_options(options)
+
+
+def _chunks(wanted: SequenceRange, options: ReadOptions, columns: Sequence[str]) -> Iterator[Chunk]:
+    check_read_columns((name, READ_TYPES.get(name, "")) for name in columns)
+    settings = options.connection
+    plan = ReadPlan(
+        mode=options.read_mode,
+        batch_bytes=options.batch_bytes,
+        fail_on_data_loss=options.fail_on_data_loss,
+        domain=settings.domain,
+        api_prefix=settings.api_prefix,
+        timeout=settings.timeout,
+    )
+    return read_chunks(connection(settings), wanted, frozenset(columns), plan)
+
+
+def _values(chunk: Chunk, name: str, domain: str | None) -> Sequence[Any]:
+    """Return one column of a chunk, in values of Python."""
+    count = len(chunk)
+    if name in {"headers", "msg_id"}:
+        blocks = chunk.headers or [b""] * count
+        headers = [parse_headers(block) if block else None for block in blocks]
+        if name == "msg_id":
+            return [None if each is None else each.get(MSG_ID) for each in headers]
+        return [_mapping(each) for each in headers]
+    if name == "subject":
+        return [subject.decode("utf-8", "replace") for subject in chunk.subjects]
+    if name == "timestamp":
+        return [time_from_ns(each) for each in chunk.times_ns]
+    if name in {"stream", "domain"}:
+        return [chunk.stream if name == "stream" else domain] * count
+    lists: dict[str, Sequence[Any]] = {
+        "data": chunk.data,
+        "sequence": chunk.sequences,
+        "time_ns": chunk.times_ns,
+        "size": chunk.sizes,
+    }
+    return lists[name]
+
+
+def _mapping(headers: Headers | None) -> dict[str, list[str]]:
+    return {} if headers is None else {name: headers.get_all(name) for name in headers}

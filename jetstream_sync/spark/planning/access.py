@@ -1,0 +1,131 @@
+"""What planning asks the server, on the connection that the options mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from ...errors import InvalidOptionError, MessageNotFoundError
+from ...jetstream.connection import Connection
+from ...jetstream.context import JetStream
+from ...jetstream.stored import leader_get
+from ...nanos import time_to_ns
+from ..connections import connection
+from ..options import LATEST, ReadOptions
+from ..patience import patiently
+from ..reading.direct import count_from
+from ..reading.gathering import api_of
+from ..reading.view import StreamView
+from .admission import Counts
+from .bounds import first_since, sequence_of
+from .streams import Selection
+
+__all__ = ["Access"]
+
+T = TypeVar("T")
+
+
+class Access:
+    """
+    The server, as the driver's planning sees it; for one thread.
+
+    Every method goes on trying for ``planningTimeout`` where an error is one that passes, and
+    raises what `JetStream.get_stream` does.
+
+    Args:
+        options: of the read.
+
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self._known: tuple[Connection, JetStream] | None = None
+        self.selection = Selection(
+            options.stream, options.stream_pattern, options.connection.domain
+        )
+
+    @property
+    def js(self) -> JetStream:
+        """JetStream on the process's connection, which is another one after one that was given up."""
+        known = self._known
+        if known is None or known[0].is_closed:
+            settings = self.options.connection
+            opened = connection(settings)
+            known = self._known = opened, settings.jetstream(opened)
+        return known[1]
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._known is not None:
+            self._known[0].close()
+
+    def patiently(self, call: Callable[[], T], what: str) -> T:
+        """Call a function until it works, see `patience.patiently`."""
+        return patiently(call, self.options.planning_timeout, what)
+
+    def snapshot(self) -> dict[str, StreamView]:
+        """Ask for all streams once, see `Selection.snapshot`."""
+        return self.patiently(lambda: self.selection.snapshot(self.js), "looking at the streams")
+
+    def counts(self, view: StreamView, filters: tuple[str, ...]) -> Counts:
+        """Return what knows how many messages match between sequences of a stream."""
+        return Counts(view, bool(filters), partial(self._probe, view.name, filters))
+
+    def _probe(self, stream: str, filters: tuple[str, ...], seq: int) -> tuple[int | None, int]:
+        found = [
+            self.patiently(partial(self._count, stream, subject, seq), "counting messages")
+            for subject in filters or (None,)
+        ]
+        firsts = [first for first, _ in found if first is not None]
+        return min(firsts, default=None), sum(count for _, count in found)
+
+    def _count(self, stream: str, subject: str | None, seq: int) -> tuple[int | None, int]:
+        return count_from(self.js, stream, seq, subject)
+
+    def start(self, view: StreamView, default: int) -> int:
+        """
+        Return the first sequence that the options mean for a stream.
+
+        Args:
+            view: the stream.
+            default: `EARLIEST` or `LATEST`, where they say nothing.
+
+        Raises:
+            InvalidOptionError: the stream does not go that far.
+
+        """
+        options = self.options
+        if options.starting_timestamp is not None:
+            return self.first_since(view, time_to_ns(options.starting_timestamp))
+        start = sequence_of(options.starting_offsets, default, view)
+        if start > view.end_seq:
+            raise InvalidOptionError(
+                "startingOffsets",
+                start,
+                f"stream {view.name} has only got to sequence {view.end_seq - 1}",
+            )
+        return start
+
+    def end(self, view: StreamView) -> int:
+        """Return the sequence at which the options end a batch read of a stream."""
+        options = self.options
+        if options.ending_timestamp is not None:
+            return self.first_since(view, time_to_ns(options.ending_timestamp))
+        return min(view.end_seq, sequence_of(options.ending_offsets, LATEST, view))
+
+    def first_since(self, view: StreamView, time_ns: int) -> int:
+        """Return the sequence of the first message of a stream that is not older than a time."""
+
+        def stored_at(seq: int) -> tuple[int, int] | None:
+            # The leader is asked: a replica that is behind would move the end of a read.
+            api, request = api_of(self.js), {"seq": seq, "next_by_subj": ">"}
+            try:
+                message = leader_get(api, view.name, request, api.deadline())
+            except MessageNotFoundError:
+                return None
+            return message.seq, time_to_ns(message.time)
+
+        return first_since(
+            time_ns, view, lambda seq: self.patiently(partial(stored_at, seq), "looking for a time")
+        )

@@ -1,0 +1,134 @@
+"""
+How much of what is there goes into the next batch.
+
+Sequences are no counts where messages were deleted or filters leave most of them out. There the server is
+asked how many messages match from a sequence on, and the end of the batch is searched for. A
+stream without holes that is read whole needs no question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ..reading.view import StreamView
+
+__all__ = ["Counts", "Probe", "fitted", "share_out"]
+
+#: Asks the server: from this sequence on, which is the first message that matches, and how many match?
+#: ``None`` and 0 when none does.
+Probe = Callable[[int], tuple[int | None, int]]
+
+
+class Counts:
+    """
+    The messages of one stream that match a read's filters, by sequence.
+
+    What arrives while the server is asked makes a range look larger than it is, never smaller, so
+    a limit holds all the same.
+
+    Args:
+        view: the stream.
+        filtered: whether filters leave messages out.
+        probe: see `Probe`; a question takes about 0.1 ms.
+
+    """
+
+    def __init__(self, view: StreamView, filtered: bool, probe: Probe) -> None:
+        self._whole = view.is_whole and not filtered
+        self._view = view
+        self._probe = probe
+
+    def first(self, start: int) -> int | None:
+        """Return the sequence of the first match from ``start`` on; ``None``: there is none yet."""
+        if self._whole:
+            first = max(start, self._view.first_seq)
+            return first if first < self._view.end_seq else None
+        first_match, _ = self._probe(start)
+        if first_match is None or first_match >= self._view.end_seq:
+            return None
+        return first_match
+
+    def matching(self, start: int, end: int) -> int:
+        """Return how many messages match from ``start`` up to ``end``, which is not counted."""
+        start, end = max(start, self._view.first_seq), min(end, self._view.end_seq)
+        if start >= end:
+            return 0
+        if self._whole:
+            return end - start
+        # In this order: what arrives in between is counted in the second answer.
+        beyond = self._probe(end)[1]
+        return max(0, self._probe(start)[1] - beyond)
+
+    def reach(self, start: int, end: int, rows: int, slack: int = 0) -> int:
+        """
+        Return the end of a range that begins at ``start`` and has so many matches.
+
+        Args:
+            start: its first sequence.
+            end: where it ends at the latest.
+            rows: how many matches it has at most.
+            slack: so many fewer are fine, which saves questions.
+
+        """
+        if self._whole:
+            return min(end, max(start, self._view.first_seq) + rows)
+        # `low` is an end with few enough rows, `high` one with too many.
+        low, high = min(end, start + rows), end
+        count = self.matching(start, low)
+        if low == end or self.matching(start, end) <= rows:
+            return end
+        while high - low > 1 and count < rows - slack:
+            middle = (low + high) // 2
+            found = self.matching(start, middle)
+            if found <= rows:
+                low, count = middle, found
+            else:
+                high = middle
+        return low
+
+
+def share_out(total: int, available: Mapping[str, int], first: int = 0) -> dict[str, int]:
+    """
+    Divide the rows of a batch among the streams that have some.
+
+    Everybody gets the same; what one does not need goes to the others. So a small stream does
+    not wait for a large one.
+
+    Args:
+        total: how many rows there are to give.
+        available: how many each stream has.
+        first: who gets the first one of rows that can not be divided; it goes round with every call.
+
+    """
+    shares = dict.fromkeys(available, 0)
+    waiting = sorted(key for key, count in available.items() if count > 0)
+    if waiting:
+        turn = first % len(waiting)
+        waiting = waiting[turn:] + waiting[:turn]
+    while total > 0 and waiting:
+        each = max(1, total // len(waiting))
+        for key in waiting:
+            given = min(each, available[key] - shares[key], total)
+            shares[key] += given
+            total -= given
+        waiting = [key for key in waiting if shares[key] < available[key]]
+    return shares
+
+
+def fitted(shares: Mapping[str, int], sizes: Mapping[str, float], most: int) -> dict[str, int]:
+    """
+    Reduce the rows of a batch to so many bytes, the same part of each stream's.
+
+    Args:
+        shares: how many rows of each stream are wanted.
+        sizes: how many bytes one takes there, on average.
+        most: how many bytes there may be. One row is always left.
+
+    """
+    total = sum(count * sizes[key] for key, count in shares.items())
+    if total <= most:
+        return dict(shares)
+    reduced = {key: int(count * most / total) for key, count in shares.items()}
+    if not any(reduced.values()):
+        reduced[max(shares, key=lambda key: shares[key])] = 1
+    return reduced

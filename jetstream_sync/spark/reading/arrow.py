@@ -1,0 +1,134 @@
+"""
+Chunks of messages become Arrow's record batches, by columns.
+
+A map that is NULL costs Spark several times what an empty one does, so there is none that is NULL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...headers import MSG_ID, parse_headers
+from ..schema import arrow_schema
+from .chunks import Chunk
+
+__all__ = ["to_batch"]
+
+_NO_HEADERS: Final[dict[str, list[str]]] = {}
+
+
+def to_batch(
+    chunk: Chunk, columns: pa.Schema | Sequence[str], domain: str | None = None
+) -> pa.RecordBatch:
+    """
+    Return a chunk as a record batch; any thread may call it.
+
+    Args:
+        chunk: with what the columns need, see `Wanted.of`.
+        columns: the schema that the batch has to have, with columns of `schema.READ_TYPES`; or their
+            names, for the schema that `arrow_schema` makes of them.
+        domain: what the column ``domain`` says; ``None``: NULL.
+
+    """
+    schema = columns if isinstance(columns, pa.Schema) else arrow_schema(columns)
+    headers = _headers_of(chunk) if {"headers", "msg_id"}.intersection(schema.names) else []
+    arrays: dict[str, Callable[[pa.DataType], pa.Array]] = {
+        "subject": lambda kind: _texts(chunk.subjects, kind),
+        "data": lambda kind: pa.array(chunk.data, kind),
+        "headers": lambda kind: _maps(headers, len(chunk), kind),
+        "sequence": lambda kind: pa.array(chunk.sequences, kind),
+        "timestamp": lambda kind: _microseconds(chunk.times_ns, kind),
+        "stream": lambda kind: _repeated(chunk.stream, len(chunk), kind),
+        "time_ns": lambda kind: pa.array(chunk.times_ns, kind),
+        "msg_id": lambda kind: _message_ids(headers, len(chunk), kind),
+        "size": lambda kind: pa.array(chunk.sizes, kind),
+        "domain": lambda kind: _repeated(domain, len(chunk), kind),
+    }
+    made = [arrays[field.name](field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(made, schema=schema)
+
+
+def _texts(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
+    """Make texts of bytes; what is no UTF-8 among them is replaced."""
+    try:
+        return pa.array(values, kind)
+    except pa.ArrowInvalid:
+        return pa.array([value.decode("utf-8", "replace") for value in values], kind)
+
+
+def _repeated(value: str | None, count: int, kind: pa.DataType) -> pa.Array:
+    return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
+
+
+def _microseconds(times_ns: Sequence[int], kind: pa.DataType) -> pa.Array:
+    return pc.divide(pa.array(times_ns, pa.int64()), 1000).cast(kind)
+
+
+def _headers_of(chunk: Chunk) -> list[dict[str, list[str]]]:
+    """Return the headers of each message; nothing at all when there is no header in the chunk."""
+    if not any(chunk.headers):
+        return []
+    return [_read(block) if block else _NO_HEADERS for block in chunk.headers]
+
+
+def _read(block: bytes) -> dict[str, list[str]]:
+    """Return the values of each name; what is no UTF-8 in them is replaced."""
+    headers = parse_headers(block)
+    if headers is None:
+        return _NO_HEADERS
+    found = {name: headers.get_all(name) for name in headers}
+    if not block.isascii():
+        return {
+            name: [
+                value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+                for value in values
+            ]
+            for name, values in found.items()
+        }
+    return found
+
+
+def _message_ids(
+    headers: Sequence[dict[str, list[str]]], count: int, kind: pa.DataType
+) -> pa.Array:
+    if not headers:
+        return pa.nulls(count, kind)
+    return pa.array([_message_id(each) for each in headers], kind)
+
+
+def _message_id(headers: dict[str, list[str]]) -> str | None:
+    values = headers.get(MSG_ID)
+    return values[0] if values else None
+
+
+def _maps(headers: Sequence[dict[str, list[str]]], count: int, kind: pa.DataType) -> pa.Array:
+    """Make a map of names to values for each message, put together from its columns."""
+    names: list[str] = []
+    values: list[str] = []
+    name_ends, value_ends = [0], [0]
+    for each in headers:
+        for name, several in each.items():
+            names.append(name)
+            values += several
+            value_ends.append(len(values))
+        name_ends.append(len(names))
+    if not headers:
+        name_ends *= count + 1
+    lists = pa.Array.from_buffers(
+        kind.item_type,
+        len(names),
+        [None, _offsets(value_ends)],
+        children=[pa.array(values, kind.item_type.value_type)],
+    )
+    entries = pa.StructArray.from_arrays(
+        [pa.array(names, kind.key_type), lists], fields=[kind.key_field, kind.item_field]
+    )
+    return pa.Array.from_buffers(kind, count, [None, _offsets(name_ends)], children=[entries])
+
+
+def _offsets(ends: list[int]) -> pa.Buffer:
+    return pa.array(ends, pa.int32()).buffers()[1]

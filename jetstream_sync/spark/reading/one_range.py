@@ -1,0 +1,305 @@
+"""
+Reading one range of a stream: all of it, once, in order, or an error that says why not.
+
+A range is through when a message at its end, or behind it, was seen; or when whoever answers has no
+more and the stream's leader says the same, since another replica, or a mirror, may be behind. That
+covers filters that match nothing at the end, and messages that were deleted or purged.
+
+What breaks off is taken up at the sequence behind the last message that was yielded: after a lost link, a
+restarted server, a consumer that went away. Each answer of a direct get is followed by a look at the
+stream, before it is yielded: it must be the one that the range was planned for, and its head must
+not have moved past messages that are missing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+from ...api.stream import StreamInfo
+from ...errors import Error, MessageNotFoundError
+from ...jetstream.connection import Connection
+from ...jetstream.requests import APIRequests
+from ...net.clock import Deadline
+from ..patience import is_transient
+from .answers import Job
+from .chunks import Chunk, Wanted
+from .direct import DirectReader
+from .gathering import api_of
+from .pull import PullReader
+from .ranges import (
+    DirectGetRefusedError,
+    RangeLostError,
+    RangeStalledError,
+    SequenceRange,
+    StreamRecreatedError,
+)
+from .view import StreamView, view_of
+
+__all__ = ["ReadPlan", "choose_mode", "read_chunks"]
+
+log = logging.getLogger("jetstream_sync.spark")
+
+#: A range with more messages than this is worth a consumer.
+_WORTH_A_CONSUMER: Final = 50_000
+#: Messages of this size on average are worth a consumer that leaves their payloads out.
+_WORTH_LEAVING_OUT: Final = 1024
+_FIRST_WAIT: Final = 0.05
+_LONGEST_WAIT: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPlan:
+    """How to read; it can be pickled, and has no secrets."""
+
+    mode: str = "auto"
+    """``direct``, ``pull``, or ``auto``: see `choose_mode`."""
+    batch_bytes: int = 4_000_000
+    """How many bytes of Arrow a chunk makes at most, unless it has one message."""
+    fail_on_data_loss: str = "true"
+    """``true``, ``false`` or ``strict``."""
+    domain: str | None = None
+    """The JetStream domain; ``None``: that of the server."""
+    api_prefix: str | None = None
+    """Where JetStream's API is instead; excludes `domain`."""
+    timeout: float = 10.0
+    """How long an answer may take, in seconds."""
+    patience: float = 60.0
+    """How long to go on trying where nothing comes, in seconds."""
+
+
+def choose_mode(
+    mode: str, view: StreamView, rows: int, filters: tuple[str, ...], wanted: Wanted
+) -> str:
+    """
+    Return how to read: by direct gets or by pulling.
+
+    Direct gets leave nothing on the server and are all that a work queue allows. A consumer is faster
+    once it is made, takes several filters, and can leave payloads out that nobody wants.
+
+    Args:
+        mode: what is asked for: ``auto``, ``direct`` or ``pull``.
+        view: the stream.
+        rows: how many messages the range has at most.
+        filters: its filter subjects.
+        wanted: which parts of the messages are asked for.
+
+    Raises:
+        DirectGetRefusedError: direct gets are needed, or asked for, and the stream allows none.
+
+    """
+    if mode == "auto":
+        spares = not wanted.data and view.message_bytes >= _WORTH_LEAVING_OUT
+        if view.is_work_queue:
+            mode = "direct"
+        elif not view.allow_direct or rows > _WORTH_A_CONSUMER or len(filters) > 1 or spares:
+            mode = "pull"
+        else:
+            mode = "direct"
+    if mode == "direct" and not view.allow_direct:
+        raise DirectGetRefusedError(view.name)
+    return mode
+
+
+def read_chunks(
+    connection: Connection,
+    range: SequenceRange,  # noqa: A002 - what it is
+    columns: frozenset[str],
+    plan: ReadPlan,
+) -> Iterator[Chunk]:
+    """
+    Yield the messages of a range in the order of their sequences, each once.
+
+    What is yielded was received in whole before, and the caller may take its time with it: nothing is
+    under way meanwhile but one or two answers of bounded size, which are taken in by another thread.
+    Closing the iterator early leaves nothing behind.
+
+    Args:
+        connection: where to read; it is not closed.
+        range: what to read.
+        columns: the names of the columns that are wanted, see `schema.READ_TYPES`.
+        plan: how to read.
+
+    Raises:
+        RangeLostError: messages left the stream before they were read, and that is not to be passed
+            over.
+        StreamRecreatedError: the stream is not the one that the range was planned for.
+        DirectGetRefusedError: see `choose_mode`.
+        RangeStalledError: the server has messages that it does not deliver.
+        StreamNotFoundError: the stream does not exist.
+        ConnectionClosedError, TimeoutError: the server could not be reached for as long as
+            ``plan.patience`` says.
+        APIError, PermissionsError: the server refused.
+
+    """
+    js = connection.jetstream(domain=plan.domain, prefix=plan.api_prefix, timeout=plan.timeout)
+    return _Reading(api_of(js), range, columns, plan).chunks()
+
+
+class _Reading:
+    """One range that is being read; for one thread."""
+
+    def __init__(
+        self, api: APIRequests, piece: SequenceRange, columns: frozenset[str], plan: ReadPlan
+    ) -> None:
+        self._api = api
+        self._range = piece
+        self._plan = plan
+        self._wanted = Wanted.of(columns)
+        self._next_seq = piece.start_seq
+        self._is_direct = False
+        # Whether the stream was looked at since the reader began: a consumer ends with its stream.
+        self._looked = False
+        self._told = False
+        self._deadline = Deadline(plan.patience)
+        self._wait = _FIRST_WAIT
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the range's messages, see `read_chunks`."""
+        end_seq = self._range.end_seq
+        self._deadline = Deadline(self._plan.patience)
+        while self._next_seq < end_seq:
+            begun_at = self._next_seq
+            try:
+                yield from self._answers()
+                if self._next_seq >= end_seq or self._is_through():
+                    return
+            except Error as error:
+                self._endure(error, progress=self._next_seq > begun_at)
+            else:
+                behind = "it is there, but whoever answers does not send it"
+                stalled = RangeStalledError(self._range.stream, self._next_seq, behind)
+                self._endure(stalled, progress=self._next_seq > begun_at)
+
+    def _answers(self) -> Iterator[Chunk]:
+        """Yield what comes until there is no more, or the range is through."""
+        answers = self._reader(self._look()).answers(self._next_seq)
+        self._looked = False
+        try:
+            for answer in answers:
+                for chunk in answer.chunk.bounded(self._plan.batch_bytes):
+                    yield chunk
+                    self._next_seq = chunk.sequences[-1] + 1
+                self._next_seq = answer.next_seq
+        finally:
+            answers.close()
+
+    def _reader(self, view: StreamView) -> DirectReader | PullReader:
+        wanted, filters = self._wanted, self._range.filters
+        rows = self._range.end_seq - self._next_seq
+        mode = choose_mode(self._plan.mode, view, rows, filters, wanted)
+        self._is_direct = mode == "direct"
+        job = Job(
+            range=self._range,
+            wanted=wanted,
+            batch_bytes=self._plan.batch_bytes,
+            message_bytes=view.message_bytes,
+            patience=self._plan.timeout,
+            witness=self._witness,
+        )
+        return (DirectReader if self._is_direct else PullReader)(self._api, job)
+
+    def _endure(self, error: Error, *, progress: bool) -> None:
+        """
+        Wait until it makes sense to go on after an error.
+
+        Raises:
+            Error: it is not one that passes, or it lasts for too long.
+
+        """
+        passes = isinstance(error, RangeStalledError) or is_transient(error)
+        if progress:
+            self._deadline = Deadline(self._plan.patience)
+            self._wait = _FIRST_WAIT
+        if not passes or self._deadline.expired() or self._api.core.wait_closed(self._wait):
+            raise error
+        log.info("reading %s goes on at %d after: %s", self._range.stream, self._next_seq, error)
+        self._wait = min(2 * self._wait, _LONGEST_WAIT)
+
+    # --- whether what was read is all that there is ---------------------------------------------
+
+    def _look(self) -> StreamView:
+        """
+        Ask for the stream as it is.
+
+        Raises:
+            StreamRecreatedError: it is another one.
+            Error: as `JetStream.get_stream`.
+
+        """
+        route = self._api.routes.stream_info(self._range.stream)
+        view = view_of(self._api.ask_for(StreamInfo, route))
+        planned_ns = self._range.created_ns
+        if planned_ns and view.created_ns != planned_ns:
+            raise StreamRecreatedError(self._range.stream, planned_ns, view.created_ns)
+        self._looked = True
+        return view
+
+    def _witness(self, start_seq: int, next_seq: int, sequences: Sequence[int]) -> None:
+        """
+        Check that an answer is of the right stream, and that nothing was lost before it.
+
+        Raises:
+            StreamRecreatedError, RangeLostError: it is not, or it was.
+            Error: as `JetStream.get_stream`.
+
+        """
+        is_whole = len(sequences) == next_seq - start_seq
+        if self._is_direct or not (self._looked and is_whole):
+            view = self._look()
+            if not is_whole:
+                up_to = min(next_seq, self._range.end_seq)
+                self._check_head(view, start_seq, sequences, up_to)
+
+    def _is_through(self) -> bool:
+        """
+        Say whether the stream's leader has nothing more of the range, either.
+
+        Raises:
+            StreamRecreatedError, RangeLostError: the stream is another one, or lost the rest.
+            Error: as `Stream.get_msg`.
+
+        """
+        route = self._api.routes.msg_get(self._range.stream)
+        for subject in self._range.filters or (">",):
+            try:
+                body = {"seq": self._next_seq, "next_by_subj": subject}
+                found = self._api.ask(route, body)
+            except MessageNotFoundError:
+                continue
+            if found["message"]["seq"] < self._range.end_seq:
+                return False
+        self._check_head(self._look(), self._next_seq, (), self._range.end_seq)
+        return True
+
+    def _check_head(
+        self, view: StreamView, start_seq: int, sequences: Sequence[int], up_to: int
+    ) -> None:
+        """Check that the stream's head has not moved past what is missing among some sequences."""
+        end_seq = min(view.first_seq, up_to)
+        if end_seq <= start_seq:
+            return
+        expected = count(start_seq)
+        missing = next(
+            (due for due, seq in zip(expected, sequences, strict=False) if due != seq), None
+        )
+        if missing is None:
+            missing = start_seq + len(sequences)
+        if missing >= end_seq:
+            return
+        lost = RangeLostError(self._range.stream, missing, end_seq)
+        expected_loss = (
+            view.is_interest
+            or view.sheds_inside
+            or (view.is_work_queue and bool(self._range.filters))
+        )
+        if self._plan.fail_on_data_loss == "strict" or (
+            self._plan.fail_on_data_loss == "true" and not expected_loss
+        ):
+            raise lost
+        if not self._told:
+            self._told = True
+            log.log(logging.DEBUG if expected_loss else logging.WARNING, "%s", lost)

@@ -1,0 +1,1 @@
+"""What ``spark.readStream`` calls: the plan of a query, and what a commit does."""

@@ -1,0 +1,307 @@
+"""
+What happens to messages once the batch that carried them is committed.
+
+==========  ==============================================================================
+retention   on a commit
+==========  ==============================================================================
+limits      nothing; a durable that the option ``consumer`` names is moved, for others to look at
+work queue  the stream is purged up to the batch's end, one filter after the other
+interest    the durable of the option ``consumer`` is moved to the batch's end
+==========  ==============================================================================
+
+All of it follows from an offset alone and can be repeated, so a commit that was lost with its process
+is made up for by the next one: Spark hands the end of the last committed batch over at every trigger.
+Nothing here ever goes beyond an offset that Spark has committed, and nothing goes back.
+
+What stays unread must stay in the stream. So a work queue or an interest stream is read from its
+first message that is not worked on, with filters that do not grow, and a consumer of its own
+guards it: for a work queue the server then refuses everybody else a consumer for these subjects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from ...api.consumer import ConsumerInfo
+from ...api.enums import AckPolicy, DeliverPolicy
+from ...consumer_errors import ServerTooOldError
+from ...errors import (
+    BadRequestError,
+    ConsumerNotFoundError,
+    Error,
+    InvalidOptionError,
+)
+from ...jetstream.consumer import PullConsumer
+from ...jetstream.context import JetStream
+from ..planning.offsets import Offset, Position
+from ..reading.gathering import api_of
+from ..reading.view import StreamView
+
+__all__ = ["Commits"]
+
+log = logging.getLogger("jetstream_sync.spark")
+
+#: The deliver policies whose consumers the server lets us move to any sequence.
+_MOVABLE: Final = {
+    DeliverPolicy.ALL,
+    DeliverPolicy.BY_START_SEQUENCE,
+    DeliverPolicy.BY_START_TIME,
+}
+#: How many messages are fetched at a time where a consumer can only be moved by reading.
+_FETCHED: Final = 500
+#: Seconds to wait for messages that another attempt has fetched and not acknowledged.
+_REDELIVERY: Final = 45.0
+
+
+class Commits:
+    """
+    The commits of one query, in one process.
+
+    Args:
+        js: where the streams are.
+        consumer: the name of the option; ``None``: not given.
+
+    """
+
+    def __init__(self, js: JetStream, consumer: str | None) -> None:
+        self.js = js
+        self._consumer = consumer
+        #: What was done: where each stream's last commit was.
+        self._done: dict[str, Position] = {}
+
+    # --- before the first batch -----------------------------------------------------------------
+
+    def prepare(self, view: StreamView, filters: tuple[str, ...]) -> tuple[str, ...]:
+        """
+        Make sure that a stream can be read and committed as its retention asks for.
+
+        Args:
+            view: the stream.
+            filters: the option ``subjects``; none: not given.
+
+        Returns:
+            The filters to read it with: those of the durable of an interest stream, else the given.
+
+        Raises:
+            InvalidOptionError: an option is missing, or does not go with the stream or the durable.
+            BadRequestError: somebody else has a consumer for the subjects of the work queue.
+            Error: as `JetStream.create_consumer`.
+
+        """
+        if view.is_work_queue:
+            self._guard(view, filters)
+        elif view.is_interest:
+            return self._check_durable(view, filters)
+        elif self._consumer is not None:
+            self._show_progress(view, filters, self._consumer)
+        return filters
+
+    def floor(self, view: StreamView) -> int:
+        """Return the first sequence of a stream that is not worked on yet, as far as the server says."""
+        if view.is_interest and self._consumer is not None:
+            info = self.js.get_consumer(view.name, self._consumer).cached_info
+            return max(view.first_seq, info.ack_floor.stream_seq + 1)
+        return view.first_seq
+
+    def _guard(self, view: StreamView, filters: tuple[str, ...]) -> None:
+        if view.deny_purge:
+            raise InvalidOptionError(
+                "stream",
+                view.name,
+                "it is a work queue with deny_purge, from which committed messages can not be removed",
+            )
+        if not view.allow_direct:
+            raise InvalidOptionError(
+                "stream",
+                view.name,
+                "it is a work queue without allow_direct, which can not be read without consuming it",
+            )
+        name = self._consumer or _guard_name(filters)
+        try:
+            info = self.js.get_consumer(view.name, name).cached_info
+        except ConsumerNotFoundError:
+            self._make_guard(view, filters, name)
+        else:
+            _check_filters(view, filters, info)
+
+    def _make_guard(self, view: StreamView, filters: tuple[str, ...], name: str) -> None:
+        try:
+            self.js.create_consumer(
+                view.name,
+                durable_name=name,
+                ack_policy=AckPolicy.EXPLICIT,
+                description="keeps other consumers off what a Spark query reads",
+                **_filter_fields(filters),
+            )
+        except BadRequestError as error:
+            if error.err_code not in {10099, 10100}:
+                raise
+            raise BadRequestError(
+                error.code,
+                error.err_code,
+                f"work queue {view.name} has another consumer for these subjects, and a message of"
+                f" a work queue is for one reader only: {error.description}",
+            ) from None
+
+    def _check_durable(self, view: StreamView, filters: tuple[str, ...]) -> tuple[str, ...]:
+        if self._consumer is None:
+            raise InvalidOptionError(
+                "consumer",
+                None,
+                f"stream {view.name} keeps messages as long as its consumers want them: name the"
+                " durable that stands for this query",
+            )
+        try:
+            info = self.js.get_consumer(view.name, self._consumer).cached_info
+        except ConsumerNotFoundError:
+            raise InvalidOptionError(
+                "consumer",
+                self._consumer,
+                f"stream {view.name} has no such durable; messages from before it was made are gone",
+            ) from None
+        _check_movable(info)
+        if filters:
+            _check_filters(view, filters, info)
+        return _filters_of(info)
+
+    def _show_progress(self, view: StreamView, filters: tuple[str, ...], name: str) -> None:
+        try:
+            info = self.js.get_consumer(view.name, name).cached_info
+        except ConsumerNotFoundError:
+            self.js.create_consumer(
+                view.name,
+                durable_name=name,
+                ack_policy=AckPolicy.ALL,
+                description="shows how far a Spark query is",
+                **_filter_fields(filters),
+            )
+        else:
+            _check_movable(info)
+            _check_filters(view, filters, info)
+
+    # --- afterwards -----------------------------------------------------------------------------
+
+    def commit(self, offset: Offset, views: Mapping[str, StreamView]) -> None:
+        """
+        Let go of all that is before an offset that Spark has committed.
+
+        Streams that are gone, or that were made anew since, are left alone.
+
+        Raises:
+            Error: as `Stream.purge` and `JetStream.reset_consumer`.
+
+        """
+        for key, position in offset.positions.items():
+            view = views.get(key)
+            if view is None or view.created_ns != position.created_ns:
+                continue
+            done = self._done.get(key)
+            if (
+                done is not None
+                and done.created_ns == position.created_ns
+                and done.next_seq >= position.next_seq
+            ):
+                continue
+            self._let_go(view, position)
+            self._done[key] = position
+
+    def _let_go(self, view: StreamView, position: Position) -> None:
+        if position.next_seq > view.end_seq:
+            return  # the stream has lost its end; purging would give sequences away
+        if view.is_work_queue:
+            self._purge(view.name, position)
+        elif self._consumer is not None:
+            self._move(view, position.next_seq, self._consumer)
+
+    def _purge(self, stream: str, position: Position) -> None:
+        if position.next_seq == 1:
+            return  # nothing is before it; old servers would delete without a bound
+        api = api_of(self.js)
+        body: dict[str, Any] = {"seq": position.next_seq}
+        for subject in position.filters or (None,):
+            filtered = body if subject is None else {**body, "filter": subject}
+            api.ask(api.routes.stream_purge(stream), filtered)
+
+    def _move(self, view: StreamView, seq: int, name: str) -> None:
+        consumer = self.js.get_consumer(view.name, name)
+        if consumer.cached_info.ack_floor.stream_seq + 1 >= seq:
+            return
+        try:
+            self.js.reset_consumer(view.name, name, seq)
+        except ServerTooOldError:
+            if view.is_interest:
+                _acknowledge(consumer, seq)
+
+
+def _guard_name(filters: Iterable[str]) -> str:
+    return f"spark_{hashlib.sha256(','.join(sorted(filters)).encode()).hexdigest()[:8]}"
+
+
+def _filter_fields(filters: tuple[str, ...]) -> dict[str, Any]:
+    """Return what says in a consumer's config which subjects it is for."""
+    if len(filters) > 1:
+        return {"filter_subjects": list(filters)}
+    return {"filter_subject": filters[0]} if filters else {}
+
+
+def _filters_of(info: ConsumerInfo) -> tuple[str, ...]:
+    config = info.config
+    if config.filter_subjects:
+        return tuple(sorted(config.filter_subjects))
+    return (config.filter_subject,) if config.filter_subject else ()
+
+
+def _check_movable(info: ConsumerInfo) -> None:
+    """Refuse a durable that the server would not let us move."""
+    if info.config.deliver_policy not in _MOVABLE:
+        raise InvalidOptionError(
+            "consumer",
+            info.name,
+            f"its deliver_policy is {info.config.deliver_policy}, and the server moves only"
+            " consumers that deliver all, or from a sequence or time on",
+        )
+
+
+def _check_filters(view: StreamView, filters: tuple[str, ...], info: ConsumerInfo) -> None:
+    """Refuse filters that are not those of the durable: it would pass over what was not read."""
+    if set(filters) != set(_filters_of(info)):
+        theirs = ", ".join(_filters_of(info)) or "all"
+        raise InvalidOptionError(
+            "subjects",
+            ",".join(filters),
+            f"consumer {info.name!r} of stream {view.name} is for others: {theirs}",
+        )
+
+
+def _acknowledge(consumer: PullConsumer, seq: int) -> None:
+    """
+    Move a consumer of a server before 2.14, by fetching what it has up to a sequence.
+
+    Only the last message is acknowledged, for all before it.
+
+    Raises:
+        InvalidOptionError: it wants an acknowledgement for each message.
+        Error: what was fetched before and not acknowledged does not come again.
+
+    """
+    info = consumer.info()
+    if info.config.ack_policy != AckPolicy.ALL:
+        raise InvalidOptionError(
+            "consumer", info.name, "with a server before 2.14 it needs ack_policy=all"
+        )
+    while info.ack_floor.stream_seq + 1 < seq and (info.num_pending or info.num_ack_pending):
+        waiting = info.num_pending == 0
+        messages = consumer.fetch(_FETCHED, timeout=_REDELIVERY if waiting else 1.0)
+        passed = [each for each in messages if each.metadata.stream_seq < seq]
+        for each in messages[len(passed) :]:
+            each.nak()
+        if passed:
+            passed[-1].ack_sync()
+        if not messages and waiting:
+            raise Error(f"consumer {info.name!r} does not deliver what it has pending")
+        if len(passed) < len(messages) or (not messages and not waiting):
+            return
+        info = consumer.info()

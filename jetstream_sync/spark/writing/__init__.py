@@ -1,0 +1,1 @@
+"""Writing: rows become messages, and every one is known to be stored, or the task fails."""

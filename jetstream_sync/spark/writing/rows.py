@@ -1,0 +1,418 @@
+"""
+Rows as they come, and as they are published.
+
+Rows are read column by column: lists of the values of one column, beside each other. What can be decided
+for all of them is decided once, so that a row of subject and payload costs little.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+from ...errors import Error, InvalidOptionError
+from ...headers import EXPECTED_STREAM, MSG_TTL, encode_headers
+from ...jetstream.expectations import storing_headers
+from ...subjects import check_publish_subject
+from ..schema import WRITE_COLUMNS, SchemaError
+from .refusals import RowError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["COLUMNS", "Columns", "Encoder", "RowLayout", "Rows"]
+
+#: The name of Spark's type for a span of time; `_CALENDAR` tells those apart that are no fixed span.
+_INTERVAL: Final = "interval day to second"
+_CALENDAR: Final = re.compile("year|month")
+
+#: What may be written of a row, and of which type a column has to be for that, as Spark names types.
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "data": ("binary", "string"),
+    "subject": ("string",),
+    "headers": (
+        "map<string,array<string>>",
+        "map<string,string>",
+        "array<struct<name:string,value:string>>",
+    ),
+    "msg_id": ("string",),
+    "ttl": (
+        *("string", "tinyint", "smallint", "int", "bigint", "float", "double"),
+        _INTERVAL,
+    ),
+    "expected_last_sequence": ("int", "bigint"),
+    "expected_last_subject_sequence": ("int", "bigint"),
+    "expected_last_msg_id": ("string",),
+}
+
+#: Of these, what says how a row is to be stored, and is checked value by value.
+_STORING: Final = (
+    "expected_last_sequence",
+    "expected_last_subject_sequence",
+    "expected_last_msg_id",
+    "ttl",
+)
+#: Headers that are not taken from the column of headers: each is said in another way, or is the
+#: server's own. So the headers of messages that were read can be written as they are.
+_NOT_PASSED_ON: Final = re.compile(
+    r"Nats-(?:Msg-Id|Expected-.*|Batch-.*|Stream-Source)", re.IGNORECASE
+)
+#: A duration as Go writes it, whole seconds, or for ever (ADR-43).
+_TTL_TEXT: Final = re.compile(r"\d+|(?:\d+(?:\.\d+)?(?:h|m|s|ms|us|ns))+|never")
+#: Columns whose text is taken as the bytes that it is in Arrow, which need no decoding.
+_AS_BYTES: Final = frozenset({"data", "subject", "msg_id"})
+#: Names and subjects that were checked are remembered, up to this many.
+_REMEMBERED: Final = 4096
+#: The line before the headers, which `encode_headers` begins with.
+_VERSION_LINE: Final = len(b"NATS/1.0\r\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowLayout:
+    """Which columns rows have, in their order; checked."""
+
+    names: tuple[str, ...]
+
+    @classmethod
+    def of_schema(cls, schema: Any) -> RowLayout:
+        """
+        Check the schema of a DataFrame.
+
+        Args:
+            schema: a ``StructType`` of Spark's.
+
+        Raises:
+            SchemaError: a column is missing, not known, or of another type.
+
+        """
+        layout = cls.of_names(field.name for field in schema.fields)
+        for field, name in zip(schema.fields, layout.names, strict=True):
+            kind = field.dataType.simpleString().lower()
+            if kind.startswith("interval") and not _CALENDAR.search(kind):
+                kind = _INTERVAL
+            if kind not in COLUMNS[name]:
+                wanted = " or ".join(COLUMNS[name])
+                raise SchemaError(field.name, f"it is of type {wanted}, not {kind}")
+        return layout
+
+    @classmethod
+    def of_names(cls, names: Iterable[str]) -> RowLayout:
+        """
+        Check the names of columns; case does not matter, as in Spark.
+
+        Raises:
+            SchemaError: one is missing, not known, or there twice.
+
+        """
+        found = tuple(names)
+        lowered = tuple(name.lower() for name in found)
+        for name, known in zip(found, lowered, strict=True):
+            if known not in COLUMNS:
+                raise SchemaError(name, f"what can be written is {', '.join(WRITE_COLUMNS)}")
+            if lowered.count(known) > 1:
+                raise SchemaError(name, "it is there twice")
+        if "data" not in lowered:
+            raise SchemaError("data", "it is missing, and is what is written")
+        return cls(names=lowered)
+
+    def columns(self, values: Iterable[Sequence[Any]]) -> Columns:
+        """Return columns of lists of values, one for each name."""
+        return Columns(dict(zip(self.names, values, strict=True)))
+
+    def of_arrow(self, batch: pa.RecordBatch) -> Columns:
+        """Return the columns of a record batch as lists."""
+        values = []
+        for name, column in zip(self.names, batch.columns, strict=True):
+            as_bytes = name in _AS_BYTES and column.type != "binary"
+            values.append((column.cast("binary") if as_bytes else column).to_pylist())
+        return self.columns(values)
+
+
+class Columns:
+    """
+    The values of some rows by column.
+
+    Args:
+        values: by the name of the column, lists of the same length.
+
+    """
+
+    __slots__ = ("count", "values")
+
+    def __init__(self, values: dict[str, Sequence[Any]]) -> None:
+        self.values = values
+        self.count = len(values["data"])
+
+    def data_size(self) -> int:
+        """Return the size of the payloads, in bytes or characters."""
+        return sum([len(each) for each in self.values["data"] if each is not None])
+
+
+class Rows:
+    """
+    Rows that were checked, as bytes.
+
+    Args:
+        numbers: which rows of their partition they are, counted from 0.
+        subjects: where each goes.
+        data: the payloads.
+        extras: header lines of each, without those that every row has; ``None``: no row has any.
+        ids: what the column of ids has, empty for none; ``None``: no row has one.
+
+    """
+
+    __slots__ = ("data", "extras", "ids", "numbers", "subjects")
+
+    def __init__(
+        self,
+        numbers: Sequence[int],
+        subjects: list[bytes],
+        data: list[bytes],
+        extras: list[bytes] | None,
+        ids: list[bytes] | None,
+    ) -> None:
+        self.numbers = numbers
+        self.subjects = subjects
+        self.data = data
+        self.extras = extras
+        self.ids = ids
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        """Return the rows of several as one."""
+        if len(parts) == 1:
+            return parts[0]
+        has_extras = any(part.extras is not None for part in parts)
+        has_ids = any(part.ids is not None for part in parts)
+        return cls(
+            [number for part in parts for number in part.numbers],
+            [subject for part in parts for subject in part.subjects],
+            [data for part in parts for data in part.data],
+            [e for part in parts for e in part.extras or [b""] * len(part)] if has_extras else None,
+            [i for part in parts for i in part.ids or [b""] * len(part)] if has_ids else None,
+        )
+
+    def with_ids(self, ids: list[bytes] | None) -> Rows:
+        """Return the rows with these ids."""
+        return Rows(self.numbers, self.subjects, self.data, self.extras, ids)
+
+    def chosen(self, indices: Sequence[int]) -> Rows:
+        """Return some of the rows, by their places among these."""
+        if len(indices) == len(self.data):
+            return self
+        extras, ids = self.extras, self.ids
+        return Rows(
+            [self.numbers[i] for i in indices],
+            [self.subjects[i] for i in indices],
+            [self.data[i] for i in indices],
+            None if extras is None else [extras[i] for i in indices],
+            None if ids is None else [ids[i] for i in indices],
+        )
+
+
+class Encoder:
+    """
+    Checks the rows of a partition, and makes bytes of them.
+
+    Args:
+        partition: the number of the partition, for errors.
+        stream: the stream that has to take them.
+        subject: where a row goes that says nothing; ``None``: it has to say.
+
+    """
+
+    def __init__(self, partition: int, stream: str, subject: str | None) -> None:
+        self._partition = partition
+        self._subject = None if subject is None else check_publish_subject(subject).encode()
+        self._subjects: set[bytes] = set()
+        self._names: dict[str, bytes] = {}
+        #: The header lines that every row has.
+        self.common = b"%b: %b\r\n" % (EXPECTED_STREAM.encode(), stream.encode())
+
+    def error(self, row: int, subject: bytes, reason: str) -> RowError:
+        """Return the error of a row."""
+        return RowError(self._partition, row, subject.decode("utf-8", "replace"), reason)
+
+    def rows(self, columns: Columns, start: int, end: int, first: int) -> Rows:
+        """
+        Check rows and return them.
+
+        Args:
+            columns: the values.
+            start: the first row in them.
+            end: the one behind the last.
+            first: the number of the first one in the partition.
+
+        Raises:
+            RowError: one can not be written.
+
+        """
+        values = columns.values
+        data = list(values["data"][start:end])
+        if set(map(type, data)) != {bytes}:
+            data = [self._payload(each, first + i) for i, each in enumerate(data)]
+        subjects = self._checked_subjects(values.get("subject"), start, end, first)
+        extras = self._extras(values, start, end, first, subjects)
+        given = values.get("msg_id")
+        ids = None
+        if given is not None:
+            ids = [
+                self._id(each, first + i, subjects[i]) for i, each in enumerate(given[start:end])
+            ]
+            if not any(ids):
+                ids = None
+        return Rows(range(first, first + len(data)), subjects, data, extras, ids)
+
+    # --- payloads, subjects and ids -------------------------------------------------------------
+
+    def _payload(self, value: object, row: int) -> bytes:
+        if value.__class__ is bytes:
+            return value
+        if isinstance(value, str):
+            return self._encoded(value, row, b"", "data")
+        if isinstance(value, (bytearray, memoryview)):
+            return bytes(value)
+        if value is None:
+            raise self.error(row, b"", "data is NULL; write an empty value where that is meant")
+        raise self.error(row, b"", f"data is neither binary nor a string: {type(value).__name__}")
+
+    def _checked_subjects(
+        self, given: Sequence[Any] | None, start: int, end: int, first: int
+    ) -> list[bytes]:
+        default = self._subject
+        if given is None:
+            if default is None:
+                raise self.error(first, b"", "there is neither a column nor an option 'subject'")
+            return [default] * (end - start)
+        subjects = list(given[start:end])
+        if not self._subjects.issuperset(subjects):
+            subjects = [self._subject_of(each, first + i) for i, each in enumerate(subjects)]
+        return subjects
+
+    def _subject_of(self, value: Any, row: int) -> bytes:
+        if value is None:
+            if self._subject is None:
+                raise self.error(row, b"", "subject is NULL, and the option 'subject' is not set")
+            return self._subject
+        subject = value if isinstance(value, bytes) else self._encoded(value, row, b"", "subject")
+        if subject not in self._subjects:
+            try:
+                check_publish_subject(subject.decode())
+            except (Error, UnicodeDecodeError) as error:
+                raise self.error(row, subject, str(error)) from error
+            if len(self._subjects) >= _REMEMBERED:
+                self._subjects.clear()
+            self._subjects.add(subject)
+        return subject
+
+    def _id(self, value: Any, row: int, subject: bytes) -> bytes:
+        if not value:
+            return b""
+        made = value if isinstance(value, bytes) else self._encoded(value, row, subject, "msg_id")
+        if b"\r" in made or b"\n" in made:
+            raise self.error(row, subject, "msg_id has a line break")
+        return made
+
+    def _encoded(self, value: Any, row: int, subject: bytes, column: str) -> bytes:
+        if not isinstance(value, str):
+            raise self.error(row, subject, f"{column} is no string: {type(value).__name__}")
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise self.error(row, subject, f"{column} is no valid text") from error
+
+    # --- headers --------------------------------------------------------------------------------
+
+    def _extras(
+        self,
+        values: Mapping[str, Sequence[Any]],
+        start: int,
+        end: int,
+        first: int,
+        subjects: list[bytes],
+    ) -> list[bytes] | None:
+        """Return header lines for each row, ``None`` when none has any."""
+        extras: list[bytes] | None = None
+        headers = values.get("headers")
+        if headers is not None:
+            part = headers[start:end]
+            if any(part):
+                extras = [
+                    self._lines(each, first + i, subjects[i]) if each else b""
+                    for i, each in enumerate(part)
+                ]
+        given = {name: values[name][start:end] for name in _STORING if name in values}
+        storing = {name: part for name, part in given.items() if part.count(None) < len(part)}
+        if not storing:
+            return extras
+        made = [
+            self._storing_lines({name: part[i] for name, part in storing.items()}, row, subject)
+            for i, (row, subject) in enumerate(zip(count(first), subjects, strict=False))
+        ]
+        if extras is None:
+            return made
+        return [a + b for a, b in zip(made, extras, strict=True)]
+
+    def _lines(self, items: Any, row: int, subject: bytes) -> bytes:
+        """Return the header lines of a map, or of a list of pairs or of records."""
+        lines = []
+        for item in items.items() if isinstance(items, Mapping) else items:
+            if isinstance(item, Mapping):
+                name, value = item["name"], item["value"]
+            else:
+                name, value = item
+            start = self._names.get(name)
+            if start is None:
+                start = self._checked_name(name, row, subject)
+            if not start:
+                continue
+            for each in (value,) if isinstance(value, str) else value or ():
+                if each is None:
+                    raise self.error(row, subject, f"the header {name!r} has the value NULL")
+                text = self._encoded(each, row, subject, f"the header {name!r}")
+                if b"\r" in text or b"\n" in text:
+                    raise self.error(row, subject, f"the header {name!r} has a line break")
+                lines.append(b"%b%b\r\n" % (start, text))
+        return b"".join(lines)
+
+    def _checked_name(self, name: Any, row: int, subject: bytes) -> bytes:
+        """Return what a header's line begins with; empty: it is not passed on."""
+        try:
+            start = encode_headers({name: ""})[_VERSION_LINE:-4]
+        except Error as error:
+            raise self.error(row, subject, str(error)) from error
+        if _NOT_PASSED_ON.fullmatch(name):
+            start = b""
+        if len(self._names) >= _REMEMBERED:
+            self._names.clear()
+        self._names[name] = start
+        return start
+
+    def _storing_lines(self, given: dict[str, Any], row: int, subject: bytes) -> bytes:
+        """Return the header lines that say how a row is to be stored."""
+        ttl = given.pop("ttl", None)
+        try:
+            made = storing_headers(
+                None,
+                None,
+                None,
+                given.get("expected_last_sequence"),
+                given.get("expected_last_subject_sequence"),
+                given.get("expected_last_msg_id"),
+                ttl if isinstance(ttl, (int, float, timedelta)) else None,
+            )
+            lines = dict(made or {})
+            if isinstance(ttl, str):
+                if not _TTL_TEXT.fullmatch(ttl):
+                    raise InvalidOptionError("ttl", ttl, "it is seconds, or a duration as 1m30s")
+                lines[MSG_TTL] = ttl
+            return encode_headers(lines)[_VERSION_LINE:-2] if lines else b""  # type: ignore[arg-type]
+        except Error as error:
+            raise self.error(row, subject, str(error)) from error

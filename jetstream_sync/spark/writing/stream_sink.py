@@ -1,0 +1,47 @@
+"""The writer that Spark calls for ``df.writeStream``; it makes one for each micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from .deliveries import Delivery
+from .ids import Origin
+from .refusals import SinkError
+from .writer import finish, give_up, write_batches
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["StreamWriter"]
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes a micro-batch; the same object for all of its tasks, and another one commits."""
+
+    def __init__(self, delivery: Delivery, overwrite: bool) -> None:
+        self._delivery = delivery
+        self._overwrite = overwrite
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of one task."""
+        context = TaskContext.get()
+        assert context is not None
+        # The query's id is that of its checkpoint: the same after a restart.
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        if query is None or batch is None:
+            raise SinkError("Spark does not say which query and batch the rows are of")
+        origin = Origin(name=query, batch=int(batch), partition=context.partitionId())
+        return write_batches(self._delivery, origin, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """See that all rows are accounted for."""
+        finish(self._delivery, messages, f"batch {batchId}", overwrite=self._overwrite)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Say what is left."""
+        give_up(messages, f"batch {batchId}", self._delivery.options.stream)
