@@ -11,6 +11,7 @@ pytest_plugins = [
     "fix_jsm",
     "fix_orders",
     "fix_raw",
+    "fix_reruns",
     "fix_spark",
     "fix_spark_streams",
     "fix_tls",
