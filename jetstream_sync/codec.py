@@ -1,8 +1,9 @@
 """
 JSON, and the records that travel as JSON: the only place that turns one into the other.
 
-A record is a frozen, slotted, keyword-only dataclass on top of `Record`. Its fields carry the wire
-names, and the *type* of a field says how it travels, so a new field is one line::
+A record is a frozen, slotted, keyword-only dataclass: a class on top of `Record` with `@record` above
+it. Its fields carry the wire names, and the *type* of a field says how it travels, so a new field is
+one line::
 
     max_age: Duration = UNSET              int nanoseconds  <->  timedelta
     created: datetime                      RFC 3339 text    <->  aware datetime, UTC
@@ -32,7 +33,7 @@ import base64
 import binascii
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from functools import partial
@@ -52,6 +53,7 @@ from typing import (
 
 from .errors import InvalidArgumentError, InvalidOptionError, InvalidResponseError
 from .nanos import duration, duration_from_ns, duration_to_ns, time_from_text, time_to_text
+from .records import Fields, record
 
 _loads: Callable[[bytes | str], Any]
 
@@ -89,6 +91,7 @@ __all__ = [
     "dumps",
     "encode",
     "loads",
+    "record",
 ]
 
 _EXCERPT: Final = 60
@@ -160,8 +163,8 @@ class Extra(Mapping[str, Any]):
 _NOTHING: Final = Extra()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Record:
+@record
+class Record(Fields):
     """
     The base of everything that travels as a JSON object.
 
@@ -172,18 +175,30 @@ class Record:
     extra: Mapping[str, Any] = field(default_factory=Extra)
     """What the server sent beyond the known fields; read-only, and sent back as it came."""
 
-    def __post_init__(self) -> None:
-        for each in _plan(type(self)).fields:
-            value = getattr(self, each.name)
-            if value is not None:
-                try:
-                    each.set(self, each.kind.accept(value))
-                except _MismatchError as error:
-                    raise InvalidOptionError(each.name, value, str(error)) from None
-            elif not each.optional:
-                raise InvalidOptionError(each.name, value, "it must be given")
-        object.__setattr__(self, "extra", Extra(self.extra) if self.extra else _NOTHING)
-        self._check()
+    if not TYPE_CHECKING:  # type checkers know the fields
+
+        def __init__(self, **values: Any) -> None:
+            plan = _plan(type(self))
+            extra = values.pop("extra", None)
+            for wrong, problem in (
+                (values.keys() - plan.names, "has no field"),
+                (set(plan.required) - values.keys(), "needs the field"),
+            ):
+                if wrong:
+                    raise TypeError(f"{type(self).__name__} {problem} {', '.join(sorted(wrong))}")
+            for name, kind, assign, default, optional in plan.fields:
+                value = values.get(name, default)
+                if value is not None:
+                    try:
+                        assign(self, kind.accept(value))
+                    except _MismatchError as error:
+                        raise InvalidOptionError(name, value, str(error)) from None
+                elif optional:
+                    assign(self, None)
+                else:
+                    raise InvalidOptionError(name, value, "it must be given")
+            object.__setattr__(self, "extra", Extra(extra) if extra else _NOTHING)
+            self._check()
 
     def _check(self) -> None:
         """Refuse what can not work; called for records that a user makes, not for decoded ones."""

@@ -7,14 +7,13 @@ Follows nats-server's ``server/jetstream.go``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from ..codec import Record
+from ..codec import Record, record
 
 __all__ = ["APIStats", "AccountInfo", "AccountLimits", "Tier"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class AccountLimits(Record):
     """What an account, or a tier of it, may use; -1 is no limit."""
 
@@ -43,7 +42,7 @@ class AccountLimits(Record):
     """Whether every stream must have a `StreamConfig.max_bytes`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class APIStats(Record):
     """How much an account used the JetStream API since the server started."""
 
@@ -65,7 +64,7 @@ class APIStats(Record):
     """Requests that are being served now."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class Tier(Record):
     """What an account uses, or what it uses of one tier such as ``R3``."""
 
@@ -91,7 +90,7 @@ class Tier(Record):
     """What it may use."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class AccountInfo(Tier):
     """What an account uses and may use; with `tiers`, its own numbers are the sums."""
 

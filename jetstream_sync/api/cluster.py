@@ -7,10 +7,9 @@ Follows nats-server's ``server/stream.go`` and ``server/jetstream_api.go``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ..codec import Record
+from ..codec import Record, record
 from .enums import MigrationStatusType, RetentionPolicy
 
 __all__ = [
@@ -23,7 +22,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class Placement(Record):
     """Which servers may hold a stream."""
 
@@ -41,7 +40,7 @@ class Placement(Record):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class PeerInfo(Record):
     """One of the other servers that hold a stream or consumer."""
 
@@ -67,7 +66,7 @@ class PeerInfo(Record):
     """Whether it is assigned and not in the Raft group yet; server 2.15."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class DesiredClusterInfoOrigin(Record):
     """What a stream or consumer was before the change that is under way; server 2.15."""
 
@@ -81,7 +80,7 @@ class DesiredClusterInfoOrigin(Record):
     """The retention that still applies; not said when it does not change."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class DesiredClusterInfoStatus(Record):
     """What a change under way does, or waits for; server 2.15."""
 
@@ -95,7 +94,7 @@ class DesiredClusterInfoStatus(Record):
     """What fails again and again, if something does."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class DesiredClusterInfo(Record):
     """Where a stream or consumer is to be, while it moves; server 2.15."""
 
@@ -115,7 +114,7 @@ class DesiredClusterInfo(Record):
     """How far it is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class ClusterInfo(Record):
     """The servers that hold a stream or consumer."""
 

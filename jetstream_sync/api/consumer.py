@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ..codec import UNSET, Duration, Durations, Record
+from ..codec import UNSET, Duration, Durations, Record, record
 from ..errors import InvalidOptionError
 from ..subjects import check_consumer_name, check_publish_subject, check_queue, check_subject
 from .cluster import ClusterInfo
@@ -35,7 +34,7 @@ _SAMPLE_FREQ = re.compile(r"\+?[0-9]+%?")
 _GROUP = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class ConsumerConfig(Record):
     """
     The configuration of a consumer.
@@ -342,7 +341,7 @@ class ConsumerConfig(Record):
 # --- what the server says -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class SequenceInfo(Record):
     """A position of a consumer."""
 
@@ -356,7 +355,7 @@ class SequenceInfo(Record):
     """When it last moved; not said before it did."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class PriorityGroupState(Record):
     """The state of one priority group."""
 
@@ -370,7 +369,7 @@ class PriorityGroupState(Record):
     """When that was; year 1 when none is pinned."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class ConsumerInfo(Record):
     """A consumer as it was at the time of `ts`."""
 
@@ -423,7 +422,7 @@ class ConsumerInfo(Record):
     """The state of its priority groups; server 2.11."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class ConsumerPause(Record):
     """What pausing or resuming a consumer came to; server 2.11."""
 
@@ -437,7 +436,7 @@ class ConsumerPause(Record):
     """How long that is from now."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class ConsumerReset(ConsumerInfo):
     """A consumer right after it was reset; server 2.14."""
 

@@ -6,9 +6,7 @@ Follows nats-server's ``server/jetstream_api.go`` (``STREAM.SNAPSHOT`` and ``STR
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ..codec import Record
+from ..codec import Record, record
 from .stream import StreamConfig, StreamState
 
 __all__ = ["SnapshotInfo", "SnapshotRequest", "piece_of"]
@@ -17,7 +15,7 @@ _KIB = 1024
 _MIB = 1024 * _KIB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class SnapshotInfo(Record):
     """
     What a stream was when its snapshot was made.
@@ -32,7 +30,7 @@ class SnapshotInfo(Record):
     """What it held."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class SnapshotRequest(Record):
     """How a snapshot is to be sent."""
 

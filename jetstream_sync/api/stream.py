@@ -10,10 +10,9 @@ nothing that a server would send, so that its configs can be changed and sent ba
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ..codec import UNSET, Duration, Record, Word
+from ..codec import UNSET, Duration, Record, Word, record
 from ..errors import InvalidOptionError
 from ..subjects import check_stream_name, check_subject
 from .cluster import ClusterInfo, Placement
@@ -41,7 +40,7 @@ _INT64_MAX = 2**63 - 1
 _UINT64_MAX = 2**64 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class SubjectTransform(Record):
     """A rule that gives messages another subject; needs server 2.10."""
 
@@ -52,7 +51,7 @@ class SubjectTransform(Record):
     """The new subject, with ``{{wildcard(1)}}`` and the other functions of subject mapping."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class RePublish(Record):
     """Publishing each stored message again, on another subject, for core NATS subscribers."""
 
@@ -66,7 +65,7 @@ class RePublish(Record):
     """Whether to leave out the payload and say its size in ``Nats-Msg-Size``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class ExternalStream(Record):
     """How to reach a stream of another account or JetStream domain."""
 
@@ -77,7 +76,7 @@ class ExternalStream(Record):
     """The prefix of the subjects that messages are delivered on, when it has to be another one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class StreamConsumerSource(Record):
     """A durable push consumer that feeds a mirror or source (ADR-60); needs server 2.14."""
 
@@ -88,7 +87,7 @@ class StreamConsumerSource(Record):
     """The subject that it delivers to; no wildcards."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class StreamSource(Record):
     """A stream that another one mirrors, or takes messages from (ADR-59)."""
 
@@ -138,7 +137,7 @@ class StreamSource(Record):
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class StreamConsumerLimits(Record):
     """What the consumers of a stream may ask for, and get when they do not ask; server 2.10."""
 
@@ -152,7 +151,7 @@ class StreamConsumerLimits(Record):
         self._check_range(0, _INT64_MAX, "inactive_threshold")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class StreamConfig(Record):
     """
     The configuration of a stream.
@@ -410,7 +409,7 @@ class StreamConfig(Record):
 # --- what the server says -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class ErrorInfo(Record):
     """An error that is part of an info; one that refuses a request is raised as an `APIError`."""
 
@@ -424,7 +423,7 @@ class ErrorInfo(Record):
     """Its text."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class LostStreamData(Record):
     """Messages that were damaged on disk and could not be read back."""
 
@@ -435,7 +434,7 @@ class LostStreamData(Record):
     """How many bytes they had."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class StreamState(Record):
     """What a stream holds."""
 
@@ -476,7 +475,7 @@ class StreamState(Record):
     """How many consumers it has."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class StreamSourceInfo(Record):
     """How far a mirror or source is."""
 
@@ -505,7 +504,7 @@ class StreamSourceInfo(Record):
     """The filters with new subjects."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class StreamAlternate(Record):
     """A mirror that reads can use instead, or the stream itself; nearest first in a list."""
 
@@ -519,7 +518,7 @@ class StreamAlternate(Record):
     """The cluster that it is in."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class StreamInfo(Record):
     """A stream as it was at the time of `ts`."""
 
@@ -551,7 +550,7 @@ class StreamInfo(Record):
     """When the server gathered this; old servers do not say."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class StoredMsg(Record):
     """A message as the API returns it from a stream, outside of consumers."""
 

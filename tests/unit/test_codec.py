@@ -3,10 +3,10 @@
 import copy
 import dataclasses
 import importlib.util
+import inspect
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum, IntEnum
 
@@ -24,6 +24,7 @@ from jetstream_sync.codec import (
     Word,
     decode,
     encode,
+    record,
 )
 from jetstream_sync.errors import InvalidArgumentError, InvalidOptionError, InvalidResponseError
 from jetstream_sync.nanos import duration_to_ns, time_to_ns
@@ -34,13 +35,13 @@ class Color(str, Enum):
     BLUE = "blue"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class Leaf(Record):
     name: str
     size: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@record
 class Tree(Record):
     name: str
     on: bool | None = None
@@ -164,7 +165,7 @@ def test_what_json_can_not_say_is_an_invalid_argument(either, value):
 def test_the_codec_works_alone(either):
     """Records decode and encode with and without orjson."""
 
-    @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+    @record
     class Alone(either.Record):
         name: str
 
@@ -435,12 +436,38 @@ def test_records_are_frozen():
     tree = Tree(name="a")
     with pytest.raises(dataclasses.FrozenInstanceError):
         tree.name = "b"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del tree.name
     with pytest.raises((AttributeError, TypeError)):
         tree.other = 1
     with pytest.raises(TypeError):
         hash(tree)
+    assert not hasattr(tree, "__dict__")
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [({}, "Leaf needs the field name"), ({"name": "a", "sise": 1}, "Leaf has no field sise")],
+)
+def test_the_wrong_keywords_are_a_type_error(values, named):
+    """As in any dataclass: a field without a default must be given, and no others are there."""
+    with pytest.raises(TypeError, match=named):
+        Leaf(**values)
     with pytest.raises(TypeError):
-        Tree("a")
+        Leaf("a")
+
+
+def test_a_record_is_a_dataclass_for_everybody():
+    """Its fields can be listed, and its signature has them, with what they are when not given."""
+    assert dataclasses.is_dataclass(Leaf)
+    assert [each.name for each in dataclasses.fields(Leaf)] == ["extra", "name", "size"]
+    parameters = inspect.signature(Leaf).parameters
+    assert [*parameters] == ["extra", "name", "size"]
+    assert {each.kind for each in parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
+    assert parameters["name"].default is inspect.Parameter.empty
+    assert parameters["size"].default is None
+    assert parameters["size"].annotation == int | None
+    assert Leaf(name="a", extra=parameters["extra"].default) == Leaf(name="a")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,87 @@
+"""
+Dataclasses whose methods are written once, instead of being generated for each class.
+
+`dataclasses.dataclass` compiles five functions for each frozen class. For the records of JetStream
+that was a third of the time that it takes to import this package.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+__all__ = ["Fields", "record"]
+
+_T = TypeVar("_T")
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_: object) -> Callable[[Any], Any]:
+        """Say to type checkers what a decorator makes; at runtime that is nothing."""
+        return lambda decorator: decorator
+
+
+@dataclass_transform(
+    frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field,)
+)
+def record(cls: type[_T]) -> type[_T]:
+    """Make a dataclass of a class on top of `Fields`: frozen, slotted, all by keyword."""
+    return dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, kw_only=True)(cls)
+
+
+class _Signature:
+    """What `inspect.signature` says of a class: its fields."""
+
+    def __get__(self, instance: object, cls: Any) -> inspect.Signature:
+        parameters = []
+        for each in dataclasses.fields(cls):
+            default = each.default
+            if each.default_factory is not dataclasses.MISSING:
+                default = each.default_factory()
+            elif default is dataclasses.MISSING:
+                default = inspect.Parameter.empty
+            parameters.append(
+                inspect.Parameter(
+                    each.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=default,
+                    annotation=each.type,
+                )
+            )
+        return inspect.Signature(parameters)
+
+
+class Fields:
+    """What a frozen dataclass can do, going by its fields; a subclass has the ``__init__``."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        # What makes `dataclasses.replace` and `dataclasses.fields` take it.
+        __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+    else:
+        __signature__ = _Signature()
+
+        def __setattr__(self, name: str, value: object) -> None:
+            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+        def __delattr__(self, name: str) -> None:
+            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Fields) or other.__class__ is not self.__class__:
+            return NotImplemented
+        return self.__getstate__() == other.__getstate__()
+
+    __hash__ = None  # type: ignore[assignment]  # fields hold lists and dicts
+
+    def __getstate__(self) -> list[Any]:
+        return [getattr(self, each.name) for each in dataclasses.fields(self)]
+
+    def __setstate__(self, state: list[Any]) -> None:
+        for each, value in zip(dataclasses.fields(self), state, strict=True):
+            object.__setattr__(self, each.name, value)
