@@ -16,6 +16,7 @@ import ast
 import doctest
 import importlib
 import inspect
+import logging
 import os
 import re
 import shlex
@@ -31,6 +32,7 @@ import pytest
 from typing_extensions import is_typeddict
 
 import jetstream_sync
+from jetstream_sync.jetstream import shared
 from jetstream_sync.server import NatsServer
 
 ROOT = Path(__file__).parents[1]
@@ -96,6 +98,20 @@ def run_console(block: Block, path: Path) -> None:
             assert done.returncode == 0, f"{path}:{block.line}: {line}\n{done.stdout}{done.stderr}"
 
 
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    """What is there once for a process is as the page found it: shared connections, and what is logged."""
+    log = logging.getLogger("jetstream_sync")
+    level = log.level
+    yield
+    log.setLevel(level)
+    for connection in list(shared._shared._open.values()):
+        connection.close()
+
+
+# A page of commands starts Python some dozen times, and may do so on a machine that is busy.
+@pytest.mark.timeout(110)
+@pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_code_in_a_document_runs(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
