@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Iterable, Iterator
@@ -24,7 +25,7 @@ from ..render import to_json
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from ..values import TIME
-from .reading import last_of, messages_from, sequence_at
+from .reading import Reader
 
 __all__ = ["get", "view"]
 
@@ -115,11 +116,13 @@ class _Pattern:
 
     def __init__(self, body: str | None, headers: Iterable[str]) -> None:
         try:
-            self._body = None if body is None else re.compile(body.encode())
+            self._body = None if body is None else re.compile(os.fsencode(body))
             pairs = [each.partition("=") for each in headers]
             self._headers = [(name, re.compile(text)) for name, _, text in pairs]
         except re.error as error:
             raise click.UsageError(f"{error.pattern!r} is no regular expression: {error}") from None
+        #: Whether there are messages that do not fit.
+        self.chooses = bool(self._body or self._headers)
 
     def fits(self, msg: StoredMsg) -> bool:
         """Say whether a message does."""
@@ -176,11 +179,13 @@ def view(
     ask = Asker(settings)
     paged = settings.interactive and not (follow or limit or last)
     number = 0
-    with settings.jetstream() as js:
-        stream = find_stream(js, name, ask)
+    with settings.connection() as nc:
+        stream = find_stream(settings.jetstream_on(nc), name, ask)
+        reader = Reader(settings, nc, stream)
         if since is not None:
-            seq = sequence_at(stream, since)
-        for msg in _chosen(stream, seq, last, subject, follow=follow):
+            seq = reader.sequence_at(since)
+        most = None if pattern.chooses else page + 1 if paged else limit
+        for msg in _chosen(reader, stream, seq, last, subject, follow=follow, most=most):
             if not pattern.fits(msg):
                 continue
             if paged and number and number % page == 0 and not _go_on(ask):
@@ -194,21 +199,27 @@ def view(
 
 
 def _chosen(
-    stream: Stream, seq: int | None, last: int | None, subject: str | None, *, follow: bool
+    reader: Reader,
+    stream: Stream,
+    seq: int | None,
+    last: int | None,
+    subject: str | None,
+    *,
+    follow: bool,
+    most: int | None,
 ) -> Iterator[StoredMsg]:
     """Iterate over the messages that are wanted, and with ``follow`` over those to come."""
     if last is not None:
-        found: Iterable[StoredMsg] = last_of(stream, last, subject)
+        yield from reader.last(last, subject)
         following = stream.cached_info.state.last_seq + 1
     else:
         following = seq or 1
-        found = messages_from(stream, following, subject)
-    for msg in found:
-        yield msg
-        following = max(following, msg.seq + 1)
+        for msg in reader.messages(following, subject, most=most):
+            yield msg
+            following = msg.seq + 1
     pause = threading.Event()
     while follow:
-        for msg in messages_from(stream, following, subject):
+        for msg in reader.messages(following, subject):
             yield msg
             following = msg.seq + 1
         pause.wait(_LOOK_EVERY)
