@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from fix_threads import wait_until
+from fix_threads import STALL, wait_until
 from rawnats import RawClient
 
 from jetstream_sync import (
@@ -158,7 +158,7 @@ def test_the_rate_limit_slows_delivery_down(
         make(raw, stream, rate_limit_bps=limit)
         for _ in range(11):
             sub.next_msg(5)
-        assert least < time.monotonic() - begun < most
+        assert least < time.monotonic() - begun < most + STALL / 5
 
 
 def test_an_idle_heartbeat_says_that_the_server_is_there(
@@ -166,13 +166,12 @@ def test_an_idle_heartbeat_says_that_the_server_is_there(
 ) -> None:
     """While nothing is published a status comes in each interval, with the position."""
     put(js, stream, 3)
+    begun = time.monotonic()
     make(raw, stream, idle_heartbeat=0.2, ack_policy=AckPolicy.NONE)
     messages = [inbox.next_msg(2) for _ in range(3)]
     assert [description(msg) for msg in messages] == [None] * 3
-    beats = [inbox.next_msg(2) for _ in range(2)]
-    begun = time.monotonic()
-    beats.append(inbox.next_msg(2))
-    assert 0.1 < time.monotonic() - begun < 1
+    beats = [inbox.next_msg(2) for _ in range(3)]
+    assert 0.5 < time.monotonic() - begun < 2 + STALL
     for beat in beats:
         assert description(beat) == "Idle Heartbeat"
         assert beat.reply == ""

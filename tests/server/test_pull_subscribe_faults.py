@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fix_threads import wait_until
+from fix_threads import between, wait_until
 
 import jetstream_sync
 from jetstream_sync import (
@@ -106,10 +106,8 @@ def test_without_a_link_it_ends_in_time(
     fresh_server.kill()
     wait_until(lambda: not alone.is_connected)
     for heartbeat in (None, 0.1):
-        began = time.monotonic()
-        with pytest.raises(TimeoutError):
+        with between(0.39, 0.8), pytest.raises(TimeoutError):
             sub.fetch(batch, timeout=0.4, heartbeat=heartbeat)
-        assert 0.39 < time.monotonic() - began < 0.8
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -119,10 +117,8 @@ def test_a_silent_server_does_not_hold_it(
     """It ends when its time is up, and takes back what it asked for: no message goes to nobody."""
     fresh_server.pause()
     try:
-        began = time.monotonic()
-        with pytest.raises(TimeoutError):
+        with between(0.29, 0.8), pytest.raises(TimeoutError):
             sub.fetch(batch, timeout=0.3)
-        assert 0.29 < time.monotonic() - began < 0.8
     finally:
         fresh_server.resume()
     wait_until(lambda: sub.consumer_info().num_waiting == 0)
