@@ -248,7 +248,7 @@ class WriteOptions:
     marker_subject: str | None = None
     """Where ``transaction`` and ``scan`` note how far they have come."""
     overwrite_mode: str | None = None
-    """``purge``: the mode overwrite purges the stream first; ``None``: it is refused."""
+    """``purge``: the mode overwrite purges what was there before; ``None``: it is refused."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
