@@ -24,14 +24,17 @@ __all__ = [
     "LIMIT",
     "LIMITED_DURATION",
     "LIMITED_SIZE",
+    "PAUSE",
     "SIZE",
     "TIME",
     "TIMEOUT",
     "Duration",
     "Limit",
     "ParamType",
+    "Pause",
     "Size",
     "Time",
+    "Timeout",
     "parse_duration",
     "parse_limit",
     "parse_limited_duration",
@@ -60,6 +63,11 @@ _UNITS: Final = {
     "Y": 365 * 86_400_000_000,
 }
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ns|us|µs|ms|[smhdDwWMyY])")
+#: The longest duration: servers have them as nanoseconds, in 64 bits.
+_LONGEST: Final = timedelta(microseconds=(2**63 - 1) // 1000)
+#: Seconds that nobody will ever have waited: more would be too much for some clocks.
+_FOR_EVER: Final = 100 * 365 * 86_400.0
+_SHORTEST_PAUSE: Final = timedelta(milliseconds=10)
 _NO_LIMIT: Final = frozenset({"-1", "0", "unlimited", "none", ""})
 
 
@@ -76,7 +84,14 @@ def parse_size(text: str) -> int:
         raise ValueError(f"{text!r} is no size; write 1024, 10KB, 10KiB or 1GB")
     number, letter, binary = found.groups()
     factor: int = (1024 if binary else 1000) ** _POWERS[letter.upper()]
-    return int(number) * factor if number.isdecimal() else round(float(number) * factor)
+    return _times(number, factor)
+
+
+def _times(number: str, factor: int, parts: int = 1) -> int:
+    """Return a decimal number times a factor, in so-manieth parts, rounded; exact, however large it is."""
+    whole, _, rest = number.partition(".")
+    parts *= 10 ** len(rest)
+    return (2 * int(whole + rest) * factor + parts) // (2 * parts)
 
 
 def parse_limited_size(text: str) -> int:
@@ -124,15 +139,16 @@ def parse_duration(text: str, *, bare: str | None = None) -> timedelta:
             break
         number, unit = found.groups()
         end = found.end()
-        scale = 1_000_000 if unit == "ns" else _UNITS[unit]
-        value = int(number) * scale if number.isdecimal() else round(float(number) * scale)
-        total += -(-value // 1_000_000_000) if unit == "ns" else value
+        # One nanosecond is not nothing.
+        if unit == "ns":
+            total += max(_times(number, 1, 1000), bool(number.strip("0.")))
+        else:
+            total += _times(number, _UNITS[unit])
     if not given or end != len(given):
         raise ValueError(f"{text!r} is no duration; write 30s, 5m, 1h30m, 1d, 2w or 1y")
-    try:
-        return timedelta(microseconds=total)
-    except OverflowError:
-        raise ValueError(f"{text!r} is too long") from None
+    if total > _LONGEST // timedelta(microseconds=1):
+        raise ValueError(f"{text!r} is too long; servers know durations up to 292 years")
+    return timedelta(microseconds=total)
 
 
 def parse_limited_duration(text: str) -> timedelta:
@@ -148,6 +164,9 @@ def parse_time(text: str, now: datetime | None = None) -> datetime:
         text: ``2026-01-02T15:04:05Z``, with any offset; without one it is local time. Or a duration.
         now: what a duration is taken from; ``None``: this moment.
 
+    Returns:
+        The moment in UTC.
+
     Raises:
         ValueError: it is neither.
 
@@ -156,7 +175,7 @@ def parse_time(text: str, now: datetime | None = None) -> datetime:
     if re.match(r"\d{4}-\d\d-\d\d", given):
         try:
             return _read_time(given)
-        except ValueError:
+        except (ValueError, OverflowError):
             raise ValueError(f"{text!r} is no time; write 2026-01-02T15:04:05Z") from None
     ago = parse_duration(given)
     return (now or datetime.now(timezone.utc)) - ago
@@ -167,7 +186,8 @@ def _read_time(text: str) -> datetime:
     given = re.sub(r"[zZ]$", "+00:00", text)
     given = re.sub(r"\.(\d+)", lambda found: f".{found[1][:6]:0<6}", given)
     moment = datetime.fromisoformat(given)
-    return moment if moment.tzinfo is not None else moment.astimezone()
+    # Without an offset it is local time.
+    return moment.astimezone(timezone.utc)
 
 
 class _Parsed(ParamType):
@@ -249,9 +269,23 @@ class Timeout(_Parsed):
         seconds = parse_duration(text, bare="s").total_seconds()
         if seconds <= 0:
             raise ValueError("a time to wait is above 0")
-        return seconds
+        return min(seconds, _FOR_EVER)
 
 
+class Pause(_Parsed):
+    """How long to wait between two looks at something, as a ``timedelta``: ``2s``, ``500ms`` or ``2``."""
+
+    name = "duration"
+
+    def parse(self, text: str) -> timedelta:
+        """Read it."""
+        pause = parse_duration(text, bare="s")
+        if pause < _SHORTEST_PAUSE:
+            raise ValueError("a pause is at least 10ms")
+        return timedelta(seconds=min(pause.total_seconds(), _FOR_EVER))
+
+
+PAUSE = Pause()
 SIZE = Size()
 DURATION = Duration()
 #: With -1 for no limit.

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 from ..errors import TimeoutError
 from ..net.clock import Deadline
 
-__all__ = ["SLICE", "in_slices"]
+__all__ = ["in_slices", "pause"]
 
 T = TypeVar("T")
 
 #: Seconds that a wait lasts at most in one piece.
-SLICE: Final = 0.5
+_SLICE: Final = 0.5
 
 
 def in_slices(take: Callable[[float], T], deadline: Deadline) -> T:
@@ -34,7 +35,14 @@ def in_slices(take: Callable[[float], T], deadline: Deadline) -> T:
     while True:
         left = deadline.left()
         try:
-            return take(SLICE if left is None else min(left, SLICE))
+            return take(_SLICE if left is None else min(left, _SLICE))
         except TimeoutError:
             if deadline.expired():
                 raise
+
+
+def pause(seconds: float) -> None:
+    """Wait for so long, a little at a time, for the reason that `in_slices` has."""
+    nothing, deadline = threading.Event(), Deadline(seconds)
+    while not deadline.expired():
+        nothing.wait(min(deadline.left() or 0.0, _SLICE))

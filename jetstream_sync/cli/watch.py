@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 
-from ..net.clock import Deadline
 from .settings import Settings
-from .waiting import SLICE
+from .waiting import pause
 
 __all__ = ["rounds"]
 
@@ -23,7 +21,6 @@ def rounds(settings: Settings, every: timedelta | None) -> Iterator[None]:
 
     """
     out = settings.env.stdout
-    pause = threading.Event()
     while True:
         if every is not None and not settings.json and settings.env.console(out) is not None:
             out.write("\x1b[H\x1b[2J")
@@ -31,7 +28,4 @@ def rounds(settings: Settings, every: timedelta | None) -> Iterator[None]:
         out.flush()
         if every is None:
             return
-        again = Deadline(every.total_seconds())
-        while not again.expired():
-            # In slices, for the reason that `in_slices` has.
-            pause.wait(min(again.left() or 0.0, SLICE))
+        pause(every.total_seconds())

@@ -377,3 +377,19 @@ def test_times_have_their_offset(letters: Jsm, raw: RawClient) -> None:
     assert f"Received: {moment.isoformat(sep=' ')}\n" in shown
     assert moment > datetime.now(timezone.utc) - timedelta(minutes=5)
     assert letters("stream", "get", "L", "1", "-j").ok().json["time"] == said
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("stream", "report", "--watch"),
+        ("consumer", "report", "--watch"),
+        ("stream", "graph", "L", "--interval"),
+        ("top", "--once", "--interval"),
+    ],
+)
+def test_what_is_done_again_and_again_has_a_pause(jsm: Jsm, command: tuple[str, ...]) -> None:
+    """Without a pause between two looks a server would be asked as fast as it goes: that is refused."""
+    refused = jsm(*command, "0")
+    assert (refused.status, refused.out) == (2, "")
+    assert "a pause is at least 10ms" in refused.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from jetstream_sync.cli.output import count, counted, duration, limit, seconds_text, size
 from jetstream_sync.cli.values import (
+    PAUSE,
     TIMEOUT,
     parse_duration,
     parse_limit,
@@ -33,6 +35,7 @@ from jetstream_sync.cli.values import (
         ("1.5 GiB", 3 * 2**29),
         ("1GB", 10**9),
         ("2T", 2 * 10**12),
+        (f"{'9' * 400}.5E", (10 * int("9" * 400) + 5) * 10**17),
     ],
 )
 def test_sizes(text: str, expected: int) -> None:
@@ -75,6 +78,10 @@ def test_numbers_may_have_separators() -> None:
         ("500ms", timedelta(milliseconds=500)),
         ("7us", timedelta(microseconds=7)),
         ("2000ns", timedelta(microseconds=2)),
+        ("1ns", timedelta(microseconds=1)),
+        ("0ns", timedelta(0)),
+        (".5s", timedelta(milliseconds=500)),
+        ("292y", timedelta(days=292 * 365)),
         ("8760h0m0s", timedelta(days=365)),
         ("0", timedelta(0)),
     ],
@@ -84,7 +91,10 @@ def test_durations(text: str, expected: timedelta) -> None:
     assert parse_duration(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "5", "h", "1h-5m", "1 hour", "1q", "1s2", "99999999999999y"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "5", "h", "1h-5m", "1 hour", "1q", "1s2", "99999999999999y", "293y", f"{'9' * 400}.5s"],
+)
 def test_no_durations(text: str) -> None:
     """What is no duration, or has no unit, is refused."""
     with pytest.raises(ValueError, match="is no duration|is too long"):
@@ -98,6 +108,21 @@ def test_a_timeout_needs_no_unit() -> None:
         TIMEOUT.parse("0")
 
 
+def test_a_long_wait_is_one_that_clocks_can_have() -> None:
+    """The longest time to wait is one that Python's locks and sockets take."""
+    assert TIMEOUT.parse("292y") < threading.TIMEOUT_MAX
+    assert PAUSE.parse("292y").total_seconds() < threading.TIMEOUT_MAX
+
+
+def test_a_pause_is_one() -> None:
+    """What is done again and again is done with a pause in between."""
+    assert PAUSE.parse("10ms") == timedelta(milliseconds=10)
+    assert PAUSE.parse("2") == timedelta(seconds=2)
+    for text in ("0", "0s", "1ns", "9ms"):
+        with pytest.raises(ValueError, match="at least 10ms"):
+            PAUSE.parse(text)
+
+
 def test_times() -> None:
     """A time is RFC 3339 with any offset and any digits, or so long ago."""
     exact = datetime(2026, 1, 2, 15, 4, 5, 123456, tzinfo=timezone.utc)
@@ -106,8 +131,11 @@ def test_times() -> None:
     assert parse_time("2026-01-02 15:04:05Z") == exact.replace(microsecond=0)
     assert parse_time("2m", now=exact) == exact - timedelta(minutes=2)
     assert parse_time("2026-01-02").tzinfo is not None
-    with pytest.raises(ValueError, match="is no time"):
-        parse_time("2026-13-02")
+    for text in ("2026-13-02", "9999-12-31T23:59:59-01:00", "0001-01-01T00:00:00+01:00"):
+        with pytest.raises(ValueError, match="is no time"):
+            parse_time(text)
+    with pytest.raises(ValueError, match="is too long"):
+        parse_time("3000y")
 
 
 @given(st.integers(0, 10**15))

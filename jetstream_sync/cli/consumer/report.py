@@ -13,7 +13,7 @@ from ..nouns import words
 from ..output import count, duration, emit, emit_line, limit
 from ..render import Table, write_table
 from ..settings import Settings, common_options
-from ..values import DURATION
+from ..values import PAUSE
 from ..watch import rounds
 from .find import title
 from .list import ago, infos_of
@@ -44,7 +44,7 @@ _SORTS: Final[dict[str, Callable[[ConsumerInfo], Any]]] = {
     help="What comes first.",
 )
 @click.option("-R", "--reverse", is_flag=True, help="The other way round.")
-@click.option("--watch", type=DURATION, metavar="TIME", help="Again and again, with this pause.")
+@click.option("--watch", type=PAUSE, metavar="TIME", help="Again and again, with this pause.")
 @common_options
 def report(
     settings: Settings,

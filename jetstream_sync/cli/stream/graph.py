@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from datetime import datetime, timedelta
 
@@ -16,7 +15,8 @@ from ..nouns import find_stream, words
 from ..output import counted, emit_line, size, when
 from ..prompts import Asker
 from ..settings import Settings, common_options
-from ..values import DURATION
+from ..values import PAUSE
+from ..waiting import pause
 
 __all__ = ["graph", "sparkline"]
 
@@ -49,7 +49,7 @@ class _Look:
 @click.argument(
     "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
 )
-@click.option("--interval", type=DURATION, default="1s", help="The pause between two looks.")
+@click.option("--interval", type=PAUSE, default="1s", help="The pause between two looks.")
 @click.option("--count", "number", type=click.IntRange(1), help="End after so many looks.")
 @common_options
 def graph(settings: Settings, name: str | None, interval: timedelta, number: int | None) -> None:
@@ -61,14 +61,13 @@ def graph(settings: Settings, name: str | None, interval: timedelta, number: int
     """
     if number is None and (settings.json or settings.env.console(settings.env.stdout) is None):
         number = 1
-    pause = threading.Event()
     looks: deque[_Look] = deque(maxlen=_WIDTH + 1)
     with settings.jetstream() as js:
         stream = find_stream(js, name, Asker(settings))
         looks.append(_Look(stream))
         done = 0
         while number is None or done < number:
-            pause.wait(interval.total_seconds())
+            pause(interval.total_seconds())
             looks.append(_Look(stream))
             done += 1
             _show(settings, stream.name, list(looks))

@@ -12,7 +12,7 @@ from ..nouns import words
 from ..output import count, emit, emit_line, seconds_text, size
 from ..render import Table, write_table
 from ..settings import Settings, common_options
-from ..values import DURATION
+from ..values import PAUSE
 from ..watch import rounds
 from .ls import is_internal
 from .show import STORAGES
@@ -57,7 +57,7 @@ def _sorted_by(key: str, *flags: str) -> Callable[[Any], Any]:
 @click.option("--subject", metavar="SUBJECT", help="Only streams that take messages of it.")
 @click.option("--cluster", metavar="NAME", help="Only streams in this cluster.")
 @click.option("-r", "--raw", is_flag=True, help="Numbers without separators and units.")
-@click.option("--watch", type=DURATION, metavar="TIME", help="Again and again, with this pause.")
+@click.option("--watch", type=PAUSE, metavar="TIME", help="Again and again, with this pause.")
 @common_options
 def report(
     settings: Settings,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
@@ -25,6 +24,7 @@ from ..render import to_json
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from ..values import TIME
+from ..waiting import pause
 from .reading import Reader
 
 __all__ = ["get", "view"]
@@ -217,12 +217,11 @@ def _chosen(
         for msg in reader.messages(following, subject, most=most):
             yield msg
             following = msg.seq + 1
-    pause = threading.Event()
     while follow:
         for msg in reader.messages(following, subject):
             yield msg
             following = msg.seq + 1
-        pause.wait(_LOOK_EVERY)
+        pause(_LOOK_EVERY)
 
 
 def _go_on(ask: Asker) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -16,7 +17,8 @@ from ..bench.progress import writes_blocks
 from ..output import emit, emit_line, note
 from ..settings import Settings, common_options
 from ..status import one_line
-from ..values import TIMEOUT
+from ..values import PAUSE
+from ..waiting import pause
 from .data import Frame, History, Snapshot, take_snapshot
 from .view import CONSUMERS, STREAMS, Layout, plain, screen, sorted_frame
 
@@ -39,7 +41,7 @@ _RECONNECT: Final = {
 @click.command()
 @click.option(
     "--interval",
-    type=TIMEOUT,
+    type=PAUSE,
     default="1s",
     show_default=True,
     metavar="TIME",
@@ -62,7 +64,7 @@ _RECONNECT: Final = {
 def top(
     settings: Settings,
     *,
-    interval: float,
+    interval: timedelta,
     once: bool,
     count: int | None,
     text: str,
@@ -80,7 +82,7 @@ def top(
         consumer_down=CONSUMERS.columns[_SORTS[sort]].down,
         view=view,
         filter=text,
-        interval=interval,
+        interval=interval.total_seconds(),
     )
     env = settings.env
     draws = env.stdin.isatty() and env.stdout.isatty() and not settings.json
@@ -100,9 +102,8 @@ def _tables(settings: Settings, layout: Layout, count: int | None, *, one: bool)
     with settings.connection(**_RECONNECT) as nc:
         js = settings.jetstream_on(nc)
         history.add(take_snapshot(js))
-        wait = threading.Event()
         while shown != count:
-            wait.wait(layout.interval)
+            pause(layout.interval)
             try:
                 frame = history.add(take_snapshot(js))
             except Error as error:
