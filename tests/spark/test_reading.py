@@ -17,6 +17,7 @@ from rawnats import RawClient
 
 import jetstream_sync
 from jetstream_sync import Headers, RePublish, StreamNotFoundError, StreamSource
+from jetstream_sync.jetstream.consumers import add_consumer
 from jetstream_sync.server import NatsServer
 from jetstream_sync.spark import (
     DirectGetRefusedError,
@@ -24,6 +25,7 @@ from jetstream_sync.spark import (
     SequenceRange,
     StreamRecreatedError,
 )
+from jetstream_sync.spark.reading import pull
 from jetstream_sync.spark.reading.arrow import to_batch
 from jetstream_sync.spark.reading.chunks import Chunk
 from jetstream_sync.spark.reading.direct import count_from
@@ -503,6 +505,27 @@ def test_reading_that_is_given_up_leaves_nothing_behind(
     assert sequences(nc, whole(stream), mode, batch_bytes=SMALL) == list(range(1, 1001))
     assert stream.consumer_names() == []
     assert len(nc._core.interests()) == known
+
+
+def test_an_interrupt_while_the_consumer_is_made(
+    nc: Connection,
+    js: JetStream,
+    stream: Stream,
+    subject: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A consumer whose making was cut short, by a Ctrl-C or a signal, does not stay behind."""
+    fill(js, subject, 10)
+
+    def add(*args: Any) -> None:
+        add_consumer(*args)
+        assert len(stream.consumer_names()) == 1
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pull, "add_consumer", add)
+    with pytest.raises(KeyboardInterrupt):
+        sequences(nc, whole(stream), "pull")
+    assert stream.consumer_names() == []
 
 
 _READER = """

@@ -40,7 +40,8 @@ def to_batch(
         "subject": lambda kind: _texts(chunk.subjects, kind),
         "data": lambda kind: pa.array(chunk.data, kind),
         "headers": lambda kind: _maps(headers, len(chunk), kind),
-        "sequence": lambda kind: pa.array(chunk.sequences, kind),
+        # PyArrow takes a list several times as fast as a range.
+        "sequence": lambda kind: pa.array([*chunk.sequences], kind),
         "timestamp": lambda kind: _microseconds(chunk.times_ns, kind),
         "stream": lambda kind: _repeated(chunk.stream, len(chunk), kind),
         "time_ns": lambda kind: pa.array(chunk.times_ns, kind),

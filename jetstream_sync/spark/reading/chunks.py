@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
-__all__ = ["Chunk", "Wanted", "row_bytes"]
+__all__ = ["Chunk", "Wanted"]
 
 #: What a row takes in Arrow beside its texts and bytes: numbers, and where each text ends.
 _FIXED: Final = 80
@@ -42,7 +42,7 @@ class Chunk:
     """
     Messages that came together: lists of one length, in the order of their sequences.
 
-    A list of what was not asked for is empty, and so is `headers` when no message has any.
+    A list of what was not asked for is empty, and `headers` may be when no message has any.
     """
 
     stream: str
@@ -121,8 +121,3 @@ class Chunk:
         if not columns:
             return iter([fixed] * len(self))
         return (fixed + sum(sizes) for sizes in zip(*columns, strict=True))
-
-
-def row_bytes(chunk: Chunk, before: float) -> float:
-    """Return how many bytes a message takes on average; ``before`` when there is none."""
-    return chunk.total_bytes() / len(chunk) if len(chunk) else before

@@ -101,7 +101,8 @@ class DirectReader:
                 next_seq = sequences[-1] + 1 if sequences else start_seq
                 pace.came(len(sequences))
                 self._job.witness(start_seq, next_seq, sequences)
-                goes_on = pending > 0 and next_seq < self._job.range.end_seq
+                # Messages that are left and do not come are not asked for at once again.
+                goes_on = pending > 0 and start_seq < next_seq < self._job.range.end_seq
                 if goes_on:
                     gathering = self._ask(next_seq, pace)
                 # By now the next answer is on its way, while this one is worked on.

@@ -95,7 +95,7 @@ class Gathering:
             ConnectionClosedError: the connection was closed.
 
         """
-        seen = 0
+        seen = len(self.items)
         while not self._handoff.arrived(Deadline(patience)):
             if len(self.items) == seen:
                 raise TimeoutError(f"the answer on {self._asked.decode()!r} did not go on in time")
@@ -115,7 +115,9 @@ class Gathering:
     # --- the reader's side; see `Sink` ----------------------------------------------------------
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """Take messages."""
+        """Take messages, until the answer has ended."""
+        if not self._open:
+            return  # the waiting thread looks at them now
         items = self.items
         items += deliveries
         if (self._expected and len(items) >= self._expected) or self._is_end(items[-1]):

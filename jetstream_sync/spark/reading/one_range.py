@@ -29,7 +29,7 @@ from .answers import Job
 from .chunks import Chunk, Wanted
 from .direct import DirectReader
 from .gathering import api_of
-from .pull import PullReader
+from .pull import WORTH_LEAVING_OUT, PullReader
 from .ranges import (
     DirectGetRefusedError,
     RangeLostError,
@@ -45,8 +45,6 @@ log = logging.getLogger("jetstream_sync.spark")
 
 #: A range with more messages than this is worth a consumer.
 _WORTH_A_CONSUMER: Final = 50_000
-#: Messages of this size on average are worth a consumer that leaves their payloads out.
-_WORTH_LEAVING_OUT: Final = 1024
 _FIRST_WAIT: Final = 0.05
 _LONGEST_WAIT: Final = 1.0
 
@@ -92,7 +90,7 @@ def choose_mode(
 
     """
     if mode == "auto":
-        spares = not wanted.data and view.message_bytes >= _WORTH_LEAVING_OUT
+        spares = not wanted.data and view.message_bytes >= WORTH_LEAVING_OUT
         if view.is_work_queue:
             mode = "direct"
         elif not view.allow_direct or rows > _WORTH_A_CONSUMER or len(filters) > 1 or spares:

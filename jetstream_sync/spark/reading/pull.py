@@ -33,6 +33,7 @@ from ...errors import (
     Error,
     InvalidResponseError,
     NotFoundError,
+    NotJSMessageError,
     PermissionsError,
     TimeoutError,
 )
@@ -45,14 +46,14 @@ from .chunks import Chunk
 from .gathering import Gathering
 from .ranges import RangeStalledError
 
-__all__ = ["PullReader"]
+__all__ = ["WORTH_LEAVING_OUT", "PullReader"]
 
 #: Seconds until the server deletes a consumer that nobody uses.
 _INACTIVE: Final = 30.0
 #: A pull may bring so many times the bytes that its messages should have.
 _LEEWAY: Final = 2
 #: Messages of this size on average are worth a header that stands for the payload.
-_WORTH_LEAVING_OUT: Final = 1024
+WORTH_LEAVING_OUT: Final = 1024
 #: Seconds of silence after which a pull may have ended without a word.
 _DOUBT: Final = 0.5
 _MSG_SIZE: Final = b"Nats-Msg-Size: "
@@ -86,7 +87,8 @@ class _Consumer:
         Check that nothing is missing, take note of what is left, and return the sequences.
 
         Raises:
-            InvalidResponseError: a delivery is missing, or a reply is none of this consumer's.
+            InvalidResponseError: a delivery is missing.
+            NotJSMessageError: a reply is none of a consumer.
 
         """
         self._behind = max(0, replies[0].count(b".") - 10)
@@ -124,7 +126,7 @@ class PullReader:
     def __init__(self, api: APIRequests, job: Job) -> None:
         self._api = api
         self._job = job
-        self._headers_only = not job.wanted.data and job.message_bytes >= _WORTH_LEAVING_OUT
+        self._headers_only = not job.wanted.data and job.message_bytes >= WORTH_LEAVING_OUT
         self._route = b""
         # Whether the next message alone is larger than a pull may be.
         self._oversized = False
@@ -137,7 +139,7 @@ class PullReader:
             start_seq: where to begin.
 
         Raises:
-            RangeStalledError: the consumer went away, or delivered with a gap.
+            RangeStalledError: the consumer went away, or delivered with a gap, or something else.
             TimeoutError, ConnectionClosedError: an answer broke off, or none came. After these,
                 asking again from the last `Answer.next_seq` on is right.
             APIError: the server refused to make the consumer.
@@ -145,12 +147,14 @@ class PullReader:
         """
         api = self._api
         stream = self._job.range.stream
-        info = add_consumer(api, stream, self._config(start_seq), CREATE)
-        consumer = _Consumer(info.name, info.num_pending or 0)
-        self._route = api.routes.next_msg(stream, consumer.name).encode()
+        name = f"spark_{os.urandom(8).hex()}"
+        self._route = api.routes.next_msg(stream, name).encode()
         pace = Pace(self._job, start_seq, filtered=bool(self._job.range.filters))
         pull = None
         try:
+            # Inside: the consumer may be there without an answer that says so.
+            info = add_consumer(api, stream, self._config(name, start_seq), CREATE)
+            consumer = _Consumer(name, info.num_pending or 0)
             pull = self._pull(consumer, pace, start_seq)
             while pull is not None:
                 items = self._gathered(pull, consumer, start_seq)
@@ -159,24 +163,26 @@ class PullReader:
                     # What was there has gone, or is too large for a pull that has a limit.
                     pull = self._pull(consumer, pace, start_seq) if self._oversized else None
                     continue
-                sequences = consumer.noted([item[1] for item in items])
+                replies = [item[1] for item in items]
+                sequences = consumer.noted(replies)
                 next_seq = sequences[-1] + 1
                 pace.came(len(sequences))
                 self._job.witness(start_seq, next_seq, sequences)
                 goes_on = next_seq < self._job.range.end_seq
                 pull = self._pull(consumer, pace, next_seq) if goes_on else None
                 # By now the next answer is on its way, while this one is worked on.
-                chunk = self._chunk(items, sequences, consumer)
+                times_ns = consumer.times_ns(replies) if self._job.wanted.times else ()
+                chunk = self._chunk(items, sequences, times_ns)
                 pace.weigh(chunk)
-                del items
+                del items, replies, times_ns
                 yield Answer(chunk, next_seq)
                 start_seq = next_seq
-        except InvalidResponseError as error:
+        except (InvalidResponseError, NotJSMessageError) as error:
             raise RangeStalledError(stream, start_seq, str(error)) from error
         finally:
             if pull is not None:
                 pull.gathering.close()
-            self._delete(consumer.name)
+            self._delete(name)
 
     def _pull(self, consumer: _Consumer, pace: Pace, start_seq: int) -> _Pull | None:
         """Ask for more, up to what is there and what the range may still have; ``None``: nothing is."""
@@ -236,35 +242,32 @@ class PullReader:
             pass  # whoever may read need not be allowed to ask
         return pull.gathering.wait(self._job.patience)
 
-    def _chunk(self, items: list[Delivery], sequences: Sequence[int], consumer: _Consumer) -> Chunk:
+    def _chunk(
+        self, items: list[Delivery], sequences: Sequence[int], times_ns: Sequence[int]
+    ) -> Chunk:
         """Make the columns of messages; those behind the range are left out."""
-        inside = bisect_left(sequences, self._job.range.end_seq)
-        if inside < len(items):
-            items, sequences = items[:inside], sequences[:inside]
-        if not items:
-            return Chunk(stream=self._job.range.stream, sequences=())
-        subjects, replies, blocks, data = zip(*items, strict=True)
         wanted = self._job.wanted
-        headers: Sequence[bytes] = blocks
+        headers: Sequence[bytes] = [item[2] for item in items]
         sizes: Sequence[int] = ()
         if self._headers_only:
-            headers, sizes = _without_size(blocks)
+            headers, sizes = _without_size(headers)
         elif wanted.sizes:
-            sizes = list(map(len, data))
-        return Chunk(
+            sizes = [len(item[3]) for item in items]
+        chunk = Chunk(
             stream=self._job.range.stream,
             sequences=sequences,
-            subjects=subjects if wanted.subjects else (),
-            data=data if wanted.data else (),
+            subjects=[item[0] for item in items] if wanted.subjects else (),
+            data=[item[3] for item in items] if wanted.data else (),
             headers=headers if wanted.headers and any(headers) else (),
-            times_ns=consumer.times_ns(replies) if wanted.times else (),
+            times_ns=times_ns,
             sizes=sizes if wanted.sizes else (),
         )
+        return chunk.part(0, bisect_left(sequences, self._job.range.end_seq))
 
-    def _config(self, start_seq: int) -> ConsumerConfig:
+    def _config(self, name: str, start_seq: int) -> ConsumerConfig:
         filters = self._job.range.filters
         return ConsumerConfig(
-            name=f"spark_{os.urandom(8).hex()}",
+            name=name,
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
             opt_start_seq=max(1, start_seq),
             ack_policy=AckPolicy.NONE,

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jetstream_sync.api.routes import Routes
 from jetstream_sync.api.stream import StreamInfo
 from jetstream_sync.codec import decode
-from jetstream_sync.errors import InvalidArgumentError
+from jetstream_sync.errors import InvalidArgumentError, TimeoutError
+from jetstream_sync.jetstream.requests import APIRequests
+from jetstream_sync.protocol.parser import Delivery
 from jetstream_sync.spark import DirectGetRefusedError, RangeError, SequenceRange
+from jetstream_sync.spark.reading import direct, pull
 from jetstream_sync.spark.reading import ranges as ranges_module
 from jetstream_sync.spark.reading.answers import MAX_ROWS, Job, Pace
 from jetstream_sync.spark.reading.chunks import Chunk, Wanted
+from jetstream_sync.spark.reading.gathering import Gathering
 from jetstream_sync.spark.reading.one_range import ReadPlan, choose_mode
 from jetstream_sync.spark.reading.view import StreamView, view_of
 from jetstream_sync.spark.schema import READ_COLUMNS
@@ -132,3 +141,76 @@ def test_errors_travel_to_the_driver(name: str) -> None:
     assert isinstance(again, RangeError)
     assert (type(again), again.args, str(again)) == (type(error), error.args, str(error))
     assert "ORDERS" in str(again)
+
+
+# --- answers that a server is not expected to give ----------------------------------------------
+
+NO_CORE: Any = SimpleNamespace(
+    new_inbox=lambda: "inbox", add_interest_quietly=lambda *_: None, address=None
+)
+MESSAGE: Delivery = (b"a", b"reply", b"", b"payload")
+
+
+class Scripted:
+    """Stands for a `Gathering` whose answer is always the same."""
+
+    def __init__(self, answer: list[Delivery], *_: object) -> None:
+        self.items = list(answer)
+
+    def ask(self, subject: bytes, payload: bytes) -> None:
+        pass
+
+    def wait(self, patience: float) -> list[Delivery]:
+        return self.items
+
+    def close(self) -> None:
+        pass
+
+
+def answering(*answer: Delivery) -> Callable[..., Scripted]:
+    return lambda *_: Scripted(list(answer))
+
+
+def test_messages_that_do_not_come_are_not_asked_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A direct get that says that messages are left, and brings none, is not repeated at once."""
+    end = (b"inbox", b"", b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 7\r\n\r\n", b"")
+    monkeypatch.setattr(direct, "Gathering", answering(end))
+    reader = direct.DirectReader(APIRequests(NO_CORE, Routes(), 1.0), job(101))
+    found = list(islice(reader.answers(1), 5))
+    assert [(len(answer.chunk), answer.next_seq) for answer in found] == [(0, 1)]
+
+
+def test_a_message_that_is_no_delivery_ends_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What did not come from the consumer is in doubt: the reading goes on with another consumer."""
+    monkeypatch.setattr(pull, "Gathering", answering(MESSAGE))
+    monkeypatch.setattr(pull, "add_consumer", lambda *_: SimpleNamespace(num_pending=1))
+    reader = pull.PullReader(APIRequests(NO_CORE, Routes(), 1.0), job(101))
+    with pytest.raises(ranges_module.RangeStalledError):
+        next(reader.answers(1))
+
+
+def test_an_answer_has_ended_when_it_has() -> None:
+    """What comes behind the end of an answer is no part of it: somebody looks at it by then."""
+    gathering = Gathering(NO_CORE, lambda _: False, expected=2)
+    gathering.deliver([MESSAGE, MESSAGE])
+    found = gathering.wait(1.0)
+    gathering.deliver([MESSAGE])
+    assert len(found) == 2
+
+
+def test_what_came_before_is_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits a second time does so for the given time, also where something came before."""
+    gathering = Gathering(NO_CORE, lambda _: False)
+    gathering.deliver([MESSAGE])
+    waits: list[object] = []
+
+    def silence(deadline: object) -> bool:
+        waits.append(deadline)
+        return False
+
+    monkeypatch.setattr(gathering, "_handoff", SimpleNamespace(arrived=silence))
+    with pytest.raises(TimeoutError):
+        gathering.wait(1.0)
+    assert len(waits) == 1
