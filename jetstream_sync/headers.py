@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from typing import Final, NamedTuple, TypeAlias
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from .errors import InvalidHeaderError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Headers", "HeadersLike", "Status", "encode_headers", "parse_headers", "parse_status"]
 

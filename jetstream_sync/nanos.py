@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta, timezone
-from typing import Any, Final
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = [
     "NanoDuration",

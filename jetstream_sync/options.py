@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from difflib import get_close_matches
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
@@ -57,7 +56,7 @@ _LOGINS: Final = (
 )
 _BREAK: Final = frozenset("\r\n\0")
 # The seed of an nkey, or a JWT: given as a path by mistake, it must not be repeated as one.
-_NO_PATH: Final = re.compile(r"\s*(S[A-Z][A-Z2-7]{50,}\s*$|eyJ[\w-]+\.)")
+_NO_PATH: Final = r"\s*(S[A-Z][A-Z2-7]{50,}\s*$|eyJ[\w-]+\.)"
 _SWITCHES: Final = (
     "allow_reconnect",
     "dont_randomize",
@@ -286,6 +285,8 @@ class ConnectionOptions:
         known = [each.name for each in fields(cls) if each.name != "servers"]
         for name in options:
             if name not in known:
+                from difflib import get_close_matches  # noqa: PLC0415 - for slips only
+
                 close = get_close_matches(name, known, 1)
                 hint = f"; did you mean {close[0]}?" if close else ""
                 # The value is not repeated: it may be a secret under a name with a slip.
@@ -418,7 +419,11 @@ def _is_path(value: object) -> bool:
     if not isinstance(value, (str, os.PathLike)):
         return False
     path = os.fspath(value)
-    return isinstance(path, str) and bool(path) and not (_BREAK & set(path) or _NO_PATH.match(path))
+    return (
+        isinstance(path, str)
+        and bool(path)
+        and not (_BREAK & set(path) or re.match(_NO_PATH, path))
+    )
 
 
 def _without_secrets(options: Any, secrets: tuple[str, ...]) -> dict[str, Any]:

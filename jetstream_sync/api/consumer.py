@@ -30,8 +30,8 @@ __all__ = [
 
 _INT64_MAX = 2**63 - 1
 _UINT64_MAX = 2**64 - 1
-_SAMPLE_FREQ = re.compile(r"\+?[0-9]+%?")
-_GROUP = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
+_SAMPLE_FREQ = r"\+?[0-9]+%?"
+_GROUP = r"[a-zA-Z0-9/_=-]{1,16}"
 
 
 @record
@@ -259,7 +259,7 @@ class ConsumerConfig(Record):
         if self.max_expires:
             self._check_range(0.001, _INT64_MAX, "max_expires")
         self._refuse_if(
-            self.sample_freq is not None and not _SAMPLE_FREQ.fullmatch(self.sample_freq),
+            self.sample_freq is not None and not re.fullmatch(_SAMPLE_FREQ, self.sample_freq),
             "sample_freq",
             "it is a whole number of percent, such as '30%'",
         )
@@ -332,7 +332,7 @@ class ConsumerConfig(Record):
             return
         self._refuse_if(not self.priority_groups, "priority_policy", "needs priority_groups")
         self._refuse_if(
-            any(not _GROUP.fullmatch(group) for group in self.priority_groups or ()),
+            any(not re.fullmatch(_GROUP, group) for group in self.priority_groups or ()),
             "priority_groups",
             "a group is letters, digits, '-', '_', '/', '=', at most 16",
         )

@@ -6,11 +6,12 @@ Follows nats-server's ``server/stream.go`` (``JSPubAckResponse``), ADR-22, ADR-4
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import APIError, InvalidResponseError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["PubAck"]
 

@@ -13,11 +13,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 import click
-from typing_extensions import Self
 
 from .status import CommandError, ExitStatus
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from .settings import Settings
 
 __all__ = ["Asker"]

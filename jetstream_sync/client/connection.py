@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import NoReturn
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, NoReturn
 
 from ..errors import BadSubscriptionError, DrainTimeoutError, TimeoutError
 from ..headers import HeadersLike
@@ -22,6 +20,9 @@ from .core import Core
 from .message import Msg
 from .subscription import MsgCallback, Subscription
 from .threads import in_callback
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Connection"]
 

@@ -6,8 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING
 
 from ..errors import (
     BadSubscriptionError,
@@ -28,6 +27,9 @@ from .mailbox import Mailbox
 from .message import Msg
 from .sink import Sink
 from .threads import spawn
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["MsgCallback", "Subscription"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING
 from dataclasses import fields as fields_of
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from ..codec import Record
@@ -41,6 +40,8 @@ def given_config(record: type[R], config: R | None, fields: Mapping[str, Any]) -
     known = {each.name: each for each in fields_of(record)}
     for name, value in fields.items():
         if name not in known:
+            from difflib import get_close_matches  # noqa: PLC0415 - for slips only
+
             close = get_close_matches(name, known, 1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise InvalidOptionError(name, value, f"{record.__name__} has no such field{hint}")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-
-from typing_extensions import Unpack
+from typing import TYPE_CHECKING
 
 from ..address import DEFAULT_SERVER, parse_servers
 from ..client.connection import Connection as CoreConnection
@@ -13,6 +12,9 @@ from ..client.core import Core
 from ..options import ConnectionOptions, ConnectOptions
 from ..version import __version__
 from .context import JetStream
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Connection", "connect"]
 

@@ -6,9 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Protocol
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Protocol
 
 from ..client.core import Core, closed_on_purpose
 from ..client.threads import spawn
@@ -21,6 +19,9 @@ from ..errors import (
 )
 from ..net.clock import Deadline
 from .message import JetStreamMsg
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["ConsumeHandle", "JetStreamCallback"]
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
-from typing import TypedDict
-
-from typing_extensions import Unpack
+from typing import TYPE_CHECKING, TypedDict
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.pull import (
@@ -29,6 +27,9 @@ from .message import JetStreamMsg
 from .messages import MessageIterator
 from .puller import Puller
 from .requests import APIRequests
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["ContinuousOptions", "PriorityOptions", "PullConsumer", "continuous_pull"]
 

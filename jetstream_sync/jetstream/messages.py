@@ -16,9 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Final
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Final
 
 from ..api.pull import ContinuousPull, PullLedger
 from ..api.status import Kind, PullStatus, read_status
@@ -39,6 +37,9 @@ from .heartbeat import pull_patience
 from .inbox import LINK_DOWN, LINK_UP, PullInbox
 from .message import JetStreamMsg
 from .puller import DOUBT, Absence, Puller
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["MessageIterator", "until_stopped"]
 

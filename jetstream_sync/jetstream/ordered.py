@@ -14,9 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final
-
-from typing_extensions import Self, Unpack
+from typing import TYPE_CHECKING, Final
 
 from ..api.consumer import ConsumerInfo
 from ..api.pull import ContinuousPull
@@ -43,6 +41,9 @@ from .messages import MessageIterator, until_stopped
 from .position import OrderedOptions, Position, pull_position
 from .puller import Puller
 from .requests import APIRequests
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
 
 __all__ = ["OrderedConsumer", "OrderedMessages"]
 

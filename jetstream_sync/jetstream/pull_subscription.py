@@ -8,9 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
-from typing import ClassVar, Final, NamedTuple
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from ..api.consumer import ConsumerConfig
 from ..api.pull import PullRequest
@@ -28,6 +26,9 @@ from .inbox import PullInbox
 from .message import JetStreamMsg
 from .puller import Puller
 from .requests import APIRequests
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["PullSubscription"]
 

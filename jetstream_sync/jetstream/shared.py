@@ -18,9 +18,7 @@ import threading
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache
-from typing import Any, Final
-
-from typing_extensions import Unpack
+from typing import TYPE_CHECKING, Any, Final
 
 from ..address import DEFAULT_SERVER, parse_servers
 from ..client.core import Core
@@ -30,6 +28,9 @@ from ..errors import Error
 from ..options import ConnectionOptions, ConnectOptions
 from ..version import __version__
 from .connection import Connection
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["shared_connection"]
 

@@ -21,9 +21,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, BinaryIO, Final, cast
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from ..api.snapshot import SnapshotInfo, SnapshotRequest, piece_of
 from ..api.stream import StreamInfo
@@ -57,6 +55,9 @@ from ..snapshot_errors import (
 from ..subjects import check_stream_name
 from .infos import info_of
 from .requests import APIRequests
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["StreamSnapshot", "restore", "take_snapshot"]
 

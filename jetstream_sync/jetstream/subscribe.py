@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Final, TypedDict
-
-from typing_extensions import Unpack
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from ..api.consumer import ConsumerConfig
 from ..api.enums import DeliverPolicy
@@ -17,6 +15,9 @@ from .push import PushOptions, PushSubscription
 from .push_ordered import OrderedPushSubscription
 from .requests import APIRequests
 from .workflow import create_or_find, find_consumer, find_stream
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["BindOptions", "PushSubscribing", "SubscribeOptions"]
 

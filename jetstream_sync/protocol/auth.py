@@ -60,10 +60,11 @@ class Credentials:
 # A part of a .creds file: a line of dashes and words, the content, another such line. The first
 # part is the JWT, the second the seed, whatever the words say (nats-io/nkeys, creds_utils.go).
 _DASHES: Final = rb"^[ \t]*---[^\r\n]*---[ \t\r]*$"
-_PART: Final = re.compile(_DASHES + rb"\s+([\w.=-]+)\s+" + _DASHES, re.MULTILINE)
-_JWT: Final = re.compile(rb"[\w-]+\.[\w-]+\.[\w-]+")
+# These are compiled when there is such a file, not when the package is imported.
+_PART: Final = rb"(?m)" + _DASHES + rb"\s+([\w.=-]+)\s+" + _DASHES
+_JWT: Final = rb"[\w-]+\.[\w-]+\.[\w-]+"
 # A line that begins like a seed: whose it is can be told from the second letter.
-_SEED: Final = re.compile(rb"^[ \t]*(S[A-Z][A-Z2-7]*)[ \t\r]*$", re.MULTILINE)
+_SEED: Final = rb"(?m)^[ \t]*(S[A-Z][A-Z2-7]*)[ \t\r]*$"
 
 
 def find_jwt(content: bytes | bytearray) -> str:
@@ -77,8 +78,8 @@ def find_jwt(content: bytes | bytearray) -> str:
         BadCredentialsError: there is none.
 
     """
-    part = _PART.search(content)
-    found = _JWT.fullmatch(part[1] if part else bytes(content).strip())
+    part = re.search(_PART, content)
+    found = re.fullmatch(_JWT, part[1] if part else bytes(content).strip())
     if found is None:
         raise BadCredentialsError("there is no JWT in it")
     return found[0].decode("ascii")
@@ -95,11 +96,11 @@ def find_seed(content: bytes | bytearray) -> bytearray:
         BadCredentialsError: there is none, or it is not a user's, or has a slip.
 
     """
-    parts = _PART.findall(content)
+    parts = re.findall(_PART, content)
     if len(parts) > 1:
         seed = bytearray(parts[1])
     else:
-        found = _SEED.search(content)
+        found = re.search(_SEED, content)
         if found is None:
             raise BadCredentialsError("there is no seed of an nkey in it")
         seed = bytearray(found[1])
