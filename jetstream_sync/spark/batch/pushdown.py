@@ -23,6 +23,7 @@ __all__ = ["Narrowing", "narrowing"]
 #: More subjects than this are not worth a filter each.
 _MOST_SUBJECTS: Final = 16
 _MICROSECOND: Final = 1000
+_REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +109,11 @@ def _literals(values: Iterable[Any]) -> tuple[str, ...] | None:
 
 def _checked(subject: Any, check: Callable[[str], str]) -> tuple[str, ...] | None:
     try:
-        return (check(subject),)
+        found = check(subject)
     except BadSubjectError:
         return None
+    # In a row this may stand for bytes that are no UTF-8, which the server compares as they are.
+    return None if _REPLACED in found else (found,)
 
 
 def _by_sequence(left: Narrowing, kind: str, value: Any) -> Narrowing:

@@ -23,6 +23,7 @@ from ...api.stream import StreamInfo
 from ...errors import Error, MessageNotFoundError
 from ...jetstream.connection import Connection
 from ...jetstream.requests import APIRequests
+from ...jetstream.stored import leader_get
 from ...net.clock import Deadline
 from ..patience import is_transient
 from .answers import Job
@@ -258,17 +259,17 @@ class _Reading:
 
         Raises:
             StreamRecreatedError, RangeLostError: the stream is another one, or lost the rest.
-            Error: as `Stream.get_msg`.
+            Error: as `leader_get`.
 
         """
-        route = self._api.routes.msg_get(self._range.stream)
+        api = self._api
         for subject in self._range.filters or (">",):
+            request = {"seq": self._next_seq, "next_by_subj": subject}
             try:
-                body = {"seq": self._next_seq, "next_by_subj": subject}
-                found = self._api.ask(route, body)
+                found = leader_get(api, self._range.stream, request, api.deadline())
             except MessageNotFoundError:
                 continue
-            if found["message"]["seq"] < self._range.end_seq:
+            if found.seq < self._range.end_seq:
                 return False
         self._check_head(self._look(), self._next_seq, (), self._range.end_seq)
         return True

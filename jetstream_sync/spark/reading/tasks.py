@@ -59,10 +59,8 @@ class RangeReader:
         each: SequenceRange | None = partition.value
         if each is None:
             return
-        columns, schema = (
-            frozenset(self._schema.names),
-            to_arrow_schema(self._schema, timezone="UTC"),
-        )
+        columns = frozenset(self._schema.names)
+        schema = to_arrow_schema(self._schema, timezone="UTC")
         for chunk in read_chunks(connection(self._settings), each, columns, self._plan):
             yield to_batch(chunk, schema, self._settings.domain)
 

@@ -151,6 +151,9 @@ def test_what_passes_the_filters_is_read(
         ([StringStartsWith(("subject",), "a.")], ("*.b",), ("*.b",)),
         ([EqualTo(("other",), "a.b")], (), None),
         ([EqualTo(("subject", "inner"), "a.b")], (), None),
+        # In a row this stands for any bytes that are no UTF-8, in a filter for itself.
+        ([EqualTo(("subject",), "a.\ufffd")], (), None),
+        ([StringStartsWith(("subject",), "\ufffd.a")], (), None),
     ],
 )
 def test_subjects(filters: list[Any], option: tuple[str, ...], left: object) -> None:

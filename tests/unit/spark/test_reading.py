@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jetstream_sync.api.routes import Routes
 from jetstream_sync.api.stream import StreamInfo
 from jetstream_sync.codec import decode
-from jetstream_sync.errors import InvalidArgumentError, TimeoutError
+from jetstream_sync.errors import InvalidArgumentError, InvalidResponseError, TimeoutError
 from jetstream_sync.jetstream.requests import APIRequests
 from jetstream_sync.protocol.parser import Delivery
 from jetstream_sync.spark import DirectGetRefusedError, RangeError, SequenceRange
@@ -25,7 +25,7 @@ from jetstream_sync.spark.reading import ranges as ranges_module
 from jetstream_sync.spark.reading.answers import MAX_ROWS, Job, Pace
 from jetstream_sync.spark.reading.chunks import Chunk, Wanted
 from jetstream_sync.spark.reading.gathering import Gathering
-from jetstream_sync.spark.reading.one_range import ReadPlan, choose_mode
+from jetstream_sync.spark.reading.one_range import ReadPlan, _Reading, choose_mode
 from jetstream_sync.spark.reading.view import StreamView, view_of
 from jetstream_sync.spark.schema import READ_COLUMNS
 
@@ -189,6 +189,15 @@ def test_a_message_that_is_no_delivery_ends_the_consumer(monkeypatch: pytest.Mon
     reader = pull.PullReader(APIRequests(NO_CORE, Routes(), 1.0), job(101))
     with pytest.raises(ranges_module.RangeStalledError):
         next(reader.answers(1))
+
+
+def test_a_leader_that_answers_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer without a message is an error that says so, and does not end a range."""
+    api = APIRequests(NO_CORE, Routes(), 1.0)
+    monkeypatch.setattr(api, "ask", lambda *_: {})
+    reading = _Reading(api, SequenceRange("ORDERS", 1, 10), frozenset(READ_COLUMNS), ReadPlan())
+    with pytest.raises(InvalidResponseError):
+        reading._is_through()
 
 
 def test_an_answer_has_ended_when_it_has() -> None:
