@@ -5,8 +5,9 @@ A backup is a directory with ``backup.json``, which has the stream's config and 
 ``stream.tar.s2``, the data as the server sent it: what is in it is the server's business. Beside them
 ``SHA256SUMS`` has the checksums, in the form of ``sha256sum``; backups of other programs have none.
 
-A backup is made under another name and renamed when it is whole, so that a directory of its name is
-always a whole one.
+A backup is made in a directory with ``.partial-`` in its name, and gets its own name when it is whole. A
+directory that exists is kept, since it may be where a disk is mounted: the files are moved into it, and
+``backup.json``, without which there is no backup, comes last. All belongs to its owner alone.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ _SUMS: Final = "SHA256SUMS"
 #: How the data begins: the identifier of an S2 stream, or of a Snappy one.
 _BEGINNINGS: Final = (b"\xff\x06\x00\x00S2sTwO", b"\xff\x06\x00\x00sNaPpY")
 _BUFFER: Final = 1024 * 1024
+#: What is in the name of a directory that is no backup yet.
+_PARTIAL: Final = ".partial-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +78,10 @@ def check_target(directory: Path, *, replace: bool) -> None:
         return
     if not directory.is_dir():
         raise _fault(directory, "it is not a directory")
-    held = {each.name for each in directory.iterdir()}
+    try:
+        held = {each.name for each in directory.iterdir() if _PARTIAL not in each.name}
+    except OSError as error:
+        raise _fault(directory, error.strerror or error) from error
     if held and not (replace and held <= {_INFO, _DATA, _SUMS}):
         hint = "use --force to replace an older backup" if _INFO in held else "it has other files"
         raise _fault(directory, f"the directory is not empty; {hint}")
@@ -105,7 +111,7 @@ def save_snapshot(
     check_target(directory, replace=replace)
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        with _beside(directory) as partial:
+        with _partial(directory) as partial:
             backup = _write(snapshot, partial, progress)
             _put_in_place(partial, directory)
     except OSError as error:
@@ -116,9 +122,12 @@ def save_snapshot(
 
 
 @contextlib.contextmanager
-def _beside(directory: Path) -> Iterator[Path]:
-    """Make a directory beside another one, and remove it unless it was renamed."""
-    partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.partial-", dir=directory.parent))
+def _partial(directory: Path) -> Iterator[Path]:
+    """Make a directory in one that exists, else beside it, and remove it unless it was renamed."""
+    place, name = (
+        (directory, "") if directory.exists() else (directory.parent, f".{directory.name}")
+    )
+    partial = Path(tempfile.mkdtemp(prefix=f"{name}{_PARTIAL}", dir=place))
     try:
         yield partial
     finally:
@@ -127,7 +136,7 @@ def _beside(directory: Path) -> Iterator[Path]:
 
 def _write(snapshot: StreamSnapshot, partial: Path, progress: Callable[[int], None]) -> Backup:
     digest = hashlib.sha256()
-    with (partial / _DATA).open("wb") as file:
+    with _new_file(partial / _DATA) as file:
         for piece in snapshot:
             file.write(piece)
             digest.update(piece)
@@ -137,12 +146,17 @@ def _write(snapshot: StreamSnapshot, partial: Path, progress: Callable[[int], No
     described = to_json(encode(snapshot.info)).encode()
     sums = f"{hashlib.sha256(described).hexdigest()}  {_INFO}\n{digest.hexdigest()}  {_DATA}\n"
     for name, content in ((_INFO, described), (_SUMS, sums.encode())):
-        with (partial / name).open("wb") as file:
+        with _new_file(partial / name) as file:
             file.write(content)
             _settle(file)
     return Backup(
         directory=partial, info=snapshot.info, size=snapshot.size, sha256=digest.hexdigest()
     )
+
+
+def _new_file(path: Path) -> BinaryIO:
+    """Open a file to write, that nobody else may read: there may be secrets in a stream."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
 def _settle(file: BinaryIO) -> None:
@@ -151,18 +165,13 @@ def _settle(file: BinaryIO) -> None:
 
 
 def _put_in_place(partial: Path, directory: Path) -> None:
-    old = None
-    if directory.exists() and any(directory.iterdir()):
-        old = partial.with_name(f"{partial.name}.old")
-        directory.rename(old)
-    try:
+    if partial.parent != directory:
         partial.rename(directory)
-    except OSError:
-        if old is not None:
-            old.rename(directory)
-        raise
-    if old is not None:
-        shutil.rmtree(old, ignore_errors=True)
+        return
+    # From here to the end there is no backup at all, rather than one of two halves.
+    (directory / _INFO).unlink(missing_ok=True)
+    for name in (_DATA, _SUMS, _INFO):
+        (partial / name).replace(directory / name)
 
 
 # --- reading one --------------------------------------------------------------------------------
@@ -190,6 +199,8 @@ def open_backup(directory: Path) -> Backup:
         ) from error
     except OSError as error:
         raise _fault(directory, error.strerror or error) from error
+    except UnicodeDecodeError as error:
+        raise _fault(directory / _SUMS, "it is damaged: it is not text") from error
     except Error as error:
         raise _fault(directory / _INFO, error) from error
     if sums.get(_DATA, sha256) != sha256:

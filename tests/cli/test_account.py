@@ -134,3 +134,19 @@ def test_nothing_to_restore(jsm: Jsm, tmp_path: Path) -> None:
 def test_an_empty_account(jsm: Jsm, tmp_path: Path) -> None:
     """Without streams there is nothing to save, which is no error."""
     assert jsm("account", "backup", str(tmp_path), "-j").ok().json == []
+
+
+def test_two_backups_of_a_stream_are_refused(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
+    """Which of two backups of one stream is meant is not guessed; one that was not finished is none."""
+    jsm("stream", "add", "ORDERS", "--subjects", "orders", "--defaults").ok()
+    for name in ("one", ".two.partial-x"):
+        jsm("stream", "backup", "ORDERS", str(tmp_path / name)).ok()
+    raw.delete_all_streams()
+    jsm("account", "restore", str(tmp_path)).ok()
+    jsm("stream", "backup", "ORDERS", str(tmp_path / "two")).ok()
+    raw.delete_all_streams()
+    refused = jsm("account", "restore", str(tmp_path))
+    assert (refused.status, refused.out) == (2, "")
+    assert "one and" in refused.err
+    assert "two are both of stream ORDERS" in refused.err
+    assert raw.api("STREAM.NAMES")["total"] == 0

@@ -159,6 +159,34 @@ def test_an_older_backup_is_replaced_when_asked_for(
     assert leftovers(tmp_path) == ["b", "file"]
 
 
+def test_a_directory_that_exists_is_kept(
+    orders: Jsm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory may be where a disk is mounted, a link to one, or where one is: it stays that."""
+    target = tmp_path / "b"
+    target.mkdir()
+    (target / ".partial-x").mkdir()  # of one that was killed
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    before = target.stat().st_ino
+    orders("stream", "backup", "ORDERS", str(link)).ok()
+    monkeypatch.chdir(target)
+    orders("stream", "backup", "ORDERS", ".", "--force").ok()
+    assert (link.is_symlink(), target.stat().st_ino) == (True, before)
+    assert leftovers(target) == [".partial-x", "SHA256SUMS", "backup.json", "stream.tar.s2"]
+    assert leftovers(tmp_path) == ["b", "link"]
+    orders("stream", "restore", ".", "--overwrite", "-f").ok()
+
+
+def test_nobody_else_may_read_a_backup(orders: Jsm, tmp_path: Path) -> None:
+    """There may be secrets in a stream: files and directories that are made are their owner's."""
+    (tmp_path / "old").mkdir(mode=0o755)
+    for name in ("old", "new"):
+        orders("stream", "backup", "ORDERS", str(tmp_path / name)).ok()
+        assert {each.stat().st_mode & 0o777 for each in (tmp_path / name).iterdir()} == {0o600}
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+
+
 def damage(target: Path, how: str) -> None:
     data, described = target / "stream.tar.s2", target / "backup.json"
     if how == "cut":
@@ -182,6 +210,8 @@ def damage(target: Path, how: str) -> None:
     elif how == "other data":
         (target / "SHA256SUMS").unlink()
         data.write_bytes(b"PK\x03\x04" * 100)
+    elif how == "sums that are no text":
+        (target / "SHA256SUMS").write_bytes(b"\xff\xfe")
 
 
 @pytest.mark.parametrize(
@@ -195,6 +225,7 @@ def damage(target: Path, how: str) -> None:
         "no description",
         "nonsense",
         "other data",
+        "sums that are no text",
     ],
 )
 def test_a_damaged_backup_is_refused(orders: Jsm, raw: RawClient, tmp_path: Path, how: str) -> None:

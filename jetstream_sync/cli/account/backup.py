@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ...errors import APIError
-from ..backups import check_target, open_backup
+from ..backups import Backup, check_target, open_backup
 from ..nouns import words
 from ..output import counted, emit, note, size
 from ..settings import Settings, common_options
@@ -85,10 +85,20 @@ def restore(settings: Settings, *, directory: Path, progress: bool) -> None:
     """
     if not directory.is_dir():
         raise CommandError(f"{directory} is no directory", ExitStatus.USAGE)
-    found = sorted(path.parent for path in directory.glob(f"*/{_MARK}"))
+    # What begins with a dot is one that was not finished.
+    found = sorted(
+        path.parent for path in directory.glob(f"*/{_MARK}") if not path.parent.name.startswith(".")
+    )
     if not found:
         raise CommandError(f"there is no backup in {directory}", ExitStatus.NOT_FOUND)
-    saved = {each.info.config.name: each for each in map(open_backup, found)}
+    saved: dict[str, Backup] = {}
+    for each in map(open_backup, found):
+        other = saved.setdefault(each.info.config.name, each)
+        if other is not each:
+            raise CommandError(
+                f"{other.directory} and {each.directory} are both of stream {each.info.config.name}",
+                ExitStatus.USAGE,
+            )
     # What the server made of part of the data can be removed only over another link.
     with settings.jetstream(allow_reconnect=True) as js:
 

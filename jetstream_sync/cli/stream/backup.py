@@ -237,8 +237,9 @@ def bring_back(
     except RestoreNameInUseError as error:
         name = config.name
         raise CommandError(
-            f"there is a {words().stream.lower()} {name}; delete it, or use --overwrite",
+            f"there is a {words().stream.lower()} {name}",
             ExitStatus.FAILED,
+            hint="delete it, or use --overwrite of 'jsm stream restore'",
         ) from error
     except Error as error:
         if isinstance(error, APIError):
