@@ -18,11 +18,11 @@ from ..net.clock import Deadline
 from ..subjects import check_subject
 from .completion.complete import complete_stream
 from .lasting import lasting
-from .messages.shown import readable
 from .messages.sub_sources import CoreSource, Source, Start, StreamSource
 from .output import Block, emit_line, note, seconds_text, when
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
+from .text import readable
 from .values import TIME, TIMEOUT
 from .waiting import in_slices
 

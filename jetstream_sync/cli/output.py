@@ -17,6 +17,7 @@ from ..codec import Record, encode
 from .env import Environment
 from .render import to_json
 from .settings import Settings
+from .text import readable
 
 __all__ = [
     "Block",
@@ -108,7 +109,7 @@ class Block:
         head = f"{self.title}:\n\n" if self.title else ""
         lines = []
         for label, value in self.rows:
-            first, *more = value.split("\n")
+            first, *more = readable(value).split("\n")
             lines.append(f"{label:>{width + 2}}: {first}".rstrip())
             lines += [f"{'':{width + 4}}{line}".rstrip() for line in more]
         return head + "\n".join(lines) + "\n"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .env import Environment
+from .text import in_a_line
 
 __all__ = ["Table", "to_json", "write_table"]
 
@@ -36,6 +37,8 @@ def write_table(table: Table, env: Environment) -> None:
 
     One that is too wide to be drawn is plain text, too: words that are cut to letters help nobody.
     """
+    # What stands in a table is named by people who are not all known.
+    table = replace(table, rows=[[in_a_line(cell) for cell in row] for row in table.rows])
     console = env.console(env.stdout)
     if console is None or _drawn_width(table) > console.width:
         env.stdout.write(_plain(table))

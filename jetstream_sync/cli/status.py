@@ -29,6 +29,7 @@ from ..errors import (
     TimeoutError,
 )
 from ..subscribe_errors import PullOnPushConsumerError, PushOnPullConsumerError
+from .text import readable
 
 __all__ = ["CommandError", "ExitStatus", "document_of", "exit_status", "hint_of", "one_line"]
 
@@ -160,7 +161,7 @@ def one_line(error: BaseException) -> str:
     text = error.format_message() if isinstance(error, click.ClickException) else str(error)
     if isinstance(error, OSError) and not isinstance(error, Error) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return " ".join(text.split()).removesuffix(".") or type(error).__name__
+    return readable(" ".join(text.split())).removesuffix(".") or type(error).__name__
 
 
 def document_of(error: BaseException) -> dict[str, object]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from ...errors import StreamNotFoundError
+from ...errors import InvalidNameError, StreamNotFoundError
 from ..completion.complete import complete_stream
 from ..nouns import words
 from ..output import count, emit, seconds_text, when
@@ -18,11 +19,13 @@ from .find import consumer_arguments, find, no_stream, title
 from .show import show
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ... import ConsumerInfo, JetStream
 
 __all__ = ["ago", "info", "infos_of", "ls", "state"]
+
+T = TypeVar("T")
 
 
 @click.command()
@@ -56,11 +59,19 @@ def infos_of(js: JetStream, stream: str | None) -> list[ConsumerInfo]:
 
     """
     if stream is None:
-        return [info for name in js.stream_names() for info in js.list_consumers(name)]
+        return [info for _, found in _of_all(js, js.list_consumers) for info in found]
     try:
         return js.list_consumers(stream)
     except StreamNotFoundError as error:
         raise no_stream(js, stream, error) from error
+
+
+def _of_all(js: JetStream, ask: Callable[[str], list[T]]) -> Iterator[tuple[str, list[T]]]:
+    """Ask about each of the streams, and yield the answers by their names."""
+    for name in js.stream_names():
+        # One may be deleted meanwhile; and some other program may make one that nobody can name here.
+        with contextlib.suppress(StreamNotFoundError, InvalidNameError):
+            yield name, ask(name)
 
 
 def _list_names(settings: Settings, js: JetStream, stream: str | None) -> None:
@@ -72,7 +83,7 @@ def _list_names(settings: Settings, js: JetStream, stream: str | None) -> None:
         lines = names
         result: object = names
     else:
-        by_stream = {each: js.consumer_names(each) for each in js.stream_names()}
+        by_stream = dict(_of_all(js, js.consumer_names))
         # Two streams may have consumers of the same name.
         lines = [f"{each} {name}" for each, found in by_stream.items() for name in found]
         result = by_stream

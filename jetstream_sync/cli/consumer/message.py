@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from ... import JetStreamMsg
 from ..layouts import FORMAT_HELP, Layout
-from ..messages.shown import header_fields, message_document, readable, write_bytes
+from ..messages.shown import header_fields, message_document, write_bytes
 from ..output import count, emit_line, when
 from ..render import to_json
 from ..settings import Settings
 from ..status import CommandError, ExitStatus
+from ..text import readable
 
 __all__ = ["FORMAT_HELP", "MessageView"]
 

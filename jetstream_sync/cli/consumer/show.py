@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ... import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy, SequenceInfo
-from ..messages.shown import readable
 from ..nouns import words
 from ..output import (
     Block,
@@ -50,7 +49,7 @@ def config_block(settings: Settings, config: ConsumerConfig) -> Block:
     elif config.name:
         block.add("Name", config.name)
     if config.description:
-        block.add("Description", readable(config.description))
+        block.add("Description", config.description)
     if config.deliver_subject:
         block.add("Delivery Subject", config.deliver_subject)
         if config.deliver_group:
@@ -126,9 +125,7 @@ def _add_rest(settings: Settings, block: Block, config: ConsumerConfig) -> None:
         block.add("Paused Until", when(settings, config.pause_until))
     labels = {k: v for k, v in (config.metadata or {}).items() if not k.startswith("_nats.")}
     if labels:
-        block.add(
-            "Metadata", "\n".join(readable(f"{key}: {value}") for key, value in labels.items())
-        )
+        block.add("Metadata", "\n".join(f"{key}: {value}" for key, value in labels.items()))
 
 
 def _cluster_block(info: ConsumerInfo) -> Block:

@@ -11,7 +11,6 @@ from ... import StorageType
 from ..completion.complete import complete_consumer, complete_stream
 from ..consumer.list import infos_of
 from ..groups import Later, NounGroup
-from ..messages.shown import readable
 from ..nouns import words
 from ..output import count, document, emit, note, say, size, when
 from ..prompts import Asker
@@ -143,7 +142,7 @@ def _show_list(
     rows = [
         [
             letter.consumer if stream is not None else f"{letter.stream} > {letter.consumer}",
-            "gone" if msg is None else readable(msg.subject),
+            "gone" if msg is None else msg.subject,
             letter.why,
             when(settings, letter.time),
             count(letter.seq),

@@ -18,7 +18,7 @@ from ...codec import loads
 from ...errors import InvalidResponseError, MessageNotFoundError, StreamNotFoundError, TimeoutError
 from ...nanos import time_from_text, time_to_text
 from ...subjects import subjects_overlap
-from ..messages.shown import readable
+from ..text import readable
 
 if TYPE_CHECKING:
     from ... import ConsumerInfo, JetStream, StoredMsg, Stream

@@ -11,12 +11,12 @@ from ... import Headers
 from ...errors import Error, MessageNotFoundError, StreamNotFoundError
 from ...subjects import subject_matches
 from ..consumer.find import consumer_arguments, names_of
-from ..messages.shown import readable
 from ..nouns import words
 from ..output import count, emit, note
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus, one_line
+from ..text import readable
 from .letters import Letter, Letters
 from .show import no_letter
 

@@ -9,11 +9,12 @@ import click
 from ...errors import ConsumerNotFoundError, StreamNotFoundError
 from ...nanos import time_to_text
 from ..consumer.find import consumer_arguments, names_of, no_consumer, no_stream
-from ..messages.shown import body_fields, header_fields, readable, write_bytes
+from ..messages.shown import body_fields, header_fields, write_bytes
 from ..nouns import words
 from ..output import Block, count, emit, size, when, write_blocks
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
+from ..text import readable
 from .letters import SETUP, Letter, Letters
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def show(
 
 def _show_one(settings: Settings, letter: Letter, msg: StoredMsg) -> None:
     block = Block()
-    block.add("Subject", readable(msg.subject))
+    block.add("Subject", msg.subject)
     block.add("Sequence", count(letter.seq))
     block.add("Stored", when(settings, msg.time))
     block.add("Given Up", f"{when(settings, letter.time)}, {letter.why}")

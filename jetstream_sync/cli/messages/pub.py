@@ -21,9 +21,9 @@ from ..output import count as count_text
 from ..output import counted, emit_line
 from ..render import to_json
 from ..settings import Settings, common_options
+from ..text import readable, visible
 from ..values import TIMEOUT
 from .outgoing import Message, message_options, outgoing
-from .shown import readable, visible
 
 if TYPE_CHECKING:
     from ... import Connection, JetStream, PubAck

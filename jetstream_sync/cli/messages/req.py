@@ -12,9 +12,10 @@ from ..output import emit_line
 from ..render import to_json
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
+from ..text import readable
 from ..values import TIMEOUT
 from .outgoing import Message, message_options, outgoing
-from .shown import header_fields, message_document, readable, write_bytes
+from .shown import header_fields, message_document, write_bytes
 
 if TYPE_CHECKING:
     from ... import Connection, Msg

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import re
-from typing import Any, Final
+from typing import Any
 
 from ... import Headers, JetStreamMsg, Metadata, Msg
 from ...api.reply import metadata_of
 from ...errors import NotJSMessageError
 from ...nanos import time_from_ns, time_to_text
 from ..env import Environment
+from ..text import visible
 
 __all__ = [
     "body_fields",
     "header_fields",
     "message_document",
-    "readable",
-    "visible",
     "write_bytes",
 ]
-
-# A message may have what would move the cursor or change the colours of a terminal.
-_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def message_document(msg: Msg, *, acked: bool = False, body: bytes | None = None) -> dict[str, Any]:
@@ -91,17 +86,6 @@ def body_fields(data: bytes) -> dict[str, str]:
     with contextlib.suppress(UnicodeDecodeError):
         fields["text"] = data.decode()
     return fields
-
-
-def visible(text: str) -> str:
-    """Return text that can be written anywhere: bytes that are no UTF-8 become escapes."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def readable(data: bytes | str) -> str:
-    """Return a body or header for people: what is no text, or steers a terminal, is escaped."""
-    text = visible(data) if isinstance(data, str) else data.decode("utf-8", "backslashreplace")
-    return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def write_bytes(env: Environment, data: bytes) -> None:

@@ -16,7 +16,8 @@ from ..output import emit_line, note
 from ..render import Table, write_table
 from ..settings import Settings
 from ..status import CommandError, ExitStatus
-from .shown import header_fields, message_document, readable, visible, write_bytes
+from ..text import readable, visible
+from .shown import header_fields, message_document, write_bytes
 
 __all__ = ["Look", "SubjectReport", "Viewer"]
 

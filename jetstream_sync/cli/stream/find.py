@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ... import JetStream, StreamInfo
+from ...errors import InvalidNameError, StreamNotFoundError
 from ..output import emit
 from ..settings import Settings, common_options
 from ..values import DURATION
@@ -93,7 +94,11 @@ def _idle(js: JetStream, info: StreamInfo, since: datetime) -> bool:
         return False
     if not info.state.consumer_count:
         return True
-    moments = (each.delivered.last_active for each in js.list_consumers(info.config.name))
+    try:
+        consumers = js.list_consumers(info.config.name)
+    except (StreamNotFoundError, InvalidNameError):
+        return False  # it was deleted meanwhile, or has a name that nobody can ask for
+    moments = (each.delivered.last_active for each in consumers)
     return not any(moment is not None and moment > since for moment in moments)
 
 

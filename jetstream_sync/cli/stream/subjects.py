@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from ..completion.complete import complete_stream
-from ..messages.shown import readable
 from ..names import STREAM_NAME
 from ..nouns import find_stream, words
 from ..output import count, emit
 from ..prompts import Asker
 from ..render import Table, write_table
 from ..settings import Settings, common_options
+from ..text import readable
 
 __all__ = ["gaps", "subjects"]
 
@@ -56,7 +56,7 @@ def subjects(
         if not ordered:
             out.write("No subjects\n")
             return
-        rows = [[readable(subject), count(number)] for subject, number in ordered]
+        rows = [[subject, count(number)] for subject, number in ordered]
         title = f"Subjects of {words().stream.lower()} {stream.name}"
         write_table(Table(title=title, columns=["Subject", "Messages"], rows=rows), settings.env)
 

@@ -14,7 +14,7 @@ from ... import StoredMsg, Stream
 from ...nanos import time_to_text
 from ..completion.complete import complete_stream
 from ..layouts import FORMAT_HELP, Layout
-from ..messages.shown import body_fields, header_fields, readable, visible, write_bytes
+from ..messages.shown import body_fields, header_fields, write_bytes
 from ..messages.translate import Translator
 from ..names import STREAM_NAME
 from ..nouns import find_stream
@@ -23,6 +23,7 @@ from ..prompts import Asker
 from ..render import to_json
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
+from ..text import readable, visible
 from ..values import TIME
 from ..waiting import pause
 from .reading import Reader

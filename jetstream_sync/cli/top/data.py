@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from ...errors import StreamNotFoundError
+from ...errors import InvalidNameError, StreamNotFoundError
 from ...net.clock import monotonic
 
 if TYPE_CHECKING:
@@ -145,11 +146,10 @@ def take_snapshot(js: JetStream) -> Snapshot:
     consumers: dict[tuple[str, str], ConsumerInfo] = {}
     busy = [info.config.name for info in infos if info.state.consumer_count]
     for name in busy[:_MOST_STREAMS]:
-        try:
+        # It may be deleted meanwhile; and some other program may make one that nobody can name here.
+        with contextlib.suppress(StreamNotFoundError, InvalidNameError):
             for consumer in js.list_consumers(name):
                 consumers[name, consumer.name] = consumer
-        except StreamNotFoundError:  # it was deleted meanwhile
-            continue
     return Snapshot(
         taken=monotonic(),
         streams={info.config.name: info for info in infos},

@@ -8,6 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from ..output import counted
 from ..output import size as size_text
+from ..text import readable
 from .data import ConsumerRow, Frame, StreamRow, matching
 from .graph import chart, short_number, spark
 
@@ -76,7 +77,7 @@ def _number(value: float) -> str:
 STREAMS: Final = Table[StreamRow](
     "Streams",
     (
-        Column("Stream", lambda row: row.name.lower(), lambda row: row.name, down=False),
+        Column("Stream", lambda row: row.name.lower(), lambda row: readable(row.name), down=False),
         Column("Messages", lambda row: row.messages, lambda row: f"{row.messages:,}"),
         Column("Size", lambda row: row.bytes, lambda row: size_text(row.bytes)),
         Column("In/s", lambda row: row.rate, lambda row: _number(row.rate)),
@@ -88,7 +89,7 @@ STREAMS: Final = Table[StreamRow](
 CONSUMERS: Final = Table[ConsumerRow](
     "Consumers",
     (
-        Column("Consumer", lambda row: row.key.lower(), lambda row: row.key, down=False),
+        Column("Consumer", lambda row: row.key.lower(), lambda row: readable(row.key), down=False),
         Column("Lag", lambda row: row.lag, lambda row: f"{row.lag:,}"),
         Column("Unacked", lambda row: row.ack_pending, lambda row: f"{row.ack_pending:,}"),
         Column("Redelivered", lambda row: row.redelivered, lambda row: f"{row.redelivered:,}"),
@@ -312,7 +313,7 @@ def plain(frame: Frame, layout: Layout, *, blocks: bool) -> str:
     """Return the tables as text that goes on and on: all rows, nothing cut."""
     shown = sorted_frame(frame, layout)
     names = [row.key for row in shown.streams] + [row.key for row in shown.consumers]
-    longest = max([_NAME, *map(len, names)])
+    longest = max([_NAME, *(len(readable(name)) for name in names)])
     columns = longest + 110
     room = len(shown.streams) + len(shown.consumers) + 10
     lines = _tables(shown, layout, columns, room, _Style(colour=False, blocks=blocks, marks=False))

@@ -1,0 +1,94 @@
+"""What others have written is shown, and does nothing to the terminal."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fix_jsm import Jsm
+from rawnats import RawClient
+
+from jetstream_sync.cli.text import in_a_line, readable, visible
+
+RED = "\x1b[31mred\x9b2J"
+
+
+@pytest.fixture
+def hostile(jsm: Jsm, raw: RawClient) -> Jsm:
+    """Streams and consumers whose names or descriptions have escape sequences."""
+    for name, subject in (("A", "a.*"), ("A\x1b[2J", "b.*")):
+        made = raw.api(f"STREAM.CREATE.{name}", name=name, subjects=[subject], description=RED)
+        assert "error" not in made, made
+        for consumer in ("B", "B\x1b[2J"):
+            config = {"durable_name": consumer, "description": f"{RED}\nsecond"}
+            body = json.dumps({"stream_name": name, "config": config}).encode()
+            answer = raw.request(f"$JS.API.CONSUMER.CREATE.{name}.{consumer}", body)
+            assert b'"error"' not in answer, answer
+    raw.request("a.\x1b[2J", b"x")
+    return jsm
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("stream", "ls"),
+        ("stream", "info", "A"),
+        ("stream", "report"),
+        ("stream", "find", "--consumers", "9", "--idle", "0s"),
+        ("stream", "subjects", "A"),
+        ("stream", "view", "A"),
+        ("consumer", "ls"),
+        ("consumer", "ls", "A"),
+        ("consumer", "info", "A", "B"),
+        ("consumer", "report", "A"),
+        ("top", "--once", "--interval", "10ms"),
+    ],
+)
+def test_names_and_descriptions_do_not_steer_a_terminal(
+    hostile: Jsm, command: tuple[str, ...]
+) -> None:
+    """What steers a terminal is shown as an escape, whoever chose the name."""
+    shown = hostile(*command).ok()
+    assert "\\x1b[" in shown.out
+    assert not {"\x1b", "\x9b"} & set(shown.out + shown.err)
+
+
+def test_an_error_does_not_steer_a_terminal(hostile: Jsm) -> None:
+    """A name that is suggested is shown as it is in a list."""
+    refused = hostile("stream", "info", "A-1b[2J")
+    assert refused.status == 3
+    assert "did you mean A\\x1b[2J?" in refused.err
+
+
+def test_a_stream_that_can_not_be_named_hides_no_others(hostile: Jsm) -> None:
+    """A stream whose name nobody can write does not end the commands that look at all streams."""
+    for command in (("consumer", "ls", "-n"), ("consumer", "ls"), ("consumer", "report")):
+        found = hostile(*command, "-j").ok().json
+        assert ("A" in found) if "-n" in command else (found[0]["stream_name"] == "A")
+
+
+def test_json_has_them_as_they_are(hostile: Jsm) -> None:
+    """A program gets what the server has."""
+    assert hostile("stream", "ls", "-j").ok().json[0]["config"]["description"] == RED
+
+
+def test_a_cell_is_one_line(hostile: Jsm, raw: RawClient) -> None:
+    """A description of several lines has several in a block, and one in a table."""
+    raw.api("STREAM.UPDATE.A", name="A", subjects=["a.*"], description="one\ntwo")
+    assert "one\\ntwo" in hostile("stream", "ls").ok().out
+    assert "second" in hostile("consumer", "info", "A", "B").ok().out.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "function", "shown"),
+    [
+        ("é\udcff", visible, "é\\xff"),
+        ("a\tb\nc\rd", readable, "a\tb\nc\\x0dd"),
+        (b"\xff\x00", readable, "\\xff\\x00"),
+        ("a\tb\nc\x7f", in_a_line, "a\\tb\\nc\\x7f"),
+    ],
+)
+def test_text_is_made_fit(text: Any, function: Any, shown: str) -> None:
+    """What can not be written, or steers a terminal, becomes an escape."""
+    assert function(text) == function(shown) == shown
