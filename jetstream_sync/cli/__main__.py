@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from pathlib import Path
 from typing import NoReturn
 
 __all__ = ["main"]
@@ -34,6 +33,8 @@ def main() -> NoReturn:
 
 def _bug(error: Exception) -> str:
     """Say in one line what went wrong, and where."""
+    from pathlib import Path  # noqa: PLC0415 - for bugs only
+
     last = traceback.extract_tb(error.__traceback__)[-1]
     what = " ".join(f"{type(error).__name__}: {error}".split())
     where = f"{Path(last.filename).name}:{last.lineno}"

@@ -10,13 +10,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from .status import CommandError, ExitStatus
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 __all__ = ["TYPED", "Later", "MissingCommandError", "NounGroup"]
 
@@ -131,6 +132,8 @@ class NounGroup(click.Group):
         if command is None:
             if ctx.resilient_parsing:
                 return None, None, args[1:]
+            from difflib import get_close_matches  # noqa: PLC0415 - for slips only
+
             close = get_close_matches(typed, [*self.list_commands(ctx), *self.aliases], 1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             ctx.fail(f"No such command {typed!r}{hint}")
@@ -153,6 +156,8 @@ class NounGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete a command's name, and an alias where no command begins like that."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - for shells only
+
         rows = {name: entry.help for name, entry in self.later.items()}
         for name, command in self.commands.items():
             if not command.hidden:

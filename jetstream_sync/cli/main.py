@@ -18,7 +18,6 @@ from types import FrameType
 from typing import NoReturn
 
 import click
-from click.shell_completion import shell_complete
 
 from ..errors import Error
 from ..version import __version__
@@ -168,6 +167,8 @@ def run(args: Sequence[str], env: Environment) -> int:
         # click writes help, version and completions to sys.stdout.
         with contextlib.redirect_stdout(env.stdout), contextlib.redirect_stderr(env.stderr):
             if instruction:
+                from click.shell_completion import shell_complete  # noqa: PLC0415 - for shells only
+
                 return shell_complete(
                     jsm, {"obj": settings}, "jsm", _COMPLETE_VARIABLE, instruction
                 )

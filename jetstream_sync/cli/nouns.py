@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import click
@@ -67,6 +66,8 @@ def words(ctx: click.Context | None = None) -> Words:
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:
     """Return ``, did you mean X?`` when one of the names is close, else nothing."""
+    from difflib import get_close_matches  # noqa: PLC0415 - for slips only
+
     folded = {each.lower(): each for each in names}
     close = get_close_matches(name.lower(), list(folded), 1)
     return f", did you mean {folded[close[0]]}?" if close else ""

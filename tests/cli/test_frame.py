@@ -245,6 +245,34 @@ def test_process_without_click_names_the_extra() -> None:
     assert done.stderr.decode() == "jsm needs click: pip install 'jetstream-sync[cli]'\n"
 
 
+@pytest.mark.parametrize(
+    "words", ["--help", "errors lookup 10059", "-s 127.0.0.1:1 account info", "-s 127.0.0.1:1 rtt"]
+)
+def test_a_command_is_not_late_for_the_modules_of_others(words: str) -> None:
+    """The first output does not wait for what other commands, people and terminals need."""
+    code = (
+        "import sys\n"
+        "before = set(sys.modules)\n"
+        "from jetstream_sync.cli.__main__ import main\n"
+        "try: main()\n"
+        "finally: sys.stderr.write('|' + ' '.join(set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words.split()],
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        timeout=30,
+        check=False,
+    )
+    modules = set(done.stderr.decode().rpartition("|")[2].split())
+    assert "jetstream_sync.cli.settings" in modules
+    assert modules.isdisjoint(
+        {"rich", "questionary", "prompt_toolkit", "hashlib", "tempfile", "subprocess", "ssl"}
+        | {"asyncio", "email", "http", "jetstream_sync.server", "jetstream_sync.spark"}
+        | {f"jetstream_sync.cli.{noun}" for noun in ("stream", "consumer", "bench", "top", "demo")}
+    )
+
+
 def test_entry_point_uses_the_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

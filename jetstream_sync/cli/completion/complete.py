@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ...errors import Error
-from ..context.store import Contexts
 from ..status import CommandError
-from .cache import remembered
 
 if TYPE_CHECKING:
     from ... import JetStream
@@ -49,6 +47,8 @@ def complete_context(ctx: click.Context, param: click.Parameter, incomplete: str
     settings: Settings | None = ctx.find_root().obj
     if settings is None:
         return []
+    from ..context.store import Contexts  # noqa: PLC0415 - for shells only
+
     return _beginning(Contexts(settings.env.variables).names(), incomplete)
 
 
@@ -60,6 +60,8 @@ def _names(ctx: click.Context, what: str, ask: Callable[[JetStream], list[str]])
     settings: Settings | None = ctx.find_root().obj
     if settings is None:
         return []
+    from .cache import remembered  # noqa: PLC0415 - every command has options that complete
+
     settings.given["timeout"] = _PATIENCE
     for name in ("trace", "password_stdin"):  # the input is the shell's
         settings.given.pop(name, None)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -180,6 +179,8 @@ class Contexts:
         return None
 
     def _write(self, path: Path, text: str) -> None:
+        import tempfile  # noqa: PLC0415 - every connection looks for contexts, few save one
+
         try:
             for directory in (self.root, path.parent):
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
