@@ -12,8 +12,9 @@ Python workers are warm; the first work of a round is another one each time. Row
 128 bytes of data, and what the source adds. What is read goes to Spark's ``noop`` sink. The clock
 runs around the whole Spark job, planning included. Slow ways get a share of the rows.
 
-How it checks. After a work that writes, the stream must hold exactly the rows, once; what is read
-is counted by a run of its own. The most memory that a Python worker had is printed for a tenth of
+How it checks. After a work that writes, the stream must hold exactly the rows, once; what each work
+reads is counted by a run of its own. Processor time is that of the server, of Python (workers and
+driver) and of the JVM, for each row; other programs change it less than the rate. The most memory that a Python worker had is printed for a tenth of
 the rows and for all of them: it may not grow with the range.
 
 The exit status is 1 when a work's result is wrong, whatever the rates.
@@ -39,6 +40,7 @@ import jetstream_sync
 from jetstream_sync.server import NatsServer
 
 from ..report import align
+from .processes import Processor, forget_peaks, peak, processor
 
 __all__ = ["main"]
 
@@ -115,6 +117,7 @@ class _Comparison:
         assert isinstance(ground, Ground)
         self._ground = ground
         self.rates: dict[str, list[float]] = {}
+        self._times: dict[str, list[tuple[Processor, int]]] = {}
         self.failures: list[str] = []
 
     def fill(self) -> None:
@@ -140,12 +143,13 @@ class _Comparison:
 
     def warm_up(self, name: str) -> None:
         """Run a work on a few rows, and check that reading finds all of them."""
-        from .works import WORKS, source_rows
+        from .works import WORKS
 
         few = replace(self._ground, rows=min(_WARM_UP, self._ground.rows))
         self._run(name, few)
-        if not WORKS[name].writes:
-            found = source_rows(few).select("sequence").distinct().count()
+        frame = WORKS[name].frame
+        if frame is not None:
+            found = frame(few).select("sequence").distinct().count()
             if found != few.rows:
                 self.failures.append(f"FAILED {name}: {found:,} of {few.rows:,} rows were read")
 
@@ -154,7 +158,9 @@ class _Comparison:
         from .works import WORKS
 
         ground = replace(self._ground, rows=int(self._ground.rows * WORKS[name].share))
+        before = processor()
         rate = ground.rows / self._run(name, ground)
+        self._times.setdefault(name, []).append((processor() - before, ground.rows))
         self.rates.setdefault(name, []).append(rate)
         print(f"{name} {round_of}: {rate:,.0f}/s", file=sys.stderr, flush=True)
 
@@ -184,18 +190,19 @@ class _Comparison:
         for share in (0.1, 1.0):
             ground = replace(self._ground, rows=int(self._ground.rows * share))
             for name in ("read", "pipe"):
-                _forget_peaks()
+                forget_peaks()
                 self._run(name, ground)
                 lines.append(
-                    f"{name}, {ground.rows:,} rows: at most {_peak() / 1024:.0f} MiB in a worker"
+                    f"{name}, {ground.rows:,} rows: at most {peak() / 1024:.0f} MiB in a worker"
                 )
         return lines
 
     def table(self) -> str:
-        """Format rates, aims and ratios."""
+        """Format rates, aims, ratios and processor times."""
         from .works import WORKS
 
-        lines = [["rows per second", "median", "best", "aim", "ratios (aims)"]]
+        title = "us: server + Python + JVM"
+        lines = [["rows per second", "median", "best", "aim", title, "ratios (aims)"]]
         for name, rates in self.rates.items():
             work = WORKS[name]
             ratios = [
@@ -204,51 +211,20 @@ class _Comparison:
                 if other in self.rates
             ]
             aim = f">= {work.aim:,}" if work.aim else ""
+            # The run with the middle rate.
+            middle = sorted(range(len(rates)), key=rates.__getitem__)[len(rates) // 2]
+            times, rows = self._times[name][middle]
             lines.append(
                 [
                     work.title,
                     f"{median(rates):,.0f}",
                     f"{max(rates):,.0f}",
                     aim,
+                    times.per_row(rows),
                     ", ".join(ratios),
                 ]
             )
         return align(lines)
-
-
-def _workers() -> Iterator[Path]:
-    """Yield the folders in /proc of the Python workers of this session."""
-    parents: dict[int, int] = {}
-    commands: dict[int, bytes] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            number = int(folder.name)
-            parents[number] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            commands[number] = (folder / "cmdline").read_bytes()
-        except OSError:
-            continue
-    for number, command in commands.items():
-        above = parents[number]
-        while above in parents and above != os.getpid():
-            above = parents[above]
-        if above == os.getpid() and b"pyspark.daemon" in command:
-            yield Path("/proc", str(number))
-
-
-def _forget_peaks() -> None:
-    for folder in _workers():
-        # 5: begin the peak of the resident memory anew.
-        (folder / "clear_refs").write_text("5")
-
-
-def _peak() -> int:
-    """Return the most resident memory of one worker, in KiB."""
-    most = 0
-    for folder in _workers():
-        for line in (folder / "status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                most = max(most, int(line.split()[1]))
-    return most
 
 
 def _about(rows: int, rounds: int) -> str:

@@ -12,10 +12,11 @@ from pyspark.sql import functions as sf
 from jetstream_sync.spark import JetStreamDataSource
 from jetstream_sync.spark.helpers.partition import publish_partition
 
+from .memory import MemoryDataSource
 from .plain import publisher, reader
 from .tuples import TupleDataSource
 
-__all__ = ["TASKS", "WORKS", "Ground", "Work", "register", "source_rows"]
+__all__ = ["TASKS", "WORKS", "Ground", "Work", "register"]
 
 #: Tasks of a job: one for each core of the machine that the aims are for.
 TASKS: Final = 2
@@ -42,6 +43,8 @@ class Work:
 
     title: str
     run: Callable[[Ground], None]
+    #: What is read, with a column ``sequence``, where a work does nothing else.
+    frame: Callable[[Ground], DataFrame] | None = None
     #: All rows must be in the empty stream afterwards, once.
     writes: bool = False
     #: Share of the rows that this way gets, so that a slow one does not take minutes.
@@ -63,7 +66,7 @@ def _options(ground: Ground) -> dict[str, str]:
     }
 
 
-def source_rows(ground: Ground, columns: str = "", **options: str) -> DataFrame:
+def _source_rows(ground: Ground, columns: str = "", **options: str) -> DataFrame:
     """Return the rows of the filled stream, with these columns or those that everybody has."""
     loading = ground.spark.read.format("jetstream").options(**_options(ground), **options)
     return (loading.schema(columns) if columns else loading).load()
@@ -73,23 +76,34 @@ def _drop(rows: DataFrame) -> None:
     rows.write.format("noop").mode("overwrite").save()
 
 
-def _read(ground: Ground) -> None:
-    _drop(source_rows(ground))
+def _reading(title: str, frame: Callable[[Ground], DataFrame], **more: Any) -> Work:
+    """Return the work of reading a table to its end."""
+    return Work(title=title, run=lambda ground: _drop(frame(ground)), frame=frame, **more)
 
 
-def _read_pull(ground: Ground) -> None:
-    _drop(source_rows(ground, readMode="pull"))
+def _pulled(ground: Ground) -> DataFrame:
+    return _source_rows(ground, readMode="pull")
 
 
-def _read_direct(ground: Ground) -> None:
-    _drop(source_rows(ground, readMode="direct"))
+def _got_directly(ground: Ground) -> DataFrame:
+    return _source_rows(ground, readMode="direct")
 
 
-def _read_tuples(ground: Ground) -> None:
-    _drop(ground.spark.read.format("jetstream-tuples").options(**_options(ground)).load())
+def _tuples(ground: Ground) -> DataFrame:
+    return ground.spark.read.format("jetstream-tuples").options(**_options(ground)).load()
 
 
-def _read_plain(ground: Ground) -> None:
+def _memory(ground: Ground, form: str = "arrow") -> DataFrame:
+    options: dict[str, str | int] = {"form": form, "tasks": TASKS}
+    options |= {"rows": ground.rows, "size": ground.size}
+    return ground.spark.read.format("jetstream-memory").options(**options).load()
+
+
+def _memory_tuples(ground: Ground) -> DataFrame:
+    return _memory(ground, "tuples")
+
+
+def _plain(ground: Ground) -> DataFrame:
     per_task = ground.rows // TASKS
 
     def wanted(partition: int) -> range:
@@ -97,7 +111,7 @@ def _read_plain(ground: Ground) -> None:
 
     partitions = ground.spark.sparkContext.parallelize(range(TASKS), TASKS)
     rows = partitions.mapPartitionsWithIndex(reader(ground.url, ground.filled, wanted))
-    _drop(ground.spark.createDataFrame(rows, "subject string, data binary, sequence long"))
+    return ground.spark.createDataFrame(rows, "subject string, data binary, sequence long")
 
 
 def _made_rows(ground: Ground) -> DataFrame:
@@ -137,7 +151,7 @@ def _write_plain(ground: Ground) -> None:
 
 def _pipe(ground: Ground) -> None:
     # A schema is how one says which columns are wanted: Spark does not tell a source in Python.
-    rows = source_rows(ground, "data binary, sequence long").select(
+    rows = _source_rows(ground, "data binary, sequence long").select(
         sf.concat(sf.lit(f"{ground.empty}."), (sf.col("sequence") % 100).cast("string")).alias(
             "subject"
         ),
@@ -150,16 +164,20 @@ def register(spark: SparkSession) -> None:
     """Make the formats known to a session."""
     spark.dataSource.register(JetStreamDataSource)
     spark.dataSource.register(TupleDataSource)
+    spark.dataSource.register(MemoryDataSource)
 
 
 WORKS: Mapping[str, Work] = {
-    "read": Work(
-        title="read", run=_read, aim=350_000, ratios={"read-tuples": 3.0, "read-nats-py": 1.0}
+    # A job costs something by itself, so what is compared has as many rows.
+    "read": _reading(
+        "read", _source_rows, aim=350_000, ratios={"read-tuples": 3.0, "read-nats-py": 1.0}
     ),
-    "read-pull": Work(title="read, pull consumer", run=_read_pull),
-    "read-direct": Work(title="read, direct get", run=_read_direct),
-    "read-tuples": Work(title="read, a tuple for each row", run=_read_tuples, share=0.3),
-    "read-nats-py": Work(title="read, nats-py in each partition", run=_read_plain, share=0.1),
+    "read-pull": _reading("read, pull consumer", _pulled),
+    "read-direct": _reading("read, direct get", _got_directly),
+    "read-tuples": _reading("read, a tuple for each row", _tuples),
+    "read-nats-py": _reading("read, nats-py in each partition", _plain, share=0.1),
+    "memory": _reading("rows in memory", _memory, ratios={"memory-tuples": 3.0}),
+    "memory-tuples": _reading("rows in memory, a tuple for each", _memory_tuples),
     "write": Work(
         title="write, with ids", run=_write, writes=True, aim=150_000, ratios={"write-nats-py": 1.0}
     ),
