@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from .. import DeliverPolicy
-from ..errors import TimeoutError
+from ..codec import loads
+from ..errors import InvalidResponseError, TimeoutError
 from ..nanos import time_from_text
 from ..net.clock import Deadline
 from ..subjects import check_subject
@@ -136,7 +137,7 @@ def events(
         _source(settings, nc, wanted, subjects) as source,
     ):
         for event in _events(settings, source, wait):
-            if matches is not None and not matches.search(json.dumps(event)):
+            if matches is not None and not matches.search(json.dumps(event, ensure_ascii=False)):
                 continue
             _show(settings, event, short=short, cloudevent=cloudevent)
             seen += 1
@@ -193,8 +194,8 @@ def _events(settings: Settings, source: Source, wait: float | None) -> Iterator[
 
 def _read(msg: Msg) -> dict[str, Any] | None:
     try:
-        event = json.loads(msg.data)
-    except ValueError:
+        event = loads(msg.data)
+    except InvalidResponseError:
         return None
     return event if isinstance(event, dict) else None
 

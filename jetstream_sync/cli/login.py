@@ -113,7 +113,7 @@ class Login:
         values["url"] = _addresses(values["url"])
         for part in _PATHS:
             if part in values:
-                values[part] = str(Path(os.path.expandvars(values[part])).expanduser())
+                values[part] = str(_file(os.path.expandvars(values[part])))
         return cls(values=values, sources=sources, context=context)
 
     @property
@@ -193,6 +193,13 @@ def _named(by_option: bool, part: _Part) -> str:
     return f"--{part.option.replace('_', '-').removesuffix('s')}" if by_option else part.variable
 
 
+def _file(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # it begins with the home of somebody who is not known
+        raise CommandError(f"{text}: there is no such home", ExitStatus.USAGE) from error
+
+
 def _addresses(value: Any) -> list[str]:
     texts = value.split(",") if isinstance(value, str) else value
     return [text.strip() for text in texts if text.strip()]
@@ -222,7 +229,7 @@ def read_password(settings: Settings) -> str | None:
         )
     if path := given.get("password_file"):
         try:
-            return Path(path).expanduser().read_text("utf-8").rstrip("\r\n")
+            return _file(path).read_text("utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             raise CommandError(f"{path}: {error}", ExitStatus.USAGE) from error
     if given.get("password_stdin"):
@@ -238,6 +245,8 @@ def _with_password(settings: Settings, login: Login) -> dict[str, Any]:
         options["password"] = password
     elif "user" in options and "password" not in options and settings.interactive:
         options["password"] = Asker(settings).secret(f"Password of {options['user']}", "--password")
+        # Asked for once, however many connections there are.
+        settings.given["password"] = options["password"]
     if "password" in options and "user" not in options:
         raise CommandError("a password needs a --user", ExitStatus.USAGE)
     return options

@@ -255,7 +255,11 @@ class Asker:
             return self.text(label, flag)
         import getpass  # noqa: PLC0415 - for terminals only
 
-        return getpass.getpass(f"? {label} ", stream=self._env.stderr)
+        try:
+            return getpass.getpass(f"? {label} ", stream=self._env.stderr)
+        except EOFError:
+            self._say("")
+            raise self._ended() from None
 
     # --- the terminal ---------------------------------------------------------------------------
 
@@ -275,11 +279,14 @@ class Asker:
             line = self._env.stdin.readline()
             if not line:
                 self._say("")
-                raise CommandError("the input ended before all was answered", ExitStatus.USAGE)
+                raise self._ended()
             answer = line.decode("utf-8", "replace").strip()
             if answer != "?":
                 return answer or default
             self._say(f"  {help_text or label}. Settable using {flag}".replace("..", "."))
+
+    def _ended(self) -> CommandError:
+        return CommandError("the input ended before all was answered", ExitStatus.USAGE)
 
     def _can_draw(self) -> bool:
         """Say whether a list can be drawn that is chosen from with the arrow keys."""

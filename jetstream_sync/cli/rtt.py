@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from .lasting import password_once
 from .output import emit, seconds_text
 from .settings import Settings, common_options
 
@@ -32,9 +33,10 @@ def rtt(settings: Settings, *, count: int) -> None:
     Every server that was named is connected to on its own.
     """
     results: list[dict[str, Any]] = []
+    password_once(settings)
     for url in settings.login().servers:
-        one = Settings(env=settings.env, given={**settings.given, "servers": [url]})
-        with one.connection() as nc:
+        settings.given["servers"] = [url]
+        with settings.connection() as nc:
             times = sorted(nc.rtt(settings.timeout) for _ in range(count))
             results.append(
                 {

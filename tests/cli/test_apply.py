@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
+from datetime import date, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -239,6 +242,38 @@ def test_a_consumer_needs_its_stream(jsm: Jsm, tmp_path: Path) -> None:
     assert "NOPE" in refused.err
 
 
+def test_values_of_yaml_are_those_of_json(
+    jsm: Jsm, raw: RawClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """YAML has types of its own: its times are text, and what it can not read is told in a line."""
+    library = ModuleType("yaml")
+    monkeypatch.setitem(sys.modules, "yaml", library)
+    monkeypatch.setattr(library, "YAMLError", KeyError, raising=False)
+    start = datetime.fromisoformat("2026-01-02T15:04:05.678")
+    consumer: dict[str, Any] = {
+        "name": "C",
+        "deliver_policy": "by_start_time",
+        "opt_start_time": start,
+    }
+    stream: dict[str, Any] = {"name": "A", "subjects": ["a"], "consumers": [consumer]}
+    stream["metadata"] = {2026: date(2026, 1, 2)}
+    monkeypatch.setattr(library, "safe_load_all", lambda _: iter([stream]), raising=False)
+    file = tmp_path / "orders.yaml"
+    file.write_text("name: A")
+    jsm("apply", "-f", str(file)).ok()
+    assert configs(raw)["A"]["metadata"]["2026"] == "2026-01-02"
+    made = raw.api("CONSUMER.INFO.A.C")["config"]
+    assert made["opt_start_time"] == "2026-01-02T15:04:05.678Z"
+
+    def no_such_day(_text: str) -> Any:
+        raise ValueError("month must be in 1..12")
+
+    monkeypatch.setattr(library, "safe_load_all", no_such_day)
+    refused = jsm("apply", "-f", str(file))
+    assert (refused.status, refused.err.count("\n")) == (2, 1)
+    assert "month must be" in refused.err
+
+
 def test_yaml_is_read_where_it_can_be(
     jsm: Jsm, raw: RawClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,7 +284,7 @@ def test_yaml_is_read_where_it_can_be(
         jsm("apply", "-f", str(file)).ok()
         assert configs(raw)["A"]["max_age"] == 31_536_000_000_000_000
         assert configs(raw)["B"]["subjects"] == ["b.*"]
-    monkeypatch.setitem(__import__("sys").modules, "yaml", None)
+    monkeypatch.setitem(sys.modules, "yaml", None)
     refused = jsm("apply", "-f", str(file))
     assert refused.status == 2
     assert "PyYAML" in refused.err

@@ -298,6 +298,24 @@ def test_one_that_is_not_sampled_has_no_samples(jsm: Jsm, orders: Orders) -> Non
     assert jsm("con", "sample", "ORDERS", "A", "--wait", "100ms").status == 4
 
 
+def test_what_is_no_sample_is_passed_over(jsm: Jsm, orders: Orders) -> None:
+    """Anybody may publish where samples come: what is none is told, and does not end the command."""
+    orders.make("NEW", sample_freq="100")
+    orders.raw.request("ORDERS.received", b"1")
+    child = jsm.spawn("con", "sample", "ORDERS", "NEW", "--count", "1")
+    assert child.stderr is not None
+    assert child.stderr.readline().startswith(b"Listening")
+    subject = b"$JS.EVENT.METRIC.CONSUMER.ACK.ORDERS.NEW"
+    for body in (b"{", b"[]", b'{"stream_seq":"x"}', b'{"stream_seq":1,"ack_time":null}'):
+        orders.raw.send(b"PUB %s %d\r\n%s\r\n" % (subject, len(body), body))
+    orders.raw.api("INFO")
+    jsm("con", "next", "ORDERS", "NEW").ok()
+    out, err = child.communicate(timeout=20)
+    assert child.returncode == 0, err
+    assert b"Stream Sequence: 1" in out
+    assert len(err.splitlines()) == 4
+
+
 def test_ctrl_c_ends_the_samples(orders: Orders, terminal: Any) -> None:
     """With its own status, and without a traceback."""
     orders.make("A", sample_freq="100")

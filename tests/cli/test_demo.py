@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fix_jsm import run_jsm
 from fix_threads import wait_until
 
 import jetstream_sync
@@ -251,6 +252,30 @@ def test_wrong_password_is_not_shown(orders: Path) -> None:
         assert "wr0ng" not in err
         url = server.url.replace("//", "//shop:right@")
         assert demo("--input", orders, "--server", url)[0] == 0
+
+
+@pytest.mark.parametrize("named", ["option", "context"])
+def test_the_login_is_that_of_every_command(orders: Path, tmp_path: Path, named: str) -> None:
+    """A demo on a server of others logs in as its options, or a context, say."""
+    with NatsServer(config="authorization { user: shop, password: right }") as server:
+        where = ["--server", server.url, "--user", "shop", "--password", "right"]
+        if named == "context":
+            folder = tmp_path / "nats" / "context"
+            folder.mkdir(parents=True)
+            fields = {"url": server.url, "user": "shop", "password": "right"}
+            (folder / "shop.json").write_text(json.dumps(fields))
+            where = ["--context", "shop"]
+        args = ["demo", "--input", str(orders), *where]
+        assert "exactly once" in run_jsm(*args, XDG_CONFIG_HOME=str(tmp_path)).ok().out
+        run_jsm(*args, "--keep", XDG_CONFIG_HOME=str(tmp_path)).ok()
+        # The stream is there now, on that server.
+        assert run_jsm(*args, XDG_CONFIG_HOME=str(tmp_path)).status == 1
+
+
+def test_a_demo_of_its_own_takes_no_login(orders: Path) -> None:
+    """The server that a demo starts for itself wants none, whatever the environment says."""
+    variables = dict.fromkeys(("NATS_URL", "NATS_CREDS", "NATS_CONTEXT"), "/nonexistent")
+    run_jsm("demo", "--input", str(orders), "--user", "me", **variables).ok()
 
 
 def test_server_without_jetstream(orders: Path) -> None:

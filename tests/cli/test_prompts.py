@@ -15,6 +15,7 @@ from jetstream_sync.cli.prompts import Asker
 from jetstream_sync.cli.settings import Settings
 from jetstream_sync.cli.status import CommandError, ExitStatus
 from jetstream_sync.cli.values import parse_limited_duration
+from jetstream_sync.server import NatsServer
 
 
 class Answers(io.BytesIO):
@@ -202,6 +203,29 @@ def test_a_password_is_asked_for_and_not_shown(terminal: Any) -> None:
     child.answer("Password of me", "geheim")
     child.wait()
     assert "geheim" not in child.text
+
+
+def test_ctrl_d_at_a_password_is_no_answer(terminal: Any) -> None:
+    """Who ends the input at the question for a password is told so in one line."""
+    child = terminal("account", "info", "--user", "me")
+    child.expect("Password of me")
+    child.send("\x04")
+    assert child.wait() == 2, child.text
+    assert "the input ended before all was answered" in child.text
+    assert "bug" not in child.text
+
+
+def test_a_password_is_asked_for_once(terminal: Any, nats_server: NatsServer) -> None:
+    """Whoever opens several connections asks for the password once."""
+    servers = f"{nats_server.url},{nats_server.url}"
+    for command in (
+        ("rtt", "-n", "1", "-s", servers),
+        ("bench", "pub", "--msgs", "10", "--clients", "2"),
+    ):
+        child = terminal(*command, "--user", "me")
+        child.answer("Password of me", "geheim")
+        assert child.wait() == 0, child.text
+        assert child.text.count("Password of me") == 1
 
 
 def test_ctrl_c_at_a_question(terminal: Any, raw: RawClient) -> None:

@@ -63,6 +63,23 @@ def test_a_password_by_option_file_input_or_variable(guarded: NatsServer, tmp_pa
     info(guarded, NATS_USER="me", NATS_PASSWORD="open sesame").ok()
 
 
+def test_a_password_on_the_input_is_for_all_servers(guarded: NatsServer) -> None:
+    """The line is read once, however many servers are connected to."""
+    login = ("--user", "me", "--password-stdin")
+    result = run_jsm(
+        "rtt", "-n", "1", "-s", f"{guarded.url},{guarded.url}", *login, stdin=b"open sesame\n"
+    )
+    assert result.ok().out.count(guarded.url) == 2
+
+
+def test_a_home_that_nobody_has_is_wrong_usage(guarded: NatsServer) -> None:
+    """A file in the home of an unknown user is told in one line."""
+    for option in ("--creds", "--password-file"):
+        result = info(guarded, "--user", "me", option, "~nobody-has-this-name/x")
+        assert result.status == 2
+        assert "there is no such home" in result.error["description"]
+
+
 def test_a_wrong_login_is_status_5_and_says_what_to_do(guarded: NatsServer) -> None:
     """A login that is refused is told from other failures, and nothing repeats the password."""
     result = run_jsm("-s", guarded.url, "account", "info", "--user", "me", "--password", "geheim")

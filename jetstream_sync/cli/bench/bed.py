@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import Error, StreamNotFoundError
 from ...net.clock import Deadline
 from ..status import CommandError, ExitStatus
+from ..waiting import pause
 from .work import Kind
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ __all__ = ["Bed", "bench_bed"]
 _CONSUMER = "bench"
 #: Seconds that the server gets to note the last acknowledgements.
 _NOTED = 10.0
+#: Seconds between two looks at whether it has.
+_LOOK = 0.05
 _LONG = 120.0
 
 
@@ -81,8 +84,8 @@ class Bed:
             return
         consumer = stream.get_consumer(_CONSUMER)
         deadline = Deadline(_NOTED)
-        while consumer.info().num_ack_pending and (deadline.left() or 0) > 0:
-            pass
+        while consumer.info().num_ack_pending and not deadline.expired():
+            pause(_LOOK)
         info = consumer.cached_info
         if info.num_ack_pending or info.num_pending:
             raise CommandError(

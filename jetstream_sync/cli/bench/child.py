@@ -17,7 +17,7 @@ from typing import Any
 
 from ... import __version__, connect
 from ...errors import Error
-from ..status import CommandError, one_line
+from ..status import CommandError, ExitStatus, exit_status, one_line
 from .work import KINDS, Cell, Meter, stamped_publish
 
 __all__ = ["STAMPED", "Job", "Measured", "Talk", "main"]
@@ -51,6 +51,8 @@ class Measured:
     samples: list[int] | None = None
     version: str = ""
     error: str = ""
+    status: int = int(ExitStatus.FAILED)
+    """What ``jsm`` exits with when there is an error."""
 
 
 class Talk:
@@ -95,7 +97,7 @@ def main() -> None:
             seconds = monotonic() - started
             talk.done(Measured(seconds=seconds, samples=meter.samples, version=__version__))
     except (Error, CommandError) as error:
-        talk.done(Measured(error=one_line(error)))
+        talk.done(Measured(error=one_line(error), status=int(exit_status(error))))
 
 
 if __name__ == "__main__":

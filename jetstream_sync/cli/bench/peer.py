@@ -123,7 +123,7 @@ class Peer:
                 ExitStatus.FAILED,
             ) from error
         if measured.error:
-            raise CommandError(measured.error, ExitStatus.FAILED)
+            raise CommandError(measured.error, ExitStatus(measured.status))
         return measured
 
     def _say(self, text: str) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from dataclasses import replace
+from datetime import date, datetime, timezone
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ...codec import Record, decode, encode, loads
 from ...errors import Error, InvalidArgumentError, InvalidResponseError
-from ...nanos import duration_to_ns
+from ...nanos import duration_to_ns, time_to_text
 from ..output import say
 from ..render import to_json
 from ..settings import Settings
@@ -82,10 +83,22 @@ def _yaml_documents(text: str, path: str) -> list[Any]:
             f"{path}: it is not JSON; to read YAML, install PyYAML", ExitStatus.USAGE
         ) from None
     try:
-        return list(yaml.safe_load_all(text))
-    except yaml.YAMLError as error:
+        return [_as_json(each) for each in yaml.safe_load_all(text)]
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise CommandError(f"{path}: it is no YAML: {reason}", ExitStatus.USAGE) from error
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value of YAML as JSON would have it: a time is text there, and so are names."""
+    if isinstance(value, dict):
+        return {str(name): _as_json(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_as_json(each) for each in value]
+    if isinstance(value, datetime):
+        # Without an offset it is UTC, as YAML has it.
+        return time_to_text(value if value.tzinfo else value.replace(tzinfo=timezone.utc))
+    return str(value) if isinstance(value, (bytes, date)) else value
 
 
 def config_of(record: type[R], document: Any, more: dict[str, Any]) -> R:

@@ -10,10 +10,12 @@ import click
 from ...codec import loads
 from ...errors import InvalidResponseError, TimeoutError
 from ...net.clock import Deadline
+from ..lasting import lasting
 from ..nouns import words
 from ..output import Block, count, emit_line, note, seconds_text
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
+from ..text import readable
 from ..values import TIMEOUT
 from ..waiting import in_slices
 from .find import consumer_arguments, find, title
@@ -25,6 +27,8 @@ __all__ = ["sample"]
 
 #: Where samples are published; the stream's and the consumer's name follow.
 _METRICS = "$JS.EVENT.METRIC.CONSUMER.ACK"
+#: What a sample says.
+_NUMBERS = ("stream_seq", "consumer_seq", "deliveries", "ack_time")
 
 
 @click.command()
@@ -48,7 +52,7 @@ def sample(
     The consumer has to be sampled: see --sample of 'add' and 'edit'. With --json the events are
     shown as the server sent them.
     """
-    with settings.connection(allow_reconnect=True) as nc:
+    with settings.connection(**lasting(settings)) as nc:
         info = find(settings, settings.jetstream_on(nc), stream, consumer)
         percent = (info.config.sample_freq or "0").removesuffix("%")
         if not int(percent):
@@ -89,18 +93,21 @@ def _show(settings: Settings, info: ConsumerInfo, data: bytes) -> bool:
     except InvalidResponseError as error:
         note(settings, f"warning: {error}")
         return False
-    if not isinstance(event, dict):
+    fields = [event.get(name, 0) for name in _NUMBERS] if isinstance(event, dict) else [None]
+    if not all(isinstance(each, int) for each in fields):
+        note(settings, f"warning: {readable(data[:200])}: no sample")
         return False
     if settings.json:
         emit_line(settings, event)
         return True
+    stream_seq, consumer_seq, deliveries, ack_time = fields
     noun = words()
     block = Block()
-    block.add(f"{noun.stream} Sequence", count(int(event.get("stream_seq", 0))))
-    block.add(f"{noun.consumer} Sequence", count(int(event.get("consumer_seq", 0))))
+    block.add(f"{noun.stream} Sequence", count(stream_seq))
+    block.add(f"{noun.consumer} Sequence", count(consumer_seq))
     # Of 2020: how often it was delivered again. The event counts the first time, too.
-    block.add("Redelivered", count(max(0, int(event.get("deliveries", 1)) - 1)))
-    block.add("Delay", seconds_text(timedelta(microseconds=int(event.get("ack_time", 0)) / 1000)))
+    block.add("Redelivered", count(max(0, deliveries - 1)))
+    block.add("Delay", seconds_text(timedelta(microseconds=ack_time // 1000)))
     now = datetime.now().astimezone()
     settings.env.stdout.write(f"\n[{now:%H:%M:%S}] {title(info)}\n{block.text()}")
     settings.env.stdout.flush()

@@ -8,6 +8,7 @@ import click
 
 from ...net.clock import monotonic
 from ...subscribe_errors import DuplicateSubscriptionError
+from ..lasting import lasting
 from ..output import count as with_separators
 from ..output import counted, note
 from ..settings import Settings, common_options
@@ -62,7 +63,7 @@ def sub(
     def tell(error: Exception) -> None:
         note(settings, f"warning: {one_line(error)}")
 
-    with settings.connection(allow_reconnect=True, error_cb=tell) as nc:
+    with settings.connection(**lasting(settings), error_cb=tell) as nc:
         js = settings.jetstream_on(nc)
         info = find(settings, js, stream, consumer)
         view = MessageView(settings, raw=raw, layout=layout)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -16,7 +18,29 @@ from .progress import make_progress
 from .report import write_report
 from .tally import DemoReport
 
+if TYPE_CHECKING:
+    from ..login import Login
+
 __all__ = ["demo"]
+
+#: Options that a demo with a server of its own listens to, of those of a connection.
+_KEPT: Final = ("json", "trace")
+#: The parts of a login, as the options of the data source have them.
+_SPARK_OPTIONS: Final = {
+    "user": "user",
+    "password": "password",
+    "token": "token",
+    "creds": "credsFile",
+    "nkey": "nkeySeedFile",
+    "tlscert": "tlsCert",
+    "tlskey": "tlsKey",
+    "tlsca": "tlsCa",
+    "tlsfirst": "tlsHandshakeFirst",
+    "domain": "domain",
+    "api_prefix": "apiPrefix",
+}
+#: Those that it has no option for.
+_NOT_FOR_SPARK: Final = frozenset({"jwt", "seed", "inbox_prefix"})
 
 
 @click.command()
@@ -57,7 +81,7 @@ __all__ = ["demo"]
     metavar="NAME",
     help="The stream to create; its subjects are NAME.*.",
 )
-@click.option("--keep", is_flag=True, help="Leave the stream on the server; needs --server.")
+@click.option("--keep", is_flag=True, help="Leave the stream there; needs --server or --context.")
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
@@ -92,9 +116,9 @@ def demo(
     them, and publish to ORDERS.processed. The workers of DISPATCH give those a tracking number,
     and publish to ORDERS.completed. MONITOR reads all three and compares them with the input.
 
-    Without --server, a nats-server is started for the run, in a temporary directory. With
-    --server, the stream is created there and deleted at the end; a stream that exists already is
-    never touched.
+    Without --server or --context, a nats-server is started for the run, in a temporary directory.
+    With one of them, the stream is created there and deleted at the end; a stream that exists
+    already is never touched.
 
     With --spark, NEW and DISPATCH are two streaming queries of Spark, with as many tasks at a time
     as there are workers. In the place of single orders each does its last batch a second time
@@ -105,13 +129,15 @@ def demo(
 
     The exit status is 0 only when every order came through exactly once.
     """
-    if keep and not settings.servers:
-        raise click.UsageError("--keep needs --server: the server of the demo ends with it")
+    theirs = bool(settings.servers or settings.given.get("context"))
+    if keep and not theirs:
+        raise click.UsageError(
+            "--keep needs --server or --context: the server of the demo ends with it"
+        )
     check_stream_name(stream)
     env = settings.env
     orders = read_input(input_name, env.stdin)
     # Imported late, so that "jsm --help" stays fast.
-    from ... import connect  # noqa: PLC0415
     from .flow import Plan  # noqa: PLC0415
     from .pipeline import run_pipeline  # noqa: PLC0415
     from .spark_pipeline import run_spark_pipeline  # noqa: PLC0415
@@ -127,22 +153,23 @@ def demo(
         # Spark starts many processes, which takes its time on a busy machine.
         timeout=timeout or (120.0 if with_spark else 30.0),
         # The server of the demo takes the stream with it.
-        remove=bool(settings.servers) and not keep,
+        remove=theirs and not keep,
     )
 
     def warn(line: str) -> None:
         env.stderr.write(f"jsm: warning: {line}\n")
 
-    with (
-        _servers(settings) as servers,
+    with contextlib.ExitStack() as own:
+        if not theirs:
+            settings = _own_server(settings, own)
         # A demo takes seconds: a server that goes away is its end, not something to wait for.
-        connect(servers, name="jsm demo", allow_reconnect=False, error_cb=_told_by_the_run) as nc,
-    ):
+        nc = own.enter_context(settings.connection(name="jsm demo", error_cb=_told_by_the_run))
         run: Callable[..., DemoReport] = run_pipeline
         if with_spark:
-            run = partial(run_spark_pipeline, servers=",".join(servers))
+            run = partial(run_spark_pipeline, place=_for_spark(settings.login()))
         with make_progress(env, len(orders), quiet=quiet) as progress:
-            report = run(nc, orders, plan, show=progress.show, warn=warn)
+            js = settings.jetstream_on(nc)
+            report = run(nc, js, orders, plan, show=progress.show, warn=warn)
         write_report(report, env, as_json=settings.json)
     if not report.exactly_once:
         raise CommandError(report.failure(), ExitStatus.FAILED)
@@ -153,13 +180,30 @@ def _told_by_the_run(error: Exception) -> None:
     del error
 
 
-@contextlib.contextmanager
-def _servers(settings: Settings) -> Iterator[list[str]]:
-    """Yield the servers that were asked for, or one that runs as long as the context."""
-    if settings.servers:
-        yield settings.servers
-        return
+def _own_server(settings: Settings, own: contextlib.ExitStack) -> Settings:
+    """Start a server that runs as long as ``own``, and return settings that have it and nothing else."""
     from ...server import NatsServer  # noqa: PLC0415
 
-    with NatsServer() as server:
-        yield [server.url]
+    server = own.enter_context(NatsServer())
+    given = {"servers": [server.url], "no_context": True}
+    given.update((name, settings.given[name]) for name in _KEPT if name in settings.given)
+    variables = {
+        name: value
+        for name, value in settings.env.variables.items()
+        if not name.startswith("NATS_")
+    }
+    return Settings(env=replace(settings.env, variables=variables), given=given)
+
+
+def _for_spark(login: Login) -> dict[str, str]:
+    """Return a login as the data source of Spark has it."""
+    found = {
+        option: str(login.values[part])
+        for part, option in _SPARK_OPTIONS.items()
+        if part in login.values
+    }
+    missing = login.values.keys() & _NOT_FOR_SPARK
+    if missing:
+        listed = ", ".join(sorted(missing))
+        raise CommandError(f"--spark can not log in with {listed}", ExitStatus.USAGE)
+    return {"servers": ",".join(login.servers), **found}

@@ -45,6 +45,7 @@ _GRACE = 2.0
 
 def run_pipeline(
     nc: Connection,
+    js: JetStream,
     input_orders: Sequence[InputOrder],
     plan: Plan,
     *,
@@ -56,6 +57,7 @@ def run_pipeline(
 
     Args:
         nc: connected; it stays open.
+        js: JetStream on it.
         input_orders: each id once.
         plan: how.
         show: called often on this thread with the number of orders in each stage.
@@ -70,7 +72,6 @@ def run_pipeline(
 
     """
     started = monotonic()
-    js = nc.jetstream()
     with (
         new_stream(js, plan.stream, remove=plan.remove, warn=warn) as stream,
         contextlib.ExitStack() as running,

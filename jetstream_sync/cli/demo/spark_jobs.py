@@ -12,7 +12,7 @@ That an order is never done twice although a batch may be done again rests on th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -38,8 +38,8 @@ class Job:
 
     #: What stands in for the consumer of this name.
     name: str
-    #: As the option of the data source has them.
-    servers: str
+    #: How to connect: options of the data source.
+    place: Mapping[str, str]
     stream: str
     #: What it reads.
     source: str
@@ -75,7 +75,7 @@ def start_job(spark: SparkSession, job: Job, *, to_the_end: bool = False) -> Str
     work = udf(work_of(job.name, job.stage, job.work), _RESULT, useArrow=False)
     rows = (
         spark.readStream.format("jetstream")
-        .options(servers=job.servers, stream=job.stream, subjects=job.source)
+        .options(**job.place, stream=job.stream, subjects=job.source)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", _BATCH)
         # A server that goes away is the end of the demo, not something to wait for.
@@ -96,7 +96,7 @@ def start_job(spark: SparkSession, job: Job, *, to_the_end: bool = False) -> Str
     writer = (
         rows.writeStream.format("jetstream")
         .queryName(job.name)
-        .option("servers", job.servers)
+        .options(**job.place)
         .option("stream", job.stream)
         .option("subject", job.subject)
         .option("checkpointLocation", str(job.checkpoint))
@@ -133,18 +133,20 @@ def work_of(
     return result
 
 
-def completed_totals(spark: SparkSession, servers: str, stream: str, subject: str) -> DataFrame:
+def completed_totals(
+    spark: SparkSession, place: Mapping[str, str], stream: str, subject: str
+) -> DataFrame:
     """
     Return what came out by currency, as Spark SQL adds it up: orders and their totals.
 
     Args:
         spark: knows the data source.
-        servers: as the option of the data source has them.
+        place: how to connect: options of the data source.
         stream: the stream's name.
         subject: that of the last stage.
 
     """
-    options = {"servers": servers, "stream": stream, "subjects": subject}
+    options = {**place, "stream": stream, "subjects": subject}
     completed = spark.read.format("jetstream").options(**options).load()
     completed.createOrReplaceTempView("completed")
     return spark.sql(

@@ -14,7 +14,7 @@ MONITOR sees that nothing was stored twice. At the end Spark SQL adds up what wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,10 +42,11 @@ _LOOK_INTERVAL = 1.0
 
 def run_spark_pipeline(
     nc: Connection,
+    js: JetStream,
     input_orders: Sequence[InputOrder],
     plan: Plan,
     *,
-    servers: str,
+    place: Mapping[str, str],
     show: Callable[[Sequence[int]], None],
     warn: Callable[[str], None],
 ) -> SparkDemoReport:
@@ -54,9 +55,10 @@ def run_spark_pipeline(
 
     Args:
         nc: connected; it stays open.
+        js: JetStream on it.
         input_orders: each id once.
         plan: how; ``workers`` is the number of tasks that Spark runs at a time.
-        servers: where Spark connects to the same server; URLs with commas between them.
+        place: how Spark connects to the same server: options of the data source.
         show: called often on this thread with the number of orders in each stage.
         warn: called with a line when something that was made could not be removed.
 
@@ -69,13 +71,12 @@ def run_spark_pipeline(
         Error: the server refused something, or the connection is lost.
 
     """
-    js = nc.jetstream()
     # In this order: the stream is removed when nobody reads it any more.
     with (
         new_stream(js, plan.stream, remove=plan.remove, warn=warn) as stream,
         running_spark(plan.workers) as (spark, folder),
     ):
-        run = _Run(js, stream, plan, input_orders, show, spark, servers, folder)
+        run = _Run(js, stream, plan, input_orders, show, spark, place, folder)
         with run.flow.monitor(stream):
             run.start()
             # What Spark needs to start is not what an order takes.
@@ -101,7 +102,7 @@ class _Run:
         input_orders: Sequence[InputOrder],
         show: Callable[[Sequence[int]], None],
         spark: SparkSession,
-        servers: str,
+        place: Mapping[str, str],
         folder: Path,
     ) -> None:
         self._stream = stream
@@ -109,12 +110,12 @@ class _Run:
         self._plan = plan
         self._input = input_orders
         self._spark = spark
-        self._servers = servers
+        self._place = place
         self.flow = Flow(js, plan, input_orders, show=show, check=self._check)
         self._jobs = tuple(
             Job(
                 name=name,
-                servers=servers,
+                place=place,
                 stream=plan.stream,
                 source=plan.subject(source),
                 subject=plan.subject(stage),
@@ -182,7 +183,7 @@ class _Run:
     def totals(self) -> list[Total]:
         """Have Spark add up what came out, and compare it with the input."""
         found = completed_totals(
-            self._spark, self._servers, self._plan.stream, self._plan.subject(STAGES[-1])
+            self._spark, self._place, self._plan.stream, self._plan.subject(STAGES[-1])
         ).collect()
         expected = expected_totals(self._input)
         return [

@@ -107,6 +107,8 @@ def pub(
     wanted = {option: options.pop(option) for option in _HEADERS}
     expected = any(wanted[option] is not None for option in _EXPECTATIONS)
     options["headers"] = [*options["headers"], *_storing(ttl, wanted)]
+    if reply and (jetstream or expected):
+        raise click.UsageError("--reply excludes --jetstream: the stream's answer goes there")
     several = options["send_on"] == "newline" or options["count"] > 1
     messages = outgoing(settings, subject, body, **options)
     publishing = _Publishing(settings, several=several, sleep=sleep, quiet=quiet)
