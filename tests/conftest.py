@@ -5,9 +5,10 @@ import signal
 # One that imports another comes after it.
 pytest_plugins = [
     "fix_gevent",
+    "fix_hypothesis",
     "fix_jwt",
-    "fix_server",
     "fix_threads",
+    "fix_server",
     "fix_jsm",
     "fix_orders",
     "fix_raw",

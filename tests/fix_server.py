@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from fix_threads import wait_until
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from rawnats import RawClient
@@ -17,6 +18,8 @@ from jetstream_sync.server import NatsCluster, NatsServer
 
 if TYPE_CHECKING:
     from jetstream_sync import Connection, JetStream, Stream
+
+__all__ = ["wait_for_peers"]
 
 _numbers = itertools.count(1)
 _deselected = pytest.StashKey[list[str]]()
@@ -84,10 +87,25 @@ def fresh_server() -> Iterator[NatsServer]:
         yield server
 
 
+def wait_for_peers(cluster: NatsCluster) -> None:
+    """
+    Wait until a stream can have a replica on each server.
+
+    A server is chosen only when the meta leader has heard how much room it has (``selectPeerGroup``);
+    that comes by itself soon after its start, and no monitoring port tells when.
+    """
+    fields = {"name": "PROBE", "subjects": ["probe"], "storage": "memory"}
+    fields["num_replicas"] = len(cluster.servers)
+    with RawClient(cluster.servers[0].port, 20) as raw:
+        wait_until(lambda: "error" not in raw.api("STREAM.CREATE.PROBE", **fields), 20)
+        assert raw.api("STREAM.DELETE.PROBE")["success"]
+
+
 @pytest.fixture
 def cluster() -> Iterator[NatsCluster]:
     """Three servers for this test alone, with JetStream clustered."""
     with NatsCluster() as servers:
+        wait_for_peers(servers)
         yield servers
 
 

@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
+from fix_server import wait_for_peers
 from fix_threads import SCALE, wait_until
 from rawnats import RawClient
 
@@ -45,6 +46,7 @@ def three() -> Iterator[NatsCluster]:
 @pytest.fixture
 def nodes(three: NatsCluster) -> Iterator[NatsCluster]:
     three.start()
+    wait_for_peers(three)
     yield three
     three.start()
     with RawClient(three.servers[0].port, 20) as raw:

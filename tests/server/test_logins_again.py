@@ -52,7 +52,7 @@ def test_what_changed_is_used_for_the_next_link(tmp_path):
         nc = jetstream_sync.connect(server.url, nkeys_seed=seed, **QUICK)
         port = server.port
     seed.write_text(after.seed)
-    with nc, nkey_server(after, port):
+    with nkey_server(after, port), nc:
         wait_until(lambda: is_back(nc, 1))
 
 

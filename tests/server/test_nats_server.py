@@ -548,8 +548,8 @@ def test_ctrl_c_in_the_terminal_does_not_reach_the_server() -> None:
 # --- cluster ----------------------------------------------------------------------------------
 
 
-def test_a_cluster_takes_replicated_streams_at_once(cluster: NatsCluster) -> None:
-    """When a cluster is ready, a stream with three replicas can be made through any server."""
+def test_a_cluster_takes_replicated_streams(cluster: NatsCluster) -> None:
+    """In a cluster that is ready a stream with three replicas can be made through any server."""
     assert len(cluster.urls) == len(set(cluster.urls)) == 3
     for server in cluster.servers:
         with RawClient(server.port) as raw:

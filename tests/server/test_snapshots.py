@@ -315,6 +315,7 @@ def test_somebody_elses_stream_is_not_removed(js: JetStream, orders: Stream) -> 
 # --- links that break ---------------------------------------------------------------------------
 
 
+@pytest.mark.server(">=2.15")  # earlier ones have a window of their own, and may be through
 def test_a_server_that_dies_ends_a_snapshot(fresh_server: NatsServer) -> None:
     """Who reads is told that the link broke, and that it is not finished."""
     with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
@@ -332,6 +333,7 @@ def test_a_server_that_dies_ends_a_snapshot(fresh_server: NatsServer) -> None:
         assert data
 
 
+@pytest.mark.server(">=2.15")  # the same
 def test_a_link_that_is_cut_ends_a_snapshot(fresh_server: NatsServer) -> None:
     """The same where the server is well, and the link is not."""
     with (
