@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from jetstream_sync.spark.helpers.partition import (
 )
 from jetstream_sync.spark.helpers.work_queue import WORK_DDL, acknowledge, take_work
 from jetstream_sync.spark.options import WriteOptions
+from jetstream_sync.spark.writing.atomic import AtomicBatches
 from jetstream_sync.spark.writing.deliveries import Delivery, Written
 from jetstream_sync.spark.writing.ids import Origin
 from jetstream_sync.spark.writing.refusals import RowError, SinkError
@@ -638,11 +640,45 @@ def test_acknowledging_to_nobody_is_an_error(queue: dict[str, str], js: JetStrea
 # --- clusters and permissions --------------------------------------------------------------------
 
 
-def stepped_down(nc: Connection) -> bool:
-    """Have the stream's leader step down, if there is one just now."""
+def test_a_batch_that_is_forgotten_is_sent_again(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that steps down forgets a batch and says nothing; there is time left to try it again."""
+    make_stream(server)
+    really = AtomicBatches._row_commands
+    forgotten: Rows = []
+
+    def forget(self: AtomicBatches, rows: Any, head: bytes, reply: bytes) -> Rows:
+        made = really(self, rows, head, reply)
+        if not forgotten:
+            forgotten.append(made.pop())  # which would have committed it
+        return made
+
+    monkeypatch.setattr(AtomicBatches, "_row_commands", forget)
+    rows = numbered(0, 1500)
+    write = delivery(server, "transaction", ackTimeout="8s").write
+    assert write(origin(), columns(rows)).rows == 1500
+    assert len(forgotten) == 1
+    assert_once(server, rows)
+
+
+def stepped_down(nc: Connection, led: set[str]) -> bool:
+    """
+    Have the stream's leader step down for a server that has not led it, if there is one just now.
+
+    A server that leads again may refuse ids for the whole of the duplicate window, as being stored just
+    now: of those that it had begun to store it drops only the last ones (``processStreamLeaderChange``).
+    """
     try:
-        answer = nc.request(f"$JS.API.STREAM.LEADER.STEPDOWN.{STREAM}", timeout=1)
-    except (TimeoutError, NoRespondersError):
+        cluster = json.loads(nc.request(f"$JS.API.STREAM.INFO.{STREAM}", timeout=1).data)["cluster"]
+        led.add(cluster["leader"])
+        new = min({each["name"] for each in cluster["replicas"] if each["current"]} - led)
+        answer = nc.request(
+            f"$JS.API.STREAM.LEADER.STEPDOWN.{STREAM}",
+            json.dumps({"placement": {"preferred": new}}).encode(),
+            timeout=1,
+        )
+    except (TimeoutError, NoRespondersError, KeyError, ValueError):
         return False
     return b'"success":true' in answer.data
 
@@ -653,16 +689,18 @@ def test_a_leader_that_steps_down_loses_nothing(cluster: NatsCluster, kind: str)
     first = cluster.servers[0]
     make_stream(first, num_replicas=3, storage="file", allow_rollup_hdrs=True)
     rows = numbered(0, 6000)
+    led: set[str] = set()
 
     def interrupted() -> Iterator[Columns]:
         with jetstream_sync.connect(first.url) as nc:
             for number, part in enumerate(columns(rows, 500)):
                 if number in {3, 8}:
-                    wait_until(partial(stepped_down, nc), 20)
+                    wait_until(partial(stepped_down, nc, led), 20)
                 yield part
 
     write = delivery(first, kind, ids="position", ackTimeout="40s").write
     assert write(origin(), interrupted()).rows == 6000
+    assert len(led) == 2
     assert write(origin(), columns(rows)).duplicates == 6000
     assert_once(first, rows)
 

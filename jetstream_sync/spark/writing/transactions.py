@@ -41,6 +41,9 @@ __all__ = ["TransactionWriter"]
 
 #: Bytes of a batch from which on it is not made longer.
 _BYTES: Final = 8 * 1024 * 1024
+#: Parts of the time, in one of which the answer to a batch has to come before it is sent again: the
+#: leader of a stream that steps down forgets a batch, and says nothing.
+_ATTEMPTS: Final = 4
 #: Seconds before what was refused is looked at again.
 _TICK: Final = 0.05
 #: Said of a batch: its expectation is not met, or one of its ids is known already.
@@ -161,7 +164,7 @@ class TransactionWriter:
                     self._markers.header_lines(before.seq if before is not None else 0),
                     note.to_json(len(left)),
                     left,
-                    deadline,
+                    deadline.sooner(self._timeout / _ATTEMPTS),
                 )
             except (
                 APIError,
