@@ -93,7 +93,8 @@ def _show(settings: Settings, info: ConsumerInfo, data: bytes) -> bool:
     except InvalidResponseError as error:
         note(settings, f"warning: {error}")
         return False
-    fields = [event.get(name, 0) for name in _NUMBERS] if isinstance(event, dict) else [None]
+    known = event if isinstance(event, dict) else dict.fromkeys(_NUMBERS)
+    fields: list[Any] = [known.get(name, 0) for name in _NUMBERS]
     if not all(isinstance(each, int) for each in fields):
         note(settings, f"warning: {readable(data[:200])}: no sample")
         return False
