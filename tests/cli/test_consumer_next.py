@@ -138,6 +138,19 @@ def test_nothing_to_deliver_is_a_status_of_its_own(
     assert "1 delivered and not acknowledged, to come again within 30s" in result.err
 
 
+def test_what_was_given_up_is_not_called_acknowledged(jsm: Jsm, orders: Orders) -> None:
+    """A consumer with `max_deliver` may have given up what it has not to deliver any more."""
+    orders.make("A", max_deliver=1, ack_wait=100_000_000)
+    orders.publish("x")
+    jsm("con", "next", "ORDERS", "A", "--no-ack").ok()
+    wait_until(
+        lambda: (
+            "has everything delivered, and acknowledged or given up"
+            in jsm("con", "next", "ORDERS", "A", "--timeout", "200ms").err
+        )
+    )
+
+
 def test_bodies_alone(jsm: Jsm, dispatch: Orders) -> None:
     """-r writes them as they are, for another program."""
     out = jsm("con", "next", "ORDERS", "DISPATCH", "-r", "--count", "2").ok().out

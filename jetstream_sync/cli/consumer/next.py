@@ -157,7 +157,10 @@ def _why(info: ConsumerInfo) -> str:
         reason = f": {with_separators(pending)} await their acknowledgement" if full else ""
         return f"{title(info)} has {with_separators(info.num_pending)} to deliver{reason}"
     if not pending:
-        return f"{title(info)} has everything delivered and acknowledged"
+        most = info.config.max_deliver
+        # What was delivered so often counts neither as pending nor as not acknowledged.
+        end = ", and acknowledged or given up" if most and most > 0 else " and acknowledged"
+        return f"{title(info)} has everything delivered{end}"
     wait = info.config.ack_wait
     within = f" within {seconds_text(wait)}" if wait else ""
     left = with_separators(pending)
