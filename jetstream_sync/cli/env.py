@@ -6,6 +6,7 @@ No command touches ``sys.stdout`` or ``os.environ``; a test passes an `Environme
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Mapping
@@ -33,10 +34,20 @@ class Environment:
 
     @classmethod
     def of_process(cls) -> Environment:
-        """Return the streams and variables that this process has now."""
-        return cls(
-            stdin=sys.stdin.buffer, stdout=sys.stdout, stderr=sys.stderr, variables=os.environ
+        """Return the streams and variables that this process has now; one that is closed has no use."""
+        # Opened in this order, they take the places of those that are closed: no socket gets there.
+        stdin = sys.stdin.buffer if sys.stdin is not None else open(os.devnull, "rb")  # noqa: PTH123, SIM115
+        stdout, stderr = (
+            stream if stream is not None else open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+            for stream in (sys.stdout, sys.stderr)
         )
+        return cls(stdin=stdin, stdout=stdout, stderr=stderr, variables=os.environ)
+
+    def write_utf8(self) -> None:
+        """Have what is not shown to a person written in UTF-8, as JSON is, whatever the locale says."""
+        for stream in (self.stdout, self.stderr):
+            if isinstance(stream, io.TextIOWrapper) and not stream.isatty():
+                stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
     def console(self, stream: TextIO) -> Console | None:
         """

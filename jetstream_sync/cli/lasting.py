@@ -7,7 +7,7 @@ read a message from where the password is.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from .login import read_password
 from .output import note
@@ -16,14 +16,21 @@ if TYPE_CHECKING:
     from .. import ConnectionEvent
     from .settings import Settings
 
-__all__ = ["lasting", "password_once"]
+__all__ = ["RECONNECT", "lasting", "password_once"]
 
-#: Seconds between two attempts to connect again.
-_PAUSE = 0.5
+#: The options of a connection that is sought again whenever it breaks. Somebody looks at what comes, so a
+#: server that does not answer any more is noticed in half a minute.
+RECONNECT: Final[dict[str, Any]] = {
+    "allow_reconnect": True,
+    "max_reconnect_attempts": -1,
+    "reconnect_time_wait": 0.5,
+    "ping_interval": 10.0,
+    "max_outstanding_pings": 2,
+}
 
 
 def lasting(settings: Settings) -> dict[str, Any]:
-    """Return the options of a connection that is sought again whenever it breaks."""
+    """Return these options, and callbacks that say what goes on."""
 
     def broken(event: ConnectionEvent) -> None:
         why = f": {event.error}" if event.error is not None else ""
@@ -32,13 +39,7 @@ def lasting(settings: Settings) -> dict[str, Any]:
     def back(event: ConnectionEvent) -> None:
         note(settings, f"connected again to {event.server}")
 
-    return {
-        "allow_reconnect": True,
-        "max_reconnect_attempts": -1,
-        "reconnect_time_wait": _PAUSE,
-        "disconnected_cb": broken,
-        "reconnected_cb": back,
-    }
+    return {**RECONNECT, "disconnected_cb": broken, "reconnected_cb": back}
 
 
 def password_once(settings: Settings) -> None:

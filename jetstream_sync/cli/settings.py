@@ -44,6 +44,8 @@ class Settings:
         self.given[name] = value
         if name == "color":
             self.env = replace(self.env, variables={**self.env.variables, "JSM_COLOR": str(value)})
+        elif name == "json":
+            self.env.write_utf8()
 
     # --- what was asked -------------------------------------------------------------------------
 

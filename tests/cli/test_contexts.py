@@ -253,6 +253,59 @@ def test_a_broken_file_hides_no_others(home: Home) -> None:
     assert home("rm", "test", "-f").status == 3
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"url": 5}, "url: 5 is no text"),
+        ({"creds": ["x"]}, "creds: ['x'] is no text"),
+        ({"user": {}}, "user: {} is no text"),
+        ({"tls_first": 1.5}, "tls_first: 1.5 is no switch"),
+        ([], "it is no JSON object"),
+    ],
+)
+def test_a_value_of_another_kind_is_told(home: Home, fields: Any, said: str) -> None:
+    """A file that somebody else wrote may have anything; what is wrong is said, whatever is done."""
+    home("add", "a", "-s", "nats://a").ok()
+    path = home.file("a")
+    path.write_text(json.dumps(fields))
+    for command in (("info", "a"), ("select", "a"), ("add", "a", "--user", "me")):
+        refused = home(*command)
+        assert (refused.status, refused.err.count("\n")) == (2, 1), refused
+        assert said in refused.err
+    assert home("ls", "-j").ok().json == []
+    assert home("validate", "-j").status == 1
+    assert json.loads(path.read_text()) == fields
+
+
+def test_other_files_hide_no_contexts(home: Home) -> None:
+    """Copies, links to nothing and directories beside the contexts are none."""
+    home("add", "a", "-s", "nats://a").ok()
+    folder = home.file("a").parent
+    (folder / ".a.json").write_text("{}")
+    (folder / "gone.json").symlink_to(folder / "nothing")
+    assert home("ls", "-n", "-j").ok().json == ["a"]
+    assert home("ls").ok().err == ""
+
+
+def test_who_has_no_home_has_no_contexts(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container the user may have no home: servers are reached all the same."""
+
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    variables = {"XDG_CONFIG_HOME": "", "XDG_CACHE_HOME": ""}
+    run_jsm("-s", nats_server.url, "rtt", "-n", "1", **variables).ok()
+    assert run_jsm("context", "ls", "-j", **variables).ok().json == []
+    assert run_jsm("context", "add", "a", "-s", "nats://a", **variables).status == 1
+    monkeypatch.setenv("COMP_WORDS", "jsm stream info ")
+    monkeypatch.setenv("COMP_CWORD", "3")
+    variables.update(_JSM_COMPLETE="bash_complete", NATS_URL=nats_server.url)
+    assert run_jsm(**variables).err == ""
+
+
 def test_editing(home: Home, tmp_path: Path) -> None:
     """An editor gets all keys; what it saves is checked."""
     home("add", "prod").ok()

@@ -404,3 +404,38 @@ def test_plain_output_without_rich(jsm: Jsm, terminal: Any, tmp_path: Path) -> N
     assert "\x1b[" not in child.raw
     assert "\u2500" not in child.text  # what frames are drawn with
     jsm("context", "ls").ok()
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_have_no_use(jsm: Jsm, closed: str) -> None:
+    """A program that closes the streams of jsm gets its status, and nobody gets its sockets for them."""
+    jsm("stream", "add", "S", "--subjects", "s").ok()
+    for words, status in (("stream ls -n", 0), ("stream info NOPE", 3), ("pub s -J", 0)):
+        command = f"exec {sys.executable} -m jetstream_sync.cli {words} {closed}"
+        environment = {**os.environ, "NATS_URL": jsm.url, "XDG_CONFIG_HOME": "/nonexistent"}
+        done = subprocess.run(
+            ["sh", "-c", command],
+            check=False,
+            env=environment,
+            input=b"x",
+            capture_output=True,
+            timeout=60 * SCALE,
+        )
+        assert done.returncode == status, done
+        assert b"bug" not in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16", "utf-8"])
+def test_json_is_utf_8_whatever_the_locale_says(jsm: Jsm, encoding: str) -> None:
+    """JSON has one encoding; what is written for people has that of their terminal."""
+    text = "Größe 日本 😀"
+    jsm("stream", "add", "S", "--subjects", "s", "--description", text).ok()
+    with jsm.spawn("stream", "info", "S", "-j", PYTHONIOENCODING=encoding) as child:
+        out, _ = child.communicate(timeout=60 * SCALE)
+    assert json.loads(out.decode())["config"]["description"] == text
+    with jsm.spawn("stream", "info", "Größe", "-j", PYTHONIOENCODING=encoding) as child:
+        _, err = child.communicate(timeout=60 * SCALE)
+    assert "Größe" in json.loads(err.decode())["error"]["description"]
+    with jsm.spawn("stream", "info", "S", PYTHONIOENCODING=encoding) as child:
+        out, _ = child.communicate(timeout=60 * SCALE)
+    assert "Description: Gr" in out.decode(encoding)

@@ -15,6 +15,8 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Final
 
+from ..context.store import home_of
+
 __all__ = ["remembered"]
 
 #: How long names are taken to be what they were.
@@ -36,7 +38,7 @@ def remembered(
 
     """
     home = variables.get("XDG_CACHE_HOME")
-    folder = (Path(home) if home else Path.home() / ".cache") / "jsm"
+    folder = (Path(home) if home else home_of(variables) / ".cache") / "jsm"
     key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
     path = folder / f"{key}.json"
     with contextlib.suppress(OSError, ValueError):

@@ -17,7 +17,7 @@ from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from .add import add
 from .check import check
-from .store import KEYS, SECRETS, Contexts, redacted
+from .store import KEYS, SECRETS, Contexts, fault_in, redacted
 
 __all__ = ["context"]
 
@@ -241,8 +241,8 @@ def edit(settings: Settings, *, name: str | None) -> None:
             fields = json.loads(after or "")
         except ValueError as error:
             raise CommandError(f"nothing was saved: {error}", ExitStatus.USAGE) from error
-        if not isinstance(fields, dict):
-            raise CommandError("nothing was saved: it is no JSON object", ExitStatus.USAGE)
+        if reason := fault_in(fields):
+            raise CommandError(f"nothing was saved: {reason}", ExitStatus.USAGE)
         store.save(name, fields)
     text = f"Context {name} was changed\n" if changed else "Nothing was changed\n"
     emit(settings, {"context": name, "changed": changed}, lambda: settings.env.stdout.write(text))

@@ -17,7 +17,7 @@ from typing import Any, Final
 from ..nouns import did_you_mean
 from ..status import CommandError, ExitStatus
 
-__all__ = ["KEYS", "SECRETS", "Contexts", "redacted"]
+__all__ = ["KEYS", "SECRETS", "Contexts", "fault_in", "home_of", "redacted"]
 
 #: The keys of a context, with what each is when it is not said.
 KEYS: Final[Mapping[str, Any]] = {
@@ -62,7 +62,7 @@ class Contexts:
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         home = variables.get("XDG_CONFIG_HOME")
-        self.root = (Path(home) if home else Path.home() / ".config") / "nats"
+        self.root = (Path(home) if home else home_of(variables) / ".config") / "nats"
 
     def path(self, name: str) -> Path:
         """
@@ -81,10 +81,14 @@ class Contexts:
 
     def names(self) -> list[str]:
         """Return the names of all, sorted."""
+        names = []
         with contextlib.suppress(OSError):
-            found = (self.root / "context").glob("*.json")
-            return sorted(path.stem for path in found if path.stat().st_size)
-        return []
+            for path in (self.root / "context").glob("*.json"):
+                # Others keep copies there, whose names begin with a dot, and links to nothing.
+                with contextlib.suppress(OSError, CommandError):
+                    if path.stat().st_size:
+                        names.append(self.path(path.stem).stem)
+        return sorted(names)
 
     def must_exist(self, name: str) -> None:
         """
@@ -119,9 +123,9 @@ class Contexts:
             raise self._missing(name) from None
         except (OSError, ValueError) as error:
             raise CommandError(f"{path}: {error}", ExitStatus.USAGE) from error
-        if not isinstance(fields, dict):
-            raise CommandError(f"{path}: it is no JSON object", ExitStatus.USAGE)
-        return fields
+        if reason := fault_in(fields):
+            raise CommandError(f"{path}: {reason}", ExitStatus.USAGE)
+        return dict(fields)
 
     def save(self, name: str, fields: Mapping[str, Any]) -> None:
         """
@@ -195,6 +199,26 @@ class Contexts:
                 raise
         except OSError as error:
             raise CommandError(f"{path}: {error.strerror}", ExitStatus.FAILED) from error
+
+
+def home_of(variables: Mapping[str, str]) -> Path:
+    """Return the directory of a user; in containers there may be none: then a place where nothing is."""
+    try:
+        return Path(variables.get("HOME") or Path.home())
+    except RuntimeError:
+        return Path(os.devnull)
+
+
+def fault_in(fields: object) -> str:
+    """Say what is wrong with what was read as a context; nothing: it is one."""
+    if not isinstance(fields, dict):
+        return "it is no JSON object"
+    for key, usual in KEYS.items():
+        value = fields.get(key)
+        # The key that is a switch may be a word, too.
+        if isinstance(usual, str | bool) and not isinstance(value, str | type(usual) | None):
+            return f"{key}: {value!r} is no {'text' if isinstance(usual, str) else 'switch'}"
+    return ""
 
 
 def redacted(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing_extensions import Self
 from ...errors import Error
 from ...net.clock import monotonic
 from ..bench.progress import writes_blocks
+from ..lasting import RECONNECT
 from ..output import emit, emit_line, note
 from ..settings import Settings, common_options
 from ..status import one_line
@@ -30,12 +31,6 @@ __all__ = ["keyed", "top"]
 _INTERVALS: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _SORTS: Final = {column.title.lower(): number for number, column in enumerate(CONSUMERS.columns)}
 _VIEWS: Final = ("both", "streams", "consumers")
-#: A server that goes away comes back, for all we know.
-_RECONNECT: Final = {
-    "allow_reconnect": True,
-    "max_reconnect_attempts": -1,
-    "reconnect_time_wait": 0.5,
-}
 
 
 @click.command()
@@ -99,7 +94,7 @@ def _tables(settings: Settings, layout: Layout, count: int | None, *, one: bool)
     env = settings.env
     blocks = writes_blocks(getattr(env.stdout, "encoding", None))
     history, shown, before = History(), 0, ""
-    with settings.connection(**_RECONNECT) as nc:
+    with settings.connection(**RECONNECT) as nc:
         js = settings.jetstream_on(nc)
         history.add(take_snapshot(js))
         while shown != count:
@@ -220,7 +215,7 @@ def _live(settings: Settings, layout: Layout) -> None:
     blocks = writes_blocks(getattr(env.stdout, "encoding", None))
     colour = not env.variables.get("NO_COLOR") and env.variables.get("JSM_COLOR") != "never"
     with (
-        settings.connection(**_RECONNECT) as nc,
+        settings.connection(**RECONNECT) as nc,
         _Watcher(nc, settings.jetstream_on(nc), layout.interval) as watcher,
         Screen(env) as terminal,
     ):
