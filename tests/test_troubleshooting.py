@@ -15,7 +15,7 @@ from jetstream_sync import Connection, JetStream
 from jetstream_sync.errors import Error, OutboundBufferLimitError, SlowConsumerError
 from jetstream_sync.server import NatsServer
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "troubleshooting.rst"
+PAGE = Path(__file__).parents[1] / "docs" / "howto" / "troubleshooting.rst"
 TEXTS = re.findall(r"^``(.+?)``$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
 
 _ACCOUNTS = """
