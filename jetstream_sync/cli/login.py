@@ -258,11 +258,17 @@ def connected(settings: Settings, options: dict[str, Any]) -> Iterator[Connectio
     from .. import connect  # noqa: PLC0415 - the tree needs it not
 
     env = settings.env
+    lasts = bool(options.get("allow_reconnect"))
+    warnings: list[str] = []
 
     def tell(error: Exception) -> None:
-        # What ends the connection is told by the call that needed it.
-        if isinstance(error, SubscriptionError):
-            env.stderr.write(f"jsm: warning: {one_line(error)}\n")
+        # What ends the connection is told by the call that needed it; and all is told once.
+        text = f"jsm: warning: {one_line(error)}\n"
+        if isinstance(error, SubscriptionError) and text not in warnings:
+            warnings.append(text)
+            if lasts:
+                env.stderr.write(text)
+                env.stderr.flush()
 
     login = settings.login()
     context = click.get_current_context(silent=True)
@@ -278,5 +284,12 @@ def connected(settings: Settings, options: dict[str, Any]) -> Iterator[Connectio
         from .trace import Trace  # noqa: PLC0415
 
         wanted["trace_cb"] = Trace(env.stderr).line
-    with connect(login.servers, **wanted) as connection:
-        yield connection
+    try:
+        with connect(login.servers, **wanted) as connection:
+            yield connection
+    except SubscriptionError:
+        warnings.clear()  # this is what they were about
+        raise
+    finally:
+        if not lasts:
+            env.stderr.writelines(warnings)

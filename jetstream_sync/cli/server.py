@@ -76,7 +76,10 @@ def run(
     """
     from ..server import NatsCluster, NatsServer  # noqa: PLC0415 - only here
 
-    text = config.read_text("utf-8") if config else ""
+    try:
+        text = config.read_text("utf-8") if config else ""
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{config}: it is not text", ExitStatus.USAGE) from error
     if cluster is not None and store_dir is not None:
         raise click.UsageError("--cluster excludes --store-dir")
     try:

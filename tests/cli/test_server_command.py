@@ -109,3 +109,11 @@ def test_rtt(nats_server: NatsServer) -> None:
     for each in found:
         assert 0 < each["min_ns"] <= each["median_ns"] <= each["max_ns"] < 5_000_000_000
     assert "median" in run_jsm("-s", nats_server.url, "rtt").ok().out
+
+
+def test_a_config_that_is_no_text(tmp_path: Path) -> None:
+    """A file of another kind is told in one line."""
+    file = tmp_path / "server.conf"
+    file.write_bytes(b"\xff\xfe\x00")
+    refused = run_jsm("server", "run", "--config", str(file))
+    assert (refused.status, refused.err) == (2, f"jsm: {file}: it is not text\n")

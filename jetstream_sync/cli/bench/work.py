@@ -137,6 +137,8 @@ def _core(nc: Connection, _js: JetStream, cell: Cell, meter: Meter) -> Run:
             meter.done = cell.count - left
             pace.wait(meter.done)
         nc.flush(_GOODBYE)
+        if nc.stats["errors_received"]:
+            raise CommandError(f"the server did not take what came to {subject}", ExitStatus.FAILED)
 
     return run
 

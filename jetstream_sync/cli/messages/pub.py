@@ -19,6 +19,7 @@ from ...headers import (
 from ...net.clock import monotonic
 from ..output import count as count_text
 from ..output import counted, emit_line
+from ..refused import Refused
 from ..render import to_json
 from ..settings import Settings, common_options
 from ..text import readable, visible
@@ -112,13 +113,15 @@ def pub(
     several = options["send_on"] == "newline" or options["count"] > 1
     messages = outgoing(settings, subject, body, **options)
     publishing = _Publishing(settings, several=several, sleep=sleep, quiet=quiet)
-    with settings.connection() as nc:
+    refused = Refused()
+    with settings.connection(error_cb=refused.take) as nc:
         if jetstream or expected:
             js = settings.jetstream_on(nc)
             publishing.run(messages, lambda each: _stored(js, each))
         else:
             publishing.run(messages, lambda each: _published(nc, each, reply))
         nc.flush(settings.timeout)
+        refused.check(nc)
     publishing.done()
 
 

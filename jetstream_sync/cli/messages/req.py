@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,6 +10,7 @@ import click
 from ...errors import NoRespondersError, TimeoutError
 from ...net.clock import Deadline, monotonic
 from ..output import emit_line
+from ..refused import Refused
 from ..render import to_json
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
@@ -74,9 +76,10 @@ def req(
     messages = outgoing(settings, subject, body, **options)
     several = replies != 1 or options["count"] > 1 or options["send_on"] == "newline"
     asking = _Asking(settings, replies, reply_timeout, raw=raw, several=several)
-    with settings.connection() as nc:
+    refused = Refused()
+    with settings.connection(error_cb=refused.take) as nc:
         for message in messages:
-            asking.ask(nc, message)
+            asking.ask(nc, message, lambda: refused.check(nc))
 
 
 class _Asking:
@@ -101,12 +104,18 @@ class _Asking:
         self._raw = raw
         self._several = several
 
-    def ask(self, nc: Connection, message: Message) -> None:
+    def ask(self, nc: Connection, message: Message, check: Callable[[], None]) -> None:
         """
         Send one request and show what is answered.
 
+        Args:
+            nc: the connection.
+            message: what is asked.
+            check: called when the server has the request; it raises that it was refused.
+
         Raises:
             NoRespondersError: nobody listens.
+            PermissionsError: the server did not take it.
             TimeoutError, CommandError: there were not enough answers in time.
 
         """
@@ -120,6 +129,8 @@ class _Asking:
         # Not Connection.request(): a consumer's answer comes on the subject of its message.
         with nc.subscribe(inbox) as sub:
             nc.publish(message.subject, message.body, inbox, message.headers)
+            nc.flush(timeout)
+            check()
             while self._replies == 0 or answers < self._replies:
                 left = deadline.left()
                 if answers and self._between is not None:

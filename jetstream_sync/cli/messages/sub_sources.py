@@ -12,8 +12,16 @@ from typing import Any, Protocol
 
 from typing_extensions import Self
 
-from ... import Connection, ConsumerConfig, ContinuousOptions, DeliverPolicy, JetStream, Msg
-from ...errors import ConsumerNotFoundError, Error, TimeoutError
+from ... import (
+    Connection,
+    ConsumerConfig,
+    ContinuousOptions,
+    DeliverPolicy,
+    JetStream,
+    Msg,
+    Subscription,
+)
+from ...errors import BadSubscriptionError, ConsumerNotFoundError, Error, TimeoutError
 from ..nouns import find_stream
 
 __all__ = ["CoreSource", "Source", "Start", "StreamSource"]
@@ -69,11 +77,13 @@ class CoreSource:
         self._open = ExitStack()
         # One that reads alone needs nobody in between, and keeps the order of the server.
         self._only = None
+        self._several: list[Subscription] = []
         if len(subjects) == 1:
             self._only = nc.subscribe(subjects[0], queue)
         else:
             for subject in subjects:
-                self._open.enter_context(nc.subscribe(subject, queue, self._take))
+                one = self._open.enter_context(nc.subscribe(subject, queue, self._take))
+                self._several.append(one)
         # So that what is published after the line that says so is seen.
         nc.flush()
 
@@ -89,6 +99,8 @@ class CoreSource:
             return self._only.next_msg(timeout)
         with self._arrived:
             if not self._arrived.wait_for(lambda: bool(self._waiting), timeout):
+                if not any(each.is_valid for each in self._several):
+                    raise BadSubscriptionError("none of the subscriptions is there any more")
                 raise TimeoutError("no message in time")
             self._arrived.notify_all()
             return self._waiting.popleft()
