@@ -21,8 +21,8 @@ def main() -> None:
     dice = random.Random(seed)
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     with (
-        jetstream_sync.connect(url, allow_reconnect=False) as nc,
-        jetstream_sync.connect(url, allow_reconnect=False) as other,
+        jetstream_sync.connect(url, allow_reconnect=False, connect_timeout=20) as nc,
+        jetstream_sync.connect(url, allow_reconnect=False, connect_timeout=20) as other,
     ):
         heard = other.subscribe("storm.heard", pending_msgs_limit=0, pending_bytes_limit=0)
         other.subscribe("storm.service", cb=lambda msg: msg.respond(msg.data))

@@ -290,13 +290,16 @@ def test_completed_times_out(paused: JetStream) -> None:
     assert not any(future.done() for future in futures)
 
 
+@pytest.mark.timeout(110)
 def test_a_hundred_thousand_messages_are_counted(js: JetStream, stream: Stream) -> None:
     """100,000 messages from four threads: as many acknowledgements, each sequence once."""
     seqs: list[int] = []
     lock = threading.Lock()
 
     def publish(_: int) -> None:
-        futures = [js.publish_async(f"{stream.name}.a", b"x" * 32) for _ in range(25_000)]
+        # A server that is busy with others lets all of them wait for longer than is usual.
+        subject = f"{stream.name}.a"
+        futures = [js.publish_async(subject, b"x" * 32, timeout=30) for _ in range(25_000)]
         mine = [future.result(30).seq for future in futures]
         with lock:
             seqs.extend(mine)

@@ -121,7 +121,8 @@ def test_every_address_is_tried(resolver: Resolver) -> None:
         refusing = closed.getsockname()
         resolver.found = [refusing, refusing, ("127.0.0.1", listener.port)]
         for _ in range(4):
-            jetstream_sync.connect(f"nats://{NAME}:{listener.port}").close()
+            url = f"nats://{NAME}:{listener.port}"
+            jetstream_sync.connect(url, connect_timeout=5 * SCALE).close()
 
 
 def full() -> tuple[ExitStack, tuple[str, int]]:
