@@ -29,7 +29,7 @@ from ..subjects import (
 from .connections import ConnectionSettings, FromFile, FromVariable, SecretSource
 from .values import Given
 
-__all__ = ["EARLIEST", "LATEST", "Offsets", "ReadOptions", "WriteOptions"]
+__all__ = ["EARLIEST", "LATEST", "Offsets", "ReadOptions", "WriteOptions", "shown_secrets"]
 
 #: In `Offsets`: from the first message that the stream has.
 EARLIEST: Final = -2
@@ -48,7 +48,9 @@ _CONNECTION: Final = (
     "credsFile",
     "nkeySeedFile",
     "creds",
+    "credsSecret",
     "nkeySeed",
+    "nkeySeedSecret",
     "tlsCa",
     "tlsCert",
     "tlsKey",
@@ -307,7 +309,7 @@ def _connection(given: Given) -> ConnectionSettings:
     """Read how to connect; what can not work together is refused here, not on an executor."""
     given.exclude("password", "passwordEnv", "passwordFile")
     given.exclude("token", "tokenEnv", "tokenFile")
-    given.exclude("credsFile", "creds", "nkeySeedFile", "nkeySeed")
+    given.exclude("credsFile", "creds", "credsSecret", "nkeySeedFile", "nkeySeed", "nkeySeedSecret")
     for token in ("token", "tokenEnv", "tokenFile"):
         given.exclude("user", token)
     for password in ("password", "passwordEnv", "passwordFile"):
@@ -323,9 +325,9 @@ def _connection(given: Given) -> ConnectionSettings:
         password=_secret(given, "password"),
         token=_secret(given, "token"),
         creds_file=given.text("credsFile"),
-        creds=given.secret("creds"),
+        creds=given.secret("creds") or given.secret("credsSecret"),
         nkey_seed_file=given.text("nkeySeedFile"),
-        nkey_seed=given.secret("nkeySeed"),
+        nkey_seed=given.secret("nkeySeed") or given.secret("nkeySeedSecret"),
         tls_ca=given.text("tlsCa"),
         tls_cert=given.text("tlsCert"),
         tls_key=given.text("tlsKey"),
@@ -336,6 +338,24 @@ def _connection(given: Given) -> ConnectionSettings:
         api_prefix=given.checked("apiPrefix", check_publish_subject),
         timeout=given.seconds("timeout", 10.0, 0.001, 3600.0),
     )
+
+
+def shown_secrets(options: Mapping[str, str]) -> dict[str, str]:
+    """
+    Return which options have a secret that Spark shows, with what to use instead.
+
+    Spark hides a value by the name of its option: by itself where that has secret, token or password
+    in it. Any thread may call it.
+
+    Args:
+        options: as Spark passes them; they may be wrong.
+
+    """
+    values = {name.lower(): value for name, value in options.items()}
+    shown = {name: f"{name}Secret" for name in ("creds", "nkeySeed") if name.lower() in values}
+    if "@" in values.get("servers", ""):
+        shown["servers"] = "user and password, or token"
+    return shown
 
 
 def _secret(given: Given, name: str) -> SecretSource | None:

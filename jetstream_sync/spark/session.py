@@ -20,14 +20,17 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _REDACTED: Final = "spark.sql.redaction.options.regex"
-#: Options whose values are secrets, and values with a login in a URL. What Spark hides without this
-#: has secret, password, token or url in it.
-_SECRETS: Final = r"(?i)^(creds|nkeySeed)$|://[^/\s]*@"
+#: Whether shuffled rows of a streaming query are dealt out by how many cores there happen to be.
+_ADAPTIVE: Final = "spark.sql.adaptive.streaming.stateless.enabled"
+#: Options whose values are secrets, or may have a login in them. What Spark hides without this has
+#: secret, password, token or url in its name. A login needs no scheme before it, so no look at the
+#: value tells it from what is none.
+_SECRETS: Final = "(?i)^(creds|nkeySeed|servers)$"
 
 
 def register(spark: SparkSession) -> None:
     """
-    Make ``format("jetstream")`` known to a session, with workers that can run it, and hide its secrets.
+    Make ``format("jetstream")`` known to a session that can run it, hides its secrets, and is exact.
 
     Where the workers run on this machine (the master is ``local``) and no other interpreter was
     chosen for them (``PYSPARK_PYTHON``), they run the interpreter of this process from now on: in
@@ -35,8 +38,13 @@ def register(spark: SparkSession) -> None:
     package.
 
     Spark writes the options of a table into the plan of a view of it, and so into its event log. It
-    hides those that are called password or token by itself; from now on it hides ``creds``,
-    ``nkeySeed`` and logins in ``servers``, too.
+    hides those that are called secret, password or token by itself; from now on it hides ``creds``,
+    ``nkeySeed`` and ``servers``, too.
+
+    A batch that is run again has to have the same rows in the same partitions, or the sink does not
+    know them again. Where a streaming query without a state shuffles, Spark since 4.1 makes fewer
+    partitions of the shuffled ones, and how many depends on the number of cores. From now on it leaves
+    them as they are (``spark.sql.adaptive.streaming.stateless.enabled``), unless that was set before.
 
     Where the package is installed, Spark finds the data source without this, see
     ``pyspark_jetstream``. It does not where the package was shipped (``--py-files``,
@@ -50,13 +58,15 @@ def register(spark: SparkSession) -> None:
         ImportError: PySpark is older than 4.0, or pyarrow is missing.
 
     """
-    from .source import JetStreamDataSource  # noqa: PLC0415 - it imports PySpark and pyarrow
+    from .source import HiddenDataSource  # noqa: PLC0415 - it imports PySpark and pyarrow
 
     # A Spark Connect session has no context: its workers are the server's matter.
     context = getattr(spark, "sparkContext", None)
     if context is not None and context.master.startswith("local") and not _chosen():
         context.pythonExec = sys.executable
-    spark.dataSource.register(JetStreamDataSource)
+    spark.dataSource.register(HiddenDataSource)
+    if spark.conf.get(_ADAPTIVE, None) is None:
+        spark.conf.set(_ADAPTIVE, "false")
     hidden = spark.conf.get(_REDACTED) or ""
     if _SECRETS not in hidden:
         spark.conf.set(_REDACTED, f"{hidden}|{_SECRETS}" if hidden else _SECRETS)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -14,13 +15,18 @@ from pyspark.sql.datasource import (
 
 from ..errors import InvalidOptionError
 from .batch.reader import JetStreamReader, PushdownReader, takes_filters
-from .options import ReadOptions, WriteOptions
+from .options import ReadOptions, WriteOptions, shown_secrets
 from .schema import READ_DDL, check_read_columns
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["JetStreamDataSource"]
+__all__ = ["HiddenDataSource", "JetStreamDataSource"]
+
+log = logging.getLogger("jetstream_sync.spark")
+
+#: What was said once in this process.
+_said: set[str] = set()
 
 
 class JetStreamDataSource(DataSource):
@@ -31,6 +37,9 @@ class JetStreamDataSource(DataSource):
     package is installed Spark finds it by itself. The options are those of `ReadOptions` and
     `WriteOptions`; they are checked on the driver, before any task starts.
     """
+
+    #: Whether the session hides all options with secrets.
+    _is_hidden: ClassVar[bool] = False
 
     @classmethod
     def name(cls) -> str:
@@ -53,7 +62,7 @@ class JetStreamDataSource(DataSource):
             SchemaError: there is no such column, or it has another type.
 
         """
-        options = ReadOptions.from_options(self.options)
+        options = self._read_options()
         _check_columns(schema)
         kind = PushdownReader if options.pushdown and takes_filters() else JetStreamReader
         return kind(options, schema)
@@ -62,7 +71,7 @@ class JetStreamDataSource(DataSource):
         """Return what reads with ``spark.readStream``; raises as `reader()`."""
         from .streaming.reader import JetStreamStreamReader  # noqa: PLC0415 - PySpark has its base since 4.2
 
-        options = ReadOptions.from_options(self.options)
+        options = self._read_options()
         _check_columns(schema)
         for name, value in (
             ("endingOffsets", options.ending_offsets),
@@ -87,7 +96,7 @@ class JetStreamDataSource(DataSource):
         """
         from .writing.sink import batch_writer  # noqa: PLC0415 - who reads does without it
 
-        return batch_writer(WriteOptions.from_options(self.options), schema, overwrite)
+        return batch_writer(self._write_options(), schema, overwrite)
 
     def streamWriter(  # noqa: N802 - PySpark's name
         self, schema: StructType, overwrite: bool
@@ -95,11 +104,39 @@ class JetStreamDataSource(DataSource):
         """Return what writes with ``df.writeStream``; raises as `writer()`."""
         from .writing.sink import stream_writer  # noqa: PLC0415 - who reads does without it
 
-        return stream_writer(WriteOptions.from_options(self.options), schema, overwrite)
+        return stream_writer(self._write_options(), schema, overwrite)
+
+    def _read_options(self) -> ReadOptions:
+        self._warn()
+        return ReadOptions.from_options(self.options)
+
+    def _write_options(self) -> WriteOptions:
+        self._warn()
+        return WriteOptions.from_options(self.options)
+
+    def _warn(self) -> None:
+        """Say once which options have secrets that Spark may show."""
+        if self._is_hidden:
+            return
+        for name, instead in shown_secrets(self.options).items():
+            if name not in _said:
+                _said.add(name)
+                log.warning(
+                    "a view of this table puts the secret in its option %s into Spark's event log:"
+                    " use %s, or call jetstream_sync.spark.register(spark) first",
+                    name,
+                    instead,
+                )
 
     def __repr__(self) -> str:
         # The options may have secrets in them.
         return "JetStreamDataSource()"
+
+
+class HiddenDataSource(JetStreamDataSource):
+    """The same in a session that hides its secrets, see `session.register`."""
+
+    _is_hidden = True
 
 
 def _check_columns(schema: StructType) -> None:

@@ -100,7 +100,7 @@ def ways(
             {"servers": f"nats://u:{RIGHT}@{bare}"}, {"servers": f"nats://u:{WRONG}@{bare}"}
         ),
         "url with a token": Way(
-            {"servers": f"nats://{RIGHT}@{bare_token}"}, {"servers": f"nats://{WRONG}@{bare_token}"}
+            {"servers": f"{RIGHT}@{bare_token}"}, {"servers": f"nats://{WRONG}@{bare_token}"}
         ),
         "token": both(token, "token", RIGHT, WRONG),
         "tokenEnv": both(token, "tokenEnv", "SECRET_RIGHT", "SECRET_WRONG"),
@@ -120,6 +120,8 @@ def ways(
 
 #: The ways that are tried in streaming queries and in functions of executors, too.
 MORE = ("password", "url", "creds")
+#: The ways that are tried in a session that nobody has told to hide anything, by other names.
+SAFE = {"password": "password", "nkeySeed": "nkeySeedSecret", "creds": "credsSecret"}
 
 PROGRAM = """
 import json, os, time, traceback
@@ -190,6 +192,13 @@ for name, (right, wrong) in every.items():
         in_executors(right)
         failing(stream, wrong, name + "-wrong")
         failing(in_executors, wrong)
+spark.conf.unset("spark.sql.redaction.options.regex")
+assert "creds" not in spark.conf.get("spark.sql.redaction.options.regex")
+for name, safe in json.loads(os.environ["SAFE"]).items():
+    right = every[name][0]
+    right[safe] = right.pop(name)
+    read(right).createOrReplaceTempView("messages")
+    assert spark.sql("SELECT * FROM messages").count() == 3
 print("DONE", flush=True)
 time.sleep(600)
 """
@@ -216,6 +225,7 @@ def test_secrets_show_nowhere(
     variables = {
         "WAYS": str(given / "ways"),
         "MORE": " ".join(MORE),
+        "SAFE": json.dumps(SAFE),
         "SECRET_RIGHT": RIGHT,
         "SECRET_WRONG": WRONG,
     }

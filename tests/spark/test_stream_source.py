@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
 NOW = {"availableNow": True}
+_LARGE_ENOUGH = "spark.sql.adaptive.coalescePartitions.minPartitionSize"
 
 
 def test_a_new_query_starts_behind_what_is_there(
@@ -212,6 +213,34 @@ def test_a_batch_that_is_run_again_has_the_same_partitions(
     again.run(stream=stream.name, minPartitions=2, maxOffsetsPerTrigger=1000)
     assert again.partitions(0) == before
     assert again.sequences() == sorted({*collected.sequences(), *again.sequences(1)})
+
+
+def test_a_batch_that_is_run_again_is_shuffled_alike(
+    js: JetStream, stream: Stream, spark: SparkSession, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """How rows are dealt out does not depend on what machine the query is started again on."""
+    fill(js, f"{stream.name}.a", 100)
+    sink = js.create_stream(name=f"{stream.name}_2", subjects=["o"], duplicate_window=3600)
+    to = {"servers": nats_server.url}
+
+    def run() -> None:
+        source = spark.readStream.format("jetstream").options(**to, stream=stream.name)
+        frame = source.option("startingOffsets", "earliest").load().repartition("sequence")
+        writer = frame.select("data").writeStream.format("jetstream").options(**to, subject="o")
+        writer = writer.options(stream=sink.name, checkpointLocation=str(tmp_path))
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(60)
+
+    # Spark would make as many partitions of shuffled rows as there are cores, if they are large enough.
+    spark.conf.set(_LARGE_ENOUGH, "1b")
+    try:
+        run()
+        forget_commit(tmp_path, 0)
+        spark.conf.set(_LARGE_ENOUGH, "1g")
+        run()
+    finally:
+        spark.conf.unset(_LARGE_ENOUGH)
+    assert sink.info().state.messages == 100
 
 
 @pytest.mark.timeout(300)

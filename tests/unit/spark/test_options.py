@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jetstream_sync.errors import InvalidOptionError
 from jetstream_sync.nanos import time_to_ns
 from jetstream_sync.spark import ReadOptions, WriteOptions
-from jetstream_sync.spark.options import EARLIEST, LATEST
+from jetstream_sync.spark.options import EARLIEST, LATEST, shown_secrets
 
 
 def read(**options: str) -> ReadOptions:
@@ -282,3 +282,24 @@ def test_no_error_repeats_a_secret(option: str, secret: str) -> None:
     with pytest.raises(InvalidOptionError) as caught:
         ReadOptions.from_options(given_options)
     assert "hunter2" not in str(caught.value)
+
+
+def test_which_secrets_spark_shows() -> None:
+    """Those whose option has no name by which Spark hides it, and logins among the servers."""
+    hidden = {"credsSecret": "c", "password": "p", "user": "u", "token": "t", "servers": "nats://h"}
+    assert shown_secrets(hidden) == {}
+    assert set(shown_secrets({"CREDS": "c"})) == {"creds"}
+    assert set(shown_secrets({"nkeyseed": "c", "Servers": "u:p@h"})) == {"nkeySeed", "servers"}
+
+
+@pytest.mark.parametrize(
+    ("option", "field"), [("credsSecret", "creds"), ("nkeySeedSecret", "nkey_seed")]
+)
+def test_secrets_by_a_name_that_spark_hides(option: str, field: str) -> None:
+    """They are those of the plain name, and can not be given twice."""
+    plain = option.removesuffix("Secret")
+    by_safe_name = read(**{option: "x"}).connection
+    assert by_safe_name == read(**{plain: "x"}).connection
+    assert getattr(by_safe_name, field)() == "x"
+    with pytest.raises(InvalidOptionError):
+        read(**{option: "x", plain: "x"})
