@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from fix_spark import Driver, batches, forget_commit
@@ -11,6 +11,9 @@ from fix_spark_streams import Collected, fill
 from fix_threads import wait_until
 
 from jetstream_sync import BadRequestError
+from jetstream_sync.spark import ReadOptions
+from jetstream_sync.spark.streaming.commit import QueueInUseError
+from jetstream_sync.spark.streaming.query import StreamingQuery
 
 if TYPE_CHECKING:
     from jetstream_sync import JetStream, Stream
@@ -151,6 +154,72 @@ def test_a_queue_that_others_read_is_refused(
     fill(js, f"{queue.name}.a", 3)
     with pytest.raises(Exception, match="another consumer"):
         collected.run(stream=queue.name)
+    assert held(queue) == [1, 2, 3]
+
+
+def test_a_second_query_is_refused(js: JetStream, queue: Stream, collected: Collected) -> None:
+    """Two queries for the same subjects of a queue are told apart by their checkpoints, also at a restart."""
+    # It is taken although there is nothing to read yet.
+    collected.run(stream=queue.name)
+    fill(js, f"{queue.name}.a", 10)
+    collected.run(stream=queue.name)
+    fill(js, f"{queue.name}.a", 5)
+    second = collected.another()
+    with pytest.raises(Exception, match="QueueInUseError"):
+        second.run(stream=queue.name)
+    assert held(queue) == list(range(11, 16))
+    collected.run(stream=queue.name)
+    assert collected.sequences() == list(range(1, 16))
+    assert held(queue) == []
+    # The error says what to do where the checkpoint is lost; then the old one is the second.
+    (guard,) = queue.consumer_names()
+    queue.delete_consumer(guard)
+    fill(js, f"{queue.name}.a", 5)
+    second.run(stream=queue.name)
+    assert second.sequences() == list(range(16, 21))
+    with pytest.raises(Exception, match="QueueInUseError"):
+        collected.run(stream=queue.name)
+
+
+def test_queries_that_begin_together_do_not_share_a_queue(
+    js: JetStream, queue: Stream, nats_server: NatsServer
+) -> None:
+    """Of two that have found the queue free, one is refused before it reads or removes anything."""
+    options = {"servers": nats_server.url, "stream": queue.name}
+
+    def started() -> tuple[StreamingQuery, dict[str, Any]]:
+        query = StreamingQuery(ReadOptions.from_options(options))
+        return query, query.initial()
+
+    (first, start), (second, other_start) = started(), started()
+    fill(js, f"{queue.name}.a", 20)
+    end = first.latest(start, unlimited=True)
+    other_end = second.latest(other_start, unlimited=True)
+    assert len(first.partitions(start, end)) == 1
+    for call in (
+        lambda: second.partitions(other_start, other_end),
+        lambda: second.latest(other_end, unlimited=True),
+        lambda: second.commit(other_end),
+    ):
+        with pytest.raises(QueueInUseError, match="another query"):
+            call()
+    assert held(queue) == list(range(1, 21))
+    # Killed before the commit, it is asked for a start once more, and knows its queue by its batch.
+    again, _ = started()
+    assert again.partitions(start, end) == first.partitions(start, end)
+    assert again.latest(end, unlimited=True) == end
+    assert held(queue) == []
+
+
+def test_a_consumer_that_others_use_is_no_guard(
+    js: JetStream, queue: Stream, collected: Collected
+) -> None:
+    """What was delivered through it is in work elsewhere."""
+    worker = queue.create_consumer(durable_name="worker")
+    fill(js, f"{queue.name}.a", 3)
+    assert len(worker.fetch(1, timeout=5)) == 1
+    with pytest.raises(Exception, match="InvalidOptionError: consumer"):
+        collected.run(stream=queue.name, consumer="worker")
     assert held(queue) == [1, 2, 3]
 
 

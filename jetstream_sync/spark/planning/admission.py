@@ -9,6 +9,7 @@ stream without holes that is read whole needs no question.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import ceil
 
 from ..reading.view import StreamView
 
@@ -115,20 +116,25 @@ def share_out(total: int, available: Mapping[str, int], first: int = 0) -> dict[
     return shares
 
 
-def fitted(shares: Mapping[str, int], sizes: Mapping[str, float], most: int) -> dict[str, int]:
+def fitted(
+    shares: Mapping[str, int], sizes: Mapping[str, float], most: int, first: int = 0
+) -> dict[str, int]:
     """
-    Reduce the rows of a batch to so many bytes, the same part of each stream's.
+    Reduce the rows of a batch to so many bytes, which the streams share as they share rows.
 
     Args:
         shares: how many rows of each stream are wanted.
         sizes: how many bytes one takes there, on average.
-        most: how many bytes there may be. One row is always left.
+        most: how many bytes there may be.
+        first: whose turn it is: that stream has one row at least, however large it is.
 
     """
-    total = sum(count * sizes[key] for key, count in shares.items())
-    if total <= most:
+    sought = {key: ceil(count * sizes[key]) for key, count in shares.items()}
+    if sum(sought.values()) <= most:
         return dict(shares)
-    reduced = {key: int(count * most / total) for key, count in shares.items()}
-    if not any(reduced.values()):
-        reduced[max(shares, key=lambda key: shares[key])] = 1
+    given = share_out(most, sought, first)
+    reduced = {key: min(count, int(given[key] / sizes[key])) for key, count in shares.items()}
+    waiting = sorted(key for key, count in shares.items() if count)
+    turn = waiting[first % len(waiting)]
+    reduced[turn] = max(1, reduced[turn])
     return reduced

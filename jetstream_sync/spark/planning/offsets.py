@@ -1,14 +1,16 @@
 """
 The offset of a streaming query: how far it has read each stream, as it stands in the checkpoint.
 
-Three rules, each for something that Spark does:
+Four rules, each for something that Spark does:
 
 1. An offset has the *start* of its batch in it, too. After a crash in the first batch Spark asks for
    the initial offset anew, and ``latest`` is somewhere else by then; the batch is read from its own
    start all the same.
 2. It has the cuts between the partitions, and the filters. So a batch that is read again has the
    same partitions with the same rows, whatever the options say by then.
-3. Spark compares offsets as text. `Offset.to_json` always writes the same offset in the same way,
+3. It has a name for the query, made up when it was new: nothing else that Spark tells a source on the
+   driver is the same after a restart, and other than that of a second query.
+4. Spark compares offsets as text. `Offset.to_json` always writes the same offset in the same way,
    and where there is nothing new the caller hands back the very offset that it was given.
 
 Everything here is pure; any thread may call it.
@@ -79,10 +81,14 @@ class Offset:
 
     positions: Mapping[str, Position]
 
+    query: str = ""
+    """What tells the query from others, at random; it is the same for as long as its checkpoint is."""
+
     def to_json(self) -> dict[str, Any]:
         """Return it in the form that is kept in the checkpoint; equal offsets give equal texts."""
         streams = {key: _written(self.positions[key]) for key in sorted(self.positions)}
-        return {"streams": streams, "v": VERSION}
+        named = {"query": self.query} if self.query else {}
+        return {**named, "streams": streams, "v": VERSION}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offset:
@@ -100,7 +106,8 @@ class Offset:
                 f"reads version {VERSION}: use the one that wrote it, or start a new checkpoint"
             )
         try:
-            return cls({str(key): _read(each) for key, each in value["streams"].items()})
+            positions = {str(key): _read(each) for key, each in value["streams"].items()}
+            return cls(positions, str(value.get("query", "")))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise OffsetError(
                 f"the checkpoint has an offset that can not be read: {error}"

@@ -16,13 +16,17 @@ Nothing here ever goes beyond an offset that Spark has committed, and nothing go
 What stays unread must stay in the stream. So a work queue or an interest stream is read from its
 first message that is not worked on, with filters that do not grow, and a consumer of its own
 guards it: for a work queue the server then refuses everybody else a consumer for these subjects.
+Two queries for the same subjects would have the same guard, so in its metadata it has the name of the
+one that it is for. It is written there when the checkpoint has it, too, and before anything is read;
+so a query knows its guard again, whenever it dies.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from ...api.consumer import ConsumerInfo
@@ -40,7 +44,7 @@ from ..planning.offsets import Offset, Position
 from ..reading.gathering import api_of
 from ..reading.view import StreamView
 
-__all__ = ["Commits"]
+__all__ = ["Commits", "QueueInUseError"]
 
 log = logging.getLogger("jetstream_sync.spark")
 
@@ -54,6 +58,14 @@ _MOVABLE: Final = {
 _FETCHED: Final = 500
 #: Seconds to wait for messages that another attempt has fetched and not acknowledged.
 _REDELIVERY: Final = 45.0
+#: In a guard's metadata, the query that it is for.
+_QUERY: Final = "jetstream_sync.query"
+#: What the server puts into metadata by itself begins so.
+_OF_SERVER: Final = "_nats."
+
+
+class QueueInUseError(Error):
+    """A work queue is read by another query, and a message of it is for one reader."""
 
 
 class Commits:
@@ -126,14 +138,24 @@ class Commits:
             self._make_guard(view, filters, name)
         else:
             _check_filters(view, filters, info)
+            if info.delivered.consumer_seq:
+                raise InvalidOptionError(
+                    "consumer",
+                    name,
+                    f"work queue {view.name} has had messages taken through it, and those that a query"
+                    " reads are for nobody else: leave the option out, or delete the consumer",
+                )
 
-    def _make_guard(self, view: StreamView, filters: tuple[str, ...], name: str) -> None:
+    def _make_guard(
+        self, view: StreamView, filters: tuple[str, ...], name: str, query: str = ""
+    ) -> None:
         try:
             self.js.create_consumer(
                 view.name,
                 durable_name=name,
                 ack_policy=AckPolicy.EXPLICIT,
                 description="keeps other consumers off what a Spark query reads",
+                metadata={_QUERY: query} if query else None,
                 **_filter_fields(filters),
             )
         except BadRequestError as error:
@@ -182,11 +204,74 @@ class Commits:
             _check_movable(info)
             _check_filters(view, filters, info)
 
+    # --- one query for one queue ----------------------------------------------------------------
+
+    def check_free(self, offset: Offset, views: Mapping[str, StreamView]) -> None:
+        """
+        Check that no other query has the work queues among some streams.
+
+        Args:
+            offset: one that the checkpoint may not have yet.
+            views: the streams.
+
+        Raises:
+            QueueInUseError: one has, or had one that was not given back.
+            Error: as `JetStream.get_consumer`.
+
+        """
+        for view, position in _queues(offset, views):
+            self._claim(view, position.filters, offset.query, takes=False)
+
+    def claim(self, offset: Offset, views: Mapping[str, StreamView]) -> None:
+        """
+        Take the work queues among some streams for a query, for as long as its checkpoint is there.
+
+        Args:
+            offset: one that the checkpoint has.
+            views: the streams.
+
+        Raises:
+            QueueInUseError: another query has one.
+            BadRequestError: somebody else has a consumer for the subjects of one.
+            Error: as `JetStream.update_consumer`.
+
+        """
+        if not offset.query:
+            return  # of a version that did not name its queries
+        for view, position in _queues(offset, views):
+            self._claim(view, position.filters, offset.query)
+
+    def _claim(
+        self, view: StreamView, filters: tuple[str, ...], query: str, *, takes: bool = True
+    ) -> None:
+        name = self._consumer or _guard_name(filters)
+        try:
+            info = self.js.get_consumer(view.name, name).cached_info
+        except ConsumerNotFoundError:
+            log.warning(
+                "consumer %r of work queue %s was deleted, and is made again", name, view.name
+            )
+            self._make_guard(view, filters, name, query if takes else "")
+            return
+        metadata = info.config.metadata or {}
+        holder = metadata.get(_QUERY)
+        if holder is None and takes:
+            kept = {key: each for key, each in metadata.items() if not key.startswith(_OF_SERVER)}
+            self.js.update_consumer(
+                view.name, replace(info.config, metadata={**kept, _QUERY: query})
+            )
+        elif holder is not None and holder != query:
+            raise QueueInUseError(
+                f"work queue {view.name} is read by another query for these subjects, or was by one with"
+                f" another checkpoint: its consumer {name!r} says so. A message of a work queue is for"
+                " one reader; where that query is gone for good, delete the consumer and start again"
+            )
+
     # --- afterwards -----------------------------------------------------------------------------
 
     def commit(self, offset: Offset, views: Mapping[str, StreamView]) -> None:
         """
-        Let go of all that is before an offset that Spark has committed.
+        Let go of all that is before an offset that Spark has committed; `claim()` was called before.
 
         Streams that are gone, or that were made anew since, are left alone.
 
@@ -212,13 +297,12 @@ class Commits:
         if position.next_seq > view.end_seq:
             return  # the stream has lost its end; purging would give sequences away
         if view.is_work_queue:
-            self._purge(view.name, position)
+            if position.next_seq > view.first_seq:
+                self._purge(view.name, position)
         elif self._consumer is not None:
             self._move(view, position.next_seq, self._consumer)
 
     def _purge(self, stream: str, position: Position) -> None:
-        if position.next_seq == 1:
-            return  # nothing is before it; old servers would delete without a bound
         api = api_of(self.js)
         body: dict[str, Any] = {"seq": position.next_seq}
         for subject in position.filters or (None,):
@@ -234,6 +318,16 @@ class Commits:
         except ServerTooOldError:
             if view.is_interest:
                 _acknowledge(consumer, seq)
+
+
+def _queues(
+    offset: Offset, views: Mapping[str, StreamView]
+) -> Iterator[tuple[StreamView, Position]]:
+    """Return the work queues among some streams, as far as they are those of an offset."""
+    for key, position in offset.positions.items():
+        view = views.get(key)
+        if view is not None and view.is_work_queue and view.created_ns == position.created_ns:
+            yield view, position
 
 
 def _guard_name(filters: Iterable[str]) -> str:

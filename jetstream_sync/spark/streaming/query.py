@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any, Final
+from uuid import uuid4
 
 from ...errors import InvalidOptionError
 from ..options import EARLIEST, LATEST, ReadOptions
@@ -63,6 +64,8 @@ class StreamingQuery:
         self._loss = LossWatch(options.fail_on_data_loss)
         self._known_commits: Commits | None = None
         self._initial: dict[str, Any] | None = None
+        #: What the query is called when it is new; later ones have the name of their checkpoint.
+        self._name = uuid4().hex
         #: What the last look at the streams has shown.
         self._views: dict[str, StreamView] = {}
         #: The filters of each stream that was prepared, with the time when it was made.
@@ -90,7 +93,7 @@ class StreamingQuery:
             views = self._look()
             self._access.selection.check_all_there(views)
             starts = {key: self._first_position(key, view) for key, view in views.items()}
-            self._initial = Offset(starts).to_json()
+            self._initial = Offset(starts, self._name).to_json()
         return self._initial
 
     def prepare_available_now(self) -> None:
@@ -113,11 +116,14 @@ class StreamingQuery:
             OffsetError: the offset is not one of this source.
             DataLossError: messages are gone, and ``failOnDataLoss`` says that this is an error.
             InvalidOptionError: the options do not go with a stream, or with the checkpoint.
+            QueueInUseError: another query reads a work queue.
             Error: as `JetStream.get_stream` and `Stream.purge`.
 
         """
         offset = Offset.from_json(start)
         self._look()
+        # As long as nothing is in the checkpoint, whoever has a queue is not this query.
+        self._own(offset, is_new=start == self._initial)
         positions = self._resume(offset)
         self._commit(offset)
         parts = {key: self._part(key, self._views[key], each) for key, each in positions.items()}
@@ -128,7 +134,7 @@ class StreamingQuery:
             return start
         self._last_batch = monotonic()
         self._turn += 1
-        return Offset(self._batches(offset, parts, shares)).to_json()
+        return Offset(self._batches(offset, parts, shares), offset.query or self._name).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SequenceRange]:
         """
@@ -141,14 +147,18 @@ class StreamingQuery:
         Raises:
             OffsetError: the offset is not one of this source.
             DataLossError: a stream is gone, and ``failOnDataLoss`` is not false.
+            QueueInUseError: another query reads a work queue.
             Error: as `JetStream.get_stream`.
 
         """
+        views = self._views or self._look()
+        offset = Offset.from_json(end)
+        # By now the end is in the checkpoint, and with it what the query is called.
+        self._own(offset)
         if start == end:
             return []
-        views = self._views or self._look()
         planned: list[SequenceRange] = []
-        for key, position in Offset.from_json(end).positions.items():
+        for key, position in offset.positions.items():
             if not position.pieces():
                 continue
             view = views.get(key)
@@ -164,12 +174,15 @@ class StreamingQuery:
 
         Raises:
             OffsetError: the offset is not one of this source.
+            QueueInUseError: another query reads a work queue.
             Error: as `Stream.purge` and `JetStream.reset_consumer`.
 
         """
         if not self._views:
             self._look()
-        self._commit(Offset.from_json(end))
+        offset = Offset.from_json(end)
+        self._own(offset)
+        self._commit(offset)
 
     def close(self) -> None:
         """Close the connection, which is the process's."""
@@ -187,6 +200,15 @@ class StreamingQuery:
     def _look(self) -> dict[str, StreamView]:
         self._views = self._access.snapshot()
         return self._views
+
+    def _own(self, offset: Offset, *, is_new: bool = False) -> None:
+        """Make sure that no other query has the work queues of an offset."""
+        views = self._views
+
+        def look() -> None:
+            (self._commits.check_free if is_new else self._commits.claim)(offset, views)
+
+        self._access.patiently(look, "looking at the consumers of work queues")
 
     def _commit(self, offset: Offset) -> None:
         for key in offset.positions.keys() & self._views.keys():
@@ -302,7 +324,7 @@ class StreamingQuery:
         if options.max_bytes_per_trigger is None:
             return shares
         sizes = {key: part.view.message_bytes for key, part in parts.items()}
-        return fitted(shares, sizes, options.max_bytes_per_trigger)
+        return fitted(shares, sizes, options.max_bytes_per_trigger, self._turn)
 
     def _is_too_soon(self, rows: int) -> bool:
         """Say whether to wait for more messages; the first batch of a process never waits."""

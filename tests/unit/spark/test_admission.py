@@ -127,15 +127,26 @@ def test_too_few_rows_go_round() -> None:
     assert [max(each, key=each.__getitem__) for each in got] == ["A", "B", "C"]
 
 
-def test_bytes_reduce_every_share_alike() -> None:
-    """A limit in bytes takes the same part of each stream."""
+def test_bytes_are_shared_by_streams() -> None:
+    """A limit in bytes gives each stream the same, and what one does not need goes to the others."""
     assert fitted({"A": 100, "B": 50}, {"A": 10.0, "B": 20.0}, 1000) == {"A": 50, "B": 25}
     assert fitted({"A": 100}, {"A": 10.0}, 1000) == {"A": 100}
+    assert fitted({"A": 10**6, "B": 3}, {"A": 10.0, "B": 10.0}, 1000) == {"A": 97, "B": 3}
 
 
 def test_one_row_is_always_left() -> None:
     """A message that is larger than the limit is read all the same."""
     assert fitted({"A": 5, "B": 0}, {"A": 1e6, "B": 1.0}, 1000) == {"A": 1, "B": 0}
+
+
+def test_large_messages_have_their_turn() -> None:
+    """A stream whose messages are larger than its share does not wait for ever."""
+    got = [
+        fitted({"A": 900, "B": 9, "C": 0}, {"A": 1.0, "B": 800.0, "C": 1.0}, 1000, n)
+        for n in (0, 1)
+    ]
+    assert [each["B"] for each in got] == [0, 1]
+    assert all(each["A"] > 0 for each in got)
 
 
 @given(st.sets(st.integers(1, 5000), min_size=1), st.integers(1, 12))
