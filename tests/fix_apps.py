@@ -13,6 +13,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any
 
@@ -152,5 +153,5 @@ def http(method: str, url: str, data: bytes | None = None) -> tuple[int, dict[st
         with error:
             body = error.read()
         return error.code, {"body": body.decode(errors="replace")}
-    except (OSError, ValueError):
+    except (OSError, ValueError, HTTPException):  # the last one: it was killed amid its answer
         return 0, {}
