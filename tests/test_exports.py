@@ -304,11 +304,12 @@ before = set(sys.modules)
 import jetstream_sync
 print(threading.active_count(), *sorted(set(sys.modules) - before))
 """
-#: What a connection, let alone an import, can do without; each takes a millisecond or many.
+#: What an import can do without; each takes a millisecond or many. (Not ``subprocess``: on Python 3.10
+#: it comes with ``platform``, and that with ``uuid`` and orjson.)
 _LATE = """
 asyncio click difflib email gevent hashlib http importlib.resources ipaddress jetstream_sync.cli
 jetstream_sync.net.tls jetstream_sync.net.websocket jetstream_sync.server jetstream_sync.spark
-multiprocessing nkeys pathlib rich shutil ssl subprocess tempfile typing_extensions urllib.parse
+multiprocessing nkeys pathlib rich shutil ssl tempfile typing_extensions urllib.parse
 websockets
 """
 

@@ -267,7 +267,7 @@ def test_a_command_is_not_late_for_the_modules_of_others(words: str) -> None:
     modules = set(done.stderr.decode().rpartition("|")[2].split())
     assert "jetstream_sync.cli.settings" in modules
     assert modules.isdisjoint(
-        {"rich", "questionary", "prompt_toolkit", "hashlib", "tempfile", "subprocess", "ssl"}
+        {"rich", "questionary", "prompt_toolkit", "hashlib", "tempfile", "ssl"}
         | {"asyncio", "email", "http", "jetstream_sync.server", "jetstream_sync.spark"}
         | {f"jetstream_sync.cli.{noun}" for noun in ("stream", "consumer", "bench", "top", "demo")}
     )
