@@ -14,6 +14,10 @@ Rules:
 4. A row that a stream refuses for a moment stays pending and is sent again. Any other refusal ends it
    all, with the row's number.
 5. Nobody waits for ever: when nothing was acknowledged for the time that is given, that is an error.
+
+Fast ingest (ADR-50) would save most acknowledgements. It is not used since it was measured with
+nats-server 2.15.1: for rows with ids it takes no less of the server's processor time than this does. Each
+message has its own reply subject there, and a duplicate is passed over in silence.
 """
 
 from __future__ import annotations
