@@ -170,14 +170,14 @@ def test_nothing_is_left_when_it_is_stopped(
         assert line, "it ended"
         line = child.stderr.readline()
     if not title:
-        wait_until(lambda: raw.api("STREAM.NAMES").get("streams"))
+        wait_until(lambda: raw.api("STREAM.NAMES").get("streams"), limit=30)
     child.send_signal(stop)
     out, err = child.communicate(timeout=20)
     assert (child.returncode, out) == (status, b"")
     if status == 130 and title:
         assert b" messages of 128 B in " in err
     # A busy server may be asked to remove it, and do so when nobody waits any more.
-    wait_until(lambda: raw.api("STREAM.NAMES").get("streams") is None)
+    wait_until(lambda: raw.api("STREAM.NAMES").get("streams") is None, limit=30)
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,23 @@ from typing import Any, Final
 
 import click
 
-from ...subjects import check_publish_subject
 from ..groups import NounGroup
 from ..lasting import password_once
 from ..output import emit, note
 from ..settings import Settings, common_options
-from ..values import SIZE
 from .bed import Bed, bench_bed
 from .child import STAMPED
+from .options import (
+    BATCH,
+    CLIENTS,
+    PUBLISHER,
+    RATE,
+    REPLICAS,
+    STORAGE,
+    SUBJECT,
+    Plan,
+    measure_options,
+)
 from .peer import NATS_PY, OURS, Peer, job_for
 from .progress import Ticker
 from .run import Interrupted, Outcome, Share, run_clients, split
@@ -34,157 +43,8 @@ from .work import KINDS, STAMP_BYTES, Cell, Kind
 
 __all__ = ["bench"]
 
-_MESSAGES: Final = 100_000
 #: Kinds of work that nats-py has a way for.
 _COMPARABLE: Final = frozenset(KINDS) - {"consume"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Plan:
-    """What the command line asks for."""
-
-    msgs: int
-    size: int
-    clients: int = 1
-    batch: int = 500
-    storage: str = "memory"
-    replicas: int = 1
-    rate: float | None = None
-    subject: str | None = None
-    publisher: bool = True
-    quiet: bool = False
-    csv: str | None = None
-    versus: str | None = None
-    rounds: int = 3
-
-    def check(self, settings: Settings) -> None:
-        """
-        Refuse what makes no sense.
-
-        Raises:
-            click.UsageError: it says what.
-
-        """
-        if self.msgs < 1 or self.size < 1:
-            raise click.UsageError("--msgs and --size are at least 1")
-        if self.subject is not None:
-            check_publish_subject(self.subject)
-        if self.versus and self.clients > 1:
-            raise click.UsageError("--vs compares one client with one: leave out --clients")
-        if self.csv == "-" and settings.json:
-            raise click.UsageError("--csv - and --json exclude each other")
-        if self.csv is not None and self.versus:
-            raise click.UsageError("--csv and --vs exclude each other; --json has all of it")
-        if not self.publisher and self.subject is None:
-            raise click.UsageError("--no-publish needs the --subject that somebody publishes to")
-
-
-def _positive(context: click.Context, parameter: click.Parameter, value: int) -> int:
-    if value < 1:
-        raise click.BadParameter("it is at least 1", context, parameter)
-    return value
-
-
-def _options(*more: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Give a command the options of every measurement, and some more of its own."""
-
-    def decorate(command: Any) -> Any:
-        for option in reversed(
-            (
-                click.option(
-                    "--msgs",
-                    type=SIZE,
-                    default=str(_MESSAGES),
-                    callback=_positive,
-                    metavar="N",
-                    help=f"Messages, of all clients together.  [default: {_MESSAGES:,}]",
-                ),
-                click.option(
-                    "--size",
-                    type=SIZE,
-                    default="128",
-                    callback=_positive,
-                    metavar="BYTES",
-                    help="Size of a message.  [default: 128]",
-                ),
-                *more,
-                click.option(
-                    "--no-progress", "quiet", is_flag=True, help="Show nothing meanwhile."
-                ),
-                click.option(
-                    "--csv", metavar="FILE", help="Write the numbers as CSV; '-': to stdout."
-                ),
-                click.option(
-                    "--vs",
-                    "versus",
-                    type=click.Choice(["nats-py"]),
-                    help="Let nats-py do the same, in turn, and show the ratios.",
-                ),
-                click.option(
-                    "--rounds",
-                    type=click.IntRange(1),
-                    default=3,
-                    show_default=True,
-                    metavar="N",
-                    help="How often each does it, with --vs.",
-                ),
-                common_options,
-            )
-        ):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-_CLIENTS = click.option(
-    "--clients",
-    type=click.IntRange(1, 256),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Clients, each with a connection and a thread.",
-)
-_BATCH = click.option(
-    "--batch",
-    type=click.IntRange(1),
-    default=500,
-    show_default=True,
-    metavar="N",
-    help="Messages of one pull.",
-)
-_STORAGE = click.option(
-    "--storage",
-    type=click.Choice(["memory", "file"]),
-    default="memory",
-    show_default=True,
-    help="Where the stream is kept; memory measures the client more than a disk.",
-)
-_REPLICAS = click.option(
-    "--replicas",
-    type=click.IntRange(1, 5),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Of the stream.",
-)
-_RATE = click.option(
-    "--rate",
-    type=click.FloatRange(0, min_open=True),
-    metavar="N",
-    help="Messages a second at most, of all clients together.",
-)
-_SUBJECT = click.option(
-    "--subject", metavar="SUBJECT", help="Where to.  [default: one nobody else uses]"
-)
-_PUBLISHER = click.option(
-    "--no-publish",
-    "publisher",
-    is_flag=True,
-    default=True,
-    flag_value=False,
-    help="Publish nothing: wait for what others publish to --subject.",
-)
 
 
 @click.group(cls=NounGroup)
@@ -203,62 +63,62 @@ def _command(name: str, text: str, *more: Callable[[Any], Any]) -> click.Command
     """Make the command of one kind of work."""
 
     @click.command(name, help=text, short_help=KINDS[name].title + ".")
-    @_options(*more)
+    @measure_options(*more)
     def measure(settings: Settings, **options: Any) -> None:
-        _measure(settings, [name], _Plan(**options))
+        _measure(settings, [name], Plan(**options))
 
     return measure
 
 
 _ALL: Final = (
-    _command("pub", "Publish to core NATS, which confirms nothing.", _CLIENTS, _RATE, _SUBJECT),
+    _command("pub", "Publish to core NATS, which confirms nothing.", CLIENTS, RATE, SUBJECT),
     _command(
         "sub",
         "Receive messages of core NATS. A process of its own publishes them.",
-        _CLIENTS,
-        _RATE,
-        _SUBJECT,
-        _PUBLISHER,
+        CLIENTS,
+        RATE,
+        SUBJECT,
+        PUBLISHER,
     ),
     _command(
         "publish",
         "Publish to a stream, and wait for each acknowledgement.",
-        _CLIENTS,
-        _RATE,
-        _STORAGE,
-        _REPLICAS,
+        CLIENTS,
+        RATE,
+        STORAGE,
+        REPLICAS,
     ),
     _command(
         "publish-async",
         "Publish to a stream; up to 4,000 acknowledgements are awaited at a time.",
-        _CLIENTS,
-        _RATE,
-        _STORAGE,
-        _REPLICAS,
+        CLIENTS,
+        RATE,
+        STORAGE,
+        REPLICAS,
     ),
     _command(
         "fetch",
         "Fetch a stream's messages in batches, and acknowledge each. The clients share a consumer.",
-        _CLIENTS,
-        _BATCH,
-        _STORAGE,
-        _REPLICAS,
+        CLIENTS,
+        BATCH,
+        STORAGE,
+        REPLICAS,
     ),
     _command(
         "consume",
         "Have a callback called with a stream's messages, which acknowledges each. The clients "
         "share a consumer.",
-        _CLIENTS,
-        _BATCH,
-        _STORAGE,
-        _REPLICAS,
+        CLIENTS,
+        BATCH,
+        STORAGE,
+        REPLICAS,
     ),
     _command(
         "ordered",
         "Read a stream in order, without acknowledgements. Each client reads all of it.",
-        _CLIENTS,
-        _STORAGE,
-        _REPLICAS,
+        CLIENTS,
+        STORAGE,
+        REPLICAS,
     ),
 )
 for _each in _ALL:
@@ -266,10 +126,10 @@ for _each in _ALL:
 
 
 @bench.command("all")
-@_options(_CLIENTS, _BATCH, _STORAGE, _REPLICAS)
+@measure_options(CLIENTS, BATCH, STORAGE, REPLICAS)
 def all_kinds(settings: Settings, **options: Any) -> None:
     """Measure every kind of work, one after the other, and show a table."""
-    _measure(settings, list(KINDS), _Plan(**options))
+    _measure(settings, list(KINDS), Plan(**options))
 
 
 # --- as the nats command has them -----------------------------------------------------------------
@@ -296,7 +156,7 @@ js_pub_group.add_command(_ALL[3], "async")
 # --- measuring ------------------------------------------------------------------------------------
 
 
-def _measure(settings: Settings, names: list[str], plan: _Plan) -> None:
+def _measure(settings: Settings, names: list[str], plan: Plan) -> None:
     plan.check(settings)
     password_once(settings)
     env = settings.env
@@ -339,7 +199,7 @@ class _Measuring:
     """Measures one kind of work after the other on a bed."""
 
     settings: Settings
-    plan: _Plan
+    plan: Plan
     bed: Bed
 
     def _cell(self, kind: Kind) -> Cell:

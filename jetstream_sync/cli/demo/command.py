@@ -138,7 +138,7 @@ def demo(
     env = settings.env
     orders = read_input(input_name, env.stdin)
     # Imported late, so that "jsm --help" stays fast.
-    from .flow import Plan  # noqa: PLC0415
+    from .flow import Errand, Plan  # noqa: PLC0415
     from .pipeline import run_pipeline  # noqa: PLC0415
     from .spark_pipeline import run_spark_pipeline  # noqa: PLC0415
     from .spark_session import check_spark  # noqa: PLC0415
@@ -164,12 +164,13 @@ def demo(
             settings = _own_server(settings, own)
         # A demo takes seconds: a server that goes away is its end, not something to wait for.
         nc = own.enter_context(settings.connection(name="jsm demo", error_cb=_told_by_the_run))
-        run: Callable[..., DemoReport] = run_pipeline
+        run: Callable[[Errand], DemoReport] = run_pipeline
         if with_spark:
             run = partial(run_spark_pipeline, place=_for_spark(settings.login()))
         with make_progress(env, len(orders), quiet=quiet) as progress:
             js = settings.jetstream_on(nc)
-            report = run(nc, js, orders, plan, show=progress.show, warn=warn)
+            errand = Errand(nc=nc, js=js, orders=orders, plan=plan, show=progress.show, warn=warn)
+            report = run(errand)
         write_report(report, env, as_json=settings.json)
     if not report.exactly_once:
         raise CommandError(report.failure(), ExitStatus.FAILED)

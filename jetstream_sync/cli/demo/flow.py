@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,13 +20,14 @@ from ..status import CommandError, ExitStatus
 from . import orders
 from .intake import InputOrder
 from .orders import OrderError
+from .own_stream import new_stream
 from .tally import STAGES, Tally
 from .workers import message_id
 
 if TYPE_CHECKING:
-    from ... import ConsumeHandle, JetStream, JetStreamMsg, PubAck, Stream
+    from ... import Connection, ConsumeHandle, JetStream, JetStreamMsg, PubAck, Stream
 
-__all__ = ["Flow", "Plan", "stop"]
+__all__ = ["Errand", "Flow", "Plan", "stop"]
 
 _TICK = 0.02
 _PUBLISH_BLOCK = 50
@@ -55,34 +57,49 @@ class Plan:
         return f"{self.stream}.{stage}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Errand:
+    """What a run has to do, and with what; the connection stays open."""
+
+    nc: Connection
+    js: JetStream
+    """On that connection."""
+    orders: Sequence[InputOrder]
+    """Each id once."""
+    plan: Plan
+    show: Callable[[Sequence[int]], None]
+    """Called often on the main thread with the number of orders in each stage."""
+    warn: Callable[[str], None]
+    """Called with a line when something that was made could not be removed."""
+
+    @property
+    def server(self) -> str:
+        """What it runs on, for people."""
+        return f"nats-server {self.nc.server_info.version}"
+
+    def stream(self) -> AbstractContextManager[Stream]:
+        """Lend the stream of the run."""
+        return new_stream(self.js, self.plan.stream, remove=self.plan.remove, warn=self.warn)
+
+
 class Flow:
     """
     The orders of one run, on their way.
 
     Args:
-        js: where to publish.
-        plan: how.
-        input_orders: each id once.
-        show: called often with the number of orders in each stage.
-        check: called as often; raises what has gone wrong elsewhere.
+        errand: what is to be done.
+        check: called often; raises what has gone wrong elsewhere.
 
     """
 
-    def __init__(
-        self,
-        js: JetStream,
-        plan: Plan,
-        input_orders: Sequence[InputOrder],
-        *,
-        show: Callable[[Sequence[int]], None],
-        check: Callable[[], None],
-    ) -> None:
-        self._js = js
+    def __init__(self, errand: Errand, check: Callable[[], None]) -> None:
+        plan = errand.plan
+        self._js = errand.js
         self._plan = plan
-        self._input = input_orders
-        self._show = show
+        self._input = errand.orders
+        self._show = errand.show
         self._check = check
-        self.tally = Tally({order.id: order.fingerprint for order in input_orders})
+        self.tally = Tally({order.id: order.fingerprint for order in errand.orders})
         self._published = 0
         self._counts: tuple[int, ...] = ()
         self._stall = Deadline(plan.timeout)

@@ -18,21 +18,19 @@ runs in callbacks, on the threads of the library.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ... import AckPolicy, ConsumerConfig
 from ...net.clock import Deadline, monotonic
 from . import orders
-from .flow import Flow, Plan, stop
-from .intake import InputOrder
-from .own_stream import new_stream
+from .flow import Errand, Flow, stop
 from .tally import STAGES, DemoReport
 from .workers import Step, Worker, worker_report
 
 if TYPE_CHECKING:
-    from ... import Connection, JetStream, Stream
+    from ... import Stream
 
 __all__ = ["run_pipeline"]
 
@@ -43,70 +41,40 @@ _CHECK_INTERVAL = 0.25
 _GRACE = 2.0
 
 
-def run_pipeline(
-    nc: Connection,
-    js: JetStream,
-    input_orders: Sequence[InputOrder],
-    plan: Plan,
-    *,
-    show: Callable[[Sequence[int]], None],
-    warn: Callable[[str], None],
-) -> DemoReport:
+def run_pipeline(errand: Errand) -> DemoReport:
     """
-    Send all orders through, and report.
-
-    Args:
-        nc: connected; it stays open.
-        js: JetStream on it.
-        input_orders: each id once.
-        plan: how.
-        show: called often on this thread with the number of orders in each stage.
-        warn: called with a line when something that was made could not be removed.
-
-    Returns:
-        The books, whether they balance or not.
+    Send all orders through, and report: the books, whether they balance or not.
 
     Raises:
-        CommandError: the stream exists already, or nothing moved for ``plan.timeout``.
+        CommandError: the stream exists already, or nothing moved for as long as is planned.
         Error: the server refused something, or the connection is lost.
 
     """
     started = monotonic()
-    with (
-        new_stream(js, plan.stream, remove=plan.remove, warn=warn) as stream,
-        contextlib.ExitStack() as running,
-    ):
-        run = _Run(js, stream, plan, input_orders, show)
+    with errand.stream() as stream, contextlib.ExitStack() as running:
+        run = _Run(errand, stream)
         run.start(running)
         run.flow.publish()
         run.wait()
         running.close()
-        return run.report(monotonic() - started, server=f"nats-server {nc.server_info.version}")
+        return run.report(monotonic() - started, errand.server)
 
 
 class _Run:
     """One run: the books, the workers and the waiting."""
 
-    def __init__(
-        self,
-        js: JetStream,
-        stream: Stream,
-        plan: Plan,
-        input_orders: Sequence[InputOrder],
-        show: Callable[[Sequence[int]], None],
-    ) -> None:
-        self._js = js
+    def __init__(self, errand: Errand, stream: Stream) -> None:
         self._stream = stream
-        self._plan = plan
-        self.flow = Flow(js, plan, input_orders, show=show, check=self._check)
+        self._plan = errand.plan
+        self.flow = Flow(errand, self._check)
         self._steps = (
             self._step("NEW", STAGES[1], orders.process),
             self._step("DISPATCH", STAGES[2], orders.complete),
         )
         self._workers = {
             step.consumer: [
-                Worker(js, step, f"{step.consumer}-{number}")
-                for number in range(1, plan.workers + 1)
+                Worker(errand.js, step, f"{step.consumer}-{number}")
+                for number in range(1, errand.plan.workers + 1)
             ]
             for step in self._steps
         }

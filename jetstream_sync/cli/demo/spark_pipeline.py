@@ -14,16 +14,14 @@ MONITOR sees that nothing was stored twice. At the end Spark SQL adds up what wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...net.clock import Deadline, monotonic
 from ..status import CommandError, ExitStatus
 from . import orders
-from .flow import Flow, Plan
-from .intake import InputOrder
-from .own_stream import new_stream
+from .flow import Errand, Flow
 from .spark_jobs import Job, completed_totals, start_job
 from .spark_session import failure_of, running_spark
 from .spark_tally import SparkDemoReport, Total, expected_totals
@@ -33,50 +31,31 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ... import Connection, JetStream, Stream
+    from ... import Stream
 
 __all__ = ["run_spark_pipeline"]
 
 _LOOK_INTERVAL = 1.0
 
 
-def run_spark_pipeline(
-    nc: Connection,
-    js: JetStream,
-    input_orders: Sequence[InputOrder],
-    plan: Plan,
-    *,
-    place: Mapping[str, str],
-    show: Callable[[Sequence[int]], None],
-    warn: Callable[[str], None],
-) -> SparkDemoReport:
+def run_spark_pipeline(errand: Errand, place: Mapping[str, str]) -> SparkDemoReport:
     """
-    Send all orders through, and report.
+    Send all orders through, and report: the books, whether they balance or not.
 
     Args:
-        nc: connected; it stays open.
-        js: JetStream on it.
-        input_orders: each id once.
-        plan: how; ``workers`` is the number of tasks that Spark runs at a time.
+        errand: what is to be done; ``workers`` is the number of tasks that Spark runs at a time.
         place: how Spark connects to the same server: options of the data source.
-        show: called often on this thread with the number of orders in each stage.
-        warn: called with a line when something that was made could not be removed.
-
-    Returns:
-        The books, whether they balance or not.
 
     Raises:
-        CommandError: the stream exists already, nothing moved for ``plan.timeout``, or a job of
+        CommandError: the stream exists already, nothing moved for as long as is planned, or a job of
             Spark has failed.
         Error: the server refused something, or the connection is lost.
 
     """
+    plan = errand.plan
     # In this order: the stream is removed when nobody reads it any more.
-    with (
-        new_stream(js, plan.stream, remove=plan.remove, warn=warn) as stream,
-        running_spark(plan.workers) as (spark, folder),
-    ):
-        run = _Run(js, stream, plan, input_orders, show, spark, place, folder)
+    with errand.stream() as stream, running_spark(plan.workers) as (spark, folder):
+        run = _Run(errand, stream, spark, place, folder)
         with run.flow.monitor(stream):
             run.start()
             # What Spark needs to start is not what an order takes.
@@ -88,7 +67,7 @@ def run_spark_pipeline(
                 run.repeat()
             totals = run.totals()
             run.catch_up()
-        return run.report(totals, monotonic() - started, f"nats-server {nc.server_info.version}")
+        return run.report(totals, monotonic() - started, errand.server)
 
 
 class _Run:
@@ -96,22 +75,20 @@ class _Run:
 
     def __init__(
         self,
-        js: JetStream,
+        errand: Errand,
         stream: Stream,
-        plan: Plan,
-        input_orders: Sequence[InputOrder],
-        show: Callable[[Sequence[int]], None],
         spark: SparkSession,
         place: Mapping[str, str],
         folder: Path,
     ) -> None:
+        plan = errand.plan
         self._stream = stream
-        self._show = show
+        self._show = errand.show
         self._plan = plan
-        self._input = input_orders
+        self._input = errand.orders
         self._spark = spark
         self._place = place
-        self.flow = Flow(js, plan, input_orders, show=show, check=self._check)
+        self.flow = Flow(errand, self._check)
         self._jobs = tuple(
             Job(
                 name=name,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -34,6 +35,29 @@ _RETENTIONS = {
     "Work Queue": RetentionPolicy.WORK_QUEUE,
     "Stream": RetentionPolicy.LIMITS,
 }
+
+#: What is asked for one after the other: field, question, how the answer is read, help.
+_LIMITS: Final[tuple[tuple[str, str, Callable[[str], Any], str], ...]] = (
+    ("max_msgs", "Message count limit", parse_limit, "How many messages it holds"),
+    (
+        "max_bytes",
+        "Message size limit",
+        parse_limited_size,
+        "How many bytes it holds, such as 10GB",
+    ),
+    (
+        "max_age",
+        "Maximum message age limit",
+        parse_limited_duration,
+        "How old messages get, such as 30d or 1y",
+    ),
+    (
+        "max_msg_size",
+        "Maximum individual message size",
+        parse_limited_size,
+        "The largest message, such as 1MB",
+    ),
+)
 
 
 @click.command()
@@ -164,42 +188,13 @@ def _ask_limits(ask: Asker, fields: dict[str, Any]) -> None:
         help="Limits keeps messages until a limit is reached, Interest as long as consumers have "
         "not acknowledged them, Work Queue until the first acknowledgement",
     )
-    fields["max_msgs"] = ask.value(
-        "Message count limit",
-        "--max-msgs",
-        parse_limit,
-        value=fields.get("max_msgs"),
-        default="-1",
-        blank=-1,
-        help="How many messages it holds; -1 is no limit",
-    )
-    fields["max_bytes"] = ask.value(
-        "Message size limit",
-        "--max-bytes",
-        parse_limited_size,
-        value=fields.get("max_bytes"),
-        default="-1",
-        blank=-1,
-        help="How many bytes it holds, such as 10GB; -1 is no limit",
-    )
-    fields["max_age"] = ask.value(
-        "Maximum message age limit",
-        "--max-age",
-        parse_limited_duration,
-        value=fields.get("max_age"),
-        default="-1",
-        blank=parse_limited_duration("-1"),
-        help="How old messages get, such as 30d or 1y; -1 is no limit",
-    )
-    fields["max_msg_size"] = ask.value(
-        "Maximum individual message size",
-        "--max-msg-size",
-        parse_limited_size,
-        value=fields.get("max_msg_size"),
-        default="-1",
-        blank=-1,
-        help="The largest message, such as 1MB; -1 is no limit",
-    )
+    for field, label, convert, text in _LIMITS:
+        flag = f"--{field.replace('_', '-')}"
+        help_text = f"{text}; -1 is no limit"
+        given = fields.get(field)
+        fields[field] = ask.value(
+            label, flag, convert, value=given, default="-1", blank=convert("-1"), help=help_text
+        )
 
 
 @click.command()
