@@ -339,8 +339,8 @@ def test_publish_async_may_be_cut_in_its_middle(
     line.heal()
     for number in left:
         far_js.publish(stream.name, b"%d " % number, msg_id=f"{number}")
-    # The last one had nothing left to cut.
-    assert line.cuts >= 2
+    # Who publishes slowly does most of it when the first cut is over, and leaves the others nothing.
+    assert line.cuts >= 1
     assert stream.info().state.messages == 2000
 
 
