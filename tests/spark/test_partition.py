@@ -41,7 +41,7 @@ from jetstream_sync.spark.writing.targets import check_target
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from jetstream_sync import Connection, JetStream
+    from jetstream_sync import Connection, JetStream, Msg
     from jetstream_sync.server import NatsCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
@@ -365,6 +365,25 @@ def test_a_stream_that_is_deleted_meanwhile_is_waited_for(fresh_server: NatsServ
         written = delivery(fresh_server, "window").write(origin(), gone())
     assert written.rows == 20
     assert set(payloads(fresh_server)) >= set(numbered(10, 20))
+
+
+def test_an_id_that_stays_half_stored_is_explained(server: NatsServer) -> None:
+    """A row whose id a former leader holds on to is named, with what helps, after ``ackTimeout``."""
+    make_stream(server)
+    refusal = {"code": 409, "err_code": 10158, "description": "duplicate message id is in process"}
+    said = json.dumps({"error": refusal, "stream": STREAM, "seq": 0}).encode()
+    with jetstream_sync.connect(server.url) as leader:
+
+        def refuse(msg: Msg) -> None:
+            leader.publish(msg.reply, said)
+
+        # No server can be made to hold one for sure, so what it says comes from here.
+        leader.subscribe("played", cb=refuse)
+        leader.flush()
+        with pytest.raises(RowError, match="row 0 of partition 0 .*another one at once"):
+            publish_partition(
+                [(b"a", "played")], options(server, ackTimeout="1s"), columns=("data", "subject")
+            )
 
 
 @pytest.mark.parametrize("window", ["1", "7", "5000"])

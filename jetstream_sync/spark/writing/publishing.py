@@ -33,6 +33,7 @@ from ...client.core import Core
 from ...client.mailbox import Mailbox
 from ...codec import loads
 from ...errors import (
+    APIError,
     Error,
     InvalidResponseError,
     MaxPayloadError,
@@ -47,7 +48,7 @@ from ...headers import MSG_ID, parse_status
 from ...net.clock import Deadline, monotonic
 from ...protocol.parser import Delivery
 from ...protocol.state import ConnectionStatus
-from .refusals import RowError, is_passing
+from .refusals import ID_IN_PROCESS, RowError, is_passing
 from .rows import Encoder, Rows
 
 __all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "AckWindow", "Tally", "check_sizes", "commands"]
@@ -72,6 +73,8 @@ _DUPLICATE: Final = b'"duplicate"'
 _EXPECTED: Final = (
     "; or an earlier attempt has stored it, which delivery=scan and delivery=transaction find out"
 )
+#: What to say of an id that a leader of the stream still holds for half stored.
+_HALF_STORED: Final = "; a leader that stepped down meanwhile takes it when the duplicate window is over, another one at once"
 
 _LINK_DOWN: Final[list[Delivery]] = []
 _LINK_UP: Final[list[Delivery]] = []
@@ -488,6 +491,8 @@ class AckWindow:
         reason = f"it was refused: {error}"
         if isinstance(error, (WrongLastSequenceError, WrongLastMsgIDError)):
             reason += _EXPECTED
+        elif isinstance(error, APIError) and error.err_code == ID_IN_PROCESS:
+            reason += _HALF_STORED
         made = self._encoder.error(number, _subject_of(self._pending[number]), reason)
         made.__cause__ = error
         return made

@@ -56,10 +56,12 @@ _STORING: Final = (
     "expected_last_msg_id",
     "ttl",
 )
-#: Headers that are not taken from the column of headers: each is said in another way, or is the
-#: server's own. So the headers of messages that were read can be written as they are.
+#: Headers that are not taken from the column of headers: each is said in another way, is the server's
+#: own, or has it do more than store the message: a rollup removes others, the notes of the sink among
+#: them. So the headers of messages that were read can be written as they are.
 _NOT_PASSED_ON: Final = re.compile(
-    r"Nats-(?:Msg-Id|Expected-.*|Batch-.*|Stream-Source)", re.IGNORECASE
+    r"Nats-(?:Msg-Id|Expected-.*|Batch-.*|Stream-Source|Rollup|Schedule(?:-.*)?|Trace-.*)",
+    re.IGNORECASE,
 )
 #: A duration as Go writes it, whole seconds, or for ever (ADR-43).
 _TTL_TEXT: Final = re.compile(r"\d+|(?:\d+(?:\.\d+)?(?:h|m|s|ms|us|ns))+|never")

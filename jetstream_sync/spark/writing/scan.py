@@ -3,8 +3,8 @@ Skip what an earlier attempt has stored, by looking at what the stream has.
 
 Before the first row of a partition is written, a note goes to the stream itself, on a subject of the
 partition, see `markers`. An attempt that finds the note of its own batch reads the headers of what was stored
-behind it, and leaves out the rows whose ids are there. The ids do the rest: two attempts that
-run at the same time are told apart by the stream's duplicate window, however short it is.
+behind it, and leaves out the rows whose ids are there. That is looked at once: what another attempt
+stores at the same time is told by the ids alone, within the stream's duplicate window.
 """
 
 from __future__ import annotations

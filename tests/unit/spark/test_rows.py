@@ -165,10 +165,13 @@ def test_no_headers_at_all_cost_nothing() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["Nats-Msg-Id", "nats-msg-id", "Nats-Expected-Last-Sequence", "Nats-Batch-Id"],
+    [
+        *("Nats-Msg-Id", "nats-msg-id", "Nats-Expected-Last-Sequence", "Nats-Batch-Id"),
+        *("Nats-Rollup", "Nats-Schedule", "Nats-Schedule-Target", "Nats-Trace-Dest"),
+    ],
 )
 def test_headers_that_say_how_to_store_are_not_passed_on(name: str) -> None:
-    """What a message was stored with is not what it is to be stored with again."""
+    """What a message was stored with, or made the server do, is not to be done again."""
     assert encoded(data=[b""], headers=[{name: "x", "K": "v"}]).extras == [b"K: v\r\n"]
 
 
