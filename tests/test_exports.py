@@ -102,6 +102,7 @@ CLASSES = {
         "info": "",
         "purge": "subject seq keep",
         "get_msg": "seq last_by_subject next_by_subject",
+        "get_msgs": "max_messages seq next_by_subject max_bytes timeout",
         "delete_msg": "seq secure",
         "create_consumer": "config",
         "update_consumer": "config",

@@ -7,7 +7,7 @@ any replica, or by a mirror, with the message as it is and four headers behind i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -27,7 +27,7 @@ from ..nanos import time_from_text, time_to_ns
 from ..net.clock import Deadline
 from .requests import APIRequests
 
-__all__ = ["StoredMsg", "direct_get", "leader_get"]
+__all__ = ["StoredMsg", "direct_get", "leader_get", "read_direct"]
 
 # The server's own words for a message that is not there, which a direct get answers with a status.
 _NOT_FOUND: Final = MessageNotFoundError(404, 10037, "no message found")
@@ -98,14 +98,29 @@ def direct_get(
         # With the subject in the route, permissions can be given by subject.
         route, payload = api.routes.direct_get_last(stream, subject), b""
     _, _, block, data = api.core.request(route, payload, deadline)
-    return _read(block, data)
+    return read_direct(block, data)
 
 
-def _read(block: bytes, data: bytes) -> StoredMsg:
-    """Read the answer to a direct get; raises as `direct_get()`."""
+def read_direct(block: bytes, data: bytes, also_added: Sequence[str] = ()) -> StoredMsg:
+    """
+    Read the answer to a direct get.
+
+    Args:
+        block: its headers.
+        data: the payload.
+        also_added: names of headers that the server added, beside the usual four.
+
+    Raises:
+        MessageNotFoundError: it says that there is no such message.
+        APIError: it says that the server refused.
+        InvalidResponseError: it is no such answer.
+
+    """
     headers = parse_headers(block) if block else None
     if headers is None or SEQUENCE not in headers:
         raise _refusal(block)
+    for name in also_added:
+        _pop_last(headers, name)
     time = _pop_last(headers, TIMESTAMP)
     seq = _pop_last(headers, SEQUENCE)
     subject = _pop_last(headers, SUBJECT)

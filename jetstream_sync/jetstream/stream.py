@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -10,8 +11,10 @@ from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, Consumer
 from ..api.snapshot import SnapshotRequest
 from ..api.stream import StreamInfo
 from ..errors import (
+    ConnectionLostError,
     InvalidOptionError,
     InvalidResponseError,
+    MessageNotFoundError,
     NoRespondersError,
     ServerError,
     TimeoutError,
@@ -26,6 +29,7 @@ from .ordered import OrderedConsumer
 from .requests import APIRequests
 from .snapshots import StreamSnapshot, take_snapshot
 from .stored import StoredMsg, direct_get, leader_get
+from .stored_many import direct_get_many
 
 __all__ = ["Stream"]
 
@@ -33,6 +37,9 @@ _LAST_SEQUENCE: Final = 2**64 - 1
 #: Seconds for the answer to a direct get before the leader is asked: old servers do not say that
 #: nobody is there, and one replica may be down while the leader is well.
 _DIRECT_PATIENCE: Final = 1.0
+#: What one answer may have: more could fill the server's buffer for this connection.
+_MOST_MESSAGES: Final = 10_000
+_MOST_BYTES: Final = 4_000_000
 #: What the server says when a message can not be deleted, whatever the reason.
 _DELETE_FAILED: Final = 10057
 
@@ -173,6 +180,60 @@ class Stream:
                 if deadline.expired():
                     raise
         return leader_get(self._api, self._name, request, deadline)
+
+    def get_msgs(
+        self,
+        max_messages: int,
+        seq: int = 1,
+        next_by_subject: str | None = None,
+        *,
+        max_bytes: int | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> list[StoredMsg]:
+        """
+        Return the messages from a sequence on, without a consumer.
+
+        Where the stream has ``allow_direct`` and its server knows batches (2.11), they come with one
+        request (ADR-31), from any replica, so one that was stored a moment ago may be missing.
+        Otherwise there is one message at a time.
+
+        Args:
+            max_messages: how many to return at most, from 1 on; 10,000 are never exceeded.
+            seq: the sequence to start at.
+            next_by_subject: only messages of this subject, which may have wildcards; ``None``: all.
+            max_bytes: end with the message that reaches so many bytes; ``None``: 4 MB, which is
+                the most.
+            timeout: in seconds; ``None``: that of the JetStream context.
+
+        Returns:
+            The messages by sequence. Fewer than ``max_messages`` are not the end: ask on behind the
+            last of them, until there are none.
+
+        Raises:
+            InvalidOptionError: a number is out of range.
+            BadSubjectError: the subject is not well formed.
+            StreamNotFoundError: the stream is gone.
+            APIError: the server refused.
+            TimeoutError: nothing came in time.
+            JetStreamNotEnabledError, ConnectionClosedError: as `info()`.
+
+        """
+        request = _get_request(seq, None, ">" if next_by_subject is None else next_by_subject)
+        many = {
+            "batch": min(_checked(max_messages, "max_messages", 1), _MOST_MESSAGES),
+            "max_bytes": min(
+                _checked(_MOST_BYTES if max_bytes is None else max_bytes, "max_bytes", 1),
+                _MOST_BYTES,
+            ),
+        }
+        deadline = self._api.deadline(timeout)
+        try:
+            if self._info.config.allow_direct:
+                with suppress(NoRespondersError, ConnectionLostError, TimeoutError):
+                    return direct_get_many(self._api, self._name, request | many, deadline)
+            return [leader_get(self._api, self._name, request, deadline)]
+        except MessageNotFoundError:
+            return []
 
     def delete_msg(self, seq: int, secure: bool = False) -> None:
         """

@@ -11,15 +11,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from ...errors import MessageNotFoundError
-from .batches import Batches
 
 if TYPE_CHECKING:
-    from ... import Connection, StoredMsg, Stream
-    from ..settings import Settings
+    from ... import StoredMsg, Stream
 
 __all__ = ["Reader"]
 
 _EVERYTHING: Final = ">"
+#: Messages and bytes of one answer; it ends with the message that reaches one of them.
+_MOST: Final = 500
+_BYTES: Final = 1_000_000
 
 
 class Reader:
@@ -27,15 +28,12 @@ class Reader:
     Reads the messages of a stream, many with one request where the server can.
 
     Args:
-        settings: has the domain or the prefix, and how long to wait.
-        nc: the connection.
         stream: which one.
 
     """
 
-    def __init__(self, settings: Settings, nc: Connection, stream: Stream) -> None:
+    def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._batches = Batches(settings, nc, stream)
 
     def messages(
         self,
@@ -57,22 +55,16 @@ class Reader:
         """
         seq = max(seq, 1)
         while until is None or seq <= until:
-            try:
-                found = self._some(seq, subject or _EVERYTHING, until, most)
-            except MessageNotFoundError:
+            rooms = [_MOST, most, None if until is None else until - seq + 1]
+            room = min(each for each in rooms if each)
+            found = self._stream.get_msgs(room, seq, subject, max_bytes=_BYTES)
+            if not found:
                 return
             for msg in found:
                 if until is not None and msg.seq > until:
                     return
                 yield msg
                 seq = msg.seq + 1
-
-    def _some(self, seq: int, subject: str, until: int | None, most: int | None) -> list[StoredMsg]:
-        """Return the next messages, one at least; raise `MessageNotFoundError` at the end."""
-        room = [each for each in (most, None if until is None else until - seq + 1) if each]
-        return self._batches.get(seq, subject, min(room, default=None)) or [
-            self._stream.get_msg(seq=seq, next_by_subject=subject)
-        ]
 
     def last(self, number: int, subject: str | None = None) -> list[StoredMsg]:
         """Return the last messages, at most so many, in their order."""

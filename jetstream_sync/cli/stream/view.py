@@ -182,7 +182,7 @@ def view(
     number = 0
     with settings.connection() as nc:
         stream = find_stream(settings.jetstream_on(nc), name, ask)
-        reader = Reader(settings, nc, stream)
+        reader = Reader(stream)
         if since is not None:
             seq = reader.sequence_at(since)
         most = None if pattern.chooses else page + 1 if paged else limit

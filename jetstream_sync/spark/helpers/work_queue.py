@@ -21,13 +21,14 @@ from ...client.core import Core
 from ...errors import ConsumerNotFoundError, InvalidOptionError
 from ...headers import Headers, parse_status
 from ...jetstream.consumer import PullConsumer
+from ...jetstream.gathering import Gathering
 from ...jetstream.message import JetStreamMsg
 from ...net.clock import Deadline
 from ...protocol.parser import Delivery
 from ..connections import connection
 from ..options import ReadOptions
 from ..patience import patiently
-from ..reading.gathering import Gathering, api_of
+from ..reading.api import api_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,8 +14,8 @@ from ...nanos import time_to_ns
 from ..connections import connection
 from ..options import LATEST, ReadOptions
 from ..patience import patiently
+from ..reading.api import api_of
 from ..reading.direct import count_from
-from ..reading.gathering import api_of
 from ..reading.view import StreamView
 from .admission import Counts
 from .bounds import first_since, sequence_of

@@ -25,11 +25,12 @@ from ...codec import dumps
 from ...errors import APIError, InvalidResponseError, NoRespondersError, NotFoundError
 from ...headers import parse_headers, parse_status
 from ...jetstream.context import JetStream
+from ...jetstream.gathering import Gathering
 from ...jetstream.requests import APIRequests
 from ...protocol.parser import Delivery
 from .answers import Answer, Job, Pace
+from .api import api_of
 from .chunks import Chunk
-from .gathering import Gathering, api_of
 from .ranges import DirectGetRefusedError
 from .times import times_ns
 

@@ -27,9 +27,9 @@ from ...jetstream.stored import leader_get
 from ...net.clock import Deadline
 from ..patience import is_transient
 from .answers import Job
+from .api import api_of
 from .chunks import Chunk, Wanted
 from .direct import DirectReader
-from .gathering import api_of
 from .pull import WORTH_LEAVING_OUT, PullReader
 from .ranges import (
     DirectGetRefusedError,

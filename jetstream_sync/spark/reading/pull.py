@@ -39,11 +39,11 @@ from ...errors import (
 )
 from ...jetstream.bound import consumer_info
 from ...jetstream.consumers import CREATE, add_consumer, delete_consumer
+from ...jetstream.gathering import Gathering
 from ...jetstream.requests import APIRequests
 from ...protocol.parser import Delivery
 from .answers import Answer, Job, Pace
 from .chunks import Chunk
-from .gathering import Gathering
 from .ranges import RangeStalledError
 
 __all__ = ["WORTH_LEAVING_OUT", "PullReader"]

@@ -41,7 +41,7 @@ from ...errors import (
 from ...jetstream.consumer import PullConsumer
 from ...jetstream.context import JetStream
 from ..planning.offsets import Offset, Position
-from ..reading.gathering import api_of
+from ..reading.api import api_of
 from ..reading.view import StreamView
 
 __all__ = ["Commits", "QueueInUseError"]

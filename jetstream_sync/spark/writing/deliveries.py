@@ -10,7 +10,7 @@ from ...jetstream.connection import Connection
 from ..connections import connection
 from ..options import WriteOptions
 from ..patience import patiently
-from ..reading.gathering import api_of
+from ..reading.api import api_of
 from .atomic import BATCH_ROWS, AtomicBatches
 from .ids import ContentIds, GivenIds, Origin, PositionIds, RowIds
 from .markers import Markers

@@ -17,6 +17,7 @@ from jetstream_sync.api.routes import Routes
 from jetstream_sync.api.stream import StreamInfo
 from jetstream_sync.codec import decode
 from jetstream_sync.errors import InvalidArgumentError, InvalidResponseError, TimeoutError
+from jetstream_sync.jetstream.gathering import Gathering
 from jetstream_sync.jetstream.requests import APIRequests
 from jetstream_sync.protocol.parser import Delivery
 from jetstream_sync.spark import DirectGetRefusedError, RangeError, SequenceRange
@@ -24,7 +25,6 @@ from jetstream_sync.spark.reading import direct, pull
 from jetstream_sync.spark.reading import ranges as ranges_module
 from jetstream_sync.spark.reading.answers import MAX_ROWS, Job, Pace
 from jetstream_sync.spark.reading.chunks import Chunk, Wanted
-from jetstream_sync.spark.reading.gathering import Gathering
 from jetstream_sync.spark.reading.one_range import ReadPlan, _Reading, choose_mode
 from jetstream_sync.spark.reading.view import StreamView, view_of
 from jetstream_sync.spark.schema import READ_COLUMNS

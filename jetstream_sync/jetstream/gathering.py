@@ -10,20 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...client.core import Core
-from ...client.handoff import Handoff
-from ...errors import ConnectionLostError, PermissionsError, TimeoutError
-from ...jetstream.context import JetStream
-from ...jetstream.requests import APIRequests
-from ...net.clock import Deadline
-from ...protocol.parser import Delivery
+from ..client.core import Core
+from ..client.handoff import Handoff
+from ..errors import ConnectionLostError, PermissionsError, TimeoutError
+from ..net.clock import Deadline
+from ..protocol.parser import Delivery
 
-__all__ = ["Gathering", "api_of"]
-
-
-def api_of(js: JetStream) -> APIRequests:
-    """Return what asks the API for a context: messages are read here in a form that it does not show."""
-    return js._api  # noqa: SLF001 - there is no public way to raw messages
+__all__ = ["Gathering"]
 
 
 class Gathering:
@@ -81,23 +74,25 @@ class Gathering:
         command, size = self._core.composer.command(subject, payload, self._reply)
         self._core.writer.send(command, 1, size)
 
-    def wait(self, patience: float) -> list[Delivery]:
+    def wait(self, patience: float, deadline: Deadline | None = None) -> list[Delivery]:
         """
         Wait for the end of the answer, and return all of it.
 
         Args:
             patience: seconds without a message after which it is given up.
+            deadline: when to give up in any case; ``None``: only then.
 
         Raises:
-            TimeoutError: nothing came for so long.
+            TimeoutError: nothing came for so long, or the end did not come in time.
             ConnectionLostError: the link broke meanwhile.
             PermissionsError: the server does not permit the request.
             ConnectionClosedError: the connection was closed.
 
         """
         seen = len(self.items)
-        while not self._handoff.arrived(Deadline(patience)):
-            if len(self.items) == seen:
+        whole = deadline or Deadline(None)
+        while not self._handoff.arrived(whole.sooner(patience)):
+            if len(self.items) == seen or whole.expired():
                 raise TimeoutError(f"the answer on {self._asked.decode()!r} did not go on in time")
             seen = len(self.items)
         self._handoff.result()

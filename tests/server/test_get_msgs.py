@@ -1,0 +1,260 @@
+"""Many messages of a stream at a time: direct gets in batches, and one by one where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from rawnats import RawClient
+
+from jetstream_sync import (
+    APIError,
+    BadSubjectError,
+    Connection,
+    InvalidOptionError,
+    InvalidResponseError,
+    JetStream,
+    Msg,
+    PermissionsError,
+    StoredMsg,
+    Stream,
+    StreamNotFoundError,
+    TimeoutError,
+    connect,
+)
+from jetstream_sync.server import NatsServer
+
+MESSAGES = 700
+
+
+@pytest.fixture
+def stream(js: JetStream, stream_name: str) -> Stream:
+    """A stream of numbers, first even ones and then odd ones, without the tenth message."""
+    made = js.create_stream(name=stream_name, subjects=[f"{stream_name}.*"], allow_direct=True)
+    for kind in (0, 1):
+        for number in range(kind, MESSAGES, 2):
+            js.publish_async(f"{stream_name}.{kind}", b"%d" % number, headers={"N": str(number)})
+    js.publish_async_completed(10)
+    made.delete_msg(10)
+    return js.get_stream(stream_name)
+
+
+def all_of(stream: Stream, most: int, subject: str | None = None) -> Iterator[StoredMsg]:
+    """Ask on, until there are none."""
+    seq = 1
+    while found := stream.get_msgs(most, seq, subject):
+        assert len(found) <= most
+        yield from found
+        seq = found[-1].seq + 1
+
+
+@contextmanager
+def played(server: NatsServer, answer: Callable[[Connection, Msg], None]) -> Iterator[None]:
+    """Direct gets below the prefix PLAYED are answered so; the rest is forwarded to JetStream."""
+    with connect(server.url) as nc, connect(server.url) as forwarding:
+
+        def take(msg: Msg) -> None:
+            if ".DIRECT.GET." in msg.subject:
+                answer(nc, msg)
+            else:
+                subject = msg.subject.replace("PLAYED", "$JS.API", 1)
+                msg.respond(forwarding.request(subject, msg.data, 5).data)
+
+        nc.subscribe("PLAYED.>", cb=take)
+        nc.flush()
+        yield
+
+
+def member(nc: Connection, msg: Msg, seq: int) -> None:
+    """Send a message of a batch."""
+    headers = {
+        "Nats-Stream": "S",
+        "Nats-Subject": "s",
+        "Nats-Sequence": str(seq),
+        "Nats-Time-Stamp": "2026-01-15T10:00:00Z",
+        "Nats-Num-Pending": "7",
+        "Nats-Last-Sequence": "1",
+    }
+    nc.publish(msg.reply, b"%d" % seq, headers=headers)
+
+
+# --- what comes -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("allow_direct", [True, False])
+@pytest.mark.parametrize(("most", "kind"), [(100, None), (10_000, None), (250, "1"), (3000, "*")])
+def test_every_message_comes_once_in_order(
+    js: JetStream, stream: Stream, allow_direct: bool, most: int, kind: str | None
+) -> None:
+    """Asking on behind the last message gives all of a stream, whether or not it has direct gets."""
+    config = replace(stream.cached_info.config, allow_direct=allow_direct)
+    stream = js.update_stream(config)
+    subject = None if kind is None else f"{stream.name}.{kind}"
+    found = list(all_of(stream, most, subject))
+    numbers = [*range(0, MESSAGES, 2), *range(1, MESSAGES, 2)]
+    wanted = [(seq, number) for seq, number in enumerate(numbers, 1) if seq != 10]
+    if kind == "1":
+        wanted = [(seq, number) for seq, number in wanted if number % 2]
+    assert [(msg.seq, int(msg.data)) for msg in found] == wanted
+    for msg, (seq, number) in zip(found, wanted, strict=True):
+        assert (msg.stream, msg.subject) == (stream.name, f"{stream.name}.{number % 2}")
+        assert msg.headers is not None
+        assert dict(msg.headers) == {"N": str(number)}, seq
+
+
+@pytest.mark.server(">=2.11")
+def test_they_come_with_one_request(nc: Connection, stream: Stream) -> None:
+    """A batch is one request, and what comes is what came one by one."""
+    before = nc.stats["out_msgs"]
+    found = stream.get_msgs(20, 5)
+    assert nc.stats["out_msgs"] == before + 1
+    assert [msg.seq for msg in found] == [*range(5, 10), *range(11, 26)]
+    assert found == [stream.get_msg(msg.seq) for msg in found]
+
+
+@pytest.mark.server(">=2.11")
+def test_an_answer_ends_with_the_message_that_reaches_the_bytes(
+    js: JetStream, stream_name: str
+) -> None:
+    """``max_bytes`` bounds an answer, and one message comes always."""
+    stream = js.create_stream(name=stream_name, subjects=[stream_name], allow_direct=True)
+    for _ in range(10):
+        js.publish(stream_name, bytes(10_000))
+    assert len(stream.get_msgs(10, max_bytes=25_000)) == 3
+    assert len(stream.get_msgs(10, max_bytes=1)) == 1
+    assert len(stream.get_msgs(10)) == 10
+
+
+def test_headers_of_the_message_s_own_stay(js: JetStream, stream_name: str) -> None:
+    """A message that was republished has the headers of a direct get twice; the last are the server's."""
+    stream = js.create_stream(name=stream_name, subjects=[stream_name], allow_direct=True)
+    own = {"Nats-Sequence": "99", "Nats-Num-Pending": "9", "Nats-Last-Sequence": "8"}
+    js.publish(stream_name, b"x", headers=own)
+    (msg,) = stream.get_msgs(5)
+    assert (msg.seq, msg.data) == (1, b"x")
+    assert msg.headers is not None
+    assert dict(msg.headers) == own
+
+
+def test_where_there_is_none_nothing_comes(js: JetStream, stream_name: str) -> None:
+    """An empty stream, what is behind the end, and a subject without messages are empty lists."""
+    stream = js.create_stream(name=stream_name, subjects=[f"{stream_name}.*"], allow_direct=True)
+    assert stream.get_msgs(5) == []
+    js.publish(f"{stream_name}.a", b"")
+    assert stream.get_msgs(5, 2) == []
+    assert stream.get_msgs(5, next_by_subject=f"{stream_name}.b") == []
+
+
+# --- what goes wrong --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("allow_direct", [True, False])
+def test_a_stream_that_is_gone_is_not_found(
+    js: JetStream, stream_name: str, allow_direct: bool
+) -> None:
+    """It is said of a stream that it is gone, not that it has no messages."""
+    stream = js.create_stream(name=stream_name, allow_direct=allow_direct)
+    js.delete_stream(stream_name)
+    with pytest.raises(StreamNotFoundError):
+        stream.get_msgs(1, timeout=5.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"max_messages": 0}, InvalidOptionError),
+        ({"max_messages": True}, InvalidOptionError),
+        ({"max_messages": 1, "seq": 0}, InvalidOptionError),
+        ({"max_messages": 1, "max_bytes": 0}, InvalidOptionError),
+        ({"max_messages": 1, "next_by_subject": "a..b"}, BadSubjectError),
+        ({"max_messages": 1, "next_by_subject": ""}, BadSubjectError),
+    ],
+)
+def test_what_can_not_be_is_refused(
+    stream: Stream, given: dict[str, object], error: type[Exception]
+) -> None:
+    """Arguments are checked before anything is sent."""
+    with pytest.raises(error):
+        stream.get_msgs(**given)  # type: ignore[arg-type]
+
+
+def test_what_came_of_an_answer_that_broke_off_is_returned(
+    nats_server: NatsServer, nc: Connection, stream: Stream
+) -> None:
+    """Messages that came are in order, so they are right whether or not the rest comes."""
+
+    def answer(server: Connection, msg: Msg) -> None:
+        member(server, msg, 1)
+        member(server, msg, 2)
+
+    with played(nats_server, answer):
+        js = nc.jetstream(prefix="PLAYED")
+        assert [msg.seq for msg in js.get_stream(stream.name).get_msgs(5)] == [1, 2]
+
+
+def test_where_nobody_answers_the_leader_is_asked(
+    nats_server: NatsServer, nc: Connection, stream: Stream
+) -> None:
+    """A replica that is down does not matter while the leader is well."""
+    with played(nats_server, lambda _, __: None):
+        js = nc.jetstream(prefix="PLAYED")
+        (msg,) = js.get_stream(stream.name).get_msgs(5, 9)
+    assert msg.seq == 9
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"NATS/1.0 408 Bad Request\r\n\r\n", APIError),
+        (b"NATS/1.0\r\nA: b\r\n\r\n", InvalidResponseError),
+    ],
+)
+def test_other_answers_are_errors(
+    nats_server: NatsServer, nc: Connection, stream: Stream, answer: bytes, error: type[Exception]
+) -> None:
+    """A refusal says why, and what is no answer is an error."""
+
+    def say(_: Connection, msg: Msg) -> None:
+        with RawClient(nats_server.port) as raw:
+            reply = msg.reply.encode()
+            raw.send(b"HPUB %s %d %d\r\n%s\r\n" % (reply, len(answer), len(answer), answer))
+            raw.request("$JS.API.INFO")
+
+    with played(nats_server, say), pytest.raises(error):
+        nc.jetstream(prefix="PLAYED").get_stream(stream.name).get_msgs(5)
+
+
+def test_a_server_that_is_silent_is_a_timeout(fresh_server: NatsServer) -> None:
+    """The whole call ends in its time."""
+    with connect(fresh_server.url) as nc:
+        stream = nc.jetstream().create_stream(name="S", allow_direct=True)
+        fresh_server.pause()
+        try:
+            with pytest.raises(TimeoutError):
+                stream.get_msgs(5, timeout=1.5)
+        finally:
+            fresh_server.resume()
+
+
+def test_a_server_that_comes_back_is_asked_again(fresh_server: NatsServer) -> None:
+    """A link that breaks amid the answer does not end the call."""
+    with connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
+        js = nc.jetstream()
+        stream = js.create_stream(name="S", subjects=["s"], allow_direct=True)
+        js.publish("s", b"x")
+        fresh_server.restart()
+        assert [msg.data for msg in stream.get_msgs(5, timeout=20.0)] == [b"x"]
+
+
+def test_what_is_not_permitted_fails_at_once() -> None:
+    """A user who may not ask is told so, and does not wait."""
+    user = '{ user: u, password: p, permissions: { publish: { deny: "$JS.API.DIRECT.>" } } }'
+    with (
+        NatsServer(config=f"authorization {{ users: [ {user} ] }}") as server,
+        connect(server.url, user="u", password="p") as nc,
+    ):
+        stream = nc.jetstream().create_stream(name="S", allow_direct=True)
+        with pytest.raises(PermissionsError):
+            stream.get_msgs(5, timeout=30.0)
