@@ -55,6 +55,12 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
     ("server", "words"): {"errors"},
     # Deadlines go all the way down; sockets do not come all the way up.
     ("jetstream", "net"): {"net.clock"},
+    # jsm is made of what everybody can call; `api.reply` reads a subject that anybody may see.
+    ("cli", "protocol"): set(),
+    ("cli", "api"): {"api.reply"},
+    ("cli", "net"): {"net.clock"},
+    ("cli", "client"): set(),
+    ("cli", "jetstream"): set(),
     # Acks and pulls are made and read by the million: as bytes, in the form that they travel in.
     ("jetstream", "protocol"): {"protocol.commands", "protocol.parser"},
 }
