@@ -165,7 +165,7 @@ def _settle(file: BinaryIO) -> None:
 
 
 def _put_in_place(partial: Path, directory: Path) -> None:
-    if partial.parent != directory:
+    if partial.parent.resolve() != directory.resolve():
         partial.rename(directory)
         return
     # From here to the end there is no backup at all, rather than one of two halves.

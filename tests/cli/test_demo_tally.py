@@ -307,6 +307,9 @@ def test_bars_on_a_terminal() -> None:
         assert isinstance(progress, BarProgress)
         progress.show((10, 5, 1))
         assert "10/10" in err.getvalue()
+        progress.show((10, 9, 8))  # too soon to be drawn
+        assert "8/10" not in err.getvalue()
+    assert "8/10" in err.getvalue()
     for stage in STAGES:
         assert stage in err.getvalue()
     # The last thing is to erase the lines.

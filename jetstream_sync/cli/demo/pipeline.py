@@ -115,6 +115,7 @@ class _Run:
                 check = Deadline(_CHECK_INTERVAL)
                 settled = self._settled()
                 if settled and self.flow.tally.complete():
+                    self.flow.tick()
                     return
                 # The server counts what is pending a little after it stores it.
                 grace = (grace or Deadline(_GRACE)) if settled else None

@@ -108,6 +108,7 @@ class BarProgress(Progress):
         self._tasks = [self._bars.add_task(stage, total=total) for stage in STAGES]
         self._clock = clock
         self._next = 0.0
+        self._counts: Sequence[int] = ()
 
     def __enter__(self) -> Progress:
         """Take the lower lines of the terminal."""
@@ -116,11 +117,14 @@ class BarProgress(Progress):
 
     def show(self, counts: Sequence[int]) -> None:
         """Draw the bars when the last drawing is old enough."""
+        self._counts = counts
         now = self._clock()
-        if now < self._next:
-            return
-        self._next = now + _BAR_INTERVAL
-        for task, count in zip(self._tasks, counts, strict=True):
+        if now >= self._next:
+            self._next = now + _BAR_INTERVAL
+            self._draw()
+
+    def _draw(self) -> None:
+        for task, count in zip(self._tasks, self._counts, strict=False):
             self._bars.update(task, completed=count)
         self._bars.refresh()
 
@@ -130,7 +134,8 @@ class BarProgress(Progress):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Remove the bars."""
+        """Show how far it came, and remove the bars."""
+        self._draw()
         self._bars.stop()
 
 

@@ -129,6 +129,7 @@ class _Run:
         while not self.flow.tally.complete() or any(map(_busy, self._running)):
             self.flow.tick()
             self.flow.wait()
+        self.flow.tick()
 
     def stop(self) -> None:
         """Stop both jobs, and take down what they have done."""
