@@ -318,8 +318,9 @@ def test_draining_the_connection_lets_the_callback_finish(
     assert handle.closed
     with jetstream_sync.connect(fresh_server.url) as other:
         info = other.jetstream().get_consumer("S", "C").cached_info
-    assert info.delivered.consumer_seq == len(got) >= 20
-    assert info.num_ack_pending == 0
+    assert len(got) >= 20
+    # What a server sends when the subscription has just ended goes to nobody, and comes again later.
+    assert info.num_ack_pending == info.delivered.consumer_seq - len(got)
 
 
 # --- faults -------------------------------------------------------------------------------------
