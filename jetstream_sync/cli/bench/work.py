@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from ...errors import TimeoutError
 from ..status import CommandError, ExitStatus
+from ..waiting import pause
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -112,7 +113,7 @@ class _Pace:
         if self._rate is not None:
             early = self._started + done / self._rate - time.monotonic()
             if early > 0:
-                time.sleep(early)
+                pause(early)
 
 
 # --- publishing -----------------------------------------------------------------------------------

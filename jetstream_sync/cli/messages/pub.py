@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +23,7 @@ from ..render import to_json
 from ..settings import Settings, common_options
 from ..text import readable, visible
 from ..values import TIMEOUT
+from ..waiting import pause
 from .outgoing import Message, message_options, outgoing
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class _Publishing:
         try:
             for message in messages:
                 if self._messages and self._sleep:
-                    time.sleep(self._sleep)
+                    pause(self._sleep)
                 ack = send(message)
                 # Counted before it is shown: who sees it may type Ctrl-C at once.
                 self._messages += 1
