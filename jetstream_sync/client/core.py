@@ -289,9 +289,14 @@ class Core:
         raise TypeError("what belongs to a connection can not be pickled; pass names and bytes")
 
     def exiting(self) -> None:
-        """Send what is buffered before the interpreter goes; see `at_exit`."""
+        """
+        Send what is buffered before the interpreter goes; see `at_exit`.
+
+        The trace ends with it: Python aborts when it ends while a thread is printing.
+        """
         if self.status is not ConnectionStatus.CLOSED:
             self.writer.drain(Deadline(_CLOSE_PATIENCE))
+        self._end_trace()
 
     def _closed_error(self) -> BaseException:
         return fresh(self.writer.closed or ConnectionClosedError("the connection is closed"))
