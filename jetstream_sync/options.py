@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 from .address import Secret, ServerAddress, left_out, missing_secret
 from .errors import BadSubjectError, InvalidOptionError
 from .events import ConnectionEvent
+from .slips import closest
 from .subjects import check_publish_subject
 
 if TYPE_CHECKING:
@@ -285,10 +286,8 @@ class ConnectionOptions:
         known = [each.name for each in fields(cls) if each.name != "servers"]
         for name in options:
             if name not in known:
-                from difflib import get_close_matches  # noqa: PLC0415 - for slips only
-
-                close = get_close_matches(name, known, 1)
-                hint = f"; did you mean {close[0]}?" if close else ""
+                close = closest(name, known)
+                hint = f"; did you mean {close}?" if close else ""
                 # The value is not repeated: it may be a secret under a name with a slip.
                 raise InvalidOptionError(name, "...", f"there is no such option{hint}")
         return cls(servers=servers, **options)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..slips import closest
 from .status import CommandError, ExitStatus
 
 if TYPE_CHECKING:
@@ -132,10 +133,8 @@ class NounGroup(click.Group):
         if command is None:
             if ctx.resilient_parsing:
                 return None, None, args[1:]
-            from difflib import get_close_matches  # noqa: PLC0415 - for slips only
-
-            close = get_close_matches(typed, [*self.list_commands(ctx), *self.aliases], 1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            close = closest(typed, [*self.list_commands(ctx), *self.aliases])
+            hint = f"; did you mean {close!r}?" if close else ""
             ctx.fail(f"No such command {typed!r}{hint}")
         ctx.meta.setdefault(TYPED, {})[command.name] = typed
         return command.name, command, args[1:]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import APIError, StreamNotFoundError
+from ..slips import closest
 from .groups import TYPED
 from .status import CommandError, ExitStatus
 
@@ -66,11 +67,9 @@ def words(ctx: click.Context | None = None) -> Words:
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:
     """Return ``, did you mean X?`` when one of the names is close, else nothing."""
-    from difflib import get_close_matches  # noqa: PLC0415 - for slips only
-
     folded = {each.lower(): each for each in names}
-    close = get_close_matches(name.lower(), list(folded), 1)
-    return f", did you mean {folded[close[0]]}?" if close else ""
+    close = closest(name.lower(), folded)
+    return f", did you mean {folded[close]}?" if close else ""
 
 
 def not_found(

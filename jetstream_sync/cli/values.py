@@ -88,7 +88,7 @@ def parse_size(text: str) -> int:
 
 
 def _times(number: str, factor: int, parts: int = 1) -> int:
-    """Return a decimal number times a factor, in so-manieth parts, rounded; exact, however large it is."""
+    """Return ``number * factor / parts``, rounded to a whole; exact, however large the number is."""
     whole, _, rest = number.partition(".")
     parts *= 10 ** len(rest)
     return (2 * int(whole + rest) * factor + parts) // (2 * parts)

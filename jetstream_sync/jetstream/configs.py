@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from ..codec import Record
 from ..errors import InvalidOptionError
+from ..slips import closest
 
 __all__ = ["given_config"]
 
@@ -40,10 +41,8 @@ def given_config(record: type[R], config: R | None, fields: Mapping[str, Any]) -
     known = {each.name: each for each in fields_of(record)}
     for name, value in fields.items():
         if name not in known:
-            from difflib import get_close_matches  # noqa: PLC0415 - for slips only
-
-            close = get_close_matches(name, known, 1)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            close = closest(name, known)
+            hint = f"; did you mean {close}?" if close else ""
             raise InvalidOptionError(name, value, f"{record.__name__} has no such field{hint}")
     for name, each in known.items():
         if each.default is MISSING and each.default_factory is MISSING and name not in fields:

@@ -19,7 +19,10 @@ from .gathering import Gathering
 from .requests import APIRequests
 from .stored import StoredMsg, read_direct
 
-__all__ = ["direct_get_many"]
+__all__ = ["MAX_BYTES", "direct_get_many", "is_direct_status"]
+
+#: What one answer may have: more could fill the server's buffer for this connection.
+MAX_BYTES: Final = 4_000_000
 
 #: Seconds for each next message: one replica may be down while the leader is well.
 _PATIENCE: Final = 1.0
@@ -62,7 +65,7 @@ def direct_get_many(
                 raise
     finally:
         gathering.close()
-    if _is_status(items[-1]):
+    if is_direct_status(items[-1]):
         if len(items) > 1:
             items.pop()  # it ends them; one alone says why there are none
         elif (status := parse_status(items[0][2])) is not None and status.code == 503:
@@ -74,10 +77,10 @@ def direct_get_many(
 
 
 def _is_end(delivery: Delivery) -> bool:
-    return _is_status(delivery) or not _is_of_batch(delivery[2])
+    return is_direct_status(delivery) or not _is_of_batch(delivery[2])
 
 
-def _is_status(delivery: Delivery) -> bool:
+def is_direct_status(delivery: Delivery) -> bool:
     """Say whether this is a status: unlike every message it does not say which sequence it has."""
     block = delivery[2]
     return block.startswith(_STATUS) and not delivery[3] and _SEQUENCE not in block

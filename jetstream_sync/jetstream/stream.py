@@ -29,7 +29,7 @@ from .ordered import OrderedConsumer
 from .requests import APIRequests
 from .snapshots import StreamSnapshot, take_snapshot
 from .stored import StoredMsg, direct_get, leader_get
-from .stored_many import direct_get_many
+from .stored_many import MAX_BYTES, direct_get_many
 
 __all__ = ["Stream"]
 
@@ -37,9 +37,8 @@ _LAST_SEQUENCE: Final = 2**64 - 1
 #: Seconds for the answer to a direct get before the leader is asked: old servers do not say that
 #: nobody is there, and one replica may be down while the leader is well.
 _DIRECT_PATIENCE: Final = 1.0
-#: What one answer may have: more could fill the server's buffer for this connection.
+#: How many messages are asked for at a time, at most.
 _MOST_MESSAGES: Final = 10_000
-_MOST_BYTES: Final = 4_000_000
 #: What the server says when a message can not be deleted, whatever the reason.
 _DELETE_FAILED: Final = 10057
 
@@ -222,8 +221,8 @@ class Stream:
         many = {
             "batch": min(_checked(max_messages, "max_messages", 1), _MOST_MESSAGES),
             "max_bytes": min(
-                _checked(_MOST_BYTES if max_bytes is None else max_bytes, "max_bytes", 1),
-                _MOST_BYTES,
+                _checked(MAX_BYTES if max_bytes is None else max_bytes, "max_bytes", 1),
+                MAX_BYTES,
             ),
         }
         deadline = self._api.deadline(timeout)

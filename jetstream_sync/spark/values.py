@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
-from difflib import get_close_matches
 from typing import Final, TypeVar
 
 from ..errors import InvalidOptionError
 from ..nanos import time_from_ns, time_from_text
+from ..slips import closest
 from .connections import Hidden
 
 __all__ = ["Given"]
@@ -71,8 +71,8 @@ class Given:
                 continue
             canonical = names.get(name.lower())
             if canonical is None:
-                close = get_close_matches(name.lower(), names, 1)
-                hint = f"; did you mean {names[close[0]]}?" if close else ""
+                close = closest(name.lower(), names)
+                hint = f"; did you mean {names[close]}?" if close else ""
                 # The value is not repeated: it may be a secret under a name with a slip.
                 raise InvalidOptionError(name, "...", f"there is no such option{hint}")
             if not isinstance(value, str):

@@ -7,7 +7,6 @@ The names are those of the ``nats`` command.
 
 from __future__ import annotations
 
-import difflib
 import random
 import re
 import string
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
+from ...slips import closest
 from ..status import CommandError, ExitStatus
 
 __all__ = ["Template", "Values", "has_templates"]
@@ -134,8 +134,8 @@ def _call(inside: str) -> _Call:
 
 
 def _suggestion(name: str) -> str:
-    close = difflib.get_close_matches(name, _NAMES, 1)
-    return f"did you mean {close[0]}?" if close else f"there are {', '.join(_NAMES)}"
+    close = closest(name, _NAMES)
+    return f"did you mean {close}?" if close else f"there are {', '.join(_NAMES)}"
 
 
 def _wrong(inside: str, why: str) -> CommandError:

@@ -224,16 +224,8 @@ def _read_options(options: Mapping[str, str] | ReadOptions) -> ReadOptions:
 
 def _chunks(wanted: SequenceRange, options: ReadOptions, columns: Sequence[str]) -> Iterator[Chunk]:
     check_read_columns((name, READ_TYPES.get(name, "")) for name in columns)
-    settings = options.connection
-    plan = ReadPlan(
-        mode=options.read_mode,
-        batch_bytes=options.batch_bytes,
-        fail_on_data_loss=options.fail_on_data_loss,
-        domain=settings.domain,
-        api_prefix=settings.api_prefix,
-        timeout=settings.timeout,
-    )
-    return read_chunks(connection(settings), wanted, frozenset(columns), plan)
+    plan = ReadPlan.of(options)
+    return read_chunks(connection(options.connection), wanted, frozenset(columns), plan)
 
 
 def _values(chunk: Chunk, name: str, domain: str | None) -> Sequence[Any]:

@@ -27,6 +27,7 @@ from ...headers import parse_headers, parse_status
 from ...jetstream.context import JetStream
 from ...jetstream.gathering import Gathering
 from ...jetstream.requests import APIRequests
+from ...jetstream.stored_many import MAX_BYTES, is_direct_status
 from ...protocol.parser import Delivery
 from .answers import Answer, Job, Pace
 from .api import api_of
@@ -36,9 +37,6 @@ from .times import times_ns
 
 __all__ = ["DirectReader", "count_from", "own_headers"]
 
-#: A larger answer could fill the server's buffer for this connection.
-_MAX_BYTES: Final = 4_000_000
-_STATUS: Final = b"NATS/1.0 "
 _PLAIN: Final = b"NATS/1.0"
 _SEQUENCE: Final = b"Nats-Sequence: "
 _STRANGE: Final = (
@@ -121,7 +119,7 @@ class DirectReader:
         body: dict[str, Any] = {
             "seq": seq,
             "batch": pace.rows(seq),
-            "max_bytes": min(self._job.batch_bytes, _MAX_BYTES),
+            "max_bytes": min(self._job.batch_bytes, MAX_BYTES),
         }
         if self._filter is not None:
             body["next_by_subj"] = self._filter
@@ -299,11 +297,10 @@ def own_headers(before: bytes) -> bytes:
 
 
 def _is_status(delivery: Delivery) -> bool:
-    """Say whether this is a status: unlike every message it does not say which sequence it has."""
-    block = delivery[2]
-    if not block:
+    """Say whether this ends an answer."""
+    if not delivery[2]:
         return True  # no direct get answers so, and waiting on would be no use
-    return block.startswith(_STATUS) and not delivery[3] and _SEQUENCE not in block
+    return is_direct_status(delivery)
 
 
 def _pending(status: Delivery, route: bytes) -> int:

@@ -25,6 +25,7 @@ from ...jetstream.connection import Connection
 from ...jetstream.requests import APIRequests
 from ...jetstream.stored import leader_get
 from ...net.clock import Deadline
+from ..options import ReadOptions
 from ..patience import is_transient
 from .answers import Job
 from .api import api_of
@@ -68,6 +69,19 @@ class ReadPlan:
     """How long an answer may take, in seconds."""
     patience: float = 60.0
     """How long to go on trying where nothing comes, in seconds."""
+
+    @classmethod
+    def of(cls, options: ReadOptions) -> ReadPlan:
+        """Return what the options of a read say."""
+        settings = options.connection
+        return cls(
+            mode=options.read_mode,
+            batch_bytes=options.batch_bytes,
+            fail_on_data_loss=options.fail_on_data_loss,
+            domain=settings.domain,
+            api_prefix=settings.api_prefix,
+            timeout=settings.timeout,
+        )
 
 
 def choose_mode(

@@ -32,17 +32,9 @@ class RangeReader:
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        settings = options.connection
-        self._settings = settings
+        self._settings = options.connection
         self._schema = schema
-        self._plan = ReadPlan(
-            mode=options.read_mode,
-            batch_bytes=options.batch_bytes,
-            fail_on_data_loss=options.fail_on_data_loss,
-            domain=settings.domain,
-            api_prefix=settings.api_prefix,
-            timeout=settings.timeout,
-        )
+        self._plan = ReadPlan.of(options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """

@@ -74,7 +74,10 @@ _EXPECTED: Final = (
     "; or an earlier attempt has stored it, which delivery=scan and delivery=transaction find out"
 )
 #: What to say of an id that a leader of the stream still holds for half stored.
-_HALF_STORED: Final = "; a leader that stepped down meanwhile takes it when the duplicate window is over, another one at once"
+_HALF_STORED: Final = (
+    "; a leader that stepped down meanwhile takes it when the duplicate window is over,"
+    " another one at once"
+)
 
 _LINK_DOWN: Final[list[Delivery]] = []
 _LINK_UP: Final[list[Delivery]] = []
