@@ -15,7 +15,12 @@ author = "The jetstream_sync developers"
 project_copyright = author
 version = release = jetstream_sync.__version__
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinxcontrib.svgbob",
+]
 exclude_patterns = ["changelog.d/*"]
 
 # `name` is code; where a link helps the reader, a role is written out.
@@ -31,6 +36,12 @@ TYPES = {
 
 html_theme = "furo"
 html_title = f"jetstream_sync {version}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+
+# The copy button leaves out prompts and what a command prints.
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
 
 autodoc_member_order = "bysource"
 # Signatures stay short, and what is imported for them needs no page.
