@@ -34,9 +34,12 @@ def record(cls: type[_T]) -> type[_T]:
 
 
 class _Signature:
-    """What `inspect.signature` says of a class: its fields."""
+    """The signature of a record class for `inspect.signature`, made of its fields."""
 
     def __get__(self, instance: object, cls: Any) -> inspect.Signature:
+        if not dataclasses.is_dataclass(cls):
+            # A base class. With this error `inspect` and `pydoc` look elsewhere for a signature.
+            raise AttributeError(f"{cls.__name__} has no fields, and so no signature of its own")
         parameters = []
         for each in dataclasses.fields(cls):
             default = each.default

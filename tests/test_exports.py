@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
+import pydoc
 import re
 import subprocess
 import sys
@@ -297,6 +298,25 @@ def test_public_classes_and_functions_say_what_they_do() -> None:
             if documented and not member.startswith("_") and not inspect.getdoc(part):
                 silent.append(f"{name}.{member}")
     assert not silent
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        jetstream_sync,
+        *(
+            getattr(jetstream_sync, name)
+            for name in jetstream_sync.__all__
+            if not isinstance(getattr(jetstream_sync, name), str)
+        ),
+    ],
+    ids=lambda value: value.__name__,
+)
+def test_help_works_on_every_public_name(value: object) -> None:
+    """`help()` and `pydoc` show the docstring of the package and of every name in it."""
+    text = pydoc.render_doc(value, renderer=pydoc.plaintext)
+    first_line = (inspect.getdoc(value) or "").strip().splitlines()[0]
+    assert first_line in text
 
 
 _IMPORT = """
