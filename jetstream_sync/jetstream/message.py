@@ -35,8 +35,13 @@ class JetStreamMsg(Msg):
     A message that a consumer delivered.
 
     It is acknowledged once, with `ack()`, `ack_sync()`, `nak()` or `term()`; a second time is a
-    `MsgAlreadyAckdError`. `in_progress()` may come any number of times before. The answers follow
+    `MsgAlreadyAckdError`. `in_progress()` may come any number of times before. What is sent follows
     ADR-15. Where the consumer's ack policy is ``none`` all of them do nothing.
+
+    ADR-15 wants a second acknowledgement to be ignored in silence. This client sends nothing either,
+    but raises, as nats-py and nats.go do: a ``nak()`` that comes after an ``ack()`` has no effect, and a
+    program that relies on the redelivery has to learn that. `is_acked` says whether there was one. The
+    rule is the same for every message, however it was received.
 
     Acknowledging is buffered like a publish, and any thread may do it.
     """

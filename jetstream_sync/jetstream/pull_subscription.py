@@ -136,7 +136,7 @@ class PullSubscription(BoundToConsumer):
         Args:
             batch: messages at most.
             timeout: how long to wait for them, in seconds; ``None``: until the batch is complete.
-            heartbeat: after how much silence the server says that it is there, in seconds, less than
+            heartbeat: after how much silence the server says that it is there, in seconds, at most
                 half of ``timeout``; ``None``: it does not.
 
         Returns:
