@@ -6,7 +6,7 @@ Start with `connect()`.
 
 from __future__ import annotations
 
-from . import consumer_errors, errors, snapshot_errors, subscribe_errors
+from . import errors
 from .api.account import AccountInfo, AccountLimits, APIStats, Tier
 from .api.cluster import ClusterInfo, PeerInfo, Placement
 from .api.consumer import (
@@ -47,7 +47,6 @@ from .api.stream import (
 )
 from .client.message import Msg
 from .client.subscription import Subscription
-from .consumer_errors import *  # noqa: F403 - every error of administering consumers
 from .errors import *  # noqa: F403 - every error of the tree, by its own __all__
 from .events import ConnectionEvent, EventKind
 from .headers import Headers, Status
@@ -69,8 +68,6 @@ from .jetstream.subscribe import BindOptions, SubscribeOptions
 from .options import ConnectOptions, TLSOptions
 from .protocol.session import ServerInfo
 from .protocol.state import ConnectionStatus
-from .snapshot_errors import *  # noqa: F403 - every error of snapshots
-from .subscribe_errors import *  # noqa: F403 - every error of the subscribe workflow
 from .version import __version__
 
 __all__ = [
@@ -145,6 +142,3 @@ __all__ = [
     "shared_connection",
 ]
 __all__ += errors.__all__
-__all__ += consumer_errors.__all__
-__all__ += subscribe_errors.__all__
-__all__ += snapshot_errors.__all__

@@ -10,7 +10,21 @@ Everything that the package raises on purpose is one of these::
     │   ├── InvalidHeaderError                        a header name or value
     │   ├── InvalidOptionError                        an option or a combination of options
     │   │   └── CredentialsError                      no login could be made of the options
-    │   └── MaxPayloadError                           payload with headers above the server's limit
+    │   ├── MaxPayloadError                           payload with headers above the server's limit
+    │   └── SubscribeError                            ADR-15: what was asked for does not fit
+    │       ├── SubjectRequiredError                  neither a subject nor a stream was named
+    │       ├── AmbiguousSubjectError                 several streams take messages of the subject
+    │       ├── QueueHeartbeatError                   a queue subscription and an idle heartbeat
+    │       ├── QueueFlowControlError                 a queue subscription and flow control
+    │       ├── PullAckPolicyError                    a pull subscription without explicit acks
+    │       ├── PullOnPushConsumerError               a pull subscription and a push consumer
+    │       ├── PushOnPullConsumerError               a push subscription and a pull consumer
+    │       ├── DuplicateSubscriptionError            the push consumer has a subscription already
+    │       ├── QueueRequiredError                    no queue, and a consumer that has a group
+    │       ├── QueueMismatchError                    a queue, and a consumer that has another group
+    │       ├── NoDeliverGroupError                   a queue, and a consumer that has no group
+    │       ├── SubjectMismatchError                  the subject is not what the consumer filters
+    │       └── ConfigMismatchError                   an option is not what the consumer has
     ├── TimeoutError (also the built-in TimeoutError) the time you gave was not enough
     │   └── DrainTimeoutError
     ├── ConnectionClosedError (also ConnectionError)  the connection is closed, or was closed while you waited
@@ -48,20 +62,27 @@ Everything that the package raises on purpose is one of these::
         ├── OrderedConsumerResetError                 an ordered consumer could not be made again
         ├── IteratorClosedError                       the iterator or consume handle was stopped
         ├── NotJSMessageError                         not a message of a stream
-        └── MsgAlreadyAckdError                       it was acknowledged before
+        ├── MsgAlreadyAckdError                       it was acknowledged before
+        ├── ConsumerSequenceMismatchError             messages of a push consumer are missing; reported
+        ├── ServerTooOldError                         the server does not know what was asked for
+        ├── SnapshotBrokenError                       the data of a snapshot ended before its end
+        └── RestoreBrokenError                        the server takes no more of a restore
 
 `APIError` has a class for each refusal that a program would want to catch, chosen by the
 server's ``err_code`` (and by ``code`` where the ``err_code`` is not known)::
 
     APIError(code, err_code, description)
     ├── BadRequestError            400
-    │   ├── StreamNameInUseError, StreamSubjectOverlapError, ConsumerExistsError,
+    │   ├── StreamNameInUseError
+    │   │   └── RestoreNameInUseError
+    │   ├── StreamSubjectOverlapError, ConsumerExistsError, ConsumerInvalidResetError,
     │   ├── ConsumerNameInUseError, ConsumerDoesNotExistError, MaxConsumersError,
     │   ├── WrongLastSequenceError, WrongLastMsgIDError, WrongStreamError,
     │   └── MessageTTLDisabledError, ...
     ├── NotFoundError              404
     │   └── StreamNotFoundError, ConsumerNotFoundError, MessageNotFoundError
     ├── ServerError                500
+    │   └── SnapshotFailedError, RestoreFailedError
     └── ServiceUnavailableError    503
         └── JetStreamNotEnabledError, JetStreamNotEnabledForAccountError
 
@@ -79,6 +100,7 @@ from .violations import read_violation
 
 __all__ = [
     "APIError",
+    "AmbiguousSubjectError",
     "AuthenticationExpiredError",
     "AuthorizationError",
     "BadRequestError",
@@ -86,17 +108,21 @@ __all__ = [
     "BadSubjectError",
     "BadSubscriptionError",
     "CertificateError",
+    "ConfigMismatchError",
     "ConnectionClosedError",
     "ConnectionDrainingError",
     "ConnectionLostError",
     "ConsumerDeletedError",
     "ConsumerDoesNotExistError",
     "ConsumerExistsError",
+    "ConsumerInvalidResetError",
     "ConsumerIsPushBasedError",
     "ConsumerNameInUseError",
     "ConsumerNotFoundError",
+    "ConsumerSequenceMismatchError",
     "CredentialsError",
     "DrainTimeoutError",
+    "DuplicateSubscriptionError",
     "Error",
     "ForkedConnectionError",
     "InvalidArgumentError",
@@ -114,6 +140,7 @@ __all__ = [
     "MessageNotFoundError",
     "MessageTTLDisabledError",
     "MsgAlreadyAckdError",
+    "NoDeliverGroupError",
     "NoHeartbeatError",
     "NoRespondersError",
     "NoServersError",
@@ -125,18 +152,34 @@ __all__ = [
     "PermissionsError",
     "PinIDMismatchError",
     "ProtocolError",
+    "PullAckPolicyError",
     "PullError",
+    "PullOnPushConsumerError",
+    "PushOnPullConsumerError",
+    "QueueFlowControlError",
+    "QueueHeartbeatError",
+    "QueueMismatchError",
+    "QueueRequiredError",
     "RequestLimitError",
+    "RestoreBrokenError",
+    "RestoreFailedError",
+    "RestoreNameInUseError",
     "SecureConnectionError",
     "ServerError",
     "ServerRefusedError",
+    "ServerTooOldError",
     "ServerUnavailableError",
     "ServiceUnavailableError",
     "SlowConsumerError",
+    "SnapshotBrokenError",
+    "SnapshotFailedError",
     "StaleConnectionError",
     "StreamNameInUseError",
     "StreamNotFoundError",
     "StreamSubjectOverlapError",
+    "SubjectMismatchError",
+    "SubjectRequiredError",
+    "SubscribeError",
     "SubscriptionError",
     "TimeoutError",
     "TooManyStalledMsgsError",
@@ -594,3 +637,224 @@ class NotJSMessageError(JetStreamError):
 
 class MsgAlreadyAckdError(JetStreamError):
     """The message was acknowledged before."""
+
+
+# --- administering consumers ------------------------------------------------------------------
+
+
+class ConsumerInvalidResetError(BadRequestError, err_codes=(10204,)):
+    """The consumer's config does not allow to go on at that sequence; it is as it was."""
+
+
+class ServerTooOldError(JetStreamError):
+    """The server that has the consumer is too old for what was asked; nothing was sent."""
+
+    def __init__(self, feature: str, needs: str, version: str) -> None:
+        super().__init__(feature, needs, version)
+        self.feature = feature
+        self.needs = needs
+        self.version = version
+
+    def __str__(self) -> str:
+        return f"{self.feature} needs nats-server {self.needs}; this one is {self.version}"
+
+
+# --- snapshots --------------------------------------------------------------------------------
+
+
+class SnapshotFailedError(ServerError, err_codes=(10064,)):
+    """The server can not make a snapshot of the stream; nothing of it was sent."""
+
+
+class RestoreFailedError(ServerError, err_codes=(10062, 10072)):
+    """The server can not make a stream of the data; there is none."""
+
+
+class RestoreNameInUseError(StreamNameInUseError, err_codes=(10130,)):
+    """A stream of that name exists, whatever its configuration; it is as it was."""
+
+
+class SnapshotBrokenError(JetStreamError):
+    """
+    The data of a snapshot ended before its end; what came of it is of no use.
+
+    ``code`` is the status that the server ended it with: 408 when it saw nobody take the data any
+    more, 500 when it failed; 0 when a piece did not arrive.
+    """
+
+    def __init__(self, stream: str, code: int, description: str) -> None:
+        super().__init__(stream, code, description)
+        self.stream = stream
+        self.code = code
+        self.description = description
+
+    def __str__(self) -> str:
+        status = f"{self.code} {self.description}" if self.code else self.description
+        return f"the snapshot of stream {self.stream!r} broke off: {status}"
+
+
+class RestoreBrokenError(JetStreamError):
+    """
+    The server takes no more of a restore: it was restarted, or waited too long for the next piece.
+
+    It makes no stream of what it has.
+    """
+
+    def __init__(self, stream: str, sent: int) -> None:
+        super().__init__(stream, sent)
+        self.stream = stream
+        self.sent = sent
+        """How many bytes it had taken."""
+
+    def __str__(self) -> str:
+        done = f"the server takes no more after {self.sent} bytes"
+        return f"the restore of stream {self.stream!r} broke off: {done}; start again"
+
+
+# --- the subscribe workflow (ADR-15) ----------------------------------------------------------
+
+
+class SubscribeError(InvalidArgumentError, JetStreamError):
+    """
+    A subscription can not be made as it was asked for; nothing was changed on the server.
+
+    It is a `JetStreamError`, too.
+
+    ``asked`` is what the caller wants, ``found`` what that disagrees with: another argument, or
+    what the server says.
+    """
+
+    _says: ClassVar[str] = "asked for {asked!r}, found {found!r}"
+
+    def __init__(self, asked: object, found: object) -> None:
+        super().__init__(asked, found)
+        self.asked = asked
+        self.found = found
+
+    def __str__(self) -> str:
+        return self._says.format(asked=self.asked, found=self.found)
+
+
+class SubjectRequiredError(SubscribeError):
+    """Neither a subject nor a stream is named, so no stream can be found."""
+
+    _says = "subject={asked!r} and stream={found!r}: one of them is needed to find the stream"
+
+
+class AmbiguousSubjectError(SubscribeError):
+    """Several streams take messages of the subject; name the one that is meant."""
+
+    _says = "subject {asked!r} is taken by several streams, {found!r}: say which with stream="
+
+
+class QueueHeartbeatError(SubscribeError):
+    """The server would send heartbeats to one random member of a queue group."""
+
+    _says = "queue {asked!r} with an idle heartbeat of {found}: queues can not have heartbeats"
+
+
+class QueueFlowControlError(SubscribeError):
+    """The server would ask one random member of a queue group to confirm."""
+
+    _says = "queue {asked!r} with flow_control={found!r}: queues can not have flow control"
+
+
+class PullAckPolicyError(SubscribeError):
+    """Messages that are pulled are acknowledged one by one."""
+
+    _says = "{asked} with ack_policy={found!s}: a pull subscription needs explicit acks"
+
+
+class PullOnPushConsumerError(SubscribeError):
+    """The consumer delivers to a subject; it can not be pulled from."""
+
+    _says = "can not pull from consumer {asked!r}: it delivers to {found!r}"
+
+
+class PushOnPullConsumerError(SubscribeError):
+    """The consumer delivers nowhere by itself; it has to be pulled from."""
+
+    _says = (
+        "consumer {asked!r} has deliver_subject={found!r}: it has to be pulled from, "
+        "as pull_subscribe() does"
+    )
+
+
+class DuplicateSubscriptionError(SubscribeError):
+    """The consumer has a subscription already, and is not for a group."""
+
+    _says = (
+        "duplicate subscription: somebody is bound to consumer {asked!r}, listening on {found!r}"
+    )
+
+
+class QueueRequiredError(SubscribeError):
+    """The consumer was made for a queue group."""
+
+    _says = "queue={asked!r}, but the consumer was made for queue group {found!r}"
+
+
+class QueueMismatchError(SubscribeError):
+    """The consumer was made for another queue group."""
+
+    _says = "queue {asked!r}, but the consumer was made for another queue group, {found!r}"
+
+
+class NoDeliverGroupError(SubscribeError):
+    """The consumer was not made for a queue group."""
+
+    _says = "queue {asked!r}, but the consumer was made without a group: deliver_group={found!r}"
+
+
+class SubjectMismatchError(SubscribeError):
+    """The consumer filters something else than the subject."""
+
+    _says = "subject {asked!r} is not what the consumer filters: {found!r}"
+
+
+class ConfigMismatchError(SubscribeError):
+    """An option differs from what the existing consumer has; an existing consumer is not changed."""
+
+    def __init__(self, option: str, asked: object, found: object) -> None:
+        Exception.__init__(self, option, asked, found)
+        self.option = option
+        self.asked = asked
+        self.found = found
+
+    def __str__(self) -> str:
+        return (
+            f"{self.option}={_shown(self.asked)} was asked for, but the consumer has "
+            f"{_shown(self.found)}, and is not changed"
+        )
+
+
+def _shown(value: object) -> str:
+    """Return a config's value as people write it: enums are words, durations are not calls."""
+    return f"'{value}'" if isinstance(value, str) else str(value)
+
+
+class ConsumerSequenceMismatchError(JetStreamError):
+    """
+    Messages that a push consumer sent did not arrive.
+
+    With acknowledgements they are delivered again after the consumer's ``ack_wait``; without them,
+    ``stream_resume_sequence`` is where to read on: the stream sequence of the last message before.
+    """
+
+    def __init__(
+        self, stream_resume_sequence: int, consumer_sequence: int, last_consumer_sequence: int
+    ) -> None:
+        super().__init__(stream_resume_sequence, consumer_sequence, last_consumer_sequence)
+        self.stream_resume_sequence = stream_resume_sequence
+        """The stream sequence of the last message before the gap; 0 when there was none."""
+        self.consumer_sequence = consumer_sequence
+        """The consumer sequence of that message."""
+        self.last_consumer_sequence = last_consumer_sequence
+        """The last consumer sequence that the server says it sent."""
+
+    def __str__(self) -> str:
+        missing = self.last_consumer_sequence - self.consumer_sequence
+        return (
+            f"{missing} of a consumer's messages are missing: the last one had consumer sequence "
+            f"{self.consumer_sequence}, the server is at {self.last_consumer_sequence}"
+        )

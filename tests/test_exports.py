@@ -264,6 +264,19 @@ def test_every_error_is_a_public_name() -> None:
         assert name in jetstream_sync.__all__
 
 
+def test_every_public_error_is_in_the_errors_module() -> None:
+    """`from jetstream_sync.errors import X` works for every error class that the package exports."""
+    public = {
+        name
+        for name in jetstream_sync.__all__
+        if isinstance(value := getattr(jetstream_sync, name), type)
+        and issubclass(value, BaseException)
+    }
+    assert len(public) >= 87
+    assert public == set(errors.__all__)
+    assert {getattr(errors, name).__module__ for name in public} == {"jetstream_sync.errors"}
+
+
 def test_every_error_class_is_in_all() -> None:
     """No error is raised that can not be imported by name."""
     defined = {

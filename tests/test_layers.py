@@ -110,7 +110,7 @@ THIRD_PARTY: dict[str, set[str]] = {
 # The only maker of threads and timers: it names them, makes them daemons and reports their crashes.
 MAKES_THREADS = "client/threads.py"
 
-MAX_FILE_LINES = 600
+MAX_FILE_LINES = 900
 MAX_FUNCTION_LINES = 80  # without the docstring
 MAX_NESTING = 4
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from ..errors import InvalidOptionError
-from ..subjects import check_consumer_name, check_queue, check_stream_name, check_subject
-from ..subscribe_errors import (
+from ..errors import (
     ConfigMismatchError,
     DuplicateSubscriptionError,
+    InvalidOptionError,
     NoDeliverGroupError,
     PullAckPolicyError,
     PullOnPushConsumerError,
@@ -28,6 +27,7 @@ from ..subscribe_errors import (
     SubjectMismatchError,
     SubjectRequiredError,
 )
+from ..subjects import check_consumer_name, check_queue, check_stream_name, check_subject
 from .consumer import ConsumerConfig, ConsumerInfo
 from .enums import AckPolicy
 

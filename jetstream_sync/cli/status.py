@@ -25,10 +25,11 @@ from ..errors import (
     NoRespondersError,
     NoServersError,
     NotFoundError,
+    PullOnPushConsumerError,
+    PushOnPullConsumerError,
     ServerUnavailableError,
     TimeoutError,
 )
-from ..subscribe_errors import PullOnPushConsumerError, PushOnPullConsumerError
 from .text import readable
 
 __all__ = ["CommandError", "ExitStatus", "document_of", "exit_status", "hint_of", "one_line"]

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..codec import decode, encode
-from ..consumer_errors import ServerTooOldError
 from ..errors import (
     ConsumerIsPushBasedError,
     InvalidOptionError,
     InvalidResponseError,
+    ServerTooOldError,
 )
 from ..nanos import time_to_text
 from ..net.clock import Deadline

@@ -32,6 +32,7 @@ from ..client.subscription import MsgCallback, Subscription
 from ..errors import (
     BadSubscriptionError,
     ConnectionClosedError,
+    ConsumerSequenceMismatchError,
     Error,
     ForkedConnectionError,
     InvalidOptionError,
@@ -42,7 +43,6 @@ from ..errors import (
 from ..headers import CONSUMER_STALLED, LAST_CONSUMER, LAST_STREAM, parse_headers, parse_status
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
-from ..subscribe_errors import ConsumerSequenceMismatchError
 from .bound import BoundToConsumer
 from .consume import JetStreamCallback
 from .heartbeat import PUSH_INTERVALS, HeartbeatMonitor, Patience

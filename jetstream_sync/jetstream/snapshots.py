@@ -41,17 +41,15 @@ from ..errors import (
     NoRespondersError,
     NotFoundError,
     PermissionsError,
+    RestoreBrokenError,
+    RestoreFailedError,
+    RestoreNameInUseError,
+    SnapshotBrokenError,
     TimeoutError,
 )
 from ..headers import parse_status
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
-from ..snapshot_errors import (
-    RestoreBrokenError,
-    RestoreFailedError,
-    RestoreNameInUseError,
-    SnapshotBrokenError,
-)
 from ..subjects import check_stream_name
 from .infos import info_of
 from .requests import APIRequests

@@ -12,17 +12,18 @@ from typing import Final, NamedTuple
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.subscribing import Wanted
 from ..errors import (
+    AmbiguousSubjectError,
     APIError,
     ConsumerExistsError,
     ConsumerNameInUseError,
     ConsumerNotFoundError,
+    DuplicateSubscriptionError,
     NotFoundError,
     PermissionsError,
     StreamNotFoundError,
     TimeoutError,
 )
 from ..net.clock import Deadline
-from ..subscribe_errors import AmbiguousSubjectError, DuplicateSubscriptionError
 from .bound import consumer_info
 from .consumers import CREATE, add_consumer
 from .requests import APIRequests

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...errors import DuplicateSubscriptionError
 from ...net.clock import monotonic
-from ...subscribe_errors import DuplicateSubscriptionError
 from ..lasting import lasting
 from ..output import count as with_separators
 from ..output import counted, note

@@ -31,12 +31,12 @@ from typing import Any, Final
 
 from ...api.consumer import ConsumerInfo
 from ...api.enums import AckPolicy, DeliverPolicy
-from ...consumer_errors import ServerTooOldError
 from ...errors import (
     BadRequestError,
     ConsumerNotFoundError,
     Error,
     InvalidOptionError,
+    ServerTooOldError,
 )
 from ...jetstream.consumer import PullConsumer
 from ...jetstream.context import JetStream
