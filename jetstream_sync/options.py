@@ -67,6 +67,7 @@ _SWITCHES: Final = (
     "no_echo",
     "pedantic",
     "retry_on_failed_connect",
+    "tls_allow_downgrade",
     "tls_handshake_first",
     "verbose",
 )
@@ -153,6 +154,9 @@ class ConnectOptions(TypedDict, total=False):
     """Whom the server's certificate has to name; default: the host of its URL."""
     tls_handshake_first: bool
     """Begin with TLS instead of waiting for the server to ask for it; default false."""
+    tls_allow_downgrade: bool
+    """Use a server without TLS after another server of this connection had it; default false: once a
+    connection used TLS, every later server has to offer it. For connections without ``tls``."""
     ws_connection_headers: Mapping[str, str | Sequence[str]]
     """HTTP headers for the request that opens a WebSocket, such as a proxy's login."""
     connect_timeout: float | timedelta
@@ -242,6 +246,7 @@ class ConnectionOptions:
     tls: bool | SSLContext | TLSOptions | None = None
     tls_hostname: str | None = None
     tls_handshake_first: bool = False
+    tls_allow_downgrade: bool = False
     ws_connection_headers: Mapping[str, str | Sequence[str]] | None = field(
         default=None, repr=False
     )
@@ -386,6 +391,12 @@ class ConnectionOptions:
             raise InvalidOptionError("tls", "...", "must be a bool, an SSLContext or TLSOptions")
         if tls is False and self.tls_handshake_first:
             raise InvalidOptionError("tls_handshake_first", True, "excludes tls=False")
+        if tls not in (None, False) and self.tls_allow_downgrade:
+            raise InvalidOptionError(
+                "tls_allow_downgrade",
+                True,
+                "has no effect with tls, which every server has to offer",
+            )
         headers: object = self.ws_connection_headers
         if headers is None or headers is left_out:
             return

@@ -38,6 +38,8 @@ class Dialer:
         self._client_version = client_version
         self._wrap = wrap
         self._login = Login(options)
+        # Whether a server of this connection had TLS, be it one that refused the login.
+        self._used_tls = False
 
     def open(self, address: ServerAddress) -> Link:
         """
@@ -54,7 +56,12 @@ class Dialer:
             lambda info: self._connect_fields(info, address),
             Deadline(self._options.connect_timeout),
             self._wrap,
+            keep_tls=self._used_tls and not self._options.tls_allow_downgrade,
+            secured=self._secured,
         )
+
+    def _secured(self) -> None:
+        self._used_tls = True
 
     def _connect_fields(self, info: ServerInfo, address: ServerAddress) -> dict[str, Any]:
         """Return the fields of CONNECT for a server."""

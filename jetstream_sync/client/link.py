@@ -61,6 +61,9 @@ def open_link(
     connect_fields: Callable[[ServerInfo], dict[str, Any]],
     deadline: Deadline,
     wrap: Callable[[ByteStream], ByteStream] | None = None,
+    *,
+    keep_tls: bool = False,
+    secured: Callable[[], None] | None = None,
 ) -> Link:
     """
     Connect to a server and log in.
@@ -71,6 +74,8 @@ def open_link(
         connect_fields: returns the fields of CONNECT for a server's INFO.
         deadline: by when all of it has to be done: name, TCP, TLS, INFO, CONNECT, PONG.
         wrap: put around every stream on which the protocol is spoken in the clear; ``None``: nothing.
+        keep_tls: require TLS, because the connection used it before.
+        secured: called after a TLS handshake, before anything is sent on it; ``None``: nothing.
 
     Raises:
         AuthorizationError: the server refused the login.
@@ -87,6 +92,8 @@ def open_link(
     """
     if address.tls and options.tls is False:
         raise SecureConnectionError(f"{address.scheme}:// asks for TLS, and tls=False forbids it")
+    if keep_tls and address.websocket and not address.tls:
+        raise _downgrade("a ws:// address has none")
     host, port = address.host, address.port
     try:
         found = look_up(host, port, deadline, randomize=not options.dont_randomize)
@@ -96,6 +103,8 @@ def open_link(
     opening = _Opening(
         tcp.dial(found, f"{host}:{port}", deadline, _patience(options)), address, options, deadline
     )
+    opening.keep_tls = keep_tls
+    opening.secured = secured
     after_fork(opening)
     try:
         return opening.shake_hands(connect_fields, wrap)
@@ -134,6 +143,8 @@ class _Opening:
             address.tls or options.tls_handshake_first or options.tls not in (None, False)
         )
         self._name = options.tls_hostname or address.tls_name or address.host
+        self.keep_tls = False
+        self.secured: Callable[[], None] | None = None
         self._secure = False
         # What came before TLS, and whether something came since.
         self._greeting = b""
@@ -187,9 +198,12 @@ class _Opening:
             return False
         if info.tls_required and self._options.tls is False:
             raise SecureConnectionError("the server requires TLS, and tls=False forbids it")
-        if self._wants_tls and not (info.tls_required or info.tls_available):
+        offered = info.tls_required or info.tls_available
+        if self._wants_tls and not offered:
             raise SecureConnectionError("TLS was asked for, and the server does not offer it")
-        if not (self._wants_tls or info.tls_required):
+        if self.keep_tls and not offered:
+            raise _downgrade("this server does not offer it")
+        if not (self._wants_tls or self.keep_tls or info.tls_required):
             return False
         behind = self._greeting.partition(b"\r\n")[2]
         if behind:
@@ -209,6 +223,8 @@ class _Opening:
             raise InvalidOptionError("tls_hostname", self._name, "is no host name") from error
         self._secure = True
         stream.handshake(self._deadline)
+        if self.secured is not None:
+            self.secured()
         self._carrier = self.stream = stream
 
     def _start_websocket(self) -> None:
@@ -271,6 +287,13 @@ class _Opening:
             with contextlib.suppress(ConnectionError, TimeoutError):
                 self.stream.set_timeout(min(_left(self._deadline) or _LAST_WORDS, _LAST_WORDS))
                 self.stream.receive()
+
+
+def _downgrade(why: str) -> SecureConnectionError:
+    return SecureConnectionError(
+        f"this connection used TLS before, and {why}; the login would go out in the clear, "
+        "which only tls_allow_downgrade=True permits"
+    )
 
 
 def _left(deadline: Deadline) -> float | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from fix_proxy import Listener, Puppet
-from fix_threads import SCALE, within
+from fix_threads import SCALE, wait_until, within
 from fix_tls import Certificates
 
 import jetstream_sync
@@ -29,6 +29,7 @@ from jetstream_sync.net.clock import Deadline
 from jetstream_sync.net.stream import ByteStream
 from jetstream_sync.options import ConnectionOptions, TLSOptions
 from jetstream_sync.server import NatsServer
+from jetstream_sync.server.runtime import reserve_port
 
 BIG = bytes(range(256)) * 3000
 #: Far below the time that connecting may take: nobody waits for something that does not come.
@@ -239,6 +240,95 @@ def test_a_discovered_server_goes_by_the_name_of_the_one_that_told(
         link = open_link(address, options, lambda _: {}, Deadline(5 * SCALE))
         link.stream.shutdown()
         link.stream.close()
+
+
+# --- TLS is not given up ----------------------------------------------------------------------
+
+LOGIN = 'authorization {user: "app", password: "secret"}'
+QUICK: dict[str, Any] = {"reconnect_time_wait": 0.01, "max_reconnect_attempts": -1}
+
+
+@contextmanager
+def tls_and_plain(certificates: Certificates) -> Iterator[tuple[NatsServer, NatsServer]]:
+    """Run two servers of one cluster; clients need TLS for the first one and have none at the second."""
+    (port, holder), (other, other_holder) = reserve_port(), reserve_port()
+    routes = f'routes: ["nats://127.0.0.1:{port}", "nats://127.0.0.1:{other}"]'
+    configs = [
+        f'{more}\n{LOGIN}\ncluster {{name: "mixed", listen: "127.0.0.1:{own}", {routes}}}'
+        for own, more in ((port, certificates.server()), (other, ""))
+    ]
+    for each in (holder, other_holder):
+        if each is not None:
+            each.close()
+    with (
+        NatsServer(config=configs[0], jetstream=False, name="secure") as secure,
+        NatsServer(config=configs[1], jetstream=False, name="plain") as plain,
+    ):
+        yield secure, plain
+
+
+@pytest.mark.parametrize("how", ["discovered", "listed"])
+@pytest.mark.parametrize("downgrade", [False, True])
+def test_a_connection_that_used_tls_goes_on_with_it(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch, how: str, *, downgrade: bool
+) -> None:
+    """No later server gets the login in the clear, unless ``tls_allow_downgrade`` says so."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates.path("ca")))
+    errors: SimpleQueue[Exception] = SimpleQueue()
+    with tls_and_plain(certificates) as (secure, plain):
+        options: dict[str, Any] = {"user": "app", "password": "secret", **QUICK}
+        if downgrade:
+            options["tls_allow_downgrade"] = True
+        urls = [secure.url] if how == "discovered" else [secure.url, plain.url]
+        nc = jetstream_sync.connect(
+            urls, dont_randomize=True, error_cb=errors.put, connect_timeout=5 * SCALE, **options
+        )
+        with nc:
+            assert nc.connected_url == secure.url
+            wait_until(lambda: len(nc._core._finder._pool) == 2)
+            secure.kill()
+            if downgrade:
+                wait_until(lambda: nc.connected_url == plain.url)
+                assert echoes(nc)
+            else:
+                error = errors.get(timeout=5 * SCALE)
+                assert isinstance(error, SecureConnectionError)
+                assert "used TLS" in str(error)
+                assert "tls_allow_downgrade" in str(error)
+                assert not nc.is_connected
+                # The server with TLS is still good.
+                secure.start()
+                wait_until(lambda: nc.connected_url == secure.url)
+            nc.close()
+
+
+def test_a_refused_login_over_tls_is_not_tried_in_the_clear(
+    certificates: Certificates, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first server to accept is not one without TLS when the login went out encrypted before."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates.path("ca")))
+    with NatsServer(config=f"{certificates.server()}\n{LOGIN}", jetstream=False) as secure:
+        urls = [secure.url, nats_server.url]
+        options: dict[str, Any] = {"user": "app", "password": "wrong", "dont_randomize": True}
+        with pytest.raises(jetstream_sync.NoServersError, match="used TLS"):
+            jetstream_sync.connect(urls, connect_timeout=5 * SCALE, **options)
+        with jetstream_sync.connect(
+            urls, connect_timeout=5 * SCALE, tls_allow_downgrade=True, **options
+        ) as nc:
+            assert nc.connected_url == nats_server.url
+
+
+def test_a_plain_websocket_is_no_way_back(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ``ws://`` address cannot be upgraded, so a connection that used TLS refuses it."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates.path("ca")))
+    with NatsServer(config=f"{certificates.server()}\n{LOGIN}", jetstream=False) as secure:
+        urls = [secure.url, "ws://127.0.0.1:1"]
+        with pytest.raises(
+            jetstream_sync.NoServersError, match=r"ws://.*: this connection used TLS"
+        ):
+            jetstream_sync.connect(urls, user="app", password="wrong", dont_randomize=True)
 
 
 # --- the client's certificate -----------------------------------------------------------------

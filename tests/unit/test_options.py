@@ -30,6 +30,7 @@ SWITCHES = [
     "no_echo",
     "pedantic",
     "retry_on_failed_connect",
+    "tls_allow_downgrade",
     "tls_handshake_first",
     "verbose",
 ]
@@ -145,6 +146,7 @@ def test_values_at_the_edge_are_taken(options):
         ({"nkey": "UABC"}, "nkey"),
         ({"signature_cb": print}, "signature_cb"),
         ({"tls": False, "tls_handshake_first": True}, "tls_handshake_first"),
+        ({"tls": True, "tls_allow_downgrade": True}, "tls_allow_downgrade"),
     ],
 )
 def test_logins_that_exclude_each_other(options, blamed):
