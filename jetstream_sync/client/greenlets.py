@@ -13,10 +13,16 @@ from typing import Final
 
 from ..errors import Error
 
-__all__ = ["check_patches"]
+__all__ = ["check_patches", "is_gevent"]
 
 #: The modules whose blocking calls are used.
 _USED: Final = ("select", "socket", "threading")
+
+
+def is_gevent() -> bool:
+    """Return whether gevent has patched threads, which are greenlets then."""
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey is not None and bool(monkey.is_module_patched("threading"))
 
 
 def check_patches() -> None:

@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
+import weakref
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final, NoReturn
 
 from ..api.publish import PubAck
-from ..client.threads import in_each_child
+from ..client.greenlets import is_gevent
+from ..client.threads import in_each_child, spawn
 from ..client.writer import Writer
 from ..codec import loads
 from ..errors import Error, ForkedConnectionError, TimeoutError
 
 __all__ = ["PubAckFuture"]
 
-_RUNNING: Final = "RUNNING"
-_FINISHED: Final = "FINISHED"
+#: Seconds that a child process waits for a lock of the standard library that a thread of its parent
+#: may have held.
+_HELD_LOCK_S: Final = 0.1
 
-# Held for a moment where a future gets its condition, or is settled without one.
-_first_look = threading.Lock()
-
-
-def _renew_lock() -> None:
-    global _first_look  # noqa: PLW0603 - one for all futures, or each would cost more
-    _first_look = threading.Lock()
-
-
-in_each_child(_renew_lock)
+# Held for a moment where a future gets its standard part, or is settled. Reentrant for signal handlers.
+_lock = threading.RLock()
+# The unsettled futures that have a standard part; changed under _lock.
+_watched: weakref.WeakSet[PubAckFuture] = weakref.WeakSet()
 
 
 class PubAckFuture(Future[PubAck]):
     """
-    A `concurrent.futures.Future` that costs little until somebody looks at it.
+    A `concurrent.futures.Future` that costs little until a thread waits for it.
 
-    Most futures of a fast publisher are looked at after they are done, or never. So the parts with
-    which the standard class waits and calls back (a condition, two lists) are made by the first thread that
-    needs them, and the acknowledgement is read where somebody asks for it.
+    Most futures of a fast publisher are looked at after they are done, or never. So a future answers from
+    its own fields, and the acknowledgement is read when it is asked for. The standard part, with which
+    `concurrent.futures.wait`, `concurrent.futures.as_completed`, callbacks and waiting threads work, is made when
+    it is first needed: the standard ``__init__`` is called then.
 
     In a forked child it is settled with `ForkedConnectionError`, unless it was before, and its callbacks
     are not called: the parent calls them.
@@ -50,12 +51,16 @@ class PubAckFuture(Future[PubAck]):
 
     """
 
-    # What a new future is; the standard __init__, which sets these for each, is not called.
-    _state = _RUNNING
-    _result: PubAck | None = None
-    _exception: BaseException | None = None
-    _answer: bytes | None = None
-    _looked_at = False  # whether it has a condition and lists
+    # The names of the fields are mangled: they can not be those of any version of the standard class.
+    # None of its private names is used here. What matters of it, in Python 3.10 to 3.14: its __init__
+    # sets all its attributes in the instance, so that they are missing before (see __getattr__), and
+    # `wait`, `as_completed` and `asyncio.wrap_future` read no others (3.14 adds a method that reads a
+    # settled result from them, so the result is put there, too).
+    __ack: PubAck | None = None
+    __error: BaseException | None = None
+    __answer: bytes | None = None  # the server's, until it is read
+    __done = False
+    __standard = False  # whether the standard part is there
 
     def __init__(
         self,
@@ -65,6 +70,7 @@ class PubAckFuture(Future[PubAck]):
         due: float | None,
         writer: Writer,
     ) -> None:
+        # Not the standard __init__; see __getattr__.
         self.subject = subject
         self.command = command
         self.size = size
@@ -72,62 +78,92 @@ class PubAckFuture(Future[PubAck]):
         self.retries = 2
         self._writer = writer
 
-    @property
-    def _condition(self) -> threading.Condition:  # type: ignore[override]  # nobody sets it
-        # The standard class takes the condition before it touches the lists, so all three are made
-        # when the condition is asked for.
-        if self._writer.closed is not None:
-            self._settled()
-        if not self._looked_at:
-            with _first_look:
-                if not self._looked_at:
-                    self._waiters: list[Any] = []
-                    self._done_callbacks: list[Any] = []
-                    self._made_condition = threading.Condition()
-                    self._looked_at = True
-        return self._made_condition
+    def __getattr__(self, name: str) -> Any:
+        # Called for a missing attribute: one of the standard part, which is made now, or one that
+        # does not exist.
+        if self.__standard or name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self.__make_standard()
+        return getattr(self, name)
+
+    def __make_standard(self) -> None:
+        """Make the standard part, in the state that the future has."""
+        with _lock:
+            if self.__standard:
+                return
+            super().__init__()
+            self.__standard = True
+            if not self._settled():
+                _watched.add(self)
+                return
+        self.__settle_standard()
+
+    def __settle_standard(self) -> None:
+        """Bring the standard part to the state of the future, which is settled; twice does no harm."""
+        self.__read()
+        with contextlib.suppress(InvalidStateError):
+            if self.__error is not None:
+                super().set_exception(self.__error)
+            else:
+                super().set_result(self.__ack)  # type: ignore[arg-type]  # read just now
+
+    def __read(self) -> None:
+        """Read the server's answer. Two threads may both do so; they come to the same."""
+        answer = self.__answer
+        if answer is not None:
+            try:
+                self.__ack = PubAck.from_json(loads(answer))
+            except Error as error:
+                self.__error = error
+            self.__answer = None
 
     def acknowledged(self, answer: bytes) -> None:
         """Settle it with the server's answer, which says whether the message is stored."""
-        if self._state == _FINISHED:
-            raise InvalidStateError("the future is settled")
-        self._answer = answer
+        with _lock:
+            if self.__done:
+                raise InvalidStateError("the future is settled")
+            self.__answer = answer
+            self.__done = True
         self.command = b""  # the payload is not needed any more
-        with _first_look:
-            if not self._looked_at:
-                self._state = _FINISHED
-                return
-        # Somebody waits or wants to be called.
-        self.set_result(None)  # type: ignore[arg-type]  # result() reads the answer
+        if self.__standard:
+            _watched.discard(self)
+            self.__settle_standard()
 
     def failed(self, error: BaseException) -> None:
         """Settle it with an error."""
+        with _lock:
+            if self.__done:
+                raise InvalidStateError("the future is settled")
+            self.__error = error
+            self.__done = True
         self.command = b""
-        self.set_exception(error)
+        if self.__standard:
+            _watched.discard(self)
+            self.__settle_standard()
 
     def forked(self, error: ForkedConnectionError) -> None:
         """
         Settle it in a forked child with this error, or with its answer where that has just come.
 
-        Nothing is waited for: threads of the parent may have held any of its locks. Its callbacks
-        are not called, but who has been iterating over `concurrent.futures.as_completed` goes on.
+        No lock is taken. The standard part, where there is one, is settled by `_settle_in_child`.
         """
         self.command = b""
-        if self._answer is None:
-            self._exception = error
-        self._state = _FINISHED
-        if not self._looked_at:
-            return
-        self._done_callbacks = []
-        self._made_condition = threading.Condition()
-        for waiter in self._waiters:
-            waiter.lock = threading.Lock()
-            waiter.event = threading.Event()
-            waiter.add_exception(self)
+        if not self.__done:
+            self.__error = error
+            self.__done = True
+
+    def settle_forked(self) -> None:
+        """Settle the standard part in a forked child; this may wait for a lock of the parent's."""
+        self.__settle_standard()
+
+    def renew_forked(self) -> None:
+        """Make the standard part anew in a forked child, with locks that no thread holds."""
+        super().__init__()
+        self.__settle_standard()
 
     def _settled(self) -> bool:
         """Say whether it is; in a child, one that the parent was about to settle is settled now."""
-        if self._state == _FINISHED:
+        if self.__done:
             return True
         closed = self._writer.closed
         if not isinstance(closed, ForkedConnectionError):
@@ -139,7 +175,8 @@ class PubAckFuture(Future[PubAck]):
         raise TypeError("a future can not be pickled; wait for its result, and pass that")
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.subject!r} state={self._state.lower()}>"
+        state = "finished" if self._settled() else "running"
+        return f"<{type(self).__name__} {self.subject!r} state={state}>"
 
     def done(self) -> bool:
         """Say whether it is settled."""
@@ -170,10 +207,15 @@ class PubAckFuture(Future[PubAck]):
                 why the message was not acknowledged.
 
         """
+        if self.__answer is not None:
+            self.__read()
+        ack = self.__ack
+        if ack is not None:
+            return ack
         error = self.exception(timeout)
         if error is not None:
             raise error
-        return super().result(0)
+        return self.__ack  # type: ignore[return-value]  # without an error there is one
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """
@@ -194,12 +236,56 @@ class PubAckFuture(Future[PubAck]):
             except FutureTimeoutError:
                 # The built-in one from Python 3.11 on, and one of its own before.
                 raise TimeoutError("it is not settled in time") from None
-        answer = self._answer
-        if answer is not None:
-            # Two threads may both read it; they come to the same.
-            try:
-                self._result = PubAck.from_json(loads(answer))
-            except Error as error:
-                self._exception = error
-            self._answer = None
-        return self._exception
+        self.__read()
+        return self.__error
+
+    def add_done_callback(self, fn: Callable[[Future[PubAck]], object]) -> None:
+        """
+        Call a function with this future once it is settled, at once where it is.
+
+        Args:
+            fn: called by the thread that settles futures, which logs what it raises; it should not
+                take long. In a forked child it is not called, unless it was added there.
+
+        """
+        process = os.getpid()
+
+        def call(future: Future[PubAck]) -> None:
+            if os.getpid() == process:
+                fn(future)
+
+        super().add_done_callback(call)
+
+
+def _settle_in_child() -> None:
+    """
+    Settle the futures of the parent in a forked child.
+
+    A loop over `concurrent.futures.as_completed` that the fork was in goes on: its waiter hears of them.
+    Another thread of the parent may have held a lock of a standard part, for some instructions. That is
+    found out by a thread that stays behind then, and those parts are made anew.
+    """
+    global _lock  # noqa: PLW0603 - one for all futures, or each would cost more
+    _lock = threading.RLock()
+    left = list(_watched)
+    _watched.clear()
+    if not left:
+        return
+    error = ForkedConnectionError("the message was published in the parent process")
+    for future in left:
+        future.forked(error)
+
+    def settle() -> None:
+        while left:
+            left[-1].settle_forked()
+            left.pop()
+
+    if is_gevent():
+        settle()  # greenlets do not switch while they hold such a lock
+        return
+    spawn("forked-futures", settle).join(_HELD_LOCK_S)
+    for future in left[:]:
+        future.renew_forked()
+
+
+in_each_child(_settle_in_child)

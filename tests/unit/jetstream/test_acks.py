@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import builtins
 import concurrent.futures
+import inspect
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, InvalidStateError
 
 import pytest
@@ -17,6 +19,7 @@ from jetstream_sync.errors import (
     NoStreamResponseError,
     WrongLastSequenceError,
 )
+from jetstream_sync.jetstream import acks
 from jetstream_sync.jetstream.acks import PubAckFuture
 from jetstream_sync.net.memory import MemoryStream
 
@@ -159,6 +162,48 @@ def test_a_callback_of_a_failure(future):
     future.add_done_callback(called.append)
     future.failed(NoStreamResponseError("a.b"))
     assert called == [future]
+
+
+@pytest.mark.usefixtures("looked_at")
+@pytest.mark.parametrize("answer", [STORED, REFUSED, None])
+def test_the_standard_class_has_the_outcome_too(future, answer):
+    """What reads the state of the standard part, as asyncio does from Python 3.14 on, sees the outcome."""
+    standard = concurrent.futures.Future
+    if answer is None:
+        future.failed(NoStreamResponseError("a.b"))
+    else:
+        future.acknowledged(answer)
+    assert standard.done(future)
+    assert not standard.cancelled(future)
+    assert standard.exception(future, 0) is future.exception(0)
+    if answer == STORED:
+        assert standard.result(future, 0) == future.result(0) == ACK
+
+
+def test_no_private_name_of_the_standard_class_is_used():
+    """A future depends on no attribute of the standard class that may change."""
+    private = {name for name in vars(concurrent.futures.Future()) if name.startswith("_")}
+    assert {"_state", "_condition"} <= private
+    tree = ast.parse(inspect.getsource(acks))
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert not private & names
+
+
+def test_threads_that_meet_in_a_new_future(writer):
+    """A future that threads wait for while it is being settled is settled for each of them."""
+    for _ in range(300):
+        future = PubAckFuture("a", b"", 0, None, writer)
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            waits = [
+                pool.submit(future.result, 10),
+                pool.submit(lambda future=future: concurrent.futures.wait([future], 10).done),
+                pool.submit(
+                    lambda future=future: list(concurrent.futures.as_completed([future], 10))
+                ),
+            ]
+            future.acknowledged(STORED)
+        assert [each.result() for each in waits] == [ACK, {future}, [future]]
 
 
 def test_waiting_for_several(writer):
