@@ -49,7 +49,7 @@ class _Weather:
         self.delay = 0.0  # seconds that every byte is late
         self.piece = _PIECE  # bytes sent at a time
         self.pause = 0.0  # seconds between two pieces
-        # The next link over which `needle` went is cut so many bytes behind it.
+        # The next link over which `needle` went is cut, or held, so many bytes behind it.
         self.cut_after: tuple[bytes, int, Callable[[_Link], None]] | None = None
 
 
@@ -175,16 +175,24 @@ class FaultProxy:
             reset: as for `cut()`.
 
         """
+        self._act_after(count, toward, after, lambda link: self._cut(link, tell, reset=reset))
 
+    def hold_after(self, count: int, toward: Toward) -> None:
+        """Forward so many more bytes of one link in one direction, and nothing more until `heal()`."""
+
+        def hold(_: _Link) -> None:
+            self._weather[toward].held = True
+
+        self._act_after(count, toward, b"", hold)
+
+    def _act_after(
+        self, count: int, toward: Toward, needle: bytes, act: Callable[[_Link], None]
+    ) -> None:
         def order() -> None:
             for link in self._links:
                 for pipe in link.pipes:
                     pipe.budget, pipe.tail = None, b""
-            self._weather[toward].cut_after = (
-                after,
-                count,
-                lambda link: self._cut(link, tell, reset=reset),
-            )
+            self._weather[toward].cut_after = (needle, count, act)
 
         self._do(order)
 

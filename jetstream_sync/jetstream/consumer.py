@@ -31,7 +31,13 @@ from .requests import APIRequests
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["ContinuousOptions", "PriorityOptions", "PullConsumer", "continuous_pull"]
+__all__ = [
+    "ContinuousOptions",
+    "PriorityOptions",
+    "PullConsumer",
+    "continuous_pull",
+    "fetch_request",
+]
 
 #: Seconds to wait for the answer to a request that does not wait itself.
 _NO_WAIT_PATIENCE = 5.0
@@ -85,10 +91,9 @@ class PullConsumer:
     consumer at the same time; each message goes to one of them.
     """
 
-    def __init__(self, api: APIRequests, info: ConsumerInfo, *, strict: bool = False) -> None:
+    def __init__(self, api: APIRequests, info: ConsumerInfo) -> None:
         self._api = api
         self._info = info
-        self._strict = strict  # for ordered consumers: see `Fetch`
         self._puller = Puller(api, info.stream_name, info.name, info.config)
 
     @property
@@ -160,7 +165,7 @@ class PullConsumer:
                 None of these but the first is raised when there are messages to return.
 
         """
-        request = _fetch_request(batch, timeout, max_bytes, heartbeat)
+        request = fetch_request(batch, timeout, max_bytes, heartbeat)
         if priority:
             request = replace(request, **_known(priority))
         return self._fetch(request, None if timeout is None else request.expires_ns / 1e9)
@@ -223,7 +228,7 @@ class PullConsumer:
 
     def _fetch(self, request: PullRequest, expires: float | None) -> list[JetStreamMsg]:
         self._puller.check(request)
-        return Fetch(self._puller, request, expires, strict=self._strict).run()
+        return Fetch(self._puller, request, expires).run()
 
     # --- pulls that go on -----------------------------------------------------------------------
 
@@ -239,7 +244,7 @@ class PullConsumer:
             ConnectionClosedError: the connection is closed.
 
         """
-        return self.pull_messages(self._continuous(options))
+        return MessageIterator(self._puller, self._continuous(options))
 
     def consume(
         self, callback: JetStreamCallback, **options: Unpack[ContinuousOptions]
@@ -264,10 +269,6 @@ class PullConsumer:
         """
         check_callback("callback", callback)
         return ConsumeHandle(self._api.core, self.name, self.messages(**options), callback)
-
-    def pull_messages(self, pull: ContinuousPull, *, strict: bool = False) -> MessageIterator:
-        """Return an iterator with these limits; ``strict`` is for ordered consumers."""
-        return MessageIterator(self._puller, pull, strict=strict)
 
     def _continuous(self, options: ContinuousOptions) -> ContinuousPull:
         pull = continuous_pull(options, self._puller.config)
@@ -324,7 +325,7 @@ def continuous_pull(
 
 
 @lru_cache(maxsize=64, typed=True)  # True is no number
-def _fetch_request(
+def fetch_request(
     batch: int | None,
     timeout: float | timedelta | None,
     max_bytes: int | None,

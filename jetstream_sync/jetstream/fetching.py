@@ -7,7 +7,7 @@ from typing import Final
 
 from ..api.pull import PullRequest
 from ..api.status import Kind, PullStatus, read_status
-from ..errors import Error, NoHeartbeatError, TimeoutError
+from ..errors import ConnectionLostError, Error, NoHeartbeatError, TimeoutError
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
 from .heartbeat import pull_patience
@@ -32,8 +32,9 @@ class Fetch:
         puller: the consumer's.
         request: what to ask for.
         expires: seconds that the user gives; ``None``: until the batch is complete.
-        strict: raise where the consumer has no leader, instead of asking again, and where nobody
-            says that the time is up; an ordered consumer then goes on with another consumer.
+        strict: end where the consumer has no leader or the link breaks, instead of asking again,
+            and where nothing says that the time is up; an ordered consumer then goes on with
+            another consumer.
 
     It is made, run once with `run()` by one thread, and dropped.
     """
@@ -48,7 +49,8 @@ class Fetch:
         self._heartbeats = pull_patience(request.heartbeat_ns)
         self._messages: list[JetStreamMsg] = []
         self._bytes = 0
-        #: Whether the server is through with what was asked: it will send nothing more.
+        #: Whether the server is through with what was asked: the batch is complete, or a status
+        #: ended the request. If not, more of its answer may be on its way to a closed inbox.
         self.answered = False
         self._strict = strict
         #: Whether to ask again where the consumer has no leader.
@@ -100,7 +102,12 @@ class Fetch:
             if delivery[2] and not delivery[3]:
                 if delivery is LINK_DOWN or delivery is LINK_UP:
                     self._absence = None
-                    if inbox.news(delivery) and not self._ask_again(inbox):
+                    new_link = inbox.news(delivery)
+                    if self._strict and (new_link or not inbox.linked):
+                        # A part of the answer may be lost with the old link, without a gap that
+                        # a later message would show.
+                        raise ConnectionLostError("the link broke during the pull")
+                    if new_link and not self._ask_again(inbox):
                         return
                     continue
                 status = read_status(delivery[2], delivery[3])

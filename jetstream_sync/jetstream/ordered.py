@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from ..api.consumer import ConsumerInfo
-from ..api.pull import ContinuousPull
+from ..api.pull import ContinuousPull, PullRequest
 from ..client.handoff import fresh
 from ..errors import (
     BadRequestStatusError,
@@ -35,7 +35,8 @@ from ..net.clock import FOREVER, Deadline, seconds
 from ..options import check_callback
 from ..protocol.parser import Delivery
 from .consume import ConsumeHandle, JetStreamCallback
-from .consumer import ContinuousOptions, PullConsumer, continuous_pull
+from .consumer import ContinuousOptions, continuous_pull, fetch_request
+from .fetching import Fetch
 from .message import JetStreamMsg
 from .messages import MessageIterator, until_stopped
 from .position import OrderedOptions, Position, pull_position
@@ -56,6 +57,8 @@ _READ_AHEAD: Final = 4000
 _HEARTBEAT: Final = 5.0
 #: Seconds that making a consumer may take at least, however short a fetch is.
 _LEAST: Final = 1.0
+#: Expiry of a pull request when the time of a fetch is up, in nanoseconds: it has to be above 0.
+_SHORTEST_NS: Final = 1_000_000
 
 
 class _OrderedPuller(Puller):
@@ -84,8 +87,8 @@ _DISTURBED: Final = (
     NoHeartbeatError,
     ConnectionLostError,
 )
-#: What the reply of a message, the end of a request, or silence says: another consumer is needed.
-_LOST: Final = (PullError, ConsumerNotFoundError, NoHeartbeatError)
+#: What a status, silence or a lost link says: another consumer is needed.
+_LOST: Final = (PullError, ConsumerNotFoundError, NoHeartbeatError, ConnectionLostError)
 #: What another consumer would meet, too.
 _HOPELESS: Final = (BadRequestStatusError, RequestLimitError)
 
@@ -252,7 +255,8 @@ class OrderedConsumer:
         # The position of fetch() and next(), under _lock, which is held while they wait.
         self._lock = threading.Lock()
         self._position = pull_position(api, stream_name, options)
-        self._consumer: PullConsumer | None = None
+        # Pulls from the server's consumer; None: the next pull makes a new one.
+        self._puller: Puller | None = None
         self._reconnects = 0
 
     @property
@@ -335,33 +339,74 @@ class OrderedConsumer:
         """
         if timeout is not None and seconds(timeout) <= 0:
             raise InvalidOptionError("timeout", timeout, "must be above 0")
-        deadline = Deadline(timeout)
+        request = fetch_request(batch, timeout, max_bytes, heartbeat)
+        return self._fetch(request, Deadline(timeout))
+
+    def _fetch(self, request: PullRequest, deadline: Deadline) -> list[JetStreamMsg]:
+        """Pull until there are messages, or the server says that there are none, or time is up."""
         self._api.core.writer.must_not_be_forked()
-        with self._lock:
-            while True:
-                consumer = self._consumer
-                if consumer is None or self._reconnects != self._api.core.reconnects:
-                    self._reconnects = self._api.core.reconnects
+        fetched: list[JetStreamMsg] = []
+        start = b""
+        try:
+            with self._lock:
+                start = self._position.sequence.reply
+                while True:
                     try:
-                        info = self._position.renew(_at_least(deadline, _LEAST))
+                        complete = self._pull(request, deadline, fetched)
                     except TimeoutError:
                         return []  # there is no link, or no leader
-                    consumer = self._consumer = PullConsumer(self._api, info, strict=True)
-                try:
-                    fetched = consumer.fetch(batch, _left(deadline), max_bytes, heartbeat)
-                except _HOPELESS:
-                    raise
-                except _LOST:
-                    fetched = []
-                    self._consumer = None
-                messages = []
-                for msg in fetched:
-                    if not self._position.advance(msg.ack_subject):
-                        self._consumer = None
-                        break
-                    messages.append(msg)
-                if messages or self._consumer is not None or deadline.expired():
-                    return messages
+                    if fetched or complete or deadline.expired():
+                        return fetched
+        except BaseException:
+            self._take_back(fetched, start)
+            raise
+
+    def _pull(self, request: PullRequest, deadline: Deadline, fetched: list[JetStreamMsg]) -> bool:
+        """
+        Send one request, add its messages to ``fetched``, and return whether its answer was complete.
+
+        The server's consumer is used again only after a complete answer. Otherwise (time is up here,
+        a new link, any exception such as a Ctrl-C) it may have sent more messages than arrived, and
+        without a later message no gap would show that. The next pull then makes a new consumer.
+        """
+        puller, self._puller = self._puller, None
+        core = self._api.core
+        if puller is None or self._reconnects != core.reconnects:
+            self._reconnects = core.reconnects
+            info = self._position.renew(_at_least(deadline, _LEAST))
+            puller = Puller(self._api, info.stream_name, info.name, info.config)
+            request = _shortened(request, deadline)
+        pull = Fetch(puller, request, deadline.left(), strict=True)
+        try:
+            came = pull.run()
+        except _HOPELESS:
+            self._puller = puller  # it sent nothing
+            raise
+        except _LOST:
+            return False
+        follow = self._position.sequence.follow
+        if came and not follow(came[0].ack_subject, came[-1].ack_subject, len(came)):
+            for msg in came:
+                if not self._position.advance(msg.ack_subject):
+                    break
+                fetched.append(msg)
+            return False
+        fetched += came
+        if pull.answered:
+            self._puller = puller
+        return pull.answered
+
+    def _take_back(self, fetched: list[JetStreamMsg], start: bytes) -> None:
+        """Read messages again that an exception, such as a Ctrl-C, has kept from the caller."""
+        if not fetched or not self._lock.acquire(blocking=False):
+            return
+        try:
+            # Another thread may have read on behind them.
+            if self._position.sequence.reply is fetched[-1].ack_subject:
+                self._position.sequence.reply = start
+                self._puller = None
+        finally:
+            self._lock.release()
 
     def next(
         self,
@@ -396,10 +441,14 @@ def _at_least(deadline: Deadline, least: float) -> Deadline:
     return deadline if left is None or left > least else Deadline(least)
 
 
-def _left(deadline: Deadline) -> float | None:
-    """Return a timeout that a pull request accepts: it has to be above 0."""
+def _shortened(request: PullRequest, deadline: Deadline) -> PullRequest:
+    """Return the request with an expiry that fits into the time that is left."""
     left = deadline.left()
-    return None if left is None else max(left, 0.001)
+    if left is None or request.no_wait:
+        return request
+    expires_ns = max(_SHORTEST_NS, int(left * 1e9))
+    heartbeat_ns = min(request.heartbeat_ns, expires_ns // 2)
+    return replace(request, expires_ns=expires_ns, heartbeat_ns=heartbeat_ns)
 
 
 def _heartbeat(options: ContinuousOptions) -> float | timedelta:

@@ -116,14 +116,14 @@ def test_no_timeout_waits_beyond_one_request(
     """With ``timeout=None`` requests follow each other until the batch is complete."""
     monkeypatch.setattr("jetstream_sync.jetstream.fetching._LONGEST_NS", 100_000_000)
     monkeypatch.setattr("jetstream_sync.jetstream.consumer._LONGEST_NS", 100_000_000)
-    jetstream_sync.jetstream.consumer._fetch_request.cache_clear()
+    jetstream_sync.jetstream.consumer.fetch_request.cache_clear()
     sent = js._api.core.writer.out_msgs
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(consumer.fetch, 2, None)
         wait_until(lambda: js._api.core.writer.out_msgs >= sent + 3)
         fill(js, stream, 2)
         assert numbers(fetched.result(5)) == [0, 1]
-    jetstream_sync.jetstream.consumer._fetch_request.cache_clear()
+    jetstream_sync.jetstream.consumer.fetch_request.cache_clear()
 
 
 def test_what_is_there_is_fetched_without_waiting(

@@ -1,0 +1,285 @@
+"""Ordered fetches that end early: what the server sent in vain is read again, with no help of a publisher."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from fix_ctrl_c import interrupted
+from fix_faults import FaultProxy, Toward
+from fix_threads import between, wait_until
+
+import jetstream_sync
+from jetstream_sync import Connection, JetStream, JetStreamMsg, OrderedConsumer, Stream
+from jetstream_sync import TimeoutError as NatsTimeoutError
+from jetstream_sync.server import NatsServer
+
+#: A moment that does not come: the first pass is for the tracer alone.
+NEVER = 10**9
+
+
+@pytest.fixture
+def proxy(nats_server: NatsServer) -> Iterator[FaultProxy]:
+    """A network in front of the shared server."""
+    with FaultProxy(nats_server.port) as network:
+        yield network
+
+
+@pytest.fixture
+def far(proxy: FaultProxy) -> Iterator[Connection]:
+    """A connection through that network, which is quick to come back."""
+    with jetstream_sync.connect(proxy.url, reconnect_time_wait=0.02) as connection:
+        yield connection
+        proxy.heal()
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fetch gives up almost as soon as its time is up, so that stalls need not be long."""
+    monkeypatch.setattr("jetstream_sync.jetstream.fetching._GRACE", 0.05)
+
+
+def fill(js: JetStream, stream: Stream, count: int, first: int = 0, size: int = 0) -> None:
+    """Store messages that begin with their numbers."""
+    for number in range(first, first + count):
+        js.publish_async(f"{stream.name}.x", b"%d %s" % (number, b"x" * size))
+    js.publish_async_completed(20)
+
+
+def numbers(messages: list[JetStreamMsg]) -> list[int]:
+    return [int(msg.data.split()[0]) for msg in messages]
+
+
+def read_to(ordered: OrderedConsumer, last: int, got: list[int]) -> list[int]:
+    """Fetch until the last message has come, or nothing comes any more."""
+    in_vain = 0
+    while (not got or got[-1] != last) and in_vain < 3:
+        more = numbers(ordered.fetch(max(1, last + 1 - len(got)), timeout=0.3))
+        in_vain = 0 if more else in_vain + 1
+        got += more
+    return got
+
+
+@contextmanager
+def ctrl_c_when(condition: Callable[[], object]) -> Iterator[None]:
+    """Interrupt the block, once a condition holds, as Ctrl-C does."""
+    main = threading.main_thread().ident
+    assert main == threading.get_ident()
+
+    def strike() -> None:
+        wait_until(condition)
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    thread = threading.Thread(target=strike)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_what_a_stall_held_back_is_read_again(
+    js: JetStream, stream: Stream, far: Connection, proxy: FaultProxy
+) -> None:
+    """An answer that stops in the middle ends its fetch; the next ones read to the end."""
+    fill(js, stream, 200, size=10_000)
+    ordered = far.jetstream().ordered_consumer(stream.name)
+    got = numbers(ordered.fetch(10))
+    proxy.hold_after(500_000, Toward.CLIENT)
+    got += numbers(ordered.fetch(500, timeout=0.2))
+    assert 10 < len(got) < 100
+    proxy.heal()
+    assert read_to(ordered, 199, got) == list(range(200))
+    assert far.stats["reconnects"] == 0
+
+
+def test_what_came_for_an_interrupted_fetch_is_read_again(js: JetStream, stream: Stream) -> None:
+    """A Ctrl-C in a fetch loses none of the messages that the server had sent for it."""
+    fill(js, stream, 10)
+    ordered = stream.ordered_consumer()
+
+    def delivered() -> bool:
+        info = ordered.cached_info
+        return info is not None and (
+            stream.get_consumer(info.name).info().delivered.consumer_seq == 10
+        )
+
+    with ctrl_c_when(delivered):
+        ordered.fetch(20, timeout=20)
+    assert int(ordered.next(timeout=2).data) == 0
+    assert read_to(ordered, 9, [0]) == list(range(10))
+
+
+def test_an_interrupted_fetch_waits_in_vain_for_nothing(js: JetStream, stream: Stream) -> None:
+    """After a Ctrl-C before any message came, what is published later comes."""
+    ordered = stream.ordered_consumer()
+    assert ordered.fetch(1, timeout=0.05) == []
+    info = ordered.cached_info
+    assert info is not None
+    consumer = stream.get_consumer(info.name)
+    with ctrl_c_when(lambda: consumer.info().num_waiting == 1):
+        ordered.fetch(20, timeout=20)
+    fill(js, stream, 10)
+    assert read_to(ordered, 9, []) == list(range(10))
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every opcode is traced")
+@pytest.mark.parametrize("call", ["fetch", "next"])
+def test_a_ctrl_c_anywhere_in_a_fetch_loses_and_doubles_nothing(
+    js: JetStream, stream: Stream, call: str
+) -> None:
+    """Wherever a Ctrl-C strikes, what was not returned comes from the next fetch, once."""
+    ordered = stream.ordered_consumer()
+    got: list[int] = []
+
+    def read() -> None:
+        got.extend(numbers(ordered.fetch(2, timeout=2) if call == "fetch" else [ordered.next(2)]))
+
+    fill(js, stream, 4)
+    interrupted(read, NEVER)
+    interrupted(read, NEVER)
+    read_to(ordered, 3, got)
+    moment = 1
+    last = 3
+    while True:
+        fill(js, stream, 2, first=last + 1)
+        last += 2
+        went_off = interrupted(read, moment)
+        assert read_to(ordered, last, got) == list(range(last + 1)), f"at {moment}"
+        moment += 1
+        if not went_off:
+            break
+    assert moment > 30, "it should have come to it"
+
+
+def test_a_fetch_does_not_keep_its_consumer_over_a_new_link(
+    js: JetStream, stream: Stream, far: Connection, proxy: FaultProxy
+) -> None:
+    """What was on its way when a link broke is read again on the next one, in the same fetch."""
+    fill(js, stream, 100, size=10_000)
+    ordered = far.jetstream().ordered_consumer(stream.name)
+    got = numbers(ordered.fetch(5))
+    assert ordered.cached_info is not None
+    before = ordered.cached_info.name
+    proxy.cut_after(200_000, Toward.CLIENT)
+    got += numbers(ordered.fetch(95, timeout=5))
+    # It ended with the link, or went on behind what it had, with another consumer.
+    assert got == list(range(len(got)))
+    assert read_to(ordered, 99, got) == list(range(100))
+    assert ordered.cached_info.name != before
+    with between(0, 1):
+        assert numbers(ordered.fetch(1, timeout=0.1)) == []
+
+
+def test_a_heartbeat_of_half_the_timeout_is_taken(js: JetStream, stream: Stream) -> None:
+    """The time that it takes to make a consumer does not make a heartbeat too long."""
+    fill(js, stream, 1)
+    ordered = stream.ordered_consumer()
+    assert numbers(ordered.fetch(1, timeout=2, heartbeat=1)) == [0]
+
+
+# --- any order of them -----------------------------------------------------------------------------
+
+
+class _Trouble:
+    """Disturb a reader in a random order: stalls, cuts and Ctrl-C, with quiet periods between them."""
+
+    def __init__(self, rng: random.Random, proxy: FaultProxy, nc: Connection) -> None:
+        self._rng = rng
+        self._proxy = proxy
+        self._nc = nc
+        self.over = False
+        #: Whether a signal interrupts what runs.
+        self.armed = False
+        self.log: list[str] = []
+
+    def run(self) -> None:
+        deeds = {
+            "stall": lambda: self._proxy.hold_after(self._bytes(), Toward.CLIENT),
+            "stall now": lambda: self._proxy.hold(Toward.CLIENT),
+            "deaf": lambda: self._proxy.hold(Toward.SERVER),
+            "cut": self._proxy.cut,
+            "cut after": lambda: self._proxy.cut_after(self._bytes(), Toward.CLIENT),
+            "reconnect": self._nc.reconnect,
+            "quiet": lambda: None,
+        }
+        if sys.version_info >= (3, 11):
+            # Earlier ones handle signals between any two instructions: also where the caller
+            # has a result and has not stored it yet.
+            deeds["ctrl-c"] = self._strike
+        while not self.over:
+            name = self._rng.choice(list(deeds))
+            self.log.append(name)
+            deeds[name]()
+            time.sleep(self._rng.choice((0.001, 0.02, 0.1, 0.3)))
+            if self._rng.random() < 0.7:
+                self._proxy.heal()
+
+    def _bytes(self) -> int:
+        return int(10 ** self._rng.uniform(1, 5.5))
+
+    def interrupt(self, *_: object) -> None:
+        """Handle a signal."""
+        if self.armed:
+            raise KeyboardInterrupt
+
+    def _strike(self) -> None:
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_order_of_disturbances_ends_at_the_last_message(
+    js: JetStream, stream: Stream, far: Connection, proxy: FaultProxy, seed: int
+) -> None:
+    """Stalls, cuts, Ctrl-C, quiet: then fetches alone reach the end, each message once, in order."""
+    rng = random.Random(f"ordered {seed}")
+    ordered = far.jetstream().ordered_consumer(stream.name)
+    fetched: list[list[JetStreamMsg]] = []
+    trouble = _Trouble(random.Random(f"trouble {seed}"), proxy, far)
+    thread = threading.Thread(target=trouble.run)
+    before = signal.signal(signal.SIGUSR1, trouble.interrupt)
+    fill(js, stream, 300, size=3000)
+    thread.start()
+    try:
+        for round_ in range(12):
+            if round_ % 3 == 0:
+                fill(js, stream, rng.choice((1, 30)), size=1000)
+            batch, timeout = rng.choice((1, 10, 300)), rng.choice((0.02, 0.1, 0.5))
+            try:
+                trouble.armed = True
+                # In one expression: a result has to be kept before the next signal is handled.
+                if batch == 1:
+                    fetched.append([ordered.next(timeout)])
+                else:
+                    fetched.append(ordered.fetch(batch, timeout))
+            except (KeyboardInterrupt, NatsTimeoutError):
+                pass
+            trouble.armed = False
+    finally:
+        trouble.over = True
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+        proxy.heal()
+    # The last disturbance has nothing after it that makes up for it.
+    fill(js, stream, 100, size=3000)
+    proxy.hold_after(rng.randrange(100_000, 300_000), Toward.CLIENT)
+    fetched.append(ordered.fetch(1000, timeout=0.1))
+    proxy.heal()
+    last = stream.info().state.last_seq
+    in_vain = 0
+    while in_vain < 4 and (not fetched[-1] or fetched[-1][-1].metadata.stream_seq < last):
+        fetched.append(ordered.fetch(300, timeout=0.5))
+        in_vain = 0 if fetched[-1] else in_vain + 1
+    got = [msg.metadata.stream_seq for messages in fetched for msg in messages]
+    assert got == list(range(1, last + 1)), trouble.log
