@@ -144,6 +144,9 @@ class PullConsumer:
         Returns as soon as the batch is complete, and else when time is up. A link that breaks
         meanwhile does not end it: what is missing is asked for again on the next one.
 
+        Messages that arrive after the call has ended are delivered again after ``ack_wait``. With ack
+        policy ``none`` they go to the next call on this object, which returns them at once.
+
         Args:
             batch: messages at most; ``None``: as many as ``max_bytes`` allows.
             timeout: how long to wait for them, in seconds; ``None``: until the batch is complete.

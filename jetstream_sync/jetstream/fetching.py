@@ -68,15 +68,33 @@ class Fetch:
             ConnectionClosedError: the connection was closed before any message came.
 
         """
+        if self._puller.acks_nothing and not self._strict:
+            return self._run_keeping()
         inbox = PullInbox(self._puller.core)
         try:
             return self.run_in(inbox)
         finally:
             inbox.close(quietly=self.answered)
 
+    def _run_keeping(self) -> list[JetStreamMsg]:
+        """Pull as `run()` does, and drop nothing: the server does not send it again."""
+        inbox = self._puller.take_inbox()
+        try:
+            messages = self.run_in(inbox)
+        finally:
+            if self.answered and inbox.owner is None:
+                inbox.close(quietly=True)
+            else:
+                # An earlier fetch, or this one, may have an open request.
+                self._puller.leave_open(inbox)
+        return messages
+
     def run_in(self, inbox: PullInbox) -> list[JetStreamMsg]:
         """Pull as `run()` does, into an inbox that the caller closes."""
         try:
+            if self._puller.acks_nothing and self._take_left(inbox):
+                self.answered = True  # nothing was asked for
+                return self._messages
             self._puller.send(self._request, inbox)
             self._collect(inbox)
             self.answered = True
@@ -86,7 +104,24 @@ class Fetch:
         except Error:
             if not self._messages:
                 raise
+        except BaseException:
+            if self._puller.acks_nothing:
+                self._puller.leave_unread(self._messages)
+            raise
         return self._messages
+
+    def _take_left(self, inbox: PullInbox) -> bool:
+        """Take the messages that an earlier fetch has left; return whether there were any."""
+        messages = self._messages
+        messages += self._puller.take_unread(self._request.batch)
+        arrived = inbox.mailbox.items
+        while arrived and len(messages) < self._request.batch:
+            delivery = arrived.popleft()
+            if delivery is LINK_DOWN or delivery is LINK_UP:
+                inbox.news(delivery)
+            elif not delivery[2] or delivery[3] or read_status(delivery[2], delivery[3]) is None:
+                messages.append(self._puller.message(delivery))
+        return bool(messages)
 
     def _collect(self, inbox: PullInbox) -> None:
         messages = self._messages

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import ClassVar, Final
+from weakref import ref
 
 from ..client.core import Core
 from ..client.mailbox import Mailbox
@@ -16,7 +18,7 @@ from ..errors import (
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
 
-__all__ = ["LINK_DOWN", "LINK_UP", "PullInbox"]
+__all__ = ["LINK_DOWN", "LINK_UP", "AnswerInbox", "PullInbox"]
 
 #: Put among the messages when the link breaks: what was asked for is lost. They look like
 #: statuses, so that nobody has to look for them among messages, and are known by identity.
@@ -179,3 +181,51 @@ class PullInbox:
     def finished(self, deadline: Deadline) -> bool:
         """Wait for the callback that the messages go to, if there is one."""
         return self.callback_finished is None or self.callback_finished(deadline)
+
+
+class AnswerInbox(PullInbox):
+    """
+    An inbox that is used again: each request has a reply subject of its own in it.
+
+    It saves a subscription for each fetch of a single message ("Pull Optimization" of ADR-13), and
+    takes what comes after a fetch has ended. Only one fetch has it at a time. Messages cannot be told
+    apart by the request that they answer, statuses can.
+    """
+
+    _tail: ClassVar[str] = ".*"
+
+    __slots__ = ("_reply", "_tokens", "owner")
+
+    def __init__(self, core: Core) -> None:
+        self._tokens = itertools.count(1)
+        self._reply = b""
+        #: What keeps the inbox between two fetches: without it the inbox is closed with the next
+        #: delivery, or the next change of the link.
+        self.owner: ref[object] | None = None
+        super().__init__(core)
+
+    def asking_to(self) -> bytes | None:
+        """Return the reply for a request that is sent now, with a token of its own."""
+        reply = super().asking_to()
+        if reply is None:
+            return None
+        self._reply = b"%b.%x" % (reply, next(self._tokens))
+        return self._reply
+
+    def is_awaited(self, status: Delivery) -> bool:
+        """Return whether a status is about the last request."""
+        return status[0] == self._reply
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        """Take messages and statuses."""
+        super().deliver(deliveries)
+        self._close_without_owner()
+
+    def link_changed(self, *, connected: bool) -> None:
+        """Put the news among the messages, and take another subject for the next link."""
+        super().link_changed(connected=connected)
+        self._close_without_owner()
+
+    def _close_without_owner(self) -> None:
+        if self.owner is not None and self.owner() is None:
+            self.close(quietly=True)

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..api.consumer import ConsumerConfig
 from ..api.pull import PullRequest
 from ..api.status import Kind, PullStatus
-from ..client.core import Core
 from ..client.handoff import fresh
 from ..errors import BadSubscriptionError, Error, TimeoutError
 from ..nanos import duration, duration_to_ns
 from ..net.clock import Deadline, monotonic
-from ..protocol.parser import Delivery
 from .bound import BoundToConsumer
 from .fetching import Fetch
 from .heartbeat import pull_patience
-from .inbox import PullInbox
+from .inbox import AnswerInbox, PullInbox
 from .message import JetStreamMsg
 from .puller import Puller
 from .requests import APIRequests
@@ -85,7 +82,7 @@ class PullSubscription(BoundToConsumer):
         # Where fetches that are under way get their answers.
         self._busy: set[PullInbox] = set()
         # Where nothing is under way: kept for the next fetch of a single message.
-        self._idle: list[_AnswerInbox] = []
+        self._idle: list[AnswerInbox] = []
         self._count = threading.Lock()
         self._delivered = 0
 
@@ -133,6 +130,9 @@ class PullSubscription(BoundToConsumer):
         or as soon as the batch is complete. A link that breaks does not end a fetch: it asks again
         on the next one.
 
+        Messages that arrive after the fetch has ended are delivered again after ``ack_wait``. With ack
+        policy ``none`` they go to the next fetch, which returns them at once.
+
         Args:
             batch: messages at most.
             timeout: how long to wait for them, in seconds; ``None``: until the batch is complete.
@@ -157,8 +157,9 @@ class PullSubscription(BoundToConsumer):
         if self._ended is not None:
             raise fresh(self._ended)
         pull = _TwoRequests(self._puller, requests)
-        single = batch == 1
-        inbox = self._single_inbox() if single else PullInbox(self._api.core)
+        # Without acknowledgements an inbox stays open for what may be on its way.
+        shared = batch == 1 or self._puller.acks_nothing
+        inbox = self._shared_inbox() if shared else PullInbox(self._api.core)
         try:
             self._busy.add(inbox)
             if self._ended is not None:  # while it was not in the set
@@ -166,7 +167,8 @@ class PullSubscription(BoundToConsumer):
             messages = pull.run_in(inbox)
         finally:
             self._busy.discard(inbox)
-            if single and pull.answered and self._ended is None:
+            kept = pull.answered or self._puller.acks_nothing
+            if shared and kept and self._ended is None:
                 self._put_back(inbox)
             else:
                 inbox.close(quietly=pull.answered)
@@ -176,7 +178,7 @@ class PullSubscription(BoundToConsumer):
             self._delivered += len(messages)
         return messages
 
-    def _single_inbox(self) -> PullInbox:
+    def _shared_inbox(self) -> PullInbox:
         while self._idle:
             try:
                 inbox = self._idle.pop()
@@ -185,10 +187,10 @@ class PullSubscription(BoundToConsumer):
             if not inbox.mailbox.closed:
                 inbox.last_seen = monotonic()
                 return inbox
-        return _AnswerInbox(self._api.core)
+        return AnswerInbox(self._api.core)
 
     def _put_back(self, inbox: PullInbox) -> None:
-        assert isinstance(inbox, _AnswerInbox)
+        assert isinstance(inbox, AnswerInbox)
         inbox.asked = b""  # should the server forbid requests, this one does not wait for any
         self._idle.append(inbox)
         if self._ended is not None:
@@ -335,32 +337,3 @@ class _TwoRequests(Fetch):
         if left is not None:
             left -= min(_MARGIN, left * _MARGIN_PART)
         return super()._missing(left)
-
-
-class _AnswerInbox(PullInbox):
-    """
-    An inbox that is used again: each request has a reply subject of its own in it.
-
-    It saves a subscription for each fetch of a single message ("Pull Optimization" of ADR-13). Only
-    one fetch has it at a time, and it is given up when one ends without an answer: messages can not
-    be told apart by the request that they answer.
-    """
-
-    _tail: ClassVar[str] = ".*"
-
-    __slots__ = ("_reply", "_tokens")
-
-    def __init__(self, core: Core) -> None:
-        self._tokens = itertools.count(1)
-        self._reply = b""
-        super().__init__(core)
-
-    def asking_to(self) -> bytes | None:
-        reply = super().asking_to()
-        if reply is None:
-            return None
-        self._reply = b"%b.%x" % (reply, next(self._tokens))
-        return self._reply
-
-    def is_awaited(self, status: Delivery) -> bool:
-        return status[0] == self._reply

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final
+from weakref import ref
 
 from ..api.consumer import ConsumerConfig
 from ..api.enums import AckPolicy, PriorityPolicy
@@ -21,7 +23,7 @@ from ..headers import PIN_ID, parse_headers
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
 from .bound import consumer_info, release
-from .inbox import PullInbox
+from .inbox import AnswerInbox, PullInbox
 from .message import JetStreamMsg
 from .requests import APIRequests
 
@@ -99,6 +101,15 @@ class Puller:
         self._settled = None if config.ack_policy == AckPolicy.NONE else False
         self._pinned = config.priority_policy == PriorityPolicy.PINNED_CLIENT
         self._pin_id: str | None = None
+        # Without acknowledgements the server sends nothing twice. Messages that an exception kept
+        # from the caller, and inboxes to which more may be on its way, are left for the next fetch.
+        self._unread: deque[JetStreamMsg] = deque()
+        self._open: list[AnswerInbox] = []
+
+    @property
+    def acks_nothing(self) -> bool:
+        """Whether the consumer's ack policy is ``none``."""
+        return self._settled is None
 
     def check(self, request: PullRequest) -> None:
         """
@@ -146,6 +157,40 @@ class Puller:
             headers = parse_headers(delivery[2])
             self._pin_id = (headers.get(PIN_ID) if headers else None) or self._pin_id
         return JetStreamMsg(delivery, self.core, self._settled)
+
+    # --- what an earlier fetch without acknowledgements has left ---------------------------------
+
+    def take_inbox(self) -> AnswerInbox:
+        """Return the inbox of an earlier fetch to which more may be on its way, or a new one."""
+        while self._open:
+            try:
+                inbox = self._open.pop()
+            except IndexError:
+                break  # another thread took it
+            if not inbox.mailbox.closed:
+                inbox.last_seen = monotonic()
+                return inbox
+        return AnswerInbox(self.core)
+
+    def leave_open(self, inbox: AnswerInbox) -> None:
+        """Keep an inbox for the next fetch."""
+        inbox.owner = ref(self)
+        if inbox not in self._open:
+            self._open.append(inbox)
+
+    def take_unread(self, count: int) -> list[JetStreamMsg]:
+        """Return up to a number of messages that an earlier fetch took and did not return."""
+        taken: list[JetStreamMsg] = []
+        while self._unread and len(taken) < count:
+            try:
+                taken.append(self._unread.popleft())
+            except IndexError:
+                break  # another thread took it
+        return taken
+
+    def leave_unread(self, messages: list[JetStreamMsg]) -> None:
+        """Keep messages that an exception kept from the caller."""
+        self._unread.extendleft(reversed(messages))
 
     def unpin(self) -> None:
         """Forget the pin: another client holds it now."""

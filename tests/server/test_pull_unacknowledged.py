@@ -1,0 +1,157 @@
+"""Bounded pulls with ack policy ``none``: a fetch that ends early drops nothing of its answer."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from fix_faults import FaultProxy, Toward
+from fix_threads import wait_until
+
+import jetstream_sync
+from jetstream_sync import AckPolicy, Connection, JetStream, JetStreamMsg, Stream, TimeoutError
+from jetstream_sync.jetstream.inbox import PullInbox
+from jetstream_sync.server import NatsServer
+
+#: Fetches a number of messages in a time; an empty list when none came.
+Fetching = Callable[[int, float], list[JetStreamMsg]]
+
+
+@pytest.fixture
+def proxy(nats_server: NatsServer) -> Iterator[FaultProxy]:
+    """A network in front of the shared server."""
+    with FaultProxy(nats_server.port) as network:
+        yield network
+
+
+@pytest.fixture
+def far(proxy: FaultProxy) -> Iterator[Connection]:
+    """A connection through that network, which is quick to come back."""
+    with jetstream_sync.connect(proxy.url, reconnect_time_wait=0.02) as connection:
+        yield connection
+        proxy.heal()
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fetch gives up almost as soon as its time is up, so that stalls need not be long."""
+    monkeypatch.setattr("jetstream_sync.jetstream.fetching._GRACE", 0.05)
+
+
+@pytest.fixture(params=["consumer", "pull_subscribe"])
+def fetch(request: pytest.FixtureRequest, stream: Stream, far: Connection) -> Fetching:
+    """Each way to fetch from a durable consumer without acknowledgements."""
+    consumer = stream.create_consumer(durable_name="NONE", ack_policy=AckPolicy.NONE)
+    if request.param == "consumer":
+        return far.jetstream().get_consumer(stream.name, consumer.name).fetch
+    sub = far.jetstream().pull_subscribe_bind("NONE", stream.name)
+
+    def fetching(batch: int, timeout: float) -> list[JetStreamMsg]:
+        try:
+            return sub.fetch(batch, timeout)
+        except TimeoutError:
+            return []
+
+    return fetching
+
+
+def fill(js: JetStream, stream: Stream, count: int, size: int = 0) -> None:
+    for _ in range(count):
+        js.publish_async(f"{stream.name}.x", b"x" * size)
+    js.publish_async_completed(20)
+
+
+def read_to(fetch: Fetching, last: int, got: list[int]) -> list[int]:
+    """Fetch until so many have come, or nothing comes any more."""
+    in_vain = 0
+    while len(got) < last and in_vain < 3:
+        more = [msg.metadata.stream_seq for msg in fetch(min(100, last - len(got)), 0.5)]
+        in_vain = 0 if more else in_vain + 1
+        got += more
+    return got
+
+
+def inboxes(nc: Connection) -> int:
+    return sum(isinstance(each.sink, PullInbox) for each in nc._core.interests())
+
+
+def test_what_a_stall_held_back_comes_later(
+    js: JetStream, stream: Stream, proxy: FaultProxy, fetch: Fetching
+) -> None:
+    """The rest of an answer that arrives after its fetch has ended goes to the next ones."""
+    fill(js, stream, 200, size=10_000)
+    got = [msg.metadata.stream_seq for msg in fetch(10, 5)]
+    proxy.hold_after(500_000, Toward.CLIENT)
+    got += [msg.metadata.stream_seq for msg in fetch(500, 0.2)]
+    assert 10 < len(got) < 100
+    proxy.heal()
+    assert read_to(fetch, 200, got) == list(range(1, 201))
+    # The first request, which asked for 500, is over by now: it ends no later fetch.
+    fill(js, stream, 2)
+    assert read_to(fetch, 202, got) == list(range(1, 203))
+
+
+def test_what_came_for_an_interrupted_fetch_comes_later(
+    js: JetStream, stream: Stream, fetch: Fetching
+) -> None:
+    """Messages of a fetch that a Ctrl-C ended go to the next ones."""
+    consumer = stream.get_consumer("NONE")
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def strike() -> None:
+        wait_until(lambda: consumer.info().num_waiting == 1)
+        fill(js, stream, 10)
+        wait_until(lambda: consumer.info().delivered.consumer_seq == 10)
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    thread = threading.Thread(target=strike)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            fetch(20, 20)
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert read_to(fetch, 10, []) == list(range(1, 11))
+
+
+def test_what_is_kept_goes_with_its_consumer(
+    js: JetStream, stream: Stream, proxy: FaultProxy, far: Connection
+) -> None:
+    """An inbox that was kept for late messages is closed when no reference to the consumer is left."""
+    fill(js, stream, 100, size=10_000)
+    stream.create_consumer(durable_name="NONE", ack_policy=AckPolicy.NONE)
+    consumer = far.jetstream().get_consumer(stream.name, "NONE")
+    assert len(consumer.fetch(1)) == 1
+    assert inboxes(far) == 0
+    proxy.hold_after(200_000, Toward.CLIENT)
+    assert consumer.fetch(200, timeout=0.1)
+    assert inboxes(far) == 1
+    del consumer
+    proxy.heal()
+    wait_until(lambda: inboxes(far) == 0)
+
+
+def test_a_late_status_of_an_earlier_request_ends_no_fetch(
+    js: JetStream, stream: Stream, proxy: FaultProxy, far: Connection, fetch: Fetching
+) -> None:
+    """A status that arrives after its fetch has ended is ignored by the next one."""
+    consumer = stream.get_consumer("NONE")
+    proxy.hold(Toward.CLIENT)
+    assert fetch(5, 0.1) == []
+    wait_until(lambda: consumer.info().num_waiting == 0)
+    received = far.stats["in_msgs"]
+    with ThreadPoolExecutor(1) as pool:
+        sent = far.stats["out_msgs"]
+        later = pool.submit(fetch, 5, 1)
+        wait_until(lambda: far.stats["out_msgs"] > sent)
+        proxy.heal()
+        wait_until(lambda: far.stats["in_msgs"] > received)
+        wait_until(lambda: consumer.info().num_waiting == 1)
+        fill(js, stream, 5)
+        assert len(later.result(5)) == 5
