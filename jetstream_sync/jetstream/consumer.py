@@ -32,15 +32,17 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = [
+    "NO_WAIT_PATIENCE",
     "ContinuousOptions",
     "PriorityOptions",
     "PullConsumer",
     "continuous_pull",
     "fetch_request",
+    "no_wait_request",
 ]
 
 #: Seconds to wait for the answer to a request that does not wait itself.
-_NO_WAIT_PATIENCE = 5.0
+NO_WAIT_PATIENCE = 5.0
 #: How long each request of a fetch lasts that waits for ever, in nanoseconds.
 _LONGEST_NS = 60_000_000_000
 
@@ -194,15 +196,10 @@ class PullConsumer:
             InvalidOptionError, PullError, ConsumerDeletedError, ConnectionClosedError: as `fetch()`.
 
         """
-        if batch is None and max_bytes is None:
-            raise InvalidOptionError("batch", None, "one of batch and max_bytes is needed")
-        request = PullRequest(
-            batch=ANY_NUMBER if batch is None else batch,
-            max_bytes=max_bytes or 0,
-            no_wait=True,
-            **_known(priority),
-        )
-        return self._fetch(request, _NO_WAIT_PATIENCE)
+        request = no_wait_request(batch, max_bytes)
+        if priority:
+            request = replace(request, **_known(priority))
+        return self._fetch(request, NO_WAIT_PATIENCE)
 
     def next(
         self,
@@ -347,6 +344,17 @@ def fetch_request(
         heartbeat_ns=(
             default_heartbeat_ns(expires_ns) if heartbeat is None else _ns(heartbeat, "heartbeat")
         ),
+    )
+
+
+def no_wait_request(batch: int | None, max_bytes: int | None) -> PullRequest:
+    """Return the request of a fetch that does not wait."""
+    if batch is None and max_bytes is None:
+        raise InvalidOptionError("batch", None, "one of batch and max_bytes is needed")
+    if max_bytes is not None and max_bytes < 1:
+        raise InvalidOptionError("max_bytes", max_bytes, "must be a whole number from 1 up")
+    return PullRequest(
+        batch=ANY_NUMBER if batch is None else batch, max_bytes=max_bytes or 0, no_wait=True
     )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
 
 from ..api.consumer import ConsumerInfo
 from ..api.pull import ContinuousPull, PullRequest
@@ -34,9 +35,17 @@ from ..errors import (
 from ..net.clock import FOREVER, Deadline, seconds
 from ..options import check_callback
 from ..protocol.parser import Delivery
+from .bound import consumer_info
 from .consume import ConsumeHandle, JetStreamCallback
-from .consumer import ContinuousOptions, continuous_pull, fetch_request
+from .consumer import (
+    NO_WAIT_PATIENCE,
+    ContinuousOptions,
+    continuous_pull,
+    fetch_request,
+    no_wait_request,
+)
 from .fetching import Fetch
+from .inbox import PullInbox
 from .message import JetStreamMsg
 from .messages import MessageIterator, until_stopped
 from .position import OrderedOptions, Position, pull_position
@@ -244,6 +253,9 @@ class OrderedConsumer:
 
     Had from `Stream.ordered_consumer` or `JetStream.ordered_consumer`. Each `messages()` and
     `consume()` starts where the options say; `fetch()` and `next()` go on from one call to the next.
+    `close()`, or the end of a ``with`` block, has the server drop its consumers at once; otherwise
+    it does so after ``inactive_threshold``. Any thread may call the methods; one thread at a time
+    fetches.
     """
 
     def __init__(
@@ -258,6 +270,12 @@ class OrderedConsumer:
         # Pulls from the server's consumer; None: the next pull makes a new one.
         self._puller: Puller | None = None
         self._reconnects = 0
+        # Where a fetch that is under way gets its answer.
+        self._inbox: PullInbox | None = None
+        self._closed: IteratorClosedError | None = None
+        # The position that was read from last: the one above, or that of messages().
+        self._last_used = self._position
+        self._iterators: WeakSet[OrderedMessages] = WeakSet()
 
     @property
     def stream_name(self) -> str:
@@ -266,8 +284,48 @@ class OrderedConsumer:
 
     @property
     def cached_info(self) -> ConsumerInfo | None:
-        """The consumer on the server that `fetch()` last used, as it was when it was made."""
-        return self._position.info
+        """
+        The consumer on the server that was used last, as it was when it was made.
+
+        That of `messages()` or `consume()` until these are stopped, else that of `fetch()`;
+        ``None`` while there is none.
+        """
+        return self._last_used.info or self._position.info
+
+    @property
+    def name(self) -> str | None:
+        """The name of that consumer; it changes with each new one."""
+        info = self.cached_info
+        return None if info is None else info.name
+
+    def info(self, timeout: float | timedelta | None = None) -> ConsumerInfo:
+        """
+        Ask the server for the config and state of the consumer that was used last.
+
+        If there is none, the one that the next `fetch()` uses is made.
+
+        Args:
+            timeout: in seconds; ``None``: that of the JetStream context.
+
+        Raises:
+            ConsumerNotFoundError: it is gone; the next read makes another one.
+            StreamNotFoundError: the stream is gone.
+            IteratorClosedError: it was closed.
+            TimeoutError: no answer in time.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        self._must_be_open()
+        deadline = self._api.deadline(timeout)
+        info = self.cached_info
+        if info is None:
+            with self._lock:
+                info = self.cached_info
+                if info is None:
+                    self._puller = self._renewed(deadline)
+                    info = self._position.info
+            assert info is not None
+        return consumer_info(self._api, self._stream, info.name, deadline)
 
     def messages(self, **options: Unpack[ContinuousOptions]) -> OrderedMessages:
         """
@@ -281,16 +339,22 @@ class OrderedConsumer:
             InvalidOptionError: an option is out of range, or two exclude each other.
             StreamNotFoundError: there is no such stream.
             BadRequestError: the server refuses the consumer.
+            IteratorClosedError: the ordered consumer was closed.
             TimeoutError: the server does not answer.
             ConnectionClosedError: the connection is closed.
 
         """
+        self._must_be_open()
         options.setdefault("heartbeat", _heartbeat(options))
         if "max_bytes" not in options:
             options.setdefault("max_messages", _READ_AHEAD)
         position = pull_position(self._api, self._stream, self._options)
         messages = OrderedMessages(self._api, position, continuous_pull(options))
+        self._iterators.add(messages)
         messages.start(self._api.deadline())
+        self._last_used = position
+        if self._closed is not None:
+            messages.stop()  # close() came meanwhile, and may not have seen it
         return messages
 
     def consume(
@@ -334,6 +398,7 @@ class OrderedConsumer:
         Raises:
             InvalidOptionError: an option is out of range, or neither batch nor max_bytes is given.
             StreamNotFoundError, BadRequestError, OrderedConsumerResetError: it can not go on.
+            IteratorClosedError: it was closed.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -342,13 +407,34 @@ class OrderedConsumer:
         request = fetch_request(batch, timeout, max_bytes, heartbeat)
         return self._fetch(request, Deadline(timeout))
 
+    def fetch_no_wait(
+        self, batch: int | None = None, max_bytes: int | None = None
+    ) -> list[JetStreamMsg]:
+        """
+        Return the next messages that are there now, up to a number of messages or bytes.
+
+        Args:
+            batch: messages at most; ``None``: as many as ``max_bytes`` allows.
+            max_bytes: bytes at most; ``None``: no limit.
+
+        Returns:
+            The messages in order; ``[]`` when there are none.
+
+        Raises:
+            InvalidOptionError, StreamNotFoundError, BadRequestError, OrderedConsumerResetError,
+            IteratorClosedError, ConnectionClosedError: as `fetch()`.
+
+        """
+        return self._fetch(no_wait_request(batch, max_bytes), Deadline(NO_WAIT_PATIENCE))
+
     def _fetch(self, request: PullRequest, deadline: Deadline) -> list[JetStreamMsg]:
         """Pull until there are messages, or the server says that there are none, or time is up."""
-        self._api.core.writer.must_not_be_forked()
+        self._must_be_open()
         fetched: list[JetStreamMsg] = []
         start = b""
         try:
             with self._lock:
+                self._last_used = self._position
                 start = self._position.sequence.reply
                 while True:
                     try:
@@ -370,20 +456,23 @@ class OrderedConsumer:
         without a later message no gap would show that. The next pull then makes a new consumer.
         """
         puller, self._puller = self._puller, None
-        core = self._api.core
-        if puller is None or self._reconnects != core.reconnects:
-            self._reconnects = core.reconnects
-            info = self._position.renew(_at_least(deadline, _LEAST))
-            puller = Puller(self._api, info.stream_name, info.name, info.config)
+        if puller is None or self._reconnects != self._api.core.reconnects:
+            puller = self._renewed(_at_least(deadline, _LEAST))
             request = _shortened(request, deadline)
         pull = Fetch(puller, request, deadline.left(), strict=True)
+        inbox = self._inbox = PullInbox(self._api.core)
         try:
-            came = pull.run()
+            if self._closed is not None:  # close() may not have seen the inbox
+                raise fresh(self._closed)
+            came = pull.run_in(inbox)
         except _HOPELESS:
             self._puller = puller  # it sent nothing
             raise
         except _LOST:
             return False
+        finally:
+            self._inbox = None
+            inbox.close(quietly=pull.answered)
         follow = self._position.sequence.follow
         if came and not follow(came[0].ack_subject, came[-1].ack_subject, len(came)):
             for msg in came:
@@ -395,6 +484,15 @@ class OrderedConsumer:
         if pull.answered:
             self._puller = puller
         return pull.answered
+
+    def _renewed(self, deadline: Deadline) -> Puller:
+        """Make a consumer that reads on from the position; ``_lock`` is held."""
+        self._reconnects = self._api.core.reconnects
+        info = self._position.renew(deadline)
+        if self._closed is not None:
+            self._position.drop()
+            raise fresh(self._closed)
+        return Puller(self._api, info.stream_name, info.name, info.config)
 
     def _take_back(self, fetched: list[JetStreamMsg], start: bytes) -> None:
         """Read messages again that an exception, such as a Ctrl-C, has kept from the caller."""
@@ -423,13 +521,42 @@ class OrderedConsumer:
         Raises:
             TimeoutError: none came in time.
             InvalidOptionError, StreamNotFoundError, BadRequestError, OrderedConsumerResetError,
-            ConnectionClosedError: as `fetch()`.
+            IteratorClosedError, ConnectionClosedError: as `fetch()`.
 
         """
         messages = self.fetch(1, timeout, None, heartbeat)
         if not messages:
             raise TimeoutError(f"no message from stream {self._stream!r} in time")
         return messages[0]
+
+    def close(self) -> None:
+        """
+        End it, and have the server drop its consumers; closing twice does nothing.
+
+        Iterators and handles made by it are stopped. A fetch that waits on another thread returns
+        what it has, or raises `IteratorClosedError`, as all later calls do. The server is not waited
+        for.
+        """
+        if self._closed is None:
+            self._closed = IteratorClosedError("the ordered consumer was closed")
+        self._position.given_up = True
+        inbox = self._inbox
+        if inbox is not None:
+            inbox.mailbox.close(self._closed)
+        for messages in tuple(self._iterators):
+            messages.stop()
+        self._position.drop()
+
+    def _must_be_open(self) -> None:
+        self._api.core.writer.must_not_be_forked()
+        if self._closed is not None:
+            raise fresh(self._closed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self._stream!r}>"

@@ -236,7 +236,10 @@ def pull_position(api: APIRequests, stream: str, options: OrderedOptions) -> Pos
         raise InvalidOptionError(
             min(unknown), "...", f"not one of {sorted(OrderedOptions.__annotations__)}"
         )
-    prefix = options.get("name_prefix") or os.urandom(11).hex()
+    prefix = options.get("name_prefix")
+    # Never the name alone: another reader of the same prefix would take, or delete, the consumer.
+    unique = os.urandom(11).hex()
+    prefix = f"{prefix}_{unique}" if prefix else unique
     attempts = options.get("max_reset_attempts", 0)
     if attempts < 0:
         raise InvalidOptionError("max_reset_attempts", attempts, "must be 0 or above")

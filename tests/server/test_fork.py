@@ -183,6 +183,8 @@ REFUSED: dict[str, Callable[[Inherited], object]] = {
     "ConsumeHandle.wait_closed": lambda it: it.handle.wait_closed(),
     "ConsumeHandle.drain": lambda it: it.handle.drain(),
     "OrderedConsumer.fetch": lambda it: it.ordered.fetch(1, timeout=None),
+    "OrderedConsumer.fetch_no_wait": lambda it: it.ordered.fetch_no_wait(1),
+    "OrderedConsumer.info": lambda it: it.ordered.info(),
     "OrderedConsumer.next": lambda it: it.ordered.next(timeout=None),
     "OrderedConsumer.messages": lambda it: it.ordered.messages(),
     "OrderedConsumer.consume": lambda it: it.ordered.consume(print),
@@ -198,6 +200,7 @@ ENDS: dict[str, Callable[[Inherited], object]] = {
     "MessageIterator.stop": lambda it: it.messages.stop(),
     "MessageIterator.end": lambda it: it.messages.end(jetstream_sync.Error("over")),
     "ConsumeHandle.stop": lambda it: it.handle.stop(),
+    "OrderedConsumer.close": lambda it: it.ordered.close(),
     "OrderedMessages.stop": lambda it: it.ordered_messages.stop(),
 }
 

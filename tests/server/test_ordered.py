@@ -199,6 +199,18 @@ def test_the_server_s_consumer_is_cheap(stream: Stream) -> None:
     assert config.metadata["who"] == "me"
 
 
+def test_readers_of_one_prefix_do_not_share_a_consumer(js: JetStream, stream: Stream) -> None:
+    """With one ``name_prefix`` each iterator, and each ordered consumer, has its own consumer."""
+    fill(js, stream.name, 10)
+    ordered, other = (stream.ordered_consumer(name_prefix="mine") for _ in range(2))
+    with ordered.messages() as first, ordered.messages() as second, other.messages() as third:
+        names = set(stream.consumer_names())
+        assert len(names) == 3
+        for messages in (first, second, third):
+            assert numbers(messages, 10) == list(range(10))
+        assert set(stream.consumer_names()) == names
+
+
 @pytest.mark.parametrize(
     "options",
     [{"foo": 1}, {"durable_name": "D"}, {"max_reset_attempts": -1}, {"opt_start_seq": -1}],

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -16,7 +17,16 @@ from fix_faults import FaultProxy, Toward
 from fix_threads import between, wait_until
 
 import jetstream_sync
-from jetstream_sync import Connection, JetStream, JetStreamMsg, OrderedConsumer, Stream
+from jetstream_sync import (
+    Connection,
+    ConsumerNotFoundError,
+    InvalidOptionError,
+    IteratorClosedError,
+    JetStream,
+    JetStreamMsg,
+    OrderedConsumer,
+    Stream,
+)
 from jetstream_sync import TimeoutError as NatsTimeoutError
 from jetstream_sync.server import NatsServer
 
@@ -185,6 +195,128 @@ def test_a_heartbeat_of_half_the_timeout_is_taken(js: JetStream, stream: Stream)
     fill(js, stream, 1)
     ordered = stream.ordered_consumer()
     assert numbers(ordered.fetch(1, timeout=2, heartbeat=1)) == [0]
+
+
+# --- what there is, and the end --------------------------------------------------------------------
+
+
+def test_fetch_no_wait_returns_what_is_there(js: JetStream, stream: Stream) -> None:
+    """``fetch_no_wait`` returns the next messages at once, fewer than asked for or none, in order."""
+    ordered = stream.ordered_consumer()
+    with between(0, 1):
+        assert ordered.fetch_no_wait(5) == []
+        fill(js, stream, 8)
+        assert numbers(ordered.fetch_no_wait(5)) == [0, 1, 2, 3, 4]
+        assert numbers(ordered.fetch_no_wait(max_bytes=100_000)) == [5, 6, 7]
+        assert ordered.fetch_no_wait(5) == []
+    for options in ({}, {"batch": 0}, {"max_bytes": 0}, {"batch": 1, "timeout": 1}):
+        with pytest.raises((InvalidOptionError, TypeError)):
+            ordered.fetch_no_wait(**options)
+
+
+def test_fetch_no_wait_reads_a_stalled_answer_again(
+    js: JetStream, stream: Stream, far: Connection, proxy: FaultProxy
+) -> None:
+    """``fetch_no_wait`` is in order over a link that breaks in the middle of its answer."""
+    fill(js, stream, 100, size=10_000)
+    ordered = far.jetstream().ordered_consumer(stream.name)
+    got = numbers(ordered.fetch_no_wait(5))
+    proxy.cut_after(200_000, Toward.CLIENT)
+    in_vain = 0
+    while len(got) < 100 and in_vain < 50:
+        more = numbers(ordered.fetch_no_wait(95))
+        in_vain = 0 if more else in_vain + 1
+        got += more
+    assert got == list(range(100))
+
+
+def test_its_consumer_can_be_looked_at(js: JetStream, stream: Stream) -> None:
+    """``name``, ``info`` and ``cached_info`` are about the server's consumer that was used last."""
+    fill(js, stream, 10)
+    ordered = stream.ordered_consumer(name_prefix="mine")
+    assert ordered.name is None
+    assert ordered.cached_info is None
+    assert ordered.info().num_pending == 10  # makes the one that fetch() uses
+    assert numbers(ordered.fetch(4)) == [0, 1, 2, 3]
+    assert ordered.info().num_pending == 6
+    (name,) = stream.consumer_names()
+    assert ordered.name == ordered.info().name == name
+    with ordered.messages(max_messages=2) as messages:
+        messages.next(5)
+        assert ordered.name in set(stream.consumer_names()) - {name}
+        assert ordered.cached_info is not None
+        assert ordered.cached_info.name == ordered.info().name == ordered.name
+    wait_until(lambda: ordered.name == name)
+    stream.delete_consumer(name)
+    with pytest.raises(ConsumerNotFoundError):
+        ordered.info()
+    assert numbers(ordered.fetch(6)) == [4, 5, 6, 7, 8, 9]
+    assert ordered.info().num_pending == 0
+
+
+def test_close_has_the_server_drop_its_consumers(js: JetStream, stream: Stream) -> None:
+    """After ``close``, or the ``with`` block, the server has no consumer of it, and it is over."""
+    fill(js, stream, 10)
+    with stream.ordered_consumer() as ordered:
+        assert numbers(ordered.fetch(4)) == [0, 1, 2, 3]
+        messages = ordered.messages()
+        assert int(messages.next(5).data) == 0
+        assert len(stream.consumer_names()) == 2
+    wait_until(lambda: not stream.consumer_names(), 1)
+    assert messages.closed
+    assert list(messages) == []
+    ordered.close()
+    for call in (
+        lambda: ordered.fetch(1),
+        lambda: ordered.fetch_no_wait(1),
+        ordered.next,
+        ordered.messages,
+        ordered.info,
+    ):
+        with pytest.raises(IteratorClosedError):
+            call()
+    assert ordered.name is None
+    assert stream.consumer_names() == []
+
+
+def test_close_ends_a_fetch_that_waits(js: JetStream, stream: Stream) -> None:
+    """A fetch on another thread ends at once: with what it has, or with `IteratorClosedError`."""
+    for count in (0, 3):
+        fill(js, stream, count)
+        ordered = stream.ordered_consumer()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(ordered.fetch, 20, 30)
+            wait_until(lambda it=ordered: it.name is not None)
+            info = ordered.info
+            wait_until(lambda ask=info, n=count: ask().delivered.consumer_seq == n)
+            wait_until(lambda ask=info: ask().num_waiting == 1)
+            with between(0, 1):
+                ordered.close()
+                if count:
+                    assert numbers(waiting.result(5)) == [0, 1, 2]
+                else:
+                    with pytest.raises(IteratorClosedError):
+                        waiting.result(5)
+        wait_until(lambda: not stream.consumer_names(), 1)
+
+
+def test_close_ends_a_fetch_that_has_no_consumer(
+    js: JetStream, stream: Stream, far: Connection, proxy: FaultProxy
+) -> None:
+    """A fetch that waits for a link ends with ``close``, too, and leaves no consumer behind."""
+    fill(js, stream, 1)
+    ordered = far.jetstream().ordered_consumer(stream.name)
+    assert numbers(ordered.fetch(1)) == [0]
+    proxy.refuse()
+    proxy.cut()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ordered.fetch, 1, 30)
+        wait_until(lambda: not far.is_connected)
+        ordered.close()
+        proxy.accept()
+        with pytest.raises(IteratorClosedError):
+            waiting.result(10)
+    wait_until(lambda: not stream.consumer_names(), 2)
 
 
 # --- any order of them -----------------------------------------------------------------------------
