@@ -117,12 +117,14 @@ class FaultProxy:
 
     Args:
         target: the server's port.
+        small: take little from clients at a time, so that a large write is under way for long.
 
     Any thread may call its methods; a fault has taken effect when the call returns.
     """
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, *, small: bool = False) -> None:
         self._target = target
+        self._small = small
         self._weather = {toward: _Weather() for toward in Toward}
         self._links: list[_Link] = []
         self.port, self._holder = reserve_port()
@@ -321,6 +323,8 @@ class FaultProxy:
     def _listen(self) -> None:
         listening = socket.socket()
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if self._small:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
         listening.bind(("127.0.0.1", self.port))
         listening.listen(64)
         listening.setblocking(False)

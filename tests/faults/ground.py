@@ -53,7 +53,8 @@ class Ground:
         else:
             self.servers[0].start()
         self.proxies = {
-            line: [FaultProxy(server.port) for server in self.servers] for line in LINES
+            line: [FaultProxy(server.port, small=line == "publishing") for server in self.servers]
+            for line in LINES
         }
 
     def urls(self, line: str) -> list[str]:
@@ -184,6 +185,8 @@ def _to_network(proxy: FaultProxy, fault: Fault) -> None:
             Toward.SERVER if fault.number % 2 else Toward.CLIENT,
             reset=fault.number % 3 == 0,
         ),
+        "cut a write": lambda: proxy.cut_after(fault.number, Toward.SERVER),
+        "stall": lambda: proxy.hold_after(fault.number, Toward.CLIENT),
         "hold": proxy.hold,
         "hold to client": lambda: proxy.hold(*down),
         "hold to server": lambda: proxy.hold(*up),

@@ -15,7 +15,7 @@ from typing import Final
 __all__ = ["LINES", "Fault", "network_plan", "server_plan"]
 
 #: The connections: each has a network of its own.
-LINES: Final = ("publishing", "reading", "fetching")
+LINES: Final = ("publishing", "reading", "fetching", "patient")
 
 _NETWORK: Final = {
     "cut": 4,
@@ -26,6 +26,8 @@ _NETWORK: Final = {
     "half close": 2,
     "cut after": 8,
     "hold": 3,
+    "stall": 6,
+    "cut a write": 4,
     "hold to client": 2,
     "hold to server": 2,
     "delay": 2,
@@ -33,6 +35,13 @@ _NETWORK: Final = {
     "trickle": 1,
     "refuse": 2,
     "reconnect": 2,
+}
+#: The decimal powers between which the bytes of a fault are.
+_BYTES: Final = {
+    "cut after": (0, 5),
+    "fragments": (0, 5),
+    "stall": (2, 6),
+    "cut a write": (4, 6.5),
 }
 _SERVER: Final = {"kill": 3, "stop": 2, "pause": 2}
 _CLUSTER: Final = {
@@ -56,7 +65,7 @@ class Fault:
     where: str = ""
     """The line, or how to choose the server."""
     number: int = 0
-    """The bytes of a ``cut after``, the size of fragments."""
+    """Bytes that still go through, or the size of fragments."""
 
     def __str__(self) -> str:
         more = f" {self.number} bytes" if self.number else ""
@@ -75,7 +84,7 @@ def network_plan(seed: int, seconds: float) -> list[Fault]:
             kind=kind,
             lasts=round(rng.choice((0.05, 0.3, 0.6, 1.5, 3.0)) * rng.uniform(0.3, 1), 3),
             where=rng.choice((*LINES, "all")),
-            number=int(10 ** rng.uniform(0, 5)) if kind in {"cut after", "fragments"} else 0,
+            number=int(10 ** rng.uniform(*_BYTES[kind])) if kind in _BYTES else 0,
         )
         plan.append(fault)
         total += fault.after + fault.lasts

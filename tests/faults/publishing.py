@@ -4,23 +4,54 @@ from __future__ import annotations
 
 import random
 import threading
-from concurrent.futures import Future
+import time
+from concurrent.futures import Future, wait
 
 from jetstream_sync import Connection, ConnectionClosedError, ConnectionLostError, Error, PubAck
 
-from .book import Book, payload_of
+from .book import SLACK, Book, payload_of
 
-__all__ = ["Crowd", "Single"]
+__all__ = ["Crowd", "Single", "await_settled"]
 
 #: Seconds given to each attempt.
 _PATIENCE = 2.0
+#: Seconds given to attempts whose link may break long before: that has to settle their futures.
+_LONG = 15.0
 #: Seconds between two attempts, or two messages.
 _REST = 0.01
+#: One in so many messages, or crowds of them, is followed by a pause.
+_PAUSES = 40
+#: Seconds between two looks for a lost link.
+_LOOK = 0.1
 
 
 def _may_go_on(error: Error) -> bool:
     """Say whether an error leaves the connection alive."""
     return not isinstance(error, ConnectionClosedError) or isinstance(error, ConnectionLostError)
+
+
+def await_settled(
+    future: Future[PubAck], nc: Connection, link: object, book: Book, name: str
+) -> None:
+    """
+    Wait until a future is settled, and complain if that takes long after its link was lost.
+
+    Args:
+        future: of ``publish_async``.
+        nc: its connection.
+        link: the link before and after the call; ``None``: it is not known.
+        book: where to complain.
+        name: of the message.
+
+    """
+    lost_at = None
+    while not wait([future], _LOOK).done:
+        now = time.monotonic()
+        if link is not None and lost_at is None and nc._core._link is not link:
+            lost_at = now
+        if lost_at is not None and now > lost_at + SLACK:
+            book.complain(f"the future of {name} is not settled {SLACK:g} s after its link broke")
+            return
 
 
 class Single:
@@ -41,6 +72,8 @@ class Single:
             number += 1
             self._book.published += 1
             self._publish(message, give_up)
+            if self._rng.randrange(_PAUSES * 10) == 0:
+                stop.wait(self._rng.uniform(0.5, 3))
 
     def _publish(self, message: str, give_up: threading.Event) -> None:
         payload = payload_of(message, self._rng.choice((0, 100, 1000, 10_000)))
@@ -66,6 +99,7 @@ class Crowd:
 
     def __init__(self, name: str, nc: Connection, book: Book, rng: random.Random) -> None:
         self._name = name
+        self._nc = nc
         self._js = nc.jetstream()
         self._book = book
         self._rng = rng
@@ -73,6 +107,8 @@ class Crowd:
     def run(self, stop: threading.Event, give_up: threading.Event) -> None:
         number = 0
         while not stop.wait(_REST):
+            if self._rng.randrange(_PAUSES) == 0:
+                stop.wait(self._rng.uniform(0.5, 3))
             if self._book.too_far_ahead():
                 continue
             count = self._rng.choice((1, 5, 10, 200))
@@ -90,20 +126,26 @@ class Crowd:
     def _attempt(self, messages: list[str], payloads: dict[str, bytes]) -> list[str]:
         """Publish these, and return those that were not acknowledged."""
         futures: dict[str, Future[PubAck]] = {}
+        links: dict[str, object] = {}
+        timeout = self._rng.choice((_PATIENCE, _LONG))
         for each in messages:
+            link = self._nc._core._link
             try:
-                with self._book.within(f"publish_async {each}", _PATIENCE):
+                with self._book.within(f"publish_async {each}", timeout):
                     futures[each] = self._js.publish_async(
-                        f"F.{self._name}", payloads[each], timeout=_PATIENCE, msg_id=each
+                        f"F.{self._name}", payloads[each], timeout=timeout, msg_id=each
                     )
             except Error as error:
                 if not _may_go_on(error):
                     raise
+            # It was sent, or is to be sent, over this link, if the link is still the same.
+            links[each] = link if self._nc._core._link is link else None
         for each, future in futures.items():
             try:
                 # Settled within its time; the sweep is twice a second.
-                with self._book.within(f"result {each}", _PATIENCE + 0.5):
-                    ack = future.result(_PATIENCE + 10)
+                with self._book.within(f"result {each}", timeout + 0.5):
+                    await_settled(future, self._nc, links[each], self._book, each)
+                    ack = future.result(timeout + 10)
             except Error as error:
                 if not future.done():
                     self._book.complain(f"the future of {each} is not settled: {error}")

