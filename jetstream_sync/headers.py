@@ -57,9 +57,9 @@ PIN_ID: Final = "Nats-Pin-Id"
 _VERSION: Final = b"NATS/1.0"
 # Printable ASCII without the colon, as nats-server and RFC 7230 have it.
 _NAME = re.compile(r"[!-9;-~]+")
-# A line break would end the value. Surrogates are fine where they stand for bytes that are not
-# UTF-8.
-_UNFIT_FOR_VALUES = re.compile(r"[\r\n\ud800-\udc7f\udd00-\udfff]")
+# A line break would end the value, and C programs end it at a NUL. Surrogates are fine where they
+# stand for bytes that are not UTF-8.
+_UNFIT_FOR_VALUES = re.compile(r"[\x00\r\n\ud800-\udc7f\udd00-\udfff]")
 
 
 class Status(NamedTuple):
@@ -83,7 +83,7 @@ class Headers(MutableMapping[str, str]):
 
     Raises:
         InvalidHeaderError: a name is not printable ASCII or has a colon, or a value has a
-            line break.
+            line break or a NUL.
 
     """
 
@@ -184,7 +184,7 @@ def _check(name: str, value: str) -> None:
     if not isinstance(value, str):
         raise InvalidHeaderError(name, f"a value is a str, not {type(value).__name__}")
     if _UNFIT_FOR_VALUES.search(value):
-        raise InvalidHeaderError(name, "a value has no line breaks and no surrogates")
+        raise InvalidHeaderError(name, "a value has no line breaks, NULs or surrogates")
 
 
 def _several(name: str, values: object) -> Iterable[str]:
@@ -255,7 +255,7 @@ def parse_status(block: bytes) -> Status | None:
         to three digits.
 
     """
-    line = block[len(_VERSION) : block.find(b"\r\n")].strip()
+    line = block.partition(b"\r\n")[0][len(_VERSION) :].strip()
     if not line or not block.startswith(_VERSION):
         return None
     code, _, text = line.partition(b" ")
