@@ -66,6 +66,8 @@ class PubAck(NamedTuple):
         error = get("error")
         if isinstance(error, dict):
             raise APIError.from_response(error)
+        if error is not None:
+            raise InvalidResponseError(f"PubAck: expected an object as error, got {error!r:.60}")
         if not stream or type(stream) is not str or type(seq) is not int:
             raise InvalidResponseError(f"PubAck: expected stream and seq, got {data!r:.60}")
         if len(data) == 2:

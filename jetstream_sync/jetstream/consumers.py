@@ -146,14 +146,13 @@ def delete_consumer(api: APIRequests, stream: str, name: str) -> None:
     """Delete a consumer; raises as `consumer_info()`."""
     check_stream_name(stream)
     check_consumer_name(name)
-    api.ask(api.routes.consumer_delete(stream, name))
+    api.command(api.routes.consumer_delete(stream, name))
 
 
 def consumer_names(api: APIRequests, stream: str) -> list[str]:
     """Return the names of a stream's consumers; raises as `consumer_info()`."""
     check_stream_name(stream)
-    pages = api.pages(api.routes.consumer_names(stream), "consumers")
-    return [str(name) for page in pages for name in page]
+    return api.names(api.routes.consumer_names(stream), "consumers")
 
 
 def list_consumers(api: APIRequests, stream: str) -> list[ConsumerInfo]:

@@ -23,7 +23,7 @@ from .infos import info_of, stream_info
 from .managing import ConsumerManaging
 from .publish import Publisher
 from .pull_subscribing import PullSubscribing
-from .requests import APIRequests
+from .requests import APIRequests, names_in
 from .snapshots import restore
 from .stream import Stream
 from .subscribe import PushSubscribing
@@ -174,7 +174,7 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
             Error: as `get_stream()`.
 
         """
-        self._api.ask(self._api.routes.stream_delete(check_stream_name(name)))
+        self._api.command(self._api.routes.stream_delete(check_stream_name(name)))
 
     def stream_names(self, subject: str | None = None) -> list[str]:
         """
@@ -191,8 +191,7 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
                 timeout is for each page of 1024.
 
         """
-        pages = self._api.pages(self._api.routes.stream_names(), "streams", _filter(subject))
-        return [str(name) for page in pages for name in page]
+        return self._api.names(self._api.routes.stream_names(), "streams", _filter(subject))
 
     def list_streams(self, subject: str | None = None) -> list[StreamInfo]:
         """
@@ -225,10 +224,11 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
 
         """
         body = {"subject": check_subject(subject)}
-        names = self._api.ask(self._api.routes.stream_names(), body).get("streams")
+        route = self._api.routes.stream_names()
+        names = names_in(self._api.ask(route, body), "streams", route)
         if not names:
             raise StreamNotFoundError(404, 10059, f"no stream takes {subject!r}")
-        return str(names[0])
+        return names[0]
 
     def restore_stream(
         self,

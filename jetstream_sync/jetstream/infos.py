@@ -6,6 +6,7 @@ from typing import Any
 
 from ..api.stream import StreamInfo
 from ..codec import decode
+from ..errors import InvalidResponseError
 from ..subjects import check_subject
 from .requests import APIRequests
 
@@ -37,9 +38,13 @@ def stream_info(
         page = state.get("subjects") if isinstance(state, dict) else None
         if not isinstance(state, dict) or not page:
             break
+        if not isinstance(page, dict) or type(total) is not int:
+            raise InvalidResponseError(f"an info with subjects={page!r:.60}, total={total!r:.60}")
+        known = len(subjects)
         subjects.update(page)
         offset += len(page)
-        if offset >= total:
+        # A total that is wrong does not make it go on for ever: a page without anything new is the end.
+        if offset >= total or len(subjects) == known:
             break
     if subjects_filter is not None and isinstance(state, dict):
         state["subjects"] = subjects

@@ -12,7 +12,7 @@ from ..codec import Record, decode, dumps, loads
 from ..errors import APIError, InvalidResponseError, JetStreamNotEnabledError, NoRespondersError
 from ..net.clock import Deadline
 
-__all__ = ["APIRequests"]
+__all__ = ["APIRequests", "listed", "names_in"]
 
 R = TypeVar("R", bound=Record)
 
@@ -93,7 +93,23 @@ class APIRequests:
         refusal = answer.get("error")
         if isinstance(refusal, dict):
             raise APIError.from_response(refusal)
+        if refusal is not None:
+            raise InvalidResponseError(f"{route} answered with error={refusal!r:.60}")
         return answer
+
+    def command(
+        self, route: str, body: Mapping[str, Any] | None = None, deadline: Deadline | None = None
+    ) -> None:
+        """
+        Send a request that is answered with ``success``; raises as `ask()`.
+
+        Raises:
+            InvalidResponseError: also for an answer that does not say that it was done.
+
+        """
+        success = self.ask(route, body, deadline).get("success")
+        if success is not True:
+            raise InvalidResponseError(f"{route} answered with success={success!r:.60}")
 
     def ask_for(
         self,
@@ -107,30 +123,90 @@ class APIRequests:
         answer.pop("type", None)
         return decode(record, answer)
 
+    def names(self, route: str, items: str, body: Mapping[str, Any] | None = None) -> list[str]:
+        """Ask for a list of names, and return all of them; args and errors are those of `pages()`."""
+        found = []
+        for page in self.pages(route, items, body):
+            for name in page:
+                if not isinstance(name, str):
+                    raise InvalidResponseError(f"{route}: expected a name, got {name!r:.60}")
+                found.append(name)
+        return found
+
     def pages(
         self, route: str, items: str, body: Mapping[str, Any] | None = None
     ) -> Iterator[list[Any]]:
         """
         Ask for a list page by page, and yield each page's items.
 
+        Nothing comes twice: where the list changed between two pages, they may overlap.
+
         Args:
             route: the subject, of `Routes`.
-            items: the key under which an answer has its items.
+            items: the key under which an answer has its items: names, or infos.
             body: sent with every request, beside the offset.
 
         Raises:
+            InvalidResponseError: an answer has no such list, or no total.
             APIError, PermissionsError, TimeoutError, ConnectionClosedError: as `ask()`.
 
         """
+        known: set[str] = set()
         offset = 0
         while True:
             answer = self.ask(route, {**(body or {}), "offset": offset})
-            page = answer.get(items) or []
-            if page:
-                yield page
+            page = listed(answer, items, route)
             # What a cluster could not get an info of is named in "missing", and counted like the rest.
-            seen = len(page) + len(answer.get("missing") or ())
-            offset += seen
-            # The total may change while we read; an empty page ends it in any case.
-            if not seen or offset >= int(answer.get("total", 0)):
+            missing = listed(answer, "missing", route) if "missing" in answer else []
+            total = answer.get("total")
+            if type(total) is not int:
+                raise InvalidResponseError(f"{route} answered with total={total!r:.60}")
+            before = len(known)
+            new = [item for item in page if not _noted(_name_of(item, items, route), known)]
+            known.update(_name_of(name, "missing", route) for name in missing)
+            if new:
+                yield new
+            offset += len(page) + len(missing)
+            # The total may change while we read, or be wrong: a page without anything new ends it.
+            if len(known) == before or offset >= total:
                 return
+
+
+def listed(answer: Mapping[str, Any], items: str, route: str) -> list[Any]:
+    """
+    Return the list that an answer has under a key; ``null`` is an empty one.
+
+    Raises:
+        InvalidResponseError: it has none.
+
+    """
+    found = answer.get(items, answer)
+    if found is None:
+        return []
+    if not isinstance(found, list):
+        said = f"{found!r:.60}" if items in answer else "nothing"
+        raise InvalidResponseError(f"{route}: expected a list of {items}, got {said}")
+    return found
+
+
+def names_in(answer: Mapping[str, Any], items: str, route: str) -> list[str]:
+    """Return the names that an answer has under a key; raises as `listed()`."""
+    return [_name_of(name, items, route) for name in listed(answer, items, route)]
+
+
+def _name_of(item: Any, items: str, route: str) -> str:
+    """Return the name that an item of a list is or has; an info has it, or its config does."""
+    name = item
+    if isinstance(item, dict):
+        config = item.get("config")
+        name = item.get("name", config.get("name") if isinstance(config, dict) else None)
+    if not isinstance(name, str):
+        raise InvalidResponseError(f"{route}: one of the {items} has no name: {item!r:.60}")
+    return name
+
+
+def _noted(name: str, known: set[str]) -> bool:
+    """Note a name, and return whether it was known before."""
+    before = len(known)
+    known.add(name)
+    return len(known) == before

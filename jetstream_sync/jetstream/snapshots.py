@@ -413,6 +413,8 @@ class _Sending:
         refusal = said.get("error")
         if isinstance(refusal, dict):
             raise APIError.from_response(refusal)
+        if refusal is not None:
+            raise InvalidResponseError(f"a restore answered with error={refusal!r:.60}")
         return said
 
 

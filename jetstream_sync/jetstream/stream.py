@@ -133,8 +133,9 @@ class Stream:
             return 0
         answer = self._api.ask(self._api.routes.stream_purge(self._name), body)
         purged = answer.get("purged")
-        if not isinstance(purged, int):
-            raise InvalidResponseError(f"a purge answered with purged={purged!r}")
+        if type(purged) is not int or answer.get("success") is not True:
+            said = f"success={answer.get('success')!r:.60}, purged={purged!r:.60}"
+            raise InvalidResponseError(f"a purge answered with {said}")
         return purged
 
     def get_msg(
@@ -254,7 +255,7 @@ class Stream:
         if not secure:
             body["no_erase"] = True
         try:
-            self._api.ask(self._api.routes.msg_delete(self._name), body)
+            self._api.command(self._api.routes.msg_delete(self._name), body)
         except ServerError as error:
             if error.err_code == _DELETE_FAILED:
                 # From file storage this is also said of a message that is not there.

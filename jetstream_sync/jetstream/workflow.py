@@ -26,7 +26,7 @@ from ..errors import (
 from ..net.clock import Deadline
 from .bound import consumer_info
 from .consumers import CREATE, add_consumer
-from .requests import APIRequests
+from .requests import APIRequests, names_in
 
 __all__ = [
     "Attached",
@@ -68,8 +68,8 @@ def find_stream(api: APIRequests, wanted: Wanted) -> str:
     """
     if wanted.stream is not None:
         return wanted.stream
-    answer = api.ask(api.routes.stream_names(), {"subject": wanted.subject})
-    names = [str(name) for name in answer.get("streams") or ()]
+    route = api.routes.stream_names()
+    names = names_in(api.ask(route, {"subject": wanted.subject}), "streams", route)
     if not names:
         raise StreamNotFoundError(404, 10059, f"no stream takes {wanted.subject!r}")
     if len(names) > 1:
@@ -185,7 +185,7 @@ def release_consumer(
     try:
         if shared and _in_use(api, stream, name, deadline):
             return
-        api.ask(api.routes.consumer_delete(stream, name), deadline=deadline)
+        api.command(api.routes.consumer_delete(stream, name), deadline=deadline)
     except NotFoundError:
         return
 

@@ -1,0 +1,121 @@
+"""Answers of the API that make no sense: one typed error, and no call that goes on for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from played_jetstream import PlayedJetStream
+
+import jetstream_sync
+from jetstream_sync import JetStream
+from jetstream_sync.errors import InvalidResponseError
+
+NAMES: dict[str, Callable[[JetStream], object]] = {
+    "stream_names": lambda js: js.stream_names(),
+    "consumer_names": lambda js: js.consumer_names("S"),
+}
+INFOS: dict[str, Callable[[JetStream], object]] = {
+    "list_streams": lambda js: js.list_streams(),
+    "list_consumers": lambda js: js.list_consumers("S"),
+}
+LOOKUPS: dict[str, Callable[[JetStream], object]] = {
+    "find_stream_name_by_subject": lambda js: js.find_stream_name_by_subject("a"),
+    "subscribe": lambda js: js.subscribe("a"),
+    "pull_subscribe": lambda js: js.pull_subscribe("a"),
+}
+DONE: dict[str, Callable[[JetStream], object]] = {
+    "delete_stream": lambda js: js.delete_stream("S"),
+    "delete_consumer": lambda js: js.delete_consumer("S", "C"),
+}
+RECORDS: dict[str, Callable[[JetStream], object]] = {
+    "account_info": lambda js: js.account_info(),
+    "get_stream": lambda js: js.get_stream("S"),
+    "create_stream": lambda js: js.create_stream(name="S"),
+    "get_consumer": lambda js: js.get_consumer("S", "C"),
+    "create_consumer": lambda js: js.create_consumer("S", name="C"),
+    "publish": lambda js: js.publish("$JS.API.X"),
+}
+PAGE = {"offset": 0, "limit": 1024}
+
+
+def answered(call: Callable[[JetStream], object], answer: dict[str, Any]) -> None:
+    """Make a call that every request is answered alike; it has to be an InvalidResponseError."""
+    with (
+        PlayedJetStream(lambda *_: answer) as played,
+        jetstream_sync.connect(played.url) as nc,
+    ):
+        with pytest.raises(InvalidResponseError):
+            pytest.fail(f"returned {call(nc.jetstream(timeout=5))!r}")
+        nc.close()
+
+
+@pytest.mark.parametrize("name", [*NAMES, *INFOS, *LOOKUPS, *DONE, *RECORDS])
+@pytest.mark.parametrize("answer", [{}, {"error": "x"}, {"error": 5}, {"error": []}], ids=repr)
+def test_an_answer_without_what_was_asked_for_is_invalid(name, answer):
+    """An error that is no object, and an answer that has nothing, are no success."""
+    answered({**NAMES, **INFOS, **LOOKUPS, **DONE, **RECORDS}[name], answer)
+
+
+@pytest.mark.parametrize("name", [*NAMES, *INFOS, *LOOKUPS])
+@pytest.mark.parametrize("items", [5, "x", {"a": 1}, [5], [None], [{}], [[]], True], ids=repr)
+def test_a_list_of_something_else_is_invalid(name, items):
+    """What is no list, or has something in it that is no name, is not read as one."""
+    answer = {"total": 1, **PAGE, "streams": items, "consumers": items}
+    answered({**NAMES, **INFOS, **LOOKUPS}[name], answer)
+
+
+@pytest.mark.parametrize("name", [*NAMES, *INFOS])
+@pytest.mark.parametrize("total", ["1", None, 1.5, True], ids=repr)
+def test_a_total_that_is_no_number_is_invalid(name, total):
+    """Paging needs the total."""
+    answered({**NAMES, **INFOS}[name], {"total": total, **PAGE, "streams": [], "consumers": []})
+
+
+@pytest.mark.parametrize("success", [None, False, "true", 1], ids=repr)
+@pytest.mark.parametrize("name", DONE)
+def test_only_success_is_success(name, success):
+    """A deletion is done when the server says so."""
+    answered(DONE[name], {"success": success})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_without_anything_new_ends_the_paging(name):
+    """A total that is never reached does not make it go on, and nothing comes twice."""
+    pages: list[int] = []
+
+    def answer(_: str, body: dict[str, int]) -> dict[str, Any]:
+        pages.append(body["offset"])
+        # The second page overlaps the first, as when something was deleted meanwhile.
+        found = ["A", "B"] if body["offset"] == 0 else ["B", "C"]
+        return {"total": 10**9, **PAGE, "streams": found, "consumers": found}
+
+    with PlayedJetStream(answer) as played, jetstream_sync.connect(played.url) as nc:
+        assert NAMES[name](nc.jetstream(timeout=5)) == ["A", "B", "C"]
+        nc.close()
+    assert pages == [0, 2, 4]
+
+
+def test_the_subjects_of_an_info_end_with_a_page_without_anything_new():
+    """The same for the subjects of a stream."""
+    info = {
+        "config": {"name": "S"},
+        "created": "2024-01-01T00:00:00Z",
+        "state": {
+            "messages": 1,
+            "bytes": 1,
+            "first_seq": 1,
+            "last_seq": 1,
+            "consumer_count": 0,
+            "subjects": {"a": 1},
+        },
+        "total": 10**9,
+    }
+    with (
+        PlayedJetStream(lambda *_: info) as played,
+        jetstream_sync.connect(played.url) as nc,
+    ):
+        stream = nc.jetstream(timeout=5).get_stream("S")
+        assert stream.info(subjects_filter=">").state.subjects == {"a": 1}
+        nc.close()
