@@ -94,7 +94,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from .violations import read_violation
 
@@ -195,6 +195,13 @@ class Error(Exception):
 
 # --- what the caller passed -------------------------------------------------------------------
 
+#: Characters of a value that the text of an error repeats; the attribute has all of it.
+_EXCERPT: Final = 200
+
+
+def _short(text: str) -> str:
+    return repr(text) if len(text) <= _EXCERPT else f"{text[:_EXCERPT]!r}..."
+
 
 class InvalidArgumentError(Error, ValueError):
     """An argument can not work; nothing was sent."""
@@ -209,7 +216,7 @@ class BadSubjectError(InvalidArgumentError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"bad subject {self.subject!r}: {self.reason}"
+        return f"bad subject {_short(self.subject)}: {self.reason}"
 
 
 class InvalidNameError(InvalidArgumentError):
@@ -222,7 +229,7 @@ class InvalidNameError(InvalidArgumentError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"bad {self.kind} name {self.name!r}: {self.reason}"
+        return f"bad {self.kind} name {_short(self.name)}: {self.reason}"
 
 
 class InvalidHeaderError(InvalidArgumentError):

@@ -9,10 +9,12 @@ so everything is checked here before a byte is made of it. The rules are nats-se
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from .errors import BadSubjectError, InvalidNameError
 
 __all__ = [
+    "MAX_CONTROL_LINE",
     "check_consumer_name",
     "check_publish_subject",
     "check_queue",
@@ -21,6 +23,12 @@ __all__ = [
     "subject_matches",
     "subjects_overlap",
 ]
+
+#: Bytes of a command without its line end and payload that a server accepts unless it is configured
+#: otherwise (nats-server's ``MAX_CONTROL_LINE_SIZE``). It closes the connection on a longer one.
+MAX_CONTROL_LINE: Final = 4096
+#: Bytes of a stream or consumer name that a server accepts (nats-server's ``JSMaxNameLen``).
+_MAX_NAME: Final = 255
 
 # Names become file names on the server, hence no slashes; ADR-6.
 _FORBIDDEN_IN_NAMES = re.compile(r"[\s>*./\\\x00-\x1f\x7f\ud800-\udfff]")
@@ -36,8 +44,8 @@ def check_publish_subject(subject: str) -> str:
         subject: dot-separated tokens; no wildcards.
 
     Raises:
-        BadSubjectError: it is empty, has white space, control characters, an empty token
-            or a wildcard token.
+        BadSubjectError: it is no str, is empty, has white space, control characters, an empty
+            token or a wildcard token, or is longer than a command line can be.
 
     """
     check_subject(subject)
@@ -55,14 +63,15 @@ def check_subject(subject: str) -> str:
         subject: dot-separated tokens; ``*`` stands for one token, a final ``>`` for one or more.
 
     Raises:
-        BadSubjectError: it is empty, has white space, control characters or an empty token,
-            or ``>`` is not its last token.
+        BadSubjectError: it is no str, is empty, has white space, control characters or an empty
+            token, ``>`` is not its last token, or it is longer than a command line can be.
 
     """
     if not isinstance(subject, str):
-        raise BadSubjectError(repr(subject), "a subject is a str")
+        raise BadSubjectError(repr(subject), f"a subject is a str, not {type(subject).__name__}")
     if not subject:
         raise BadSubjectError(subject, "it is empty")
+    _check_length(subject)
     if _FORBIDDEN_IN_SUBJECTS.search(subject):
         raise BadSubjectError(
             subject, "white space, control characters and surrogates are not allowed"
@@ -79,12 +88,22 @@ def check_queue(queue: str) -> str:
     Check the name of a queue group, and return it.
 
     Raises:
-        BadSubjectError: it has white space or control characters.
+        BadSubjectError: it is no str, has white space or control characters, or is longer than a
+            command line can be.
 
     """
-    if not isinstance(queue, str) or _FORBIDDEN_IN_SUBJECTS.search(queue):
-        raise BadSubjectError(str(queue), "a queue group has no white space or control characters")
+    if not isinstance(queue, str):
+        raise BadSubjectError(repr(queue), f"a queue group is a str, not {type(queue).__name__}")
+    _check_length(queue)
+    if _FORBIDDEN_IN_SUBJECTS.search(queue):
+        raise BadSubjectError(queue, "a queue group has no white space or control characters")
     return queue
+
+
+def _check_length(text: str) -> None:
+    """Refuse what is too long for any command; the whole line is checked where it is made."""
+    if len(text) > MAX_CONTROL_LINE:
+        raise BadSubjectError(text, f"it is longer than the {MAX_CONTROL_LINE} bytes of a command")
 
 
 def check_stream_name(name: str) -> str:
@@ -92,7 +111,8 @@ def check_stream_name(name: str) -> str:
     Check a stream's name, and return it.
 
     Raises:
-        InvalidNameError: it is empty or has white space, a dot, a wildcard or a slash.
+        InvalidNameError: it is no str, is empty, has white space, a dot, a wildcard or a slash, or
+            is longer than 255 bytes.
 
     """
     return _check_name("stream", name)
@@ -103,7 +123,8 @@ def check_consumer_name(name: str) -> str:
     Check a consumer's name, and return it.
 
     Raises:
-        InvalidNameError: it is empty or has white space, a dot, a wildcard or a slash.
+        InvalidNameError: it is no str, is empty, has white space, a dot, a wildcard or a slash, or
+            is longer than 255 bytes.
 
     """
     return _check_name("consumer", name)
@@ -111,13 +132,15 @@ def check_consumer_name(name: str) -> str:
 
 def _check_name(kind: str, name: str) -> str:
     if not isinstance(name, str):
-        raise InvalidNameError(kind, repr(name), "a name is a str")
+        raise InvalidNameError(kind, repr(name), f"a name is a str, not {type(name).__name__}")
     if not name:
         raise InvalidNameError(kind, name, "it is empty")
     if _FORBIDDEN_IN_NAMES.search(name):
         raise InvalidNameError(
             kind, name, "white space, '.', '*', '>', '/' and '\\' are not allowed"
         )
+    if len(name) > _MAX_NAME or len(name.encode()) > _MAX_NAME:
+        raise InvalidNameError(kind, name, f"it is longer than {_MAX_NAME} bytes")
     return name
 
 

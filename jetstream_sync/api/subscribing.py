@@ -97,6 +97,8 @@ class Wanted:
             BadSubjectError, InvalidNameError: a name is not well formed.
 
         """
+        if stream is not None:
+            check_stream_name(stream)
         if not subject and not stream:
             raise SubjectRequiredError(subject, stream)
         if config is not None and not isinstance(config, ConsumerConfig):
@@ -104,10 +106,12 @@ class Wanted:
         said = _said(config)
         given = {name: value for name, value in (options or {}).items() if value is not None}
         said.update(given)
-        if durable:
+        if durable is not None:
+            check_consumer_name(durable)
             _same("durable", durable, "durable_name", said)
-            said["durable_name"] = check_consumer_name(durable)
-        group = _same("queue", check_queue(queue or ""), "deliver_group", said) or ""
+            said["durable_name"] = durable
+        group = _same("queue", check_queue("" if queue is None else queue), "deliver_group", said)
+        group = group or ""
         consumer = bind or said.get("durable_name") or said.get("name")
         if group and not consumer:
             # Else every member would get a consumer, and all messages, of its own.
@@ -119,7 +123,7 @@ class Wanted:
         said.update((name, getattr(merged, name)) for name in given)
         wanted = cls(
             subject=subject or "",
-            stream=check_stream_name(stream) if stream else None,
+            stream=stream,
             queue=group,
             consumer=check_consumer_name(consumer) if consumer else None,
             bound=bind is not None,

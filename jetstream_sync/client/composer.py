@@ -6,12 +6,20 @@ from ..errors import BadSubjectError, InvalidArgumentError, MaxPayloadError
 from ..headers import HeadersLike, encode_headers
 from ..protocol import commands
 from ..protocol.session import ServerInfo
-from ..subjects import check_publish_subject
+from ..subjects import MAX_CONTROL_LINE, check_publish_subject
 
 __all__ = ["Composer"]
 
 #: Subjects that were checked before are remembered, up to this many.
 _REMEMBERED_SUBJECTS = 4096
+#: Bytes up to which a subject, with a verb and two sizes, always fits into a command line: HPUB, two
+#: spaces and sizes of at most ten digits. Only such subjects are remembered.
+_ALWAYS_FITS = MAX_CONTROL_LINE - 28
+#: Bytes of a command that are neither line nor payload: the line ends.
+_LINE_ENDS = 4
+
+
+_NO_STR = "a subject is a str"
 
 
 class Composer:
@@ -35,14 +43,21 @@ class Composer:
             BadSubjectError: it is not well formed.
 
         """
-        return self._checked.get(subject) or self._check(subject)
+        try:
+            return self._checked.get(subject) or self._check(subject)
+        except TypeError:  # it can not be a key
+            raise BadSubjectError(repr(subject), _NO_STR) from None
 
     def message(
         self, subject: str, payload: bytes, reply: str = "", headers: HeadersLike | None = None
     ) -> tuple[bytes, int]:
         """Return the command for a message to anywhere; as `command()`, with subjects checked."""
-        known = self._checked.get(subject) or self._check(subject)
-        if reply or headers or payload.__class__ is not bytes:
+        try:
+            known = self._checked.get(subject)
+        except TypeError:  # it can not be a key
+            raise BadSubjectError(repr(subject), _NO_STR) from None
+        if known is None or reply or headers or payload.__class__ is not bytes:
+            known = known or self._check(subject)
             return self.command(known, payload, self.encoded(reply) if reply else b"", headers)
         size = len(payload)
         if size > self.max_payload:
@@ -67,6 +82,7 @@ class Composer:
 
         Raises:
             InvalidArgumentError, InvalidHeaderError, MaxPayloadError: it can not be sent.
+            BadSubjectError: subject and reply together are longer than a command line can be.
 
         """
         if payload.__class__ is not bytes:
@@ -80,8 +96,16 @@ class Composer:
         if size > self.max_payload:
             raise MaxPayloadError(size, self.max_payload)
         if header:
-            return commands.publish_with_headers(subject, reply, header, payload), size
-        return commands.publish(subject, reply, payload), size
+            command = commands.publish_with_headers(subject, reply, header, payload)
+        else:
+            command = commands.publish(subject, reply, payload)
+        if len(command) - size > MAX_CONTROL_LINE + _LINE_ENDS:
+            raise BadSubjectError(
+                subject.decode("utf-8", "replace"),
+                f"the command line with it and its reply subject has {len(command) - size - _LINE_ENDS}"
+                f" bytes; a server takes {MAX_CONTROL_LINE}",
+            )
+        return command, size
 
     def _check(self, subject: str) -> bytes:
         """Check a subject and remember it; returns its bytes."""
@@ -90,6 +114,8 @@ class Composer:
             checked = subject.encode()
         except UnicodeEncodeError as error:
             raise BadSubjectError(subject, "it can not be encoded as UTF-8") from error
+        if len(checked) > _ALWAYS_FITS:
+            return checked  # `command()` looks at the whole line each time
         if len(self._checked) >= _REMEMBERED_SUBJECTS:
             self._checked = {}
         self._checked[subject] = checked

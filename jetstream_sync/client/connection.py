@@ -98,7 +98,9 @@ class Connection:
                 `publish()`.
 
         """
-        return Msg(self._core.request(subject, payload, Deadline(timeout), headers), self._core)
+        core = self._core
+        where = core.composer.encoded(subject)
+        return Msg(core.request(where, payload, Deadline(timeout), headers), core)
 
     def subscribe(
         self,

@@ -20,6 +20,8 @@ from typing import NoReturn
 
 from ..address import ServerAddress
 from ..errors import (
+    BadSubjectError,
+    BadSubscriptionError,
     ConnectionClosedError,
     ConnectionDrainingError,
     ConnectionLostError,
@@ -27,6 +29,7 @@ from ..errors import (
     Error,
     ForkedConnectionError,
     InvalidArgumentError,
+    PermissionsError,
     StaleConnectionError,
     TimeoutError,
 )
@@ -36,11 +39,7 @@ from ..net.clock import Deadline
 from ..net.stream import ByteStream
 from ..options import ConnectionOptions
 from ..protocol.parser import Delivery
-from ..protocol.session import (
-    Interest,
-    ServerInfo,
-    Session,
-)
+from ..protocol.session import Interest, ServerInfo, Session, refuses_line
 from ..protocol.state import ConnectionStatus, Event, next_status
 from .composer import Composer
 from .dialer import Dialer
@@ -99,6 +98,9 @@ class Core:
         self._given_up: tuple[Link, ConnectionClosedError] | None = None
         # Bytes of former links, written by the reader alone; the parser counts the current one's.
         self._in_bytes = 0
+        # After a server refused a command line as too long, the subscriptions that were made again on
+        # the current link, each with a PING behind it; used by the reader alone.
+        self._suspects: list[Interest[Sink]] | None = None
         # --- parts with rules of their own ---
         self.composer = Composer()
         self.events = Events(self.name, options)
@@ -380,7 +382,7 @@ class Core:
 
     def request(
         self,
-        subject: str | bytes,
+        subject: bytes,
         payload: bytes,
         deadline: Deadline,
         headers: HeadersLike | None = None,
@@ -391,15 +393,15 @@ class Core:
         Publish and wait for one answer; see `RequestMux.request`.
 
         Args:
-            subject: where to; as bytes only where it comes from the server.
+            subject: where to: from `Composer.encoded`, or one that the server sent. It is not
+                checked here, so what a user passes never comes here as it is.
             payload: the message.
             deadline: by when the answer has to be there.
             headers: names and values; ``None``: none.
             ends_with_link: do not wait for an answer any more when the link breaks.
 
         """
-        where = self.composer.encoded(subject) if isinstance(subject, str) else subject
-        return self._mux.request(where, payload, deadline, headers, ends_with_link=ends_with_link)
+        return self._mux.request(subject, payload, deadline, headers, ends_with_link=ends_with_link)
 
     def flush(self, deadline: Deadline) -> None:
         """Wait until the server has processed what was sent; see `Pings.flush`."""
@@ -517,11 +519,47 @@ class Core:
             self.events.error(reason)
             self._finish(reason)
             return None
+        self._note_refused_line(cause)
         self._tell(connected=False)
         if isinstance(cause, Error) and type(cause) is not ConnectionLostError:
             # The server said something, or fell silent: more than a link that broke.
             self.events.error(cause)
         return self._reconnect(broken.address, cause)
+
+    def _note_refused_line(self, cause: BaseException) -> None:
+        """
+        End the subscription whose command line the server does not take: made again, it would end
+        every link.
+
+        At first nothing tells which line it was, so on the next link a PING follows each of them.
+        """
+        suspects, self._suspects = self._suspects, None
+        if not refuses_line(cause):
+            return
+        if suspects is None:
+            self._suspects = []
+            return
+        if self._pings.pongs >= len(suspects):
+            return  # it took them all: it was the line of a message, which is not sent again
+        interest = suspects[self._pings.pongs]
+        self._suspects = []  # there may be more of them
+        error = BadSubjectError(
+            interest.subject, "the server refused the subscription: its command line is too long"
+        )
+        with self._lock:
+            self._session.forget(interest)
+        self.events.error(error)
+        if interest.sink.takes_answers:
+            # An inbox, by a long inbox_prefix: what waits there fails, and is not the end of it.
+            refusal = PermissionsError(
+                f'Permissions Violation for Subscription to "{interest.subject}"'
+            )
+            refusal.__cause__ = error
+            interest.sink.denied(interest.subject.encode(), refusal)
+        else:
+            ended = BadSubscriptionError(str(error))
+            ended.__cause__ = error
+            interest.sink.ended(ended)
 
     def _reconnect(self, lost: ServerAddress | None, cause: BaseException) -> Link | None:
         try:
@@ -552,8 +590,9 @@ class Core:
             self._link = link
             self._session.info = link.info
             self.composer.max_payload = link.info.max_payload
-            preamble = self._session.resubscribe()
-        self._pings.link_up()
+            preamble = self._session.resubscribe(self._suspects)
+            pings = len(self._suspects or ())
+        self._pings.link_up(pings)
         self._finder.informed(link.info, link.address)
         self.writer.attach(link.stream, preamble)
         return True

@@ -49,6 +49,8 @@ class Pings:
         self._outstanding = 0
         self._up = False
         self._next = monotonic() + interval
+        #: Pongs that came over the current link, or over the last one.
+        self.pongs = 0
 
     def flush(self, deadline: Deadline) -> None:
         """
@@ -78,6 +80,7 @@ class Pings:
         """Take note of a pong; called by the reader."""
         with self._lock:
             self._outstanding = 0
+            self.pongs += 1
             waiter = self._waiters.pop(0) if self._waiters else None
         if waiter is not None:
             waiter.set(None)
@@ -113,8 +116,17 @@ class Pings:
             if waiter is not None:
                 waiter.fail(lost)
 
-    def link_up(self) -> None:
-        """Start the schedule anew."""
+    def link_up(self, first: int = 0) -> None:
+        """
+        Start the schedule anew.
+
+        Args:
+            first: PINGs that go out before everything else and that no caller waits for.
+
+        """
+        with self._lock:
+            self.pongs = 0
+            self._waiters[:0] = [None] * first
         self._next = monotonic() + self._interval
         self._up = True
 

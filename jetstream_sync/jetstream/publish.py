@@ -121,9 +121,10 @@ class Publisher:
     ) -> PubAck:
         """Publish and wait for the ack; see `JetStream.publish`."""
         deadline = Deadline(self._timeout if timeout is None else timeout)
+        where = self._core.composer.encoded(subject)
         for retries_left in range(_RETRIES, -1, -1):
             try:
-                answer = self._core.request(subject, payload, deadline, headers)
+                answer = self._core.request(where, payload, deadline, headers)
             except NoRespondersError:
                 # A stream that has no leader for a moment looks like no stream. Without the time
                 # for another answer, nobody would learn what is wrong.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..api.consumer import ConsumerConfig
 from ..api.subscribing import Wanted
+from ..subjects import check_consumer_name, check_stream_name, check_subject
 from .pull_subscription import PullSubscription
 from .requests import APIRequests
 from .workflow import Attached, attach_pull, release_consumer
@@ -52,7 +53,11 @@ class PullSubscribing:
 
         """
         wanted = Wanted.of(
-            subject=subject, stream=stream, durable=durable, pull=True, config=config
+            subject=subject if subject == "" else check_subject(subject),
+            stream=stream,
+            durable=durable,
+            pull=True,
+            config=config,
         )
         return self._subscribed(attach_pull(self._api, wanted), delete_consumer)
 
@@ -73,7 +78,9 @@ class PullSubscribing:
             ConnectionClosedError: the connection is closed.
 
         """
-        wanted = Wanted.of(stream=stream, bind=consumer, pull=True)
+        wanted = Wanted.of(
+            stream=check_stream_name(stream), bind=check_consumer_name(consumer), pull=True
+        )
         return self._subscribed(attach_pull(self._api, wanted), delete_consumer=False)
 
     def _subscribed(self, found: Attached, delete_consumer: bool) -> PullSubscription:

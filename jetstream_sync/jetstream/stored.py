@@ -97,7 +97,8 @@ def direct_get(
     else:
         # With the subject in the route, permissions can be given by subject.
         route, payload = api.routes.direct_get_last(stream, subject), b""
-    _, _, block, data = api.core.request(route, payload, deadline)
+    core = api.core
+    _, _, block, data = core.request(core.composer.encoded(route), payload, deadline)
     return read_direct(block, data)
 
 

@@ -10,6 +10,7 @@ from ..api.enums import DeliverPolicy
 from ..api.subscribing import Wanted
 from ..errors import InvalidOptionError
 from ..options import check_callback
+from ..subjects import check_consumer_name, check_stream_name, check_subject
 from .consume import JetStreamCallback
 from .push import PushOptions, PushSubscription
 from .push_ordered import OrderedPushSubscription
@@ -117,7 +118,7 @@ class PushSubscribing:
         said["idle_heartbeat"] = idle_heartbeat
         said["flow_control"] = flow_control or None
         wanted = Wanted.of(
-            subject=subject,
+            subject=subject if subject == "" else check_subject(subject),
             stream=stream,
             queue=queue,
             durable=durable,
@@ -173,7 +174,12 @@ class PushSubscribing:
             raise InvalidOptionError(
                 "ordered_consumer", True, "an ordered consumer can not be bound to; subscribe()"
             )
-        wanted = Wanted.of(stream=stream, queue=queue, bind=consumer, config=config)
+        wanted = Wanted.of(
+            stream=check_stream_name(stream),
+            queue=queue,
+            bind=check_consumer_name(consumer),
+            config=config,
+        )
         return self._push_subscription(wanted, _push_options(cb, manual_ack, options))
 
     def _push_subscription(self, wanted: Wanted, options: PushOptions) -> PushSubscription:

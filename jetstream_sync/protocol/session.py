@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 from ..errors import (
     AuthenticationExpiredError,
     AuthorizationError,
+    BadSubjectError,
     Error,
     PermissionsError,
     ProtocolError,
@@ -23,10 +24,19 @@ from ..errors import (
     StaleConnectionError,
     SubscriptionError,
 )
+from ..subjects import MAX_CONTROL_LINE
 from . import commands
 from .parser import Info, Operation, Ping, Pong, ServerError
 
-__all__ = ["Handshake", "Interest", "ServerInfo", "Session", "ends_connection", "error_from_text"]
+__all__ = [
+    "Handshake",
+    "Interest",
+    "ServerInfo",
+    "Session",
+    "ends_connection",
+    "error_from_text",
+    "refuses_line",
+]
 
 #: The protocol level that makes a server send INFO again when the cluster changes.
 _PROTOCOL_LEVEL: Final = 1
@@ -131,11 +141,25 @@ class Session(Generic[SinkT]):
         self._last_sid = 0
 
     def subscribe(self, subject: str, queue: str, sink: SinkT) -> tuple[Interest[SinkT], bytes]:
-        """Add an interest; the bytes must be sent."""
+        """
+        Add an interest; the bytes must be sent.
+
+        Raises:
+            BadSubjectError: the command line is longer than a server takes; nothing was added.
+
+        """
+        command = commands.subscribe(subject, queue, self._last_sid + 1)
+        size = len(command) - len(b"\r\n")
+        if size > MAX_CONTROL_LINE:
+            raise BadSubjectError(
+                subject,
+                f"the command line with it and its queue group has {size} bytes; "
+                f"a server takes {MAX_CONTROL_LINE}",
+            )
         self._last_sid += 1
         interest = Interest(self._last_sid, subject, queue, sink)
         self.interests[interest.sid] = interest
-        return interest, commands.subscribe(subject, queue, interest.sid)
+        return interest, command
 
     def unsubscribe(self, interest: Interest[SinkT], limit: int = 0) -> bytes:
         """
@@ -158,13 +182,23 @@ class Session(Generic[SinkT]):
         """Drop an interest that was stopped, or that reached its limit."""
         self.interests.pop(interest.sid, None)
 
-    def resubscribe(self) -> bytes:
-        """Return what tells a new server of every interest, with what is left of the limits."""
+    def resubscribe(self, confirming: list[Interest[SinkT]] | None = None) -> bytes:
+        """
+        Return what tells a new server of every interest, with what is left of the limits.
+
+        Args:
+            confirming: gets every interest, and a PING goes out behind each, so that the pongs tell
+                which of the commands the server took; ``None``: no PINGs.
+
+        """
         parts = []
         for interest in self.interests.values():
             if interest.ending:
                 continue
             parts.append(commands.subscribe(interest.subject, interest.queue, interest.sid))
+            if confirming is not None:
+                confirming.append(interest)
+                parts.append(commands.PING)
             if interest.limit:
                 left = max(1, interest.limit - interest.delivered)
                 parts.append(commands.unsubscribe(interest.sid, left))
@@ -262,6 +296,11 @@ def error_from_text(text: str) -> Error:
     if "secure connection" in lower:
         return SecureConnectionError(text)
     return ServerRefusedError(text)
+
+
+def refuses_line(error: BaseException) -> bool:
+    """Return whether the server refused a command because its line is too long."""
+    return isinstance(error, ServerRefusedError) and "control line" in str(error).lower()
 
 
 def ends_connection(error: Error) -> bool:

@@ -14,10 +14,10 @@ from datetime import timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from ...errors import Error, InvalidOptionError
+from ...errors import BadSubjectError, Error, InvalidOptionError
 from ...headers import EXPECTED_STREAM, MSG_TTL, encode_headers
 from ...jetstream.expectations import storing_headers
-from ...subjects import check_publish_subject
+from ...subjects import MAX_CONTROL_LINE, check_publish_subject
 from ..schema import WRITE_COLUMNS, SchemaError
 from .refusals import RowError
 
@@ -67,6 +67,8 @@ _NOT_PASSED_ON: Final = re.compile(
 _TTL_TEXT: Final = re.compile(r"\d+|(?:\d+(?:\.\d+)?(?:h|m|s|ms|us|ns))+|never")
 #: Columns whose text is taken as the bytes that it is in Arrow, which need no decoding.
 _AS_BYTES: Final = frozenset({"data", "subject", "msg_id"})
+#: Bytes of a subject that leave room in a command line for a reply subject and two sizes.
+_MAX_SUBJECT: Final = MAX_CONTROL_LINE - 512
 #: Names and subjects that were checked are remembered, up to this many.
 _REMEMBERED: Final = 4096
 #: The line before the headers, which `encode_headers` begins with.
@@ -233,6 +235,8 @@ class Encoder:
     def __init__(self, partition: int, stream: str, subject: str | None) -> None:
         self._partition = partition
         self._subject = None if subject is None else check_publish_subject(subject).encode()
+        if subject is not None and len(self._subject or b"") > _MAX_SUBJECT:
+            raise BadSubjectError(subject, f"it has more than {_MAX_SUBJECT} bytes")
         self._subjects: set[bytes] = set()
         self._names: dict[str, bytes] = {}
         #: The header lines that every row has.
@@ -309,6 +313,9 @@ class Encoder:
                 check_publish_subject(subject.decode())
             except (Error, UnicodeDecodeError) as error:
                 raise self.error(row, subject, str(error)) from error
+            if len(subject) > _MAX_SUBJECT:
+                reason = f"the subject has {len(subject)} bytes, which is more than {_MAX_SUBJECT}"
+                raise self.error(row, subject, reason)
             if len(self._subjects) >= _REMEMBERED:
                 self._subjects.clear()
             self._subjects.add(subject)
@@ -318,8 +325,8 @@ class Encoder:
         if not value:
             return b""
         made = value if isinstance(value, bytes) else self._encoded(value, row, subject, "msg_id")
-        if b"\r" in made or b"\n" in made:
-            raise self.error(row, subject, "msg_id has a line break")
+        if b"\r" in made or b"\n" in made or b"\0" in made:
+            raise self.error(row, subject, "msg_id has a line break or a NUL")
         return made
 
     def _encoded(self, value: Any, row: int, subject: bytes, column: str) -> bytes:
@@ -379,8 +386,9 @@ class Encoder:
                 if each is None:
                     raise self.error(row, subject, f"the header {name!r} has the value NULL")
                 text = self._encoded(each, row, subject, f"the header {name!r}")
-                if b"\r" in text or b"\n" in text:
-                    raise self.error(row, subject, f"the header {name!r} has a line break")
+                if b"\r" in text or b"\n" in text or b"\0" in text:
+                    reason = f"the header {name!r} has a line break or a NUL"
+                    raise self.error(row, subject, reason)
                 lines.append(b"%b%b\r\n" % (start, text))
         return b"".join(lines)
 

@@ -1,0 +1,260 @@
+"""Subjects, queue groups and names that can not work: refused at once, and nothing is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+import pytest
+from fix_threads import wait_until
+
+import jetstream_sync
+from jetstream_sync import Connection, JetStream, Stream
+from jetstream_sync.errors import (
+    BadSubjectError,
+    BadSubscriptionError,
+    InvalidArgumentError,
+    InvalidNameError,
+)
+from jetstream_sync.server import NatsServer
+
+LATER = datetime(2100, 1, 1, tzinfo=timezone.utc)
+INJECTION = "x 0\r\n\r\nPUB evil 2\r\nhi\r\nPUB y"
+OVERLONG = "x" * 5000
+#: What is no subject, queue group or name for any method.
+BAD: list[Any] = [INJECTION.encode(), INJECTION, b"x", None, 5, ["x"], OVERLONG, "a\x00b", "a b"]
+
+
+class On(NamedTuple):
+    """What a call is made on, and the bad argument."""
+
+    nc: Connection
+    js: JetStream
+    stream: Stream
+    bad: Any
+
+
+Call = Callable[[On], object]
+
+SUBJECTS: dict[str, Call] = {
+    "publish": lambda on: on.nc.publish(on.bad, b""),
+    "request": lambda on: on.nc.request(on.bad, b""),
+    "subscribe": lambda on: on.nc.subscribe(on.bad),
+    "js.publish": lambda on: on.js.publish(on.bad, b""),
+    "js.publish_async": lambda on: on.js.publish_async(on.bad, b""),
+    "js.subscribe": lambda on: on.js.subscribe(on.bad),
+    "js.pull_subscribe": lambda on: on.js.pull_subscribe(on.bad),
+    "find_stream_name_by_subject": lambda on: on.js.find_stream_name_by_subject(on.bad),
+    "create_stream": lambda on: on.js.create_stream(name="N", subjects=[on.bad]),
+}
+#: Subjects that may be left out: None is none.
+OPTIONAL_SUBJECTS: dict[str, Call] = {
+    "publish reply": lambda on: on.nc.publish("a", b"", on.bad),
+    "stream_names": lambda on: on.js.stream_names(on.bad),
+    "list_streams": lambda on: on.js.list_streams(on.bad),
+    "stream.info": lambda on: on.stream.info(subjects_filter=on.bad),
+    "stream.purge": lambda on: on.stream.purge(subject=on.bad),
+    "stream.get_msg": lambda on: on.stream.get_msg(seq=1, next_by_subject=on.bad),
+    "stream.get_msgs": lambda on: on.stream.get_msgs(1, next_by_subject=on.bad),
+    "filter_subject": lambda on: on.stream.create_consumer(filter_subject=on.bad),
+    "deliver_subject": lambda on: on.stream.create_push_consumer(deliver_subject=on.bad),
+}
+QUEUES: dict[str, Call] = {
+    "subscribe": lambda on: on.nc.subscribe("a", queue=on.bad),
+}
+OPTIONAL_QUEUES: dict[str, Call] = {
+    "js.subscribe": lambda on: on.js.subscribe("a", queue=on.bad),
+    "js.subscribe_bind": lambda on: on.js.subscribe_bind("S", "c", queue=on.bad),
+}
+STREAMS: dict[str, Call] = {
+    "create_stream": lambda on: on.js.create_stream(name=on.bad),
+    "update_stream": lambda on: on.js.update_stream(name=on.bad),
+    "create_or_update_stream": lambda on: on.js.create_or_update_stream(name=on.bad),
+    "get_stream": lambda on: on.js.get_stream(on.bad),
+    "delete_stream": lambda on: on.js.delete_stream(on.bad),
+    "create_consumer": lambda on: on.js.create_consumer(on.bad, name="c"),
+    "update_consumer": lambda on: on.js.update_consumer(on.bad, name="c"),
+    "create_or_update": lambda on: on.js.create_or_update_consumer(on.bad, name="c"),
+    "create_push": lambda on: on.js.create_push_consumer(on.bad, deliver_subject="d"),
+    "update_push": lambda on: on.js.update_push_consumer(on.bad, name="c", deliver_subject="d"),
+    "get_consumer": lambda on: on.js.get_consumer(on.bad, "c"),
+    "consumer_info": lambda on: on.js.consumer_info(on.bad, "c"),
+    "delete_consumer": lambda on: on.js.delete_consumer(on.bad, "c"),
+    "consumer_names": lambda on: on.js.consumer_names(on.bad),
+    "list_consumers": lambda on: on.js.list_consumers(on.bad),
+    "pause_consumer": lambda on: on.js.pause_consumer(on.bad, "c", LATER),
+    "resume_consumer": lambda on: on.js.resume_consumer(on.bad, "c"),
+    "reset_consumer": lambda on: on.js.reset_consumer(on.bad, "c"),
+    "unpin_consumer": lambda on: on.js.unpin_consumer(on.bad, "c", "g"),
+    "ordered_consumer": lambda on: on.js.ordered_consumer(on.bad),
+    "subscribe_bind": lambda on: on.js.subscribe_bind(on.bad, "c"),
+    "pull_subscribe_bind": lambda on: on.js.pull_subscribe_bind("c", on.bad),
+}
+OPTIONAL_STREAMS: dict[str, Call] = {
+    "publish": lambda on: on.js.publish("a", b"", stream=on.bad),
+    "publish_async": lambda on: on.js.publish_async("a", b"", stream=on.bad),
+    "subscribe": lambda on: on.js.subscribe("a", stream=on.bad),
+    "pull_subscribe": lambda on: on.js.pull_subscribe("a", stream=on.bad),
+}
+CONSUMERS: dict[str, Call] = {
+    "js.get_consumer": lambda on: on.js.get_consumer("S", on.bad),
+    "js.consumer_info": lambda on: on.js.consumer_info("S", on.bad),
+    "js.delete_consumer": lambda on: on.js.delete_consumer("S", on.bad),
+    "js.pause_consumer": lambda on: on.js.pause_consumer("S", on.bad, LATER),
+    "js.resume_consumer": lambda on: on.js.resume_consumer("S", on.bad),
+    "js.reset_consumer": lambda on: on.js.reset_consumer("S", on.bad),
+    "js.unpin_consumer": lambda on: on.js.unpin_consumer("S", on.bad, "g"),
+    "get_consumer": lambda on: on.stream.get_consumer(on.bad),
+    "consumer_info": lambda on: on.stream.consumer_info(on.bad),
+    "delete_consumer": lambda on: on.stream.delete_consumer(on.bad),
+    "pause_consumer": lambda on: on.stream.pause_consumer(on.bad, LATER),
+    "resume_consumer": lambda on: on.stream.resume_consumer(on.bad),
+    "reset_consumer": lambda on: on.stream.reset_consumer(on.bad),
+    "unpin_consumer": lambda on: on.stream.unpin_consumer(on.bad, "g"),
+    "subscribe_bind": lambda on: on.js.subscribe_bind("S", on.bad),
+    "pull_subscribe_bind": lambda on: on.js.pull_subscribe_bind(on.bad, "S"),
+}
+OPTIONAL_CONSUMERS: dict[str, Call] = {
+    "js.create_consumer": lambda on: on.js.create_consumer("S", name=on.bad),
+    "create_consumer": lambda on: on.stream.create_consumer(name=on.bad),
+    "durable_name": lambda on: on.stream.create_consumer(durable_name=on.bad),
+    "update_consumer": lambda on: on.stream.update_consumer(name=on.bad),
+    "js.subscribe": lambda on: on.js.subscribe("a", durable=on.bad),
+    "js.pull_subscribe": lambda on: on.js.pull_subscribe("a", durable=on.bad),
+}
+
+
+def everything_refuses(
+    calls: dict[str, Call], bad: object, error: type[Exception], nc: Connection, stream: Stream
+) -> None:
+    """Every call raises the error at once, and not one sends anything."""
+    on = On(nc, nc.jetstream(timeout=5), stream, bad)
+    nc.flush()
+    before = nc.stats["out_msgs"]
+    for name, call in calls.items():
+        with pytest.raises(error):
+            pytest.fail(f"{name}({bad!r}) returned {call(on)!r}")
+    assert nc.stats["out_msgs"] == before
+    nc.flush()
+    assert nc.stats["reconnects"] == 0
+    assert nc.stats["errors_received"] == 0
+
+
+@pytest.mark.parametrize("bad", [*BAD, ""], ids=lambda bad: repr(bad)[:20])
+def test_a_bad_subject_is_refused_by_every_method(bad, nc, stream):
+    """Whatever is no subject is the same typed error everywhere, and nothing is sent."""
+    typed = {name: call for name, call in SUBJECTS.items() if name != "create_stream"}
+    if bad == "":  # the stream is missing, too
+        typed = {name: call for name, call in typed.items() if not name.endswith("subscribe")}
+        typed["subscribe"] = SUBJECTS["subscribe"]
+    everything_refuses(typed, bad, BadSubjectError, nc, stream)
+    everything_refuses(
+        {"create_stream": SUBJECTS["create_stream"]}, bad, InvalidArgumentError, nc, stream
+    )
+    if bad:
+        everything_refuses(OPTIONAL_SUBJECTS, bad, InvalidArgumentError, nc, stream)
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: repr(bad)[:20])
+def test_a_bad_queue_group_is_refused_by_every_method(bad, nc, stream):
+    """A queue group is part of a command line, so it is checked as a subject is."""
+    everything_refuses(QUEUES, bad, BadSubjectError, nc, stream)
+    if bad is not None:
+        everything_refuses(OPTIONAL_QUEUES, bad, BadSubjectError, nc, stream)
+
+
+@pytest.mark.parametrize("bad", [*BAD, "", "a.b", "a/b", "x" * 256], ids=lambda bad: repr(bad)[:20])
+def test_a_bad_name_is_refused_by_every_method(bad, nc, stream):
+    """A name that is missing, empty, too long or no str is an InvalidNameError."""
+    # In a config, what is no str is an InvalidOptionError, as for every other field.
+    configs = {name: call for name, call in STREAMS.items() if name.endswith("_stream")}
+    streams = {name: call for name, call in STREAMS.items() if name not in configs}
+    if isinstance(bad, str):
+        streams, configs = STREAMS, {}
+    everything_refuses(streams, bad, InvalidNameError, nc, stream)
+    everything_refuses(configs, bad, InvalidArgumentError, nc, stream)
+    everything_refuses(CONSUMERS, bad, InvalidNameError, nc, stream)
+    if bad is not None:
+        everything_refuses(OPTIONAL_STREAMS, bad, InvalidNameError, nc, stream)
+        everything_refuses(OPTIONAL_CONSUMERS, bad, InvalidArgumentError, nc, stream)
+
+
+def test_what_is_refused_reaches_no_subscription(nc):
+    """Bytes with a command in them are not written to the socket."""
+    evil = nc.subscribe("evil")
+    nc.flush()
+    for call in (nc.publish, nc.request, nc.jetstream().publish, nc.jetstream().publish_async):
+        with pytest.raises(BadSubjectError):
+            call(INJECTION.encode(), b"")
+    nc.flush()
+    assert evil.pending_msgs == 0
+
+
+# --- the length of a command --------------------------------------------------------------------
+
+
+def longest(fixed: int) -> str:
+    """Return the longest subject in a command line whose other bytes are so many."""
+    return "x" * (4096 - fixed)
+
+
+def test_the_longest_subjects_go_through(nc):
+    """What just fits into a command line is sent, and one byte more is refused locally."""
+    both = "s" * 2000, "q" * 2000
+    held = nc.subscribe(*both)
+    name = longest(len("PUB  1"))
+    received = nc.subscribe("*", queue="all")
+    nc.publish(name, b"1")
+    assert received.next_msg().subject == name
+    with_reply = longest(len("PUB  answer 0"))
+    nc.publish(with_reply, b"", "answer")
+    assert received.next_msg().subject == with_reply
+    for too_long in (
+        lambda: nc.publish(name + "x", b"1"),
+        lambda: nc.publish(name, b"1", "answer"),
+        lambda: nc.publish(with_reply + "x", b"", "answer"),
+        lambda: nc.publish("answer", b"", with_reply + "x"),
+        lambda: nc.publish(name, b"1", headers={"A": "1"}),
+        lambda: nc.request(name),
+        lambda: nc.jetstream().publish(name),
+        lambda: nc.jetstream().publish_async(name),
+        lambda: nc.subscribe("s" * 2048, queue="q" * 2048),
+        lambda: nc.subscribe("x" * 4096),
+    ):
+        with pytest.raises(BadSubjectError, match="4096"):
+            too_long()
+    nc.flush()
+    assert held.is_valid
+    assert nc.stats["reconnects"] == 0
+
+
+def test_a_refused_line_ends_its_subscription_and_not_every_link():
+    """Where a server takes shorter lines only, the connection does not reconnect again and again."""
+    errors: list[Exception] = []
+    with (
+        NatsServer(name="short", config="max_control_line: 1024") as server,
+        jetstream_sync.connect(
+            server.url, error_cb=errors.append, reconnect_time_wait=0.01, max_reconnect_attempts=-1
+        ) as nc,
+    ):
+        short, longs = nc.subscribe("short"), [nc.subscribe(c * 2000) for c in "ab"]
+        for each in longs:
+            with pytest.raises(BadSubscriptionError):
+                each.next_msg(timeout=20)
+        wait_until(lambda: nc.is_connected)
+        nc.flush()
+        nc.publish("short", b"1")
+        assert short.next_msg(timeout=5).data == b"1"
+        reconnects = nc.stats["reconnects"]
+        assert reconnects <= 5
+        refused = [error.subject for error in errors if isinstance(error, BadSubjectError)]
+        assert refused == ["a" * 2000, "b" * 2000]
+
+        # The line of a message is not sent again; no subscription is blamed for it.
+        nc.publish("c" * 2000, b"")
+        wait_until(lambda: nc.stats["reconnects"] > reconnects and nc.is_connected)
+        nc.publish("c" * 2000, b"")
+        wait_until(lambda: nc.stats["reconnects"] > reconnects + 1 and nc.is_connected)
+        nc.publish("short", b"2")
+        assert short.next_msg(timeout=5).data == b"2"
