@@ -1,8 +1,9 @@
-"""How much a subscription holds that nobody has read yet, known without a lock."""
+"""How much a subscription holds that has not been read yet, counted without work per message read."""
 
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 
 from ..protocol.parser import Delivery
 
@@ -11,7 +12,7 @@ __all__ = ["Backlog"]
 
 class Backlog:
     """
-    The account of the messages and bytes that wait in a mailbox; for the reader thread alone.
+    The account of the messages and bytes that wait in a mailbox; one thread at a time may use it.
 
     The readers of a mailbox take messages without a lock, so they can not count bytes. The
     reader knows how many messages it put in, and sees how many are left; so it knows which of the
@@ -71,6 +72,25 @@ class Backlog:
             count, size = batches.popleft()
             self._first += count
             self.pending_bytes -= size
+
+    def bytes_of(self, items: deque[Delivery]) -> int:
+        """
+        Return the bytes of the messages that wait in a mailbox.
+
+        Only the batch that is half read is looked at message by message. Threads that read
+        meanwhile make the answer that of a moment ago.
+        """
+        waiting = len(items)
+        self.settle(waiting)
+        if not self._batches:
+            return 0
+        count, size = self._batches[0]
+        left = self._first + count - (self._put - waiting)
+        if left >= count:
+            return self.pending_bytes
+        # In C, so that no other thread changes the queue meanwhile.
+        half_read = list(islice(items, left))
+        return self.pending_bytes - size + sum([len(each[2]) + len(each[3]) for each in half_read])
 
     def _cut(self, deliveries: list[Delivery]) -> tuple[int, int]:
         """Return how many of the messages fit, and their bytes."""

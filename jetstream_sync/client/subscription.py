@@ -12,6 +12,7 @@ from ..errors import (
     BadSubscriptionError,
     ConnectionClosedError,
     DrainTimeoutError,
+    ForkedConnectionError,
     InvalidOptionError,
     PermissionsError,
     SlowConsumerError,
@@ -72,7 +73,8 @@ class Subscription:
         self._backlog = Backlog(msgs_limit, bytes_limit)
         self._dropped = 0
         self._slow = False
-        # Held while messages are put in, and while those above a limit are taken out again.
+        # Held while messages are put in, while those above a limit are taken out again, and while
+        # what is pending is counted.
         self._intake = threading.Lock()
         # The limit that had been reached when unsubscribe() was called; 0: none.
         self._limit = 0
@@ -115,8 +117,9 @@ class Subscription:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of headers and payload that waited when the last messages came."""
-        return self._backlog.pending_bytes
+        """Bytes of headers and payload that wait to be read."""
+        with self._intake:
+            return self._backlog.bytes_of(self._mailbox.items)
 
     @property
     def is_valid(self) -> bool:
@@ -186,13 +189,18 @@ class Subscription:
                 unread are dropped; 0: it ends now, and all that waits unread is dropped.
 
         Raises:
-            BadSubscriptionError, PermissionsError: it has ended before.
+            BadSubscriptionError, PermissionsError: it has ended before, and not by its limit; after
+                that, a call without a limit drops what waits unread, and one with a limit does nothing.
             ConnectionClosedError: the connection is closed.
             InvalidOptionError: ``limit`` is below 0.
 
         """
         if limit < 0:
             raise InvalidOptionError("limit", limit, "must be 0 or above")
+        if self._limit_is_reached():
+            if not limit:
+                self._mailbox.items.clear()
+            return
         self._mailbox.raise_reason()
         self._core.remove_interest(self._interest, limit)
         if not limit:
@@ -201,6 +209,11 @@ class Subscription:
             self._drop_above(limit)
         if limit <= self._interest.delivered:
             self.ended(BadSubscriptionError("the subscription was ended by unsubscribe()"))
+
+    def _limit_is_reached(self) -> bool:
+        """Return whether the subscription ended since it got as many messages as it was to get."""
+        interest = self._interest
+        return self._limit > 0 or 0 < interest.limit <= interest.delivered
 
     def _drop_above(self, limit: int) -> None:
         """Drop what waits unread and is not among the first ``limit`` messages."""
@@ -293,6 +306,8 @@ class Subscription:
 
     def ended(self, reason: BaseException) -> None:
         """Learn that nothing more will come; a callback stops at once where the user closed."""
+        if isinstance(reason, ForkedConnectionError):
+            self._intake = threading.Lock()  # the parent's reader may have held it
         self._mailbox.close(reason)
         purpose = isinstance(reason, ConnectionClosedError) and closed_on_purpose(reason)
         if self._callback is not None and purpose:

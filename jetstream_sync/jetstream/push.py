@@ -300,19 +300,25 @@ class PushSubscription(BoundToConsumer, Subscription):
                 now, and all that waits unread is dropped.
 
         Raises:
-            BadSubscriptionError, PermissionsError: it has ended before.
+            BadSubscriptionError, PermissionsError: it has ended before, and not by its limit; after
+                that, a call without a limit drops what waits unread, and one with a limit does nothing.
             ConnectionClosedError: the connection is closed.
             InvalidOptionError: ``limit`` is below 0.
             APIError, TimeoutError: the subscription has ended, but the consumer was not deleted.
 
         """
-        if limit > 0:
-            self._end_after(limit)
-            return
-        self._mailbox.raise_reason()
-        self._leaving = limit == 0
+        if not self._limit_is_reached():
+            if limit > 0:
+                self._end_after(limit)
+                return
+            self._mailbox.raise_reason()
+            self._leaving = limit == 0
         super().unsubscribe(limit)
-        self._release()
+        if not limit:
+            self._release()
+
+    def _limit_is_reached(self) -> bool:
+        return 0 < self._most <= self._got
 
     def _end_after(self, limit: int) -> None:
         self._mailbox.raise_reason()

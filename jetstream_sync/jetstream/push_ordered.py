@@ -149,7 +149,7 @@ class OrderedPushSubscription(PushSubscription):
             Error: as `PushSubscription.unsubscribe`.
 
         """
-        if limit == 0:
+        if limit == 0 and not self._limit_is_reached():
             self._give_up()
         super().unsubscribe(limit)
 

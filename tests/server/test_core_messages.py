@@ -352,6 +352,40 @@ def test_stats_count_messages_and_bytes(nats_server: NatsServer, subject: str) -
         assert first.pending_bytes == 5 + 3 + block
 
 
+def test_pending_bytes_fall_when_messages_are_read(nc: Connection, subject: str) -> None:
+    """Each message that is read takes its bytes with it, however the messages arrived."""
+    sub = nc.subscribe(subject)
+    sizes = [1, 20, 300, 7, 40]
+    for size in sizes:
+        nc.publish(subject, bytes(size))
+    nc.flush(5)
+    nc.publish(subject, bytes(1000))
+    nc.flush(5)
+    for read_so_far in range(len(sizes) + 1):
+        assert sub.pending_bytes == sum(sizes[read_so_far:]) + 1000
+        assert sub.pending_msgs == len(sizes) + 1 - read_so_far
+        sub.next_msg(5)
+    assert (sub.pending_bytes, sub.pending_msgs) == (0, 0)
+
+
+def test_pending_bytes_fall_as_a_callback_works(nc: Connection, subject: str) -> None:
+    """A callback takes messages from what is pending, too."""
+    gate, entered = threading.Semaphore(0), threading.Semaphore(0)
+
+    def callback(_: Msg) -> None:
+        entered.release()
+        gate.acquire(timeout=STALL)
+
+    sub = nc.subscribe(subject, cb=callback)
+    for size in (1, 20, 300):
+        nc.publish(subject, bytes(size))
+    nc.flush(5)
+    for left in (320, 300, 0):
+        assert entered.acquire(timeout=STALL)
+        assert sub.pending_bytes == left
+        gate.release()
+
+
 # --- reading ------------------------------------------------------------------------------------
 
 
@@ -454,6 +488,38 @@ def test_a_limit_below_what_is_buffered(nc: Connection, subject: str, taken: int
     read(sub, taken)
     sub.unsubscribe(5)
     assert [msg.data for msg in sub] == [b"%d" % number for number in range(taken, 5)]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_unsubscribe_after_the_limit_is_a_no_op(
+    nc: Connection, subject: str, *, late: bool
+) -> None:
+    """Once the limit was reached, `unsubscribe` drops what is unread, and raises nothing, ever."""
+    sub = nc.subscribe(subject)
+    if not late:
+        sub.unsubscribe(3)
+    for number in range(5):
+        nc.publish(subject, b"%d" % number)
+    nc.flush(5)
+    if late:
+        sub.unsubscribe(3)
+    assert read(sub, 2) == [b"0", b"1"]
+    sub.unsubscribe(7)
+    assert sub.pending_msgs == 1
+    sub.unsubscribe()
+    assert (sub.pending_msgs, sub.pending_bytes) == (0, 0)
+    sub.unsubscribe()
+    with pytest.raises(BadSubscriptionError):
+        sub.next_msg(0)
+
+
+def test_unsubscribing_twice_without_a_limit_is_an_error(nc: Connection, subject: str) -> None:
+    """A subscription that was ended before its limit can not be ended again."""
+    sub = nc.subscribe(subject)
+    sub.unsubscribe(3)
+    sub.unsubscribe()
+    with pytest.raises(BadSubscriptionError):
+        sub.unsubscribe()
 
 
 def test_a_limit_below_0_is_refused(nc: Connection, subject: str) -> None:

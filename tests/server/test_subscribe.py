@@ -470,11 +470,24 @@ def test_a_limit_that_is_reached_drops_the_surplus(
     assert int(sub.next_msg(5).data) == 0
     sub.unsubscribe(4)
     assert [int(msg.data) for msg in sub] == [1, 2, 3]
-    with pytest.raises(BadSubscriptionError):
-        sub.unsubscribe(4)
-    with pytest.raises(BadSubscriptionError):
-        sub.unsubscribe()
+    sub.unsubscribe(4)
+    sub.unsubscribe()
     assert stream.consumer_names() == []
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_unsubscribe_after_the_limit_drops_the_rest(
+    js: JetStream, stream: Stream, ordered: bool
+) -> None:
+    """Messages below the limit that wait unread are dropped, and the consumer goes."""
+    sub = js.subscribe(everything(stream), ordered_consumer=ordered)
+    wait_until(lambda: sub.pending_msgs == 10)
+    sub.unsubscribe(4)
+    assert sub.pending_msgs == 4
+    sub.unsubscribe()
+    assert (sub.pending_msgs, sub.pending_bytes) == (0, 0)
+    assert stream.consumer_names() == []
+    sub.unsubscribe()
 
 
 def test_a_limit_that_is_all_read_ends_it_at_once(js: JetStream, stream: Stream) -> None:

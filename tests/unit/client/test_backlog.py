@@ -89,6 +89,18 @@ def test_the_longest_start_that_fits_is_admitted(sizes, msgs_limit, bytes_limit)
     assert Backlog(msgs_limit, bytes_limit).admit(batch(*sizes), 0) == fits
 
 
+@given(st.lists(st.tuples(SIZES, st.integers(0, 8)), max_size=8))
+def test_the_bytes_of_a_mailbox_are_exact(steps):
+    """However batches come and are read, what waits is counted to the byte."""
+    backlog, items = Backlog(0, 0), deque()
+    for sizes, reads in steps:
+        backlog.admit(batch(*sizes), len(items))
+        items.extend(batch(*sizes))
+        for _ in range(min(reads, len(items))):
+            items.popleft()
+        assert backlog.bytes_of(items) == sum(len(each[2]) + len(each[3]) for each in items)
+
+
 class Mailbox(RuleBasedStateMachine):
     """A mailbox that is filled and read in any order, with the truth beside the account."""
 
