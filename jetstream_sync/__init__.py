@@ -58,6 +58,7 @@ from .jetstream.message import JetStreamMsg
 from .jetstream.messages import MessageIterator
 from .jetstream.ordered import OrderedConsumer, OrderedMessages
 from .jetstream.position import OrderedOptions
+from .jetstream.publish import PublishOptions
 from .jetstream.pull_subscription import PullSubscription
 from .jetstream.push import PushSubscription
 from .jetstream.shared import shared_connection
@@ -108,6 +109,7 @@ __all__ = [
     "PriorityOptions",
     "PriorityPolicy",
     "PubAck",
+    "PublishOptions",
     "PullConsumer",
     "PullSubscription",
     "PushSubscription",

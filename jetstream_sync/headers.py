@@ -29,6 +29,8 @@ EXPECTED_STREAM: Final = "Nats-Expected-Stream"
 EXPECTED_LAST_SEQ: Final = "Nats-Expected-Last-Sequence"
 #: The same for the last message on the subject.
 EXPECTED_LAST_SUBJECT_SEQ: Final = "Nats-Expected-Last-Subject-Sequence"
+#: The subject that this is about, where it is not that of the message (server 2.11).
+EXPECTED_LAST_SUBJECT_SEQ_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 #: The message id of the last message in the stream.
 EXPECTED_LAST_MSG_ID: Final = "Nats-Expected-Last-Msg-Id"
 #: How long this message is kept (ADR-43, server 2.11).

@@ -61,6 +61,8 @@ class PubAckFuture(Future[PubAck]):
     __answer: bytes | None = None  # the server's, until it is read
     __done = False
     __standard = False  # whether the standard part is there
+    #: Seconds before it is sent again.
+    retry_wait = 0.25
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from ..client.core import Core
 from ..options import ConnectionOptions, ConnectOptions
 from ..version import __version__
 from .context import JetStream
+from .publish import DEFAULT_WINDOW
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -27,6 +28,7 @@ class Connection(CoreConnection):
         domain: str | None = None,
         prefix: str | None = None,
         timeout: float | timedelta | None = 5.0,
+        publish_async_max_pending: int = DEFAULT_WINDOW,
     ) -> JetStream:
         """
         Return the entry to JetStream on this connection; nothing is sent.
@@ -36,12 +38,21 @@ class Connection(CoreConnection):
             prefix: where the API is, for an account that imports it under another subject;
                 excludes ``domain``; ``None``: ``$JS.API``.
             timeout: how long its calls wait for an answer, in seconds; ``None``: for ever.
+            publish_async_max_pending: messages of `JetStream.publish_async` that may wait for their
+                acknowledgements at a time; at the limit the call waits for room.
 
         Raises:
-            InvalidOptionError: domain and prefix are both given, or one is not well formed.
+            InvalidOptionError: domain and prefix are both given, or one is not well formed, or a
+                number can not work.
 
         """
-        return JetStream(self._core, domain=domain, prefix=prefix, timeout=timeout)
+        return JetStream(
+            self._core,
+            domain=domain,
+            prefix=prefix,
+            timeout=timeout,
+            publish_async_max_pending=publish_async_max_pending,
+        )
 
 
 def connect(

@@ -20,7 +20,7 @@ from ..net.clock import Deadline
 from ..subjects import check_consumer_name, check_stream_name
 from .bound import consumer_info, release
 from .consumer import PullConsumer
-from .requests import APIRequests
+from .requests import PEDANTIC, APIRequests
 
 __all__ = [
     "CREATE",
@@ -53,6 +53,8 @@ def add_consumer(
     config: ConsumerConfig,
     action: str,
     deadline: Deadline | None = None,
+    *,
+    pedantic: bool = False,
 ) -> ConsumerInfo:
     """
     Create or change a consumer of any kind.
@@ -63,8 +65,10 @@ def add_consumer(
         config: the consumer's; without a name an ephemeral consumer gets a random one.
         action: `CREATE`, `UPDATE` or `CREATE_OR_UPDATE`.
         deadline: when to give up; ``None``: after the usual time.
+        pedantic: whether the server refuses a config that it would otherwise complete or correct.
 
     Raises:
+        ServerTooOldError: the server does not know ``pedantic``.
         InvalidNameError: the stream's name can not be one.
         InvalidOptionError: an update without the consumer's name.
         InvalidResponseError: the server is too old for several filters: it made a consumer
@@ -80,7 +84,10 @@ def add_consumer(
         name = os.urandom(8).hex()
         config = replace(config, name=name)
     route = api.routes.consumer_create(stream, name, config.filter_subject)
-    body = {"stream_name": stream, "config": encode(config), "action": action}
+    body: dict[str, Any] = {"stream_name": stream, "config": encode(config), "action": action}
+    if pedantic:
+        api.require_level(*PEDANTIC, deadline)
+        body["pedantic"] = True
     info = api.ask_for(ConsumerInfo, route, body, deadline)
     if config.filter_subjects and not info.config.filter_subjects:
         raise InvalidResponseError(
@@ -90,7 +97,7 @@ def add_consumer(
 
 
 def add_pull_consumer(
-    api: APIRequests, stream: str, config: ConsumerConfig, action: str
+    api: APIRequests, stream: str, config: ConsumerConfig, action: str, pedantic: bool = False
 ) -> PullConsumer:
     """
     Create or change a consumer that is pulled from; raises as `add_consumer()`.
@@ -106,11 +113,11 @@ def add_pull_consumer(
             "that makes a push consumer, which subscribe() is for; here are those to pull from",
         )
     config.check_pulled()
-    return PullConsumer(api, add_consumer(api, stream, config, action))
+    return PullConsumer(api, add_consumer(api, stream, config, action, pedantic=pedantic))
 
 
 def add_push_consumer(
-    api: APIRequests, stream: str, config: ConsumerConfig, action: str
+    api: APIRequests, stream: str, config: ConsumerConfig, action: str, pedantic: bool = False
 ) -> ConsumerInfo:
     """
     Create or change a consumer that delivers to a subject; raises as `add_consumer()`.
@@ -121,7 +128,7 @@ def add_push_consumer(
     """
     if config.deliver_subject is None:
         raise InvalidOptionError("deliver_subject", None, "a push consumer delivers to a subject")
-    return add_consumer(api, stream, config, action)
+    return add_consumer(api, stream, config, action, pedantic=pedantic)
 
 
 def pull_consumer(api: APIRequests, stream: str, name: str) -> PullConsumer:

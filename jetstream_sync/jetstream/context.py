@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from ..api.account import AccountInfo
 from ..api.publish import PubAck
@@ -21,15 +21,24 @@ from .configs import given_config
 from .expectations import storing_headers
 from .infos import info_of, stream_info
 from .managing import ConsumerManaging
-from .publish import Publisher
+from .publish import (
+    DEFAULT_WINDOW,
+    RETRY_ATTEMPTS,
+    RETRY_WAIT,
+    Publisher,
+    PublishOptions,
+    check_publish_options,
+)
 from .pull_subscribing import PullSubscribing
-from .requests import APIRequests, names_in
+from .requests import PEDANTIC, APIRequests, names_in
 from .snapshots import restore
 from .stream import Stream
 from .subscribe import PushSubscribing
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+
+    from typing_extensions import Unpack
 
 __all__ = ["JetStream"]
 
@@ -50,19 +59,20 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
         domain: str | None = None,
         prefix: str | None = None,
         timeout: float | timedelta | None = 5.0,
+        publish_async_max_pending: int = DEFAULT_WINDOW,
     ) -> None:
         """
         Make the entry; see `Connection.jetstream`.
 
         Raises:
             InvalidOptionError: domain and prefix are both given, or one is not well formed, or
-                the timeout is not a number.
+                the timeout or the window is not a number that can work.
 
         """
         if timeout is not None:
             seconds(timeout)
         self._api = APIRequests(core, Routes.of(domain, prefix), timeout)
-        self._publisher = Publisher(core, timeout)
+        self._publisher = Publisher(core, timeout, publish_async_max_pending)
 
     # --- the account ----------------------------------------------------------------------------
 
@@ -83,7 +93,9 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
 
     # --- streams --------------------------------------------------------------------------------
 
-    def create_stream(self, config: StreamConfig | None = None, **fields: Any) -> Stream:
+    def create_stream(
+        self, config: StreamConfig | None = None, *, pedantic: bool = False, **fields: Any
+    ) -> Stream:
         """
         Make a stream.
 
@@ -92,20 +104,25 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
         Args:
             config: what it is to be; or
             **fields: the fields of a `StreamConfig`, by name.
+            pedantic: whether the server refuses a config that it would otherwise complete or correct
+                without a word, which is a `BadRequestError`; needs server 2.11.
 
         Raises:
             StreamNameInUseError: it exists with another config.
             StreamSubjectOverlapError: another stream takes one of the subjects.
             InvalidOptionError: config and fields are both given, or a value can not work.
+            ServerTooOldError: ``pedantic`` needs a later server; nothing was sent.
             InvalidNameError, BadSubjectError: the name or a subject is not well formed.
             APIError: the server refused.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
         """
         chosen = given_config(StreamConfig, config, fields)
-        return self._stream(self._api.routes.stream_create(chosen.name), chosen)
+        return self._stream(self._api.routes.stream_create(chosen.name), chosen, pedantic)
 
-    def update_stream(self, config: StreamConfig | None = None, **fields: Any) -> Stream:
+    def update_stream(
+        self, config: StreamConfig | None = None, *, pedantic: bool = False, **fields: Any
+    ) -> Stream:
         """
         Change a stream that exists.
 
@@ -116,26 +133,33 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
         Args:
             config: what it is to be; or
             **fields: the fields of a `StreamConfig`, by name.
+            pedantic: whether the server refuses a config that it would otherwise complete or correct
+                without a word, which is a `BadRequestError`; needs server 2.11.
 
         Raises:
             StreamNotFoundError: there is no stream of that name.
             StreamSubjectOverlapError: another stream takes one of the subjects.
             InvalidOptionError: config and fields are both given, or a value can not work.
+            ServerTooOldError: ``pedantic`` needs a later server; nothing was sent.
             InvalidNameError, BadSubjectError: the name or a subject is not well formed.
             APIError: the server refused; some fields can not be changed.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
         """
         chosen = given_config(StreamConfig, config, fields)
-        return self._stream(self._api.routes.stream_update(chosen.name), chosen)
+        return self._stream(self._api.routes.stream_update(chosen.name), chosen, pedantic)
 
-    def create_or_update_stream(self, config: StreamConfig | None = None, **fields: Any) -> Stream:
+    def create_or_update_stream(
+        self, config: StreamConfig | None = None, *, pedantic: bool = False, **fields: Any
+    ) -> Stream:
         """
         Change a stream, or make it when there is none of that name.
 
         Args:
             config: what it is to be; or
             **fields: the fields of a `StreamConfig`, by name.
+            pedantic: whether the server refuses a config that it would otherwise complete or correct
+                without a word, which is a `BadRequestError`; needs server 2.11.
 
         Raises:
             StreamNameInUseError: somebody made it, with another config, at the same moment.
@@ -144,14 +168,18 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
         """
         chosen = given_config(StreamConfig, config, fields)
         try:
-            return self._stream(self._api.routes.stream_update(chosen.name), chosen)
+            return self._stream(self._api.routes.stream_update(chosen.name), chosen, pedantic)
         except StreamNotFoundError:
-            return self._stream(self._api.routes.stream_create(chosen.name), chosen)
+            return self._stream(self._api.routes.stream_create(chosen.name), chosen, pedantic)
 
-    def _stream(self, route: str, config: StreamConfig) -> Stream:
+    def _stream(self, route: str, config: StreamConfig, pedantic: bool) -> Stream:
         # Configs that a server sent were not checked when they were read.
         check_stream_name(config.name)
-        return Stream(self._api, info_of(self._api.ask(route, encode(config))))
+        body = encode(config)
+        if pedantic:
+            self._api.require_level(*PEDANTIC)
+            body["pedantic"] = True
+        return Stream(self._api, info_of(self._api.ask(route, body)))
 
     def get_stream(self, name: str) -> Stream:
         """
@@ -281,12 +309,13 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
         expected_last_sequence: int | None = None,
         expected_last_subject_sequence: int | None = None,
         expected_last_msg_id: str | None = None,
-        msg_ttl: float | timedelta | None = None,
+        msg_ttl: float | timedelta | Literal["never"] | None = None,
+        **options: Unpack[PublishOptions],
     ) -> PubAck:
         """
         Publish a message, and wait until a stream has it.
 
-        While nobody takes it, as when the stream's leader is being elected, it is sent again
+        While no stream takes it, as when the stream's leader is being elected, it is sent again
         (ADR-22), with the same message id and within the timeout.
 
         Args:
@@ -303,14 +332,17 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
             expected_last_subject_sequence: the same for the last message of the subject.
             expected_last_msg_id: store it only if the stream's last message has this id; ``None``:
                 whatever it has.
-            msg_ttl: how long the stream keeps it, in seconds, at least 1; ``None``: as long as the
+            msg_ttl: how long the stream keeps it, in seconds, at least 1; ``"never"``: it is not
+                removed for its age, whatever the stream's ``max_age``; ``None``: as long as the
                 stream keeps any. Needs a stream with ``allow_msg_ttl``.
+            **options: see `PublishOptions`.
 
         Raises:
             NoStreamResponseError: no stream takes the subject.
             WrongStreamError: another stream than the expected one takes it.
             WrongLastSequenceError, WrongLastMsgIDError: an expectation is not met.
             MessageTTLDisabledError: there is a TTL, and the stream does not allow it.
+            ServerTooOldError: ``expected_last_subject`` needs a later server; nothing was sent.
             APIError: the server refused; nothing was stored.
             TimeoutError: no acknowledgement came in time; the message may be stored all the same.
             BadSubjectError, InvalidHeaderError, InvalidOptionError, MaxPayloadError: it can not be
@@ -327,8 +359,18 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
             expected_last_subject_sequence,
             expected_last_msg_id,
             msg_ttl,
+            options.get("expected_last_subject"),
         )
-        return self._publisher.publish(subject, payload, headers, timeout)
+        if options:
+            self._check_options(options, timeout)
+        return self._publisher.publish(
+            subject,
+            payload,
+            headers,
+            timeout,
+            options.get("retry_attempts", RETRY_ATTEMPTS),
+            options.get("retry_wait", RETRY_WAIT),
+        )
 
     def publish_async(
         self,
@@ -341,7 +383,8 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
         expected_last_sequence: int | None = None,
         expected_last_subject_sequence: int | None = None,
         expected_last_msg_id: str | None = None,
-        msg_ttl: float | timedelta | None = None,
+        msg_ttl: float | timedelta | Literal["never"] | None = None,
+        **options: Unpack[PublishOptions],
     ) -> Future[PubAck]:
         """
         Publish a message, and return at once what its acknowledgement will be.
@@ -362,6 +405,7 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
             expected_last_subject_sequence: as in `publish()`.
             expected_last_msg_id: as in `publish()`.
             msg_ttl: as in `publish()`.
+            **options: as in `publish()`.
 
         Raises:
             TooManyStalledMsgsError: the window stayed full.
@@ -379,8 +423,25 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
             expected_last_subject_sequence,
             expected_last_msg_id,
             msg_ttl,
+            options.get("expected_last_subject"),
         )
-        return self._publisher.publish_async(subject, payload, headers, timeout)
+        if options:
+            self._check_options(options, timeout)
+        return self._publisher.publish_async(
+            subject,
+            payload,
+            headers,
+            timeout,
+            options.get("retry_attempts", RETRY_ATTEMPTS),
+            options.get("retry_wait", RETRY_WAIT),
+        )
+
+    def _check_options(self, options: PublishOptions, timeout: float | timedelta | None) -> None:
+        """Refuse unknown options, and what a server before 2.11 would check against another subject."""
+        check_publish_options(options)
+        if options.get("expected_last_subject") is not None:
+            deadline = self._api.deadline(timeout)
+            self._api.require_level(1, "expected_last_subject", "2.11", deadline)
 
     @property
     def publish_async_pending(self) -> int:

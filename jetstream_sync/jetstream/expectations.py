@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final
+from typing import Final, Literal
 
 from ..errors import InvalidOptionError
 from ..headers import (
     EXPECTED_LAST_MSG_ID,
     EXPECTED_LAST_SEQ,
     EXPECTED_LAST_SUBJECT_SEQ,
+    EXPECTED_LAST_SUBJECT_SEQ_SUBJECT,
     EXPECTED_STREAM,
     MSG_ID,
     MSG_TTL,
@@ -17,9 +18,12 @@ from ..headers import (
     HeadersLike,
 )
 from ..nanos import duration, duration_to_ns
-from ..subjects import check_stream_name
+from ..subjects import check_stream_name, check_subject
 
-__all__ = ["storing_headers"]
+__all__ = ["NEVER", "storing_headers"]
+
+#: The TTL of a message that stays, whatever the stream's limits of age are (ADR-43).
+NEVER: Final = "never"
 
 _SECOND: Final = 1_000_000_000
 _LAST_SEQUENCE: Final = 2**64 - 1
@@ -32,7 +36,8 @@ def storing_headers(
     expected_last_sequence: int | None,
     expected_last_subject_sequence: int | None,
     expected_last_msg_id: str | None,
-    msg_ttl: float | timedelta | None,
+    msg_ttl: float | timedelta | Literal["never"] | None,
+    expected_last_subject: str | None = None,
 ) -> HeadersLike | None:
     """
     Return the headers of a message with those that the arguments of a publish make.
@@ -42,6 +47,7 @@ def storing_headers(
 
     Raises:
         InvalidNameError: the stream's name can not be one.
+        BadSubjectError: the subject of an expectation can not be one.
         InvalidOptionError: another argument can not work.
         InvalidHeaderError: one of the headers can not be sent.
 
@@ -57,6 +63,14 @@ def storing_headers(
         made[EXPECTED_LAST_SUBJECT_SEQ] = _number(
             expected_last_subject_sequence, "expected_last_subject_sequence"
         )
+    if expected_last_subject is not None:
+        if expected_last_subject_sequence is None:
+            raise InvalidOptionError(
+                "expected_last_subject",
+                expected_last_subject,
+                "needs expected_last_subject_sequence",
+            )
+        made[EXPECTED_LAST_SUBJECT_SEQ_SUBJECT] = check_subject(expected_last_subject)
     if expected_last_msg_id is not None:
         made[EXPECTED_LAST_MSG_ID] = _text(expected_last_msg_id, "expected_last_msg_id")
     if msg_ttl is not None:
@@ -82,7 +96,11 @@ def _number(value: int, option: str) -> str:
     return str(value)
 
 
-def _ttl(value: float | timedelta) -> str:
+def _ttl(value: float | timedelta | Literal["never"]) -> str:
+    if isinstance(value, str):
+        if value != NEVER:
+            raise InvalidOptionError("msg_ttl", value, "must be seconds, a timedelta or 'never'")
+        return NEVER
     ns = duration_to_ns(duration(value, "msg_ttl"))
     if ns < _SECOND:
         raise InvalidOptionError("msg_ttl", value, "it is at least a second")

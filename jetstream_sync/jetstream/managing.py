@@ -23,7 +23,12 @@ class ConsumerManaging:
     _api: APIRequests
 
     def create_consumer(
-        self, stream_name: str, config: ConsumerConfig | None = None, **fields: Any
+        self,
+        stream_name: str,
+        config: ConsumerConfig | None = None,
+        *,
+        pedantic: bool = False,
+        **fields: Any,
     ) -> PullConsumer:
         """
         Make a consumer to pull from.
@@ -35,6 +40,8 @@ class ConsumerManaging:
             stream_name: the stream to read.
             config: what it is to be; or
             **fields: the fields of a `ConsumerConfig`, by name.
+            pedantic: whether the server refuses a config that it would otherwise complete or correct
+                without a word, which is a `BadRequestError`; needs server 2.11.
 
         Raises:
             ConsumerExistsError: it exists with another config.
@@ -44,10 +51,17 @@ class ConsumerManaging:
 
         """
         chosen = given_config(ConsumerConfig, config, fields)
-        return consumers.add_pull_consumer(self._api, stream_name, chosen, consumers.CREATE)
+        return consumers.add_pull_consumer(
+            self._api, stream_name, chosen, consumers.CREATE, pedantic
+        )
 
     def update_consumer(
-        self, stream_name: str, config: ConsumerConfig | None = None, **fields: Any
+        self,
+        stream_name: str,
+        config: ConsumerConfig | None = None,
+        *,
+        pedantic: bool = False,
+        **fields: Any,
     ) -> PullConsumer:
         """
         Change a consumer that exists.
@@ -56,6 +70,8 @@ class ConsumerManaging:
             stream_name: the stream that it reads.
             config: what it is to be, with its name; or
             **fields: the fields of a `ConsumerConfig`, by name.
+            pedantic: whether the server refuses a config that it would otherwise complete or correct
+                without a word, which is a `BadRequestError`; needs server 2.11.
 
         Raises:
             ConsumerDoesNotExistError: there is no consumer of that name.
@@ -65,10 +81,17 @@ class ConsumerManaging:
 
         """
         chosen = given_config(ConsumerConfig, config, fields)
-        return consumers.add_pull_consumer(self._api, stream_name, chosen, consumers.UPDATE)
+        return consumers.add_pull_consumer(
+            self._api, stream_name, chosen, consumers.UPDATE, pedantic
+        )
 
     def create_or_update_consumer(
-        self, stream_name: str, config: ConsumerConfig | None = None, **fields: Any
+        self,
+        stream_name: str,
+        config: ConsumerConfig | None = None,
+        *,
+        pedantic: bool = False,
+        **fields: Any,
     ) -> PullConsumer:
         """
         Make a consumer to pull from, or change the one of that name.
@@ -77,6 +100,8 @@ class ConsumerManaging:
             stream_name: the stream that it reads.
             config: what it is to be; or
             **fields: the fields of a `ConsumerConfig`, by name.
+            pedantic: whether the server refuses a config that it would otherwise complete or correct
+                without a word, which is a `BadRequestError`; needs server 2.11.
 
         Raises:
             StreamNotFoundError: there is no such stream.
@@ -86,10 +111,15 @@ class ConsumerManaging:
         """
         chosen = given_config(ConsumerConfig, config, fields)
         action = consumers.CREATE_OR_UPDATE
-        return consumers.add_pull_consumer(self._api, stream_name, chosen, action)
+        return consumers.add_pull_consumer(self._api, stream_name, chosen, action, pedantic)
 
     def create_push_consumer(
-        self, stream_name: str, config: ConsumerConfig | None = None, **fields: Any
+        self,
+        stream_name: str,
+        config: ConsumerConfig | None = None,
+        *,
+        pedantic: bool = False,
+        **fields: Any,
     ) -> ConsumerInfo:
         """
         Make a consumer that delivers to a subject.
@@ -101,6 +131,8 @@ class ConsumerManaging:
             stream_name: the stream to read.
             config: what it is to be, with its ``deliver_subject``; or
             **fields: the fields of a `ConsumerConfig`, by name.
+            pedantic: whether the server refuses a config that it would otherwise complete or correct
+                without a word, which is a `BadRequestError`; needs server 2.11.
 
         Raises:
             ConsumerExistsError: it exists with another config.
@@ -110,10 +142,17 @@ class ConsumerManaging:
 
         """
         chosen = given_config(ConsumerConfig, config, fields)
-        return consumers.add_push_consumer(self._api, stream_name, chosen, consumers.CREATE)
+        return consumers.add_push_consumer(
+            self._api, stream_name, chosen, consumers.CREATE, pedantic
+        )
 
     def update_push_consumer(
-        self, stream_name: str, config: ConsumerConfig | None = None, **fields: Any
+        self,
+        stream_name: str,
+        config: ConsumerConfig | None = None,
+        *,
+        pedantic: bool = False,
+        **fields: Any,
     ) -> ConsumerInfo:
         """
         Change a consumer that delivers to a subject, also to which.
@@ -122,6 +161,8 @@ class ConsumerManaging:
             stream_name: the stream that it reads.
             config: what it is to be, with its name and ``deliver_subject``; or
             **fields: the fields of a `ConsumerConfig`, by name.
+            pedantic: whether the server refuses a config that it would otherwise complete or correct
+                without a word, which is a `BadRequestError`; needs server 2.11.
 
         Raises:
             ConsumerDoesNotExistError: there is no consumer of that name.
@@ -131,7 +172,9 @@ class ConsumerManaging:
 
         """
         chosen = given_config(ConsumerConfig, config, fields)
-        return consumers.add_push_consumer(self._api, stream_name, chosen, consumers.UPDATE)
+        return consumers.add_push_consumer(
+            self._api, stream_name, chosen, consumers.UPDATE, pedantic
+        )
 
     def get_consumer(self, stream_name: str, name: str) -> PullConsumer:
         """

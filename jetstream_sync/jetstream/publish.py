@@ -21,11 +21,12 @@ from __future__ import annotations
 
 import itertools
 import threading
+from bisect import insort
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
-from typing import Final
+from typing import Final, TypedDict
 
 from ..api.publish import PubAck
 from ..client.core import Core
@@ -38,6 +39,7 @@ from ..errors import (
     ConnectionLostError,
     Error,
     ForkedConnectionError,
+    InvalidOptionError,
     NoRespondersError,
     NoStreamResponseError,
     PermissionsError,
@@ -49,13 +51,22 @@ from ..net.clock import Deadline, monotonic, seconds
 from ..protocol.parser import Delivery
 from .acks import PubAckFuture
 
-__all__ = ["DEFAULT_WINDOW", "Publisher"]
+__all__ = [
+    "DEFAULT_WINDOW",
+    "RETRY_ATTEMPTS",
+    "RETRY_WAIT",
+    "PublishOptions",
+    "Publisher",
+    "check_publish_options",
+]
 
 #: Messages that `publish_async` lets be on their way.
 DEFAULT_WINDOW: Final = 4000
-#: ADR-22: a stream that does not answer is asked again so often, after so many seconds.
-_RETRIES: Final = 2
-_RETRY_WAIT: Final = 0.25
+#: ADR-22: how often a message that no stream took is sent again, and the seconds before each time.
+RETRY_ATTEMPTS: Final = 2
+RETRY_WAIT: Final = 0.25
+#: Seconds that locks and events take at most.
+_LONGEST_RETRY_WAIT: Final = 9e9
 #: Seconds that an answer may take at least, for another attempt to make sense.
 _ROUND_TRIP: Final = 0.05
 #: Seconds between two looks for acks that are overdue.
@@ -72,6 +83,36 @@ _DENIED: Final[Delivery] = (b"", b"", b"denied", b"")
 _WAKE: Final[Delivery] = (b"", b"", b"wake", b"")
 
 
+class PublishOptions(TypedDict, total=False):
+    """What `JetStream.publish` and `JetStream.publish_async` take by name besides their arguments."""
+
+    expected_last_subject: str | None
+    """The subject that ``expected_last_subject_sequence`` is about, which may have wildcards; ``None``,
+    the default: that of the message. Needs server 2.11; the first message with it on a link asks
+    for the server's API level."""
+    retry_attempts: int
+    """How often the message is sent again while no stream takes it; 0: not at all; -1: until the time
+    is up; default 2."""
+    retry_wait: float | timedelta
+    """The wait before each of these, in seconds; default 0.25."""
+
+
+_OPTIONS: Final = frozenset(PublishOptions.__annotations__)
+
+
+def check_publish_options(options: PublishOptions) -> None:
+    """
+    Refuse an option that is not known.
+
+    Raises:
+        InvalidOptionError: one is not.
+
+    """
+    unknown = set(options) - _OPTIONS
+    if unknown:
+        raise InvalidOptionError(min(unknown), "...", f"not one of {sorted(_OPTIONS)}")
+
+
 class Publisher:
     """
     The publishing side of a JetStream context.
@@ -81,6 +122,9 @@ class Publisher:
         timeout: seconds to wait for an ack where a call names none; ``None``: for ever.
         window: messages that may wait for their acks at a time.
 
+    Raises:
+        InvalidOptionError: the window is not a number from 1 up.
+
     Any thread may call its methods.
     """
 
@@ -89,13 +133,16 @@ class Publisher:
     def __init__(
         self, core: Core, timeout: float | timedelta | None, window: int = DEFAULT_WINDOW
     ) -> None:
+        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+            reason = "must be a whole number from 1 up"
+            raise InvalidOptionError("publish_async_max_pending", window, reason)
         self._core = core
         self._timeout = timeout
         self._window = window
         self._tokens = itertools.count(1)
         self._pending: dict[bytes, PubAckFuture] = {}
         self._acks: Mailbox[Delivery] = Mailbox()
-        # Entries to be sent again, with the time for that; used by the thread alone.
+        # Entries to be sent again, sorted by the time for that; used by the thread alone.
         self._again: list[tuple[float, bytes, PubAckFuture]] = []
         # Messages that the server did not permit, and what it said; noted by the reader.
         self._denied: dict[bytes, PermissionsError] = {}
@@ -118,19 +165,23 @@ class Publisher:
         payload: bytes,
         headers: HeadersLike | None,
         timeout: float | timedelta | None,
+        retry_attempts: int = RETRY_ATTEMPTS,
+        retry_wait: float | timedelta = RETRY_WAIT,
     ) -> PubAck:
         """Publish and wait for the ack; see `JetStream.publish`."""
         deadline = Deadline(self._timeout if timeout is None else timeout)
         where = self._core.composer.encoded(subject)
-        for retries_left in range(_RETRIES, -1, -1):
+        wait = _retry_wait(retry_attempts, retry_wait)
+        # Counted down; below 0 it never becomes 0, and the time alone is the limit.
+        for retries_left in itertools.count(retry_attempts, -1):
             try:
                 answer = self._core.request(where, payload, deadline, headers)
             except NoRespondersError:
                 # A stream that has no leader for a moment looks like no stream. Without the time
                 # for another answer, nobody would learn what is wrong.
                 left = deadline.left()
-                if retries_left and (left is None or left > _RETRY_WAIT + _ROUND_TRIP):
-                    self._core.wait_closed(_RETRY_WAIT)
+                if retries_left and (left is None or left > wait + _ROUND_TRIP):
+                    self._core.wait_closed(wait)
                     continue
                 break
             return PubAck.from_json(loads(answer[3]))
@@ -144,6 +195,8 @@ class Publisher:
         payload: bytes,
         headers: HeadersLike | None,
         timeout: float | timedelta | None,
+        retry_attempts: int = RETRY_ATTEMPTS,
+        retry_wait: float | timedelta = RETRY_WAIT,
     ) -> Future[PubAck]:
         """Publish and return a future of the ack; see `JetStream.publish_async`."""
         core = self._core
@@ -158,6 +211,9 @@ class Publisher:
             self._wait_for_room(Deadline(limit))
         due = None if limit is None else monotonic() + seconds(limit)
         future = PubAckFuture(subject, command, size, due, core.writer)
+        if retry_attempts != RETRY_ATTEMPTS or retry_wait != RETRY_WAIT:
+            future.retry_wait = _retry_wait(retry_attempts, retry_wait)
+            future.retries = retry_attempts
         self._pending[token] = future
         try:
             # Looked at behind that: the reader, told that the inbox is not permitted, first notes that
@@ -308,7 +364,9 @@ class Publisher:
             try:
                 if self._pending:
                     quiet = 0
-                    patience: float | None = _RETRY_WAIT if self._again else _SWEEP
+                    patience: float | None = _SWEEP
+                    if self._again:
+                        patience = min(_SWEEP, max(0.0, self._again[0][0] - monotonic()))
                 else:
                     quiet += 1
                     self._asleep = quiet > _QUIET_SWEEPS
@@ -379,7 +437,7 @@ class Publisher:
         if future is None or not future.retries:
             return False
         future.retries -= 1
-        self._again.append((monotonic() + _RETRY_WAIT, token, future))
+        insort(self._again, (monotonic() + future.retry_wait, token, future))
         return True
 
     def _send_again(self, now: float) -> None:
@@ -411,3 +469,13 @@ class Publisher:
             if future is not None:
                 future.failed(error)
         self._make_room()
+
+
+def _retry_wait(attempts: int, wait: float | timedelta) -> float:
+    """Return the seconds between two attempts, after a check of both options."""
+    if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < -1:
+        raise InvalidOptionError("retry_attempts", attempts, "must be a whole number from -1 up")
+    value = seconds(wait, "retry_wait")
+    if value < 0:
+        raise InvalidOptionError("retry_wait", wait, "must be 0 or above")
+    return min(value, _LONGEST_RETRY_WAIT)

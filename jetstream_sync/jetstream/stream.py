@@ -307,7 +307,9 @@ class Stream:
 
     # --- consumers ------------------------------------------------------------------------------
 
-    def create_consumer(self, config: ConsumerConfig | None = None, **fields: Any) -> PullConsumer:
+    def create_consumer(
+        self, config: ConsumerConfig | None = None, *, pedantic: bool = False, **fields: Any
+    ) -> PullConsumer:
         """
         Make a consumer to pull from.
 
@@ -317,6 +319,8 @@ class Stream:
         Args:
             config: what it is to be; or
             **fields: the fields of a `ConsumerConfig`, by name.
+            pedantic: whether the server refuses a config that it would otherwise complete or correct
+                without a word, which is a `BadRequestError`; needs server 2.11.
 
         Raises:
             ConsumerExistsError: it exists with another config.
@@ -324,15 +328,18 @@ class Stream:
                 is a ``deliver_subject``.
             InvalidNameError, BadSubjectError: a name or subject is not well formed.
             InvalidResponseError: the server does not know several filters (before 2.10).
+            ServerTooOldError: ``pedantic`` needs a later server; nothing was sent.
             StreamNotFoundError: the stream is gone.
             MaxConsumersError: the stream or account has as many as it may have.
             APIError: the server refused.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
 
         """
-        return self._add(config, fields, consumers.CREATE)
+        return self._add(config, fields, consumers.CREATE, pedantic)
 
-    def update_consumer(self, config: ConsumerConfig | None = None, **fields: Any) -> PullConsumer:
+    def update_consumer(
+        self, config: ConsumerConfig | None = None, *, pedantic: bool = False, **fields: Any
+    ) -> PullConsumer:
         """
         Change a consumer that exists.
 
@@ -342,6 +349,8 @@ class Stream:
         Args:
             config: what it is to be, with its name; or
             **fields: the fields of a `ConsumerConfig`, by name.
+            pedantic: whether the server refuses a config that it would otherwise complete or correct
+                without a word, which is a `BadRequestError`; needs server 2.11.
 
         Raises:
             ConsumerDoesNotExistError: there is no consumer of that name.
@@ -350,10 +359,10 @@ class Stream:
             Error: all else as `create_consumer()`.
 
         """
-        return self._add(config, fields, consumers.UPDATE)
+        return self._add(config, fields, consumers.UPDATE, pedantic)
 
     def create_or_update_consumer(
-        self, config: ConsumerConfig | None = None, **fields: Any
+        self, config: ConsumerConfig | None = None, *, pedantic: bool = False, **fields: Any
     ) -> PullConsumer:
         """
         Make a consumer to pull from, or change the one of that name.
@@ -361,22 +370,24 @@ class Stream:
         Args:
             config: what it is to be; or
             **fields: the fields of a `ConsumerConfig`, by name.
+            pedantic: whether the server refuses a config that it would otherwise complete or correct
+                without a word, which is a `BadRequestError`; needs server 2.11.
 
         Raises:
             APIError: the server refused; many fields can not be changed.
             Error: all else as `create_consumer()`.
 
         """
-        return self._add(config, fields, consumers.CREATE_OR_UPDATE)
+        return self._add(config, fields, consumers.CREATE_OR_UPDATE, pedantic)
 
     def _add(
-        self, config: ConsumerConfig | None, fields: dict[str, Any], action: str
+        self, config: ConsumerConfig | None, fields: dict[str, Any], action: str, pedantic: bool
     ) -> PullConsumer:
         chosen = given_config(ConsumerConfig, config, fields)
-        return consumers.add_pull_consumer(self._api, self._name, chosen, action)
+        return consumers.add_pull_consumer(self._api, self._name, chosen, action, pedantic)
 
     def create_push_consumer(
-        self, config: ConsumerConfig | None = None, **fields: Any
+        self, config: ConsumerConfig | None = None, *, pedantic: bool = False, **fields: Any
     ) -> ConsumerInfo:
         """
         Make a consumer that delivers to a subject.
@@ -388,6 +399,8 @@ class Stream:
         Args:
             config: what it is to be, with its ``deliver_subject``; or
             **fields: the fields of a `ConsumerConfig`, by name.
+            pedantic: whether the server refuses a config that it would otherwise complete or correct
+                without a word, which is a `BadRequestError`; needs server 2.11.
 
         Raises:
             InvalidOptionError: there is no ``deliver_subject``; else as `create_consumer()`.
@@ -396,10 +409,12 @@ class Stream:
 
         """
         chosen = given_config(ConsumerConfig, config, fields)
-        return consumers.add_push_consumer(self._api, self._name, chosen, consumers.CREATE)
+        return consumers.add_push_consumer(
+            self._api, self._name, chosen, consumers.CREATE, pedantic
+        )
 
     def update_push_consumer(
-        self, config: ConsumerConfig | None = None, **fields: Any
+        self, config: ConsumerConfig | None = None, *, pedantic: bool = False, **fields: Any
     ) -> ConsumerInfo:
         """
         Change a consumer that delivers to a subject, also to which.
@@ -407,6 +422,8 @@ class Stream:
         Args:
             config: what it is to be, with its name and ``deliver_subject``; or
             **fields: the fields of a `ConsumerConfig`, by name.
+            pedantic: whether the server refuses a config that it would otherwise complete or correct
+                without a word, which is a `BadRequestError`; needs server 2.11.
 
         Raises:
             ConsumerDoesNotExistError: there is no consumer of that name.
@@ -414,7 +431,9 @@ class Stream:
 
         """
         chosen = given_config(ConsumerConfig, config, fields)
-        return consumers.add_push_consumer(self._api, self._name, chosen, consumers.UPDATE)
+        return consumers.add_push_consumer(
+            self._api, self._name, chosen, consumers.UPDATE, pedantic
+        )
 
     def get_consumer(self, name: str) -> PullConsumer:
         """

@@ -155,6 +155,26 @@ def test_update_never_makes_one(stream: Stream) -> None:
     assert stream.consumer_names() == []
 
 
+@pytest.mark.server(">=2.11")
+def test_a_pedantic_server_corrects_nothing(js: JetStream, stream: Stream) -> None:
+    """What the server would correct without a word is refused, by each way to make or change one."""
+    backoff: dict[str, Any] = {"backoff": [1, 2], "ack_wait": 30, "max_deliver": 5}
+    deliver = {**backoff, "deliver_subject": "pedantic.deliver"}
+    stream.create_consumer(name="one", **backoff)
+    stream.create_push_consumer(name="two", **deliver)
+    for owner, first in ((stream, ()), (js, (stream.name,))):
+        for call, fields in (
+            (owner.create_consumer, {"name": "new", **backoff}),
+            (owner.update_consumer, {"name": "one", **backoff}),
+            (owner.create_or_update_consumer, {"name": "one", **backoff}),
+            (owner.create_push_consumer, {"name": "new", **deliver}),
+            (owner.update_push_consumer, {"name": "two", **deliver}),
+        ):
+            with pytest.raises(BadRequestError, match="pedantic"):
+                call(*first, pedantic=True, **fields)
+    assert stream.consumer_names() == ["one", "two"]
+
+
 def test_create_or_update_does_either(stream: Stream) -> None:
     """It makes one, and the next time changes it."""
     made = stream.create_or_update_consumer(durable_name="a", max_deliver=3)

@@ -23,6 +23,7 @@ from jetstream_sync import (
     MessageTTLDisabledError,
     Msg,
     NoStreamResponseError,
+    ServerTooOldError,
     Stream,
     WrongLastMsgIDError,
     WrongLastSequenceError,
@@ -149,6 +150,50 @@ def test_the_expected_last_message_id_has_to_be_the_last(js: JetStream, stream: 
 
 
 @pytest.mark.server(">=2.11")
+def test_a_sequence_can_be_expected_of_other_subjects(js: JetStream, stream: Stream) -> None:
+    """With ``expected_last_subject`` the last message of those subjects has to have the sequence."""
+    js.publish(f"{stream.name}.a.one")
+    js.publish(f"{stream.name}.b")
+    a = f"{stream.name}.a.*"
+    ack = js.publish(f"{stream.name}.c", expected_last_subject_sequence=1, expected_last_subject=a)
+    assert ack.seq == 3
+    js.publish(f"{stream.name}.a.two")
+    with pytest.raises(WrongLastSequenceError):
+        js.publish(f"{stream.name}.c", expected_last_subject_sequence=1, expected_last_subject=a)
+    future = js.publish_async(
+        f"{stream.name}.c", expected_last_subject_sequence=4, expected_last_subject=a
+    )
+    assert future.result(5).seq == 5
+
+
+@pytest.mark.server("<2.11")
+def test_an_old_server_does_not_get_expectations_of_other_subjects(
+    js: JetStream, stream: Stream
+) -> None:
+    """A server that would check another subject is not sent the message."""
+    for publish in (js.publish, js.publish_async):
+        with pytest.raises(ServerTooOldError, match="2.11"):
+            publish(
+                f"{stream.name}.c",
+                expected_last_subject_sequence=0,
+                expected_last_subject=f"{stream.name}.a",
+            )
+    assert stream.info().state.messages == 0
+
+
+@pytest.mark.server(">=2.11")
+def test_a_message_may_never_expire(js: JetStream, stream_name: str) -> None:
+    """With ``msg_ttl="never"`` a message outlives the stream's ``max_age``."""
+    stream = js.create_stream(
+        name=stream_name, subjects=[stream_name], storage="memory", allow_msg_ttl=True, max_age=1
+    )
+    js.publish(stream_name, b"stays", msg_ttl="never")
+    js.publish(stream_name, b"goes")
+    wait_until(lambda: stream.info().state.messages == 1)
+    assert stream.get_msg(1).data == b"stays"
+
+
+@pytest.mark.server(">=2.11")
 def test_a_message_with_a_ttl_goes_after_that_time(js: JetStream, stream_name: str) -> None:
     """With ``msg_ttl`` on a stream that allows it, the message is gone when the time is over."""
     stream = js.create_stream(
@@ -262,6 +307,47 @@ def test_without_a_stream_the_error_comes_within_a_short_time(
     with between(0, timeout + 0.2), pytest.raises(NoStreamResponseError):
         js.publish(stream_name, timeout=timeout)
     assert 1 <= nc.stats["out_msgs"] - sent <= most
+
+
+@pytest.mark.parametrize("attempts", [0, 1, 4])
+def test_the_caller_chooses_the_retries(
+    js: JetStream, nc: Connection, stream_name: str, attempts: int
+) -> None:
+    """``retry_attempts`` and ``retry_wait`` say how often, and after which time, it is sent again."""
+    sent = nc.stats["out_msgs"]
+    with between(attempts * 0.1 - 0.05, attempts * 0.1 + 1), pytest.raises(NoStreamResponseError):
+        js.publish(stream_name, retry_attempts=attempts, retry_wait=0.1)
+    assert nc.stats["out_msgs"] == sent + 1 + attempts
+
+
+def test_retries_may_end_with_the_time_alone(
+    js: JetStream, nc: Connection, stream_name: str
+) -> None:
+    """With -1 it is sent again until the time is up."""
+    sent = nc.stats["out_msgs"]
+    with between(0.4, 1.5), pytest.raises(NoStreamResponseError):
+        js.publish(stream_name, timeout=0.6, retry_attempts=-1, retry_wait=0.05)
+    assert nc.stats["out_msgs"] > sent + 5
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("retry_attempts", -2),
+        ("retry_attempts", 1.5),
+        ("retry_attempts", True),
+        ("retry_wait", -1),
+        ("retry_wait", "1"),
+        ("retry_atempts", 1),
+    ],
+)
+def test_retries_that_can_not_work_are_refused(js: JetStream, option: str, value: object) -> None:
+    """The error names the option, and nothing is sent."""
+    for publish in (js.publish, js.publish_async):
+        with pytest.raises(InvalidOptionError) as caught:
+            publish("s", **{option: value})  # type: ignore[arg-type]
+        assert caught.value.option == option
+    assert js.publish_async_pending == 0
 
 
 def test_a_stream_that_comes_during_the_retries_gets_the_message(

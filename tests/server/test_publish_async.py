@@ -219,6 +219,22 @@ def test_a_callback_can_not_wait_for_all_messages(js: JetStream, stream: Stream)
 # --- the window ---------------------------------------------------------------------------------
 
 
+def test_the_window_is_an_option(nats_server: NatsServer) -> None:
+    """Of two contexts of one connection each has the window that it was made with."""
+    with jetstream_sync.connect(nats_server.url) as nc:
+        js = nc.jetstream(publish_async_max_pending=2)
+        nc.subscribe("window.silent")  # takes it, and does not answer
+        for _ in range(2):
+            js.publish_async("window.silent", timeout=5)
+        with pytest.raises(TooManyStalledMsgsError, match="2"):
+            js.publish_async("window.silent", timeout=0.1)
+        nc.jetstream().publish_async("window.silent", timeout=0.1)
+        nc.close()
+        for wrong in (0, -1, True, 1.5, "2"):
+            with pytest.raises(InvalidOptionError, match="publish_async_max_pending"):
+                nc.jetstream(publish_async_max_pending=wrong)  # type: ignore[arg-type]
+
+
 def test_a_full_window_blocks_and_room_frees(alone: JetStream, fresh_server: NatsServer) -> None:
     """A publisher waits while the window is full, and goes on when acknowledgements come."""
     alone._publisher._window = 10
@@ -324,6 +340,24 @@ def test_without_a_stream_the_future_fails_after_the_retries(
     with between(0.4, 2), pytest.raises(NoStreamResponseError):
         future.result(5)
     assert nc.stats["out_msgs"] == sent + 3
+
+
+def test_each_future_has_retries_of_its_own(
+    js: JetStream, nc: Connection, stream_name: str
+) -> None:
+    """``retry_attempts`` and ``retry_wait`` are those of the message, whatever else waits."""
+    sent = nc.stats["out_msgs"]
+    slow = js.publish_async(stream_name, retry_attempts=1, retry_wait=1)
+    none = js.publish_async(stream_name, retry_attempts=0)
+    often = js.publish_async(stream_name, retry_attempts=5, retry_wait=0.05)
+    with between(0, 0.2 + 0.5), pytest.raises(NoStreamResponseError):
+        none.result(5)
+    with between(0, 0.9), pytest.raises(NoStreamResponseError):
+        often.result(5)
+    assert not slow.done()
+    with pytest.raises(NoStreamResponseError):
+        slow.result(5)
+    assert nc.stats["out_msgs"] == sent + 2 + 1 + 6
 
 
 def test_many_messages_without_a_stream_fail_soon(js: JetStream, stream_name: str) -> None:

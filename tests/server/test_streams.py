@@ -28,6 +28,7 @@ from jetstream_sync import (
     MessageNotFoundError,
     Msg,
     ServerError,
+    ServerTooOldError,
     StorageType,
     Stream,
     StreamConfig,
@@ -140,6 +141,28 @@ def test_an_update_changes_what_it_says(js: JetStream, stream_name: str) -> None
     assert stream.cached_info.config.max_msgs == -1, "the cache is only changed by asking"
     assert stream.info().config.max_msgs == 7
     assert stream.cached_info.config.max_msgs == 7
+
+
+@pytest.mark.server(">=2.11")
+def test_a_pedantic_server_corrects_nothing(js: JetStream, stream_name: str) -> None:
+    """What the server would correct without a word is refused, in a create and in an update."""
+    # Its own default, a window of 2 minutes, is longer than the age.
+    for create in (js.create_stream, js.create_or_update_stream):
+        with pytest.raises(BadRequestError, match="pedantic"):
+            create(name=stream_name, subjects=[stream_name], max_age=30, pedantic=True)
+    stream = js.create_stream(name=stream_name, subjects=[stream_name], max_age=30)
+    config = replace(stream.cached_info.config, max_age=20, duplicate_window=None)
+    with pytest.raises(BadRequestError, match="pedantic"):
+        js.update_stream(config, pedantic=True)
+    assert js.update_stream(config).cached_info.config.max_age == timedelta(seconds=20)
+
+
+@pytest.mark.server("<2.11")
+def test_an_old_server_is_not_pedantic(js: JetStream, stream_name: str) -> None:
+    """It would not heed the word, so nothing is sent."""
+    with pytest.raises(ServerTooOldError, match="pedantic"):
+        js.create_stream(name=stream_name, pedantic=True)
+    assert stream_name not in js.stream_names()
 
 
 def test_create_or_update_does_either(js: JetStream, stream_name: str) -> None:

@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from jetstream_sync.errors import InvalidHeaderError, InvalidNameError, InvalidOptionError
+from jetstream_sync.errors import (
+    BadSubjectError,
+    InvalidHeaderError,
+    InvalidNameError,
+    InvalidOptionError,
+)
 from jetstream_sync.headers import Headers, encode_headers
 from jetstream_sync.jetstream.expectations import storing_headers
 
@@ -24,6 +29,7 @@ MADE = {
     "expected_last_msg_id": ("a", "Nats-Expected-Last-Msg-Id", "a"),
     "msg_ttl": (60, "Nats-TTL", "60"),
 }
+SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
 
 
 def made(headers: Any = None, **arguments: Any) -> Any:
@@ -71,6 +77,7 @@ def test_an_argument_comes_before_a_header_of_its_name(headers: Any) -> None:
         (1.001, "1001000000ns"),
         (timedelta(hours=1), "3600"),
         (timedelta(seconds=1, microseconds=1), "1000001000ns"),
+        ("never", "never"),
     ],
 )
 def test_a_ttl_is_exact(ttl: float | timedelta, text: str) -> None:
@@ -94,6 +101,8 @@ def test_a_ttl_is_exact(ttl: float | timedelta, text: str) -> None:
         ("msg_ttl", -1),
         ("msg_ttl", float("nan")),
         ("msg_ttl", "1h"),
+        ("msg_ttl", ""),
+        ("expected_last_subject", "a"),
     ],
 )
 def test_what_can_not_work_is_refused_here(argument: str, value: object) -> None:
@@ -101,6 +110,20 @@ def test_what_can_not_work_is_refused_here(argument: str, value: object) -> None
     with pytest.raises(InvalidOptionError) as caught:
         made(**{argument: value})
     assert caught.value.option == argument
+
+
+@pytest.mark.parametrize("subject", ["a.b", "a.*", "a.>"])
+def test_a_sequence_may_be_expected_of_another_subject(subject: str) -> None:
+    """The subject goes with the sequence, in a header of its own; it may have wildcards."""
+    headers = made(expected_last_subject_sequence=3, expected_last_subject=subject)
+    assert headers == {"Nats-Expected-Last-Subject-Sequence": "3", SUBJECT: subject}
+
+
+@pytest.mark.parametrize("subject", ["", "a b", "a..b", "a\r\nb"])
+def test_the_subject_of_an_expectation_is_checked(subject: str) -> None:
+    """It is refused where it can not be a subject."""
+    with pytest.raises(BadSubjectError):
+        made(expected_last_subject_sequence=3, expected_last_subject=subject)
 
 
 def test_a_stream_has_a_streams_name() -> None:
