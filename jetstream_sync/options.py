@@ -210,7 +210,7 @@ class ConnectOptions(TypedDict, total=False):
     reconnected_cb: EventCallback
     """Called when there is a new link; also the first one with ``retry_on_failed_connect``."""
     closed_cb: EventCallback
-    """Called when the connection is closed."""
+    """Called when the connection is closed; `Connection.close` and `Connection.drain` return after it."""
     discovered_server_cb: EventCallback
     """Called when the cluster told of a server that was not known."""
     lame_duck_mode_cb: EventCallback

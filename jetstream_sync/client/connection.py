@@ -233,7 +233,8 @@ class Connection:
 
         What is buffered is sent, if the server takes it within a second. Whoever waits for
         something on this connection gets `ConnectionClosedError`, and callbacks get no more messages.
-        Closing twice is fine.
+        When this returns, ``closed_cb`` has run, unless ``error_cb`` or another callback for events
+        calls this, or these callbacks take longer than 5 seconds. Closing twice is fine.
         """
         self._core.close()
 

@@ -63,6 +63,8 @@ log = logging.getLogger("jetstream_sync.connection")
 
 #: Seconds that close() gives to what is buffered, and to each thread to end.
 _CLOSE_PATIENCE = 1.0
+#: Seconds that close() waits for ``closed_cb``, and the callbacks before it, to return.
+_CALLBACK_PATIENCE = 5.0
 #: Seconds that reconnect() gives to what is buffered.
 _LETTING_GO = 0.1
 #: Seconds that it goes on to take what the old server has sent.
@@ -194,6 +196,7 @@ class Core:
                 thread.join(_CLOSE_PATIENCE)
         if any(thread.is_alive() for thread in self._threads[:1]):
             log.warning("%s: the reader is still busy; it ends with its current attempt", self.name)
+        self.events.wait_closed(_CALLBACK_PATIENCE)
         self._end_trace()
 
     def _end_trace(self, patience: float = _CLOSE_PATIENCE) -> None:

@@ -63,6 +63,8 @@ class Events:
         self._thread: threading.Thread | None = None
         # Taken by the one who tells that it is over.
         self._closed = threading.Lock()
+        # Set when the thread has called its last callback.
+        self._done = threading.Event()
 
     def error(self, error: Exception) -> None:
         """Report an error that no call can raise; without an ``error_cb`` it is logged."""
@@ -85,8 +87,24 @@ class Events:
             self.tell(event)
         self._calls.close(ConnectionClosedError("closed"))
 
+    def wait_closed(self, timeout: float) -> None:
+        """
+        Wait until ``closed_cb`` has returned, unless a callback of this thread is what waits.
+
+        Without a ``closed_cb`` it returns at once: a close need not wait for the other callbacks.
+        """
+        thread = self._thread
+        if (
+            thread is not None
+            and thread is not threading.current_thread()
+            and EventKind.CLOSED in self._listeners
+            and not self._done.wait(timeout)
+        ):
+            log.warning("%s: closed_cb has not returned; closing does not wait for it", self._name)
+
     def forked(self) -> None:
         """Forget the thread, which exists only in the parent."""
+        self._thread = None
         self._lock = threading.Lock()
         self._calls = Mailbox()
         self._calls.close(ConnectionClosedError("forked"))
@@ -104,6 +122,7 @@ class Events:
             try:
                 call = self._calls.get(FOREVER)
             except ConnectionClosedError:
+                self._done.set()
                 return
             try:
                 call()

@@ -159,6 +159,82 @@ def test_a_callback_ends_the_connection(nats_server: NatsServer, subject: str, h
     assert not sub.is_valid
 
 
+@pytest.mark.parametrize("how", ["close", "drain", "with", "callback"])
+def test_closed_cb_runs_before_the_close_returns(
+    nats_server: NatsServer, subject: str, how: str
+) -> None:
+    """`close` and `drain` return when ``closed_cb`` has, also in a callback of a subscription."""
+    called: list[str] = []
+    seen: list[list[str]] = []
+
+    def closed() -> None:
+        time.sleep(0.2)
+        called.append("closed")
+
+    nc = jetstream_sync.connect(nats_server.url, closed_cb=closed)
+    if how == "callback":
+
+        def end(_: Msg) -> None:
+            nc.close()
+            seen.append(list(called))
+
+        nc.subscribe(subject, cb=end)
+        nc.publish(subject)
+        wait_until(lambda: seen)
+    elif how == "with":
+        with nc:
+            pass
+        seen.append(list(called))
+    else:
+        getattr(nc, how)()
+        seen.append(list(called))
+    assert seen == [["closed"]]
+    nc.close()
+    assert called == ["closed"]
+
+
+@pytest.mark.parametrize("option", ["closed_cb", "error_cb", "disconnected_cb"])
+def test_an_event_callback_may_close(fresh_server: NatsServer, option: str) -> None:
+    """A callback for events that closes its connection does not wait for itself."""
+    took: list[float] = []
+
+    def close(*_: object) -> None:
+        started = time.monotonic()
+        nc.close()
+        took.append(time.monotonic() - started)
+
+    closed = threading.Event()
+    callbacks: dict[str, Callable[..., object]] = {"closed_cb": closed.set, option: close}
+    nc = jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.01, **callbacks)  # type: ignore[arg-type]
+    if option == "closed_cb":
+        nc.close()
+        closed.set()
+    elif option == "error_cb":
+        nc._core.events.error(RuntimeError("reported"))
+    else:
+        fresh_server.stop()
+    assert closed.wait(5)
+    wait_until(lambda: took)
+    assert took[0] < 3
+
+
+def test_closing_does_not_wait_for_ever_for_closed_cb(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ``closed_cb`` that needs what the closing thread holds delays the close, and no more."""
+    monkeypatch.setattr("jetstream_sync.client.core._CALLBACK_PATIENCE", 0.3)
+    held, called = threading.Lock(), threading.Event()
+
+    def closed() -> None:
+        with held:
+            called.set()
+
+    nc = jetstream_sync.connect(nats_server.url, closed_cb=closed)
+    with held, within(2):
+        nc.close()
+    assert called.wait(5)
+
+
 def test_a_closed_connection_calls_nobody(own: Connection, subject: str) -> None:
     """After a close a callback gets no more messages, though some were waiting."""
     gate = Gate()
