@@ -16,6 +16,7 @@ import itertools
 import logging
 import os
 import threading
+import time
 from typing import NoReturn
 
 from ..address import ServerAddress
@@ -35,7 +36,7 @@ from ..errors import (
 )
 from ..events import ConnectionEvent, EventKind
 from ..headers import HeadersLike
-from ..net.clock import Deadline
+from ..net.clock import Deadline, monotonic
 from ..net.stream import ByteStream
 from ..options import ConnectionOptions
 from ..protocol.parser import Delivery
@@ -93,6 +94,8 @@ class Core:
         self._link: Link | None = None
         self._threads: list[threading.Thread] = []
         self._finished = False  # whether everybody knows that it is closed
+        # When the link broke: by the monotonic clock, and in seconds since the epoch.
+        self._down_since: tuple[float, float] | None = None
         # Inboxes: unguessable for others by what they share, different by their number.
         self._inbox_base = f"{options.inbox_prefix}.{os.urandom(11).hex()}"
         self._inbox_numbers = itertools.count(1)
@@ -178,6 +181,7 @@ class Core:
         """Have no link yet, and tell the user why."""
         with self._lock:
             self.status = next_status(self.status, Event.LINK_LOST)
+            self._down_since = monotonic(), time.time()
         if failure is not None:
             self.events.error(failure)
 
@@ -408,7 +412,10 @@ class Core:
 
     def flush(self, deadline: Deadline) -> None:
         """Wait until the server has processed what was sent; see `Pings.flush`."""
-        self._pings.flush(deadline)
+        try:
+            self._pings.flush(deadline)
+        except TimeoutError as error:
+            raise self.timed_out(str(error)) from None
 
     def new_inbox(self) -> str:
         """Return a subject that nobody else uses."""
@@ -430,6 +437,17 @@ class Core:
         """The server that the link leads to, ``None`` without one."""
         link = self._link
         return link.address if link is not None else None
+
+    def timed_out(self, text: str) -> TimeoutError:
+        """Return the error for a wait that timed out; while there is no link, it says since when."""
+        down = self._down_since
+        if down is None:
+            return TimeoutError(text)
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(down[1]))
+        return TimeoutError(
+            f"{text}; there has been no connection to a server for {monotonic() - down[0]:.1f} s,"
+            f" since {at} UTC"
+        )
 
     def received(self) -> tuple[int, int]:
         """Return the messages, and the bytes of their headers and payloads, that came in so far."""
@@ -506,6 +524,7 @@ class Core:
         with self._lock:
             self._in_bytes += broken.parser.message_bytes
             self._link = None
+            self._down_since = monotonic(), time.time()
             over = self.status is ConnectionStatus.CLOSED
             ends_now = False
             if not over:
@@ -591,6 +610,7 @@ class Core:
             # In one step: who closes a connection finds the link that it has to shut down.
             self.status = next_status(self.status, Event.HANDSHAKE_DONE)
             self._link = link
+            self._down_since = None
             self._session.info = link.info
             self.composer.max_payload = link.info.max_payload
             preamble = self._session.resubscribe(self._suspects)

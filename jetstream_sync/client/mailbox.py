@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from ..errors import ForkedConnectionError, TimeoutError
@@ -33,11 +33,16 @@ class Mailbox(Generic[T]):
 
     `items` is the queue itself: reading threads may ``popleft()`` from it directly, and catch the
     `IndexError` by calling `get()`.
+
+    Args:
+        timed_out: makes the error for a wait that timed out, such as `Core.timed_out`.
+
     """
 
-    __slots__ = ("_gates", "_lock", "_reason", "items")
+    __slots__ = ("_gates", "_lock", "_reason", "_timed_out", "items")
 
-    def __init__(self) -> None:
+    def __init__(self, timed_out: Callable[[str], TimeoutError] = TimeoutError) -> None:
+        self._timed_out = timed_out
         self.items: deque[T] = deque()
         self._lock = threading.Lock()
         # One closed lock for each sleeping reader, opened to wake it. Changed under the lock.
@@ -143,7 +148,7 @@ class Mailbox(Generic[T]):
                         # It was opened just now: somebody else gets the news.
                         self._gates.popleft().release()
         if not woken and not self.items:
-            raise TimeoutError("nothing came in time")
+            raise self._timed_out("nothing came in time")
 
     def _wake(self, count: int) -> None:
         """Open ``count`` gates; the lock is held."""

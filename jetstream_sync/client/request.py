@@ -22,7 +22,6 @@ from ..errors import (
     Error,
     NoRespondersError,
     PermissionsError,
-    TimeoutError,
 )
 from ..headers import HeadersLike, parse_status
 from ..net.clock import FOREVER, Deadline
@@ -110,7 +109,7 @@ class RequestMux:
             self._core.writer.send(command, 1, size, deadline)
             if not handoff.arrived(deadline):
                 if self._waiting.pop(token, None) is not None:
-                    raise TimeoutError(f"no answer on {subject.decode()!r} in time")
+                    raise self._core.timed_out(f"no answer on {subject.decode()!r} in time")
                 # Somebody took it out at the last moment, and is about to settle it.
                 handoff.arrived(FOREVER)
         finally:

@@ -69,7 +69,7 @@ class Subscription:
         """The queue group, empty without one."""
         self._core = core
         self._callback = callback
-        self._mailbox: Mailbox[Delivery] = Mailbox()
+        self._mailbox: Mailbox[Delivery] = Mailbox(core.timed_out)
         self._backlog = Backlog(msgs_limit, bytes_limit)
         self._dropped = 0
         self._slow = False

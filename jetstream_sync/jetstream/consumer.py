@@ -17,7 +17,7 @@ from ..api.pull import (
     PullRequest,
     default_heartbeat_ns,
 )
-from ..errors import InvalidOptionError, TimeoutError
+from ..errors import InvalidOptionError
 from ..nanos import duration, duration_to_ns
 from ..options import check_callback
 from .bound import consumer_info
@@ -223,7 +223,7 @@ class PullConsumer:
         """
         messages = self.fetch(1, timeout, None, heartbeat, **priority)
         if not messages:
-            raise TimeoutError(f"no message from consumer {self.name!r} in time")
+            raise self._api.core.timed_out(f"no message from consumer {self.name!r} in time")
         return messages[0]
 
     def _fetch(self, request: PullRequest, expires: float | None) -> list[JetStreamMsg]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from ..client.core import Core
 from ..client.handoff import Handoff
-from ..errors import ConnectionLostError, PermissionsError, TimeoutError
+from ..errors import ConnectionLostError, PermissionsError
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
 
@@ -93,7 +93,8 @@ class Gathering:
         whole = deadline or Deadline(None)
         while not self._handoff.arrived(whole.sooner(patience)):
             if len(self.items) == seen or whole.expired():
-                raise TimeoutError(f"the answer on {self._asked.decode()!r} did not go on in time")
+                text = f"the answer on {self._asked.decode()!r} did not go on in time"
+                raise self._core.timed_out(text)
             seen = len(self.items)
         self._handoff.result()
         return self.items

@@ -526,7 +526,7 @@ class OrderedConsumer:
         """
         messages = self.fetch(1, timeout, None, heartbeat)
         if not messages:
-            raise TimeoutError(f"no message from stream {self._stream!r} in time")
+            raise self._api.core.timed_out(f"no message from stream {self._stream!r} in time")
         return messages[0]
 
     def close(self) -> None:

@@ -28,7 +28,6 @@ from ..errors import (
     OrderedConsumerResetError,
     PermissionsError,
     StreamNotFoundError,
-    TimeoutError,
 )
 from ..net.clock import Deadline
 from .consumers import CREATE, add_consumer
@@ -175,7 +174,8 @@ class Position:
                     raise
                 self._drop(config)  # it may have been made
                 if deadline.expired():
-                    raise TimeoutError("the ordered consumer could not be made in time") from error
+                    text = "the ordered consumer could not be made in time"
+                    raise self._api.core.timed_out(text) from error
                 if lost and not self.given_up:
                     attempt -= 1
                     continue  # the next one goes out as soon as there is a link

@@ -252,7 +252,9 @@ class Publisher:
             self._waiting += 1
             try:
                 if not self._room.wait_for(lambda: not self._pending, deadline.left()):
-                    raise TimeoutError(f"{len(self._pending)} messages still wait for their acks")
+                    raise self._core.timed_out(
+                        f"{len(self._pending)} messages still wait for their acks"
+                    )
             finally:
                 self._waiting -= 1
 
@@ -460,7 +462,7 @@ class Publisher:
                 and future.due <= now
                 and self._pending.pop(token, None) is not None
             ):
-                future.failed(TimeoutError(f"no ack for {future.subject!r} in time"))
+                future.failed(self._core.timed_out(f"no ack for {future.subject!r} in time"))
 
     def _fail_all(self, error: Error) -> None:
         """Give up every message that waits now."""

@@ -13,7 +13,7 @@ from ..api.consumer import ConsumerConfig
 from ..api.pull import PullRequest
 from ..api.status import Kind, PullStatus
 from ..client.handoff import fresh
-from ..errors import BadSubscriptionError, Error, TimeoutError
+from ..errors import BadSubscriptionError, Error
 from ..nanos import duration, duration_to_ns
 from ..net.clock import Deadline, monotonic
 from .bound import BoundToConsumer
@@ -173,7 +173,7 @@ class PullSubscription(BoundToConsumer):
             else:
                 inbox.close(quietly=pull.answered)
         if not messages:
-            raise TimeoutError(f"no message from consumer {self._consumer!r} in time")
+            raise self._api.core.timed_out(f"no message from consumer {self._consumer!r} in time")
         with self._count:
             self._delivered += len(messages)
         return messages

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
 from queue import SimpleQueue
 from typing import Any
 
@@ -515,3 +518,80 @@ def test_a_request_without_a_deadline_ends_with_its_link(fresh_server: NatsServe
             fresh_server.restart()
             with pytest.raises(ConnectionLostError, match="before the answer"):
                 waiting.result(5)
+
+
+# --- what times out while there is no link --------------------------------------------------------
+
+
+def calls(nc: Connection) -> dict[str, Callable[[], object]]:
+    """Every kind of call that waits, each of which needs the server, with a short time."""
+    js = nc.jetstream(timeout=0.2)
+    stream = js.create_stream(name="DOWN", subjects=["down.*"], storage="memory")
+    consumer = stream.create_consumer(name="pulled", inactive_threshold=60)
+    ordered = stream.ordered_consumer()
+    assert ordered.fetch(1, timeout=0.2) == []
+    reading, ordered_reading = consumer.messages(), ordered.messages()
+    pulled = js.pull_subscribe_bind("pulled", "DOWN")
+    pushed = js.subscribe("down.*")
+    plain = nc.subscribe("plain")
+    nc.flush()
+    return {
+        "publish": lambda: js.publish("down.a"),
+        "publish_async": lambda: js.publish_async("down.a", timeout=0.2).result(5),
+        "request": lambda: nc.request("plain.question", timeout=0.2),
+        "api": js.account_info,
+        "info": stream.info,
+        "flush": lambda: nc.flush(0.2),
+        "rtt": lambda: nc.rtt(0.2),
+        "next": lambda: consumer.next(timeout=0.2),
+        "next of messages": lambda: reading.next(timeout=0.2),
+        "ordered next": lambda: ordered.next(timeout=0.2),
+        "ordered next of messages": lambda: ordered_reading.next(timeout=0.2),
+        "fetch": lambda: pulled.fetch(1, timeout=0.2),
+        "next_msg": lambda: plain.next_msg(0.2),
+        "next_msg of js": lambda: pushed.next_msg(0.2),
+    }
+
+
+def test_a_timeout_without_a_link_says_since_when(fresh_server: NatsServer) -> None:
+    """The error names the time of the break; with a link it says nothing of it."""
+    said = re.compile(
+        r"no connection to a server for (\d+\.\d) s, since (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC"
+    )
+    with jetstream_sync.connect(
+        fresh_server.url, reconnect_time_wait=0.05, max_reconnect_attempts=-1
+    ) as nc:
+        waiting = calls(nc)
+        for name in ("next", "fetch", "next_msg", "next_msg of js", "next of messages"):
+            with pytest.raises(TimeoutError) as caught:
+                waiting[name]()
+            assert "connection" not in str(caught.value), name
+        fresh_server.stop()
+        wait_until(lambda: nc.is_reconnecting)
+        broke = datetime.now(timezone.utc)
+        for name, call in waiting.items():
+            with pytest.raises(TimeoutError) as caught:
+                call()
+            found = said.search(str(caught.value))
+            assert found, f"{name}: {caught.value}"
+            since = datetime.strptime(found[2] + "+0000", "%Y-%m-%d %H:%M:%S%z")
+            assert abs((since - broke).total_seconds()) < 2 * SCALE
+            assert float(found[1]) >= 0.1
+            assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+        fresh_server.start()
+        wait_until(lambda: nc.is_connected)
+        with pytest.raises(TimeoutError) as caught:
+            waiting["next_msg"]()
+        assert "connection" not in str(caught.value)
+
+
+def test_a_timeout_before_the_first_link_says_it_too(fresh_server: NatsServer) -> None:
+    """With ``retry_on_failed_connect`` there may never have been a link."""
+    fresh_server.stop()
+    with (
+        jetstream_sync.connect(
+            fresh_server.url, retry_on_failed_connect=True, error_cb=lambda _: None
+        ) as nc,
+        pytest.raises(TimeoutError, match="no connection to a server for"),
+    ):
+        nc.request("question", timeout=0.1)
