@@ -46,6 +46,7 @@ from .api.stream import (
     SubjectTransform,
 )
 from .client.message import Msg
+from .client.pool import Server
 from .client.subscription import Subscription
 from .errors import *  # noqa: F403 - every error of the tree, by its own __all__
 from .events import ConnectionEvent, EventKind
@@ -117,6 +118,7 @@ __all__ = [
     "ReplayPolicy",
     "RetentionPolicy",
     "SequenceInfo",
+    "Server",
     "ServerInfo",
     "SnapshotInfo",
     "Status",

@@ -22,11 +22,13 @@ from .slips import closest
 from .subjects import check_publish_subject
 
 if TYPE_CHECKING:
+    from socket import socket
     from ssl import SSLContext
 
 __all__ = [
     "ConnectOptions",
     "ConnectionOptions",
+    "Dialer",
     "ErrorCallback",
     "EventCallback",
     "FilePath",
@@ -39,6 +41,8 @@ ErrorCallback = Callable[[Exception], object]
 #: Called when something happened to the connection. One that needs an argument gets the event.
 EventCallback = Callable[[], object] | Callable[[ConnectionEvent], object]
 FilePath = str | os.PathLike[str]
+#: Called with a host, a port and a time in seconds, returns a connected socket.
+Dialer = Callable[[str, int, float], "socket"]
 
 DEFAULT_PENDING_MSGS_LIMIT: Final = 512 * 1024
 DEFAULT_PENDING_BYTES_LIMIT: Final = 128 * 1024 * 1024
@@ -75,6 +79,7 @@ _CALLBACKS: Final = (
     "user_jwt_cb",
     "signature_cb",
     "reconnect_delay_cb",
+    "dialer",
     "trace_cb",
     "error_cb",
     "disconnected_cb",
@@ -161,6 +166,12 @@ class ConnectOptions(TypedDict, total=False):
     """HTTP headers for the request that opens a WebSocket, such as a proxy's login."""
     connect_timeout: float | timedelta
     """How long one server may take for TCP, handshake and login; default 2."""
+    dialer: Dialer
+    """Called with the host, the port and the seconds that are left of ``connect_timeout``, at each connect
+    and reconnect; returns a connected, plain socket, which belongs to the connection from then on. It is
+    for proxies and for servers in the same process; TLS and WebSocket are spoken on top of it. It
+    looks names up itself, and an `OSError` that it raises means that the server can not be reached.
+    Default: TCP."""
     allow_reconnect: bool
     """Whether another link is sought when one breaks; default true."""
     retry_on_failed_connect: bool
@@ -251,6 +262,7 @@ class ConnectionOptions:
         default=None, repr=False
     )
     connect_timeout: float = 2.0
+    dialer: Dialer | None = field(default=None, repr=False)
     allow_reconnect: bool = True
     retry_on_failed_connect: bool = False
     max_reconnect_attempts: int = 60

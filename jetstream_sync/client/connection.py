@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, NoReturn
 
+from ..address import parse_servers
 from ..errors import BadSubscriptionError, DrainTimeoutError, TimeoutError
 from ..headers import HeadersLike
 from ..net.clock import Deadline, monotonic
@@ -18,6 +20,7 @@ from ..protocol.state import ConnectionStatus
 from ..subjects import check_queue, check_subject
 from .core import Core
 from .message import Msg
+from .pool import Server
 from .subscription import MsgCallback, Subscription
 from .threads import in_callback
 
@@ -281,6 +284,40 @@ class Connection:
         """The URL of the server, without a login; ``None`` while there is no link."""
         address = self._core.address
         return address.url if address is not None else None
+
+    @property
+    def servers(self) -> list[str]:
+        """The URLs of the servers that the connection may use, without logins; the next first."""
+        return [server.uri for server in self._core.servers]
+
+    @property
+    def discovered_servers(self) -> list[str]:
+        """Those of `servers` that a cluster told of."""
+        return [server.uri for server in self._core.servers if server.discovered]
+
+    @property
+    def server_pool(self) -> list[Server]:
+        """The same servers, each with how often it could not be reached; a copy."""
+        return self._core.servers
+
+    def set_server_pool(self, servers: str | Sequence[str]) -> None:
+        """
+        Replace the servers that the connection may use.
+
+        They are used from the next reconnect on; the link that there is stays, also where its server
+        is not among them. To leave it, call `reconnect()` after this. A server that was known before
+        keeps the count of its failures, and those that the cluster tells of later are added, unless
+        ``ignore_discovered_servers`` is set. Any thread may call it.
+
+        Args:
+            servers: URLs, as for `jetstream_sync.connect`.
+
+        Raises:
+            InvalidOptionError: there is none, or one is not a URL; nothing has changed.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        self._core.set_servers(parse_servers(servers))
 
     @property
     def server_info(self) -> ServerInfo:

@@ -49,6 +49,7 @@ from .greenlets import check_patches
 from .handoff import fresh
 from .link import Link
 from .pings import Pings
+from .pool import Server
 from .reader import Reader
 from .reasons import closed_because, closed_on_purpose
 from .reconnect import LinkFinder
@@ -280,6 +281,7 @@ class Core:
         )
         self.writer.forked(reason)
         self.events.forked()
+        self._finder.pool.forked()
         self._lock = threading.Lock()
         self.status = ConnectionStatus.CLOSED
         self._finished = True
@@ -437,6 +439,23 @@ class Core:
         """The server that the link leads to, ``None`` without one."""
         link = self._link
         return link.address if link is not None else None
+
+    @property
+    def servers(self) -> list[Server]:
+        """The servers that the connection may use, in the order in which they are tried next."""
+        return self._finder.pool.servers()
+
+    def set_servers(self, servers: tuple[ServerAddress, ...]) -> None:
+        """
+        Take these servers from the next reconnect on, instead of those that were known.
+
+        Raises:
+            ConnectionClosedError: the connection is closed.
+
+        """
+        if self.status is ConnectionStatus.CLOSED:
+            raise self._closed_error()
+        self._finder.pool.replace_all(servers)
 
     def timed_out(self, text: str) -> TimeoutError:
         """Return the error for a wait that timed out; while there is no link, it says since when."""

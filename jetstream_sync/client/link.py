@@ -85,7 +85,8 @@ def open_link(
             this client's certificate.
         ServerRefusedError: the server refused for another reason.
         ConnectionLostError: the server hung up.
-        InvalidOptionError: a file of `TLSOptions` is not what it should be, or a package is missing.
+        InvalidOptionError: a file of `TLSOptions` is not what it should be, or a package is missing; or
+            the ``dialer`` did not do what it should.
         OSError: it can not be reached.
         TimeoutError: the built-in one; the deadline came.
 
@@ -94,15 +95,7 @@ def open_link(
         raise SecureConnectionError(f"{address.scheme}:// asks for TLS, and tls=False forbids it")
     if keep_tls and address.websocket and not address.tls:
         raise _downgrade("a ws:// address has none")
-    host, port = address.host, address.port
-    try:
-        found = look_up(host, port, deadline, randomize=not options.dont_randomize)
-    except UnicodeError as error:
-        # An empty label or a long one; it is no OSError, unlike a name that does not exist.
-        raise OSError(errno.EADDRNOTAVAIL, f"{host!r} is no host name") from error
-    opening = _Opening(
-        tcp.dial(found, f"{host}:{port}", deadline, _patience(options)), address, options, deadline
-    )
+    opening = _Opening(_dial(address, options, deadline), address, options, deadline)
     opening.keep_tls = keep_tls
     opening.secured = secured
     after_fork(opening)
@@ -115,6 +108,20 @@ def open_link(
         if explained is not None:
             raise explained from error
         raise
+
+
+def _dial(address: ServerAddress, options: ConnectionOptions, deadline: Deadline) -> ByteStream:
+    """Return a stream to a server, by TCP or by the user's ``dialer``; for errors see `open_link`."""
+    host, port = address.host, address.port
+    peer = f"{host}:{port}"
+    if options.dialer is not None:
+        return tcp.dial_with(options.dialer, host, port, deadline, _patience(options))
+    try:
+        found = look_up(host, port, deadline, randomize=not options.dont_randomize)
+    except UnicodeError as error:
+        # An empty label or a long one; it is no OSError, unlike a name that does not exist.
+        raise OSError(errno.EADDRNOTAVAIL, f"{host!r} is no host name") from error
+    return tcp.dial(found, peer, deadline, _patience(options))
 
 
 def _patience(options: ConnectionOptions) -> float:

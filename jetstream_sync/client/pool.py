@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
 from dataclasses import dataclass, replace
 
 from ..address import ServerAddress
 from ..errors import InvalidOptionError
 
-__all__ = ["ServerPool"]
+__all__ = ["Server", "ServerPool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that a connection may use, as `Connection.server_pool` has it."""
+
+    uri: str
+    """Its URL, without a login."""
+    reconnects: int = 0
+    """How often in a row it could not be reached."""
+    discovered: bool = False
+    """Whether a cluster told of it; the others were named by the user."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,53 +48,88 @@ class ServerPool:
         randomize: shuffle them, and what is discovered, so that clients spread over a cluster.
         max_failures: failed attempts in a row after which a server is forgotten; -1: never.
 
-    One thread at a time may use it.
+    Any thread may call its methods.
     """
 
     def __init__(
         self, servers: tuple[ServerAddress, ...], *, randomize: bool, max_failures: int
     ) -> None:
+        self._lock = threading.Lock()
         self._entries = [_Entry(address) for address in servers]
         self._randomize = randomize
         self._max_failures = max_failures
         # Every place that was ever known: coming back is no discovery.
-        self._seen = {(address.host, address.port) for address in servers}
+        self._seen = {_place(address) for address in servers}
         if randomize:
             random.shuffle(self._entries)
 
     def __len__(self) -> int:
         return len(self._entries)
 
+    def forked(self) -> None:
+        """Replace the lock in a forked child, where a thread that is not there may hold it."""
+        self._lock = threading.Lock()
+
     def addresses(self) -> list[ServerAddress]:
         """Return the servers in the order in which they are tried next."""
-        return [entry.address for entry in self._entries]
+        with self._lock:
+            return [entry.address for entry in self._entries]
+
+    def servers(self) -> list[Server]:
+        """Return what is known of the servers, in the order in which they are tried next."""
+        with self._lock:
+            return [
+                Server(each.address.url, each.failures, each.discovered) for each in self._entries
+            ]
+
+    def has(self, address: ServerAddress) -> bool:
+        """Return whether a server is still one of them."""
+        with self._lock:
+            return self._find(address) is not None
+
+    def replace_all(self, servers: tuple[ServerAddress, ...]) -> None:
+        """Take these servers instead of all that were known; one that was known keeps its failures."""
+        with self._lock:
+            known = {_place(entry.address): entry for entry in self._entries}
+            entries = []
+            for address in dict.fromkeys(servers):
+                old = known.get(_place(address), _Entry(address))
+                entries.append(replace(old, address=address, discovered=False))
+            if self._randomize:
+                random.shuffle(entries)
+            self._entries = entries
+            self._seen.update(_place(address) for address in servers)
 
     def failed(self, address: ServerAddress) -> None:
         """Put a server that could not be reached at the end, or forget it after too many times."""
-        entry = self._find(address)
-        if entry is not None:
-            entry.failures += 1
-            self._put_off(entry)
+        with self._lock:
+            entry = self._find(address)
+            if entry is not None:
+                entry.failures += 1
+                self._put_off(entry)
 
     def lost(self, address: ServerAddress) -> None:
         """Put the server whose link broke at the end: the others are tried first."""
-        entry = self._find(address)
-        if entry is not None:
-            self._put_off(entry)
+        with self._lock:
+            entry = self._find(address)
+            if entry is not None:
+                self._put_off(entry)
 
     def passed_over(self, address: ServerAddress) -> None:
         """Put a server at the end that did not accept at the first walk, which does not count."""
-        entry = self._find(address)
-        if entry is not None:
-            self._entries.remove(entry)
-            self._entries.append(entry)
+        with self._lock:
+            entry = self._find(address)
+            if entry is not None:
+                self._entries.remove(entry)
+                self._entries.append(entry)
 
     def succeeded(self, address: ServerAddress) -> None:
         """Note that a server was reached, and let the client in."""
-        entry = self._find(address)
-        if entry is not None:
-            entry.failures = 0
-            entry.refusal = entry.complaint = ""
+        with self._lock:
+            entry = self._find(address)
+            if entry is not None:
+                entry.failures = 0
+                entry.refusal = entry.complaint = ""
 
     def refused(self, address: ServerAddress, text: str) -> bool:
         """
@@ -95,20 +143,22 @@ class ServerPool:
             Whether it did so before with the same words, and has not let the client in since.
 
         """
-        entry = self._find(address)
-        if entry is None:
-            return False
-        again = entry.refusal == text
-        entry.refusal = text
-        return again
+        with self._lock:
+            entry = self._find(address)
+            if entry is None:
+                return False
+            again = entry.refusal == text
+            entry.refusal = text
+            return again
 
     def is_news(self, address: ServerAddress, complaint: str) -> bool:
         """Note why a server could not be used, and say whether that was not the reason last time."""
-        entry = self._find(address)
-        if entry is None or entry.complaint == complaint:
-            return False
-        entry.complaint = complaint
-        return True
+        with self._lock:
+            entry = self._find(address)
+            if entry is None or entry.complaint == complaint:
+                return False
+            entry.complaint = complaint
+            return True
 
     def discovered(self, urls: tuple[str, ...], current: ServerAddress) -> list[ServerAddress]:
         """
@@ -127,18 +177,23 @@ class ServerPool:
         for url in urls:
             with contextlib.suppress(InvalidOptionError):
                 address = ServerAddress.parse(url)
-                told[address.host, address.port] = address
+                told[_place(address)] = address
         if not told:
             return []
+        with self._lock:
+            return self._merge(told, current)
+
+    def _merge(
+        self, told: dict[tuple[str, int], ServerAddress], current: ServerAddress
+    ) -> list[ServerAddress]:
+        """Take the servers that were told of; see `discovered`. The lock is held."""
         self._entries = [
             entry
             for entry in self._entries
-            if not entry.discovered
-            or (entry.address.host, entry.address.port) in told
-            or entry.address == current
+            if not entry.discovered or _place(entry.address) in told or entry.address == current
         ]
         name = current.tls_name if current.is_ip else current.host
-        known = {(entry.address.host, entry.address.port) for entry in self._entries}
+        known = {_place(entry.address) for entry in self._entries}
         added = {
             place: replace(
                 current,
@@ -159,6 +214,8 @@ class ServerPool:
             self._entries[1:] = others
         return new
 
+    # --- the lock is held ---------------------------------------------------------------------------
+
     def _find(self, address: ServerAddress) -> _Entry | None:
         return next((entry for entry in self._entries if entry.address == address), None)
 
@@ -167,3 +224,7 @@ class ServerPool:
         self._entries.remove(entry)
         if self._max_failures < 0 or entry.failures < self._max_failures:
             self._entries.append(entry)
+
+
+def _place(address: ServerAddress) -> tuple[str, int]:
+    return address.host, address.port

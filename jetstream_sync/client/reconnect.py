@@ -71,7 +71,8 @@ class LinkFinder:
         self._options = options
         self._dialer = dialer
         self._events = events
-        self._pool = ServerPool(
+        #: The servers that are tried.
+        self.pool = self._pool = ServerPool(
             options.servers,
             randomize=not options.dont_randomize,
             max_failures=options.max_reconnect_attempts,
@@ -135,6 +136,8 @@ class LinkFinder:
             for address in self._pool.addresses():
                 if self._stopped.is_set():
                     return None
+                if not self._pool.has(address):
+                    continue  # the pool was replaced meanwhile
                 try:
                     return self._opened(address)
                 except (Error, OSError) as error:

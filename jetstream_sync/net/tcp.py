@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from types import BuiltinMethodType
 
+from ..errors import Error, InvalidOptionError
 from .clock import Deadline
 from .lookup import Address
 
-__all__ = ["RECEIVE_SIZE", "TCPStream", "dial", "send_now"]
+__all__ = ["RECEIVE_SIZE", "TCPStream", "dial", "dial_with", "send_now"]
 
 #: Bytes asked for with one read: a thousand small messages at a time.
 RECEIVE_SIZE = 256 * 1024
@@ -42,7 +43,47 @@ def dial(addresses: Sequence[Address], peer: str, deadline: Deadline, patience: 
         TimeoutError: the built-in one; the deadline came.
 
     """
-    connected = _connected(addresses, peer, deadline)
+    return _stream(_connected(addresses, peer, deadline), peer, patience)
+
+
+def dial_with(
+    dialer: Callable[[str, int, float], socket.socket],
+    host: str,
+    port: int,
+    deadline: Deadline,
+    patience: float,
+) -> TCPStream:
+    """
+    Have a function of the user connect to a host.
+
+    Args:
+        dialer: the function; it gets the host, the port and the seconds that are left.
+        host: where it should connect to, as it stands in the server's URL.
+        port: the port there.
+        deadline: when to give up.
+        patience: seconds after which the system gives a connection up on which the host is silent.
+
+    Raises:
+        InvalidOptionError: it returned no plain socket, or raised what is no `OSError`.
+        OSError: the server can not be reached.
+
+    """
+    left = deadline.left()
+    try:
+        dialed: object = dialer(host, port, patience if left is None else left)
+    except (Error, OSError):
+        raise
+    except Exception as error:
+        raise InvalidOptionError("dialer", "...", f"it raised {type(error).__name__}") from error
+    # A socket that speaks TLS itself can not send without waiting.
+    if not isinstance(dialed, socket.socket) or hasattr(dialed, "unwrap"):
+        kind = type(dialed).__name__
+        raise InvalidOptionError("dialer", kind, "must return a connected, plain socket")
+    return _stream(dialed, f"{host}:{port}", patience)
+
+
+def _stream(connected: socket.socket, peer: str, patience: float) -> TCPStream:
+    """Return the stream of a socket that is connected."""
     with contextlib.suppress(OSError):
         # A publish that waits for its ack must not wait for Nagle's algorithm, too.
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

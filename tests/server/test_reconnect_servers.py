@@ -21,11 +21,14 @@ import jetstream_sync
 from jetstream_sync import (
     AuthorizationError,
     Connection,
+    ConnectionClosedError,
     ConnectionEvent,
     ConnectionLostError,
     ConnectionStatus,
     ForkedConnectionError,
+    InvalidOptionError,
     NoServersError,
+    Server,
 )
 from jetstream_sync.server import NatsCluster, NatsServer
 
@@ -403,3 +406,63 @@ def test_clients_spread_over_a_cluster(three: NatsCluster) -> None:
     finally:
         for nc in connections:
             nc.close()
+
+
+# --- another pool -----------------------------------------------------------------------------
+
+
+def test_a_new_pool_is_used_at_the_next_reconnect(server: NatsServer) -> None:
+    """The link stays; when it breaks, only servers of the new pool are tried."""
+    with (
+        NatsServer(jetstream=False) as other,
+        jetstream_sync.connect(server.url, **QUICK) as nc,
+    ):
+        assert nc.servers == [server.url]
+        nc.set_server_pool([f"nats://somebody:secret@{other.url.removeprefix('nats://')}"])
+        assert nc.servers == [other.url], "without the login"
+        assert nc.server_pool == [Server(other.url)]
+        assert nc.discovered_servers == []
+        nc.flush()
+        assert nc.connected_url == server.url
+        nc.reconnect()
+        wait_until(lambda: nc.is_connected and nc.connected_url == other.url)
+        other.stop()
+        wait_until(lambda: nc.server_pool[0].reconnects > 2)
+        assert nc.connected_url is None, "the first server is not used any more"
+
+
+def test_a_new_pool_ends_a_search_in_vain(server: NatsServer) -> None:
+    """While a server is sought, a pool that is set is used by the search that is under way."""
+    with (
+        NatsServer(jetstream=False) as other,
+        jetstream_sync.connect(server.url, **QUICK) as nc,
+    ):
+        server.stop()
+        wait_until(lambda: nc.is_reconnecting)
+        nc.set_server_pool(other.url)
+        wait_until(lambda: nc.is_connected)
+        assert nc.connected_url == other.url
+
+
+def test_a_pool_that_can_not_be_is_refused(server: NatsServer) -> None:
+    """Nothing changes then; on a closed connection it is an error."""
+    nc = jetstream_sync.connect(server.url, **QUICK)
+    for wrong in ([], ["nats://a", "nats://:x"], ""):
+        with pytest.raises(InvalidOptionError):
+            nc.set_server_pool(wrong)
+    assert nc.servers == [server.url]
+    nc.close()
+    with pytest.raises(ConnectionClosedError):
+        nc.set_server_pool(server.url)
+
+
+def test_the_pool_shows_what_a_cluster_told_of() -> None:
+    """Servers that were discovered are in the pool, and are marked."""
+    with (
+        NatsCluster(3) as cluster,
+        jetstream_sync.connect(cluster.servers[0].url, **QUICK) as nc,
+    ):
+        wait_until(lambda: len(nc.servers) == 3)
+        assert nc.servers[0] == cluster.servers[0].url
+        assert sorted(nc.discovered_servers) == sorted(each.url for each in cluster.servers[1:])
+        assert [each.discovered for each in nc.server_pool] == [False, True, True]

@@ -228,3 +228,32 @@ def test_the_server_in_use_keeps_its_place():
         orders.add(tuple(hosts(servers)))
     assert {order[0] for order in orders} == {"a"}
     assert {order[1] for order in orders} == {"b", "c", "d"}
+
+
+def test_the_pool_can_be_replaced():
+    """Only the new servers are tried; one that was known keeps its failures."""
+    servers = pool()
+    servers.failed(B)
+    d, b = parse_servers("d,nats://b:4222")
+    servers.replace_all((d, b, d))
+    assert hosts(servers) == ["d", "b"]
+    assert [each.reconnects for each in servers.servers()] == [0, 1]
+    assert servers.has(B)
+    assert not servers.has(A)
+    servers.failed(A)
+    servers.lost(A)
+    assert hosts(servers) == ["d", "b"]
+
+
+def test_servers_are_discovered_after_the_pool_was_replaced():
+    """What a cluster tells of joins the new servers; what was replaced is no discovery."""
+    servers = pool((A,))
+    servers.replace_all((B,))
+    assert hosts(servers) == ["b"]
+    new = servers.discovered(("a:4222", "c:4222"), B)
+    assert [address.host for address in new] == ["c"]
+    assert {each.uri: each.discovered for each in servers.servers()} == {
+        "nats://b:4222": False,
+        "nats://a:4222": True,
+        "nats://c:4222": True,
+    }
