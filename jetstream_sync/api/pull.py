@@ -276,6 +276,11 @@ class PullLedger:
                 return True
         return self.pending_messages < pull.threshold_messages
 
+    def dropped(self, size: int) -> bool:
+        """Enter a message that came and that the user did not get; as `message()` otherwise."""
+        self.delivered -= 1
+        return self.message(size)
+
     def ended(self, pending: tuple[int, int] | None) -> bool:
         """
         Enter that a request ended, and what it left undelivered, as its status says.

@@ -79,6 +79,10 @@ class ContinuousOptions(PriorityOptions, total=False):
     ``expires``, from 0.5 to 30."""
     stop_after: int
     """End after so many messages."""
+    auto_in_progress: bool
+    """Renew the ``ack_wait`` of messages that are buffered or being handled, by one timer. A message
+    is being handled until it is settled, its thread asks for the next one, or its thread ends, and
+    for an hour at most. Default false; not for ordered consumers."""
 
 
 _PRIORITY = frozenset(PriorityOptions.__annotations__)
@@ -244,7 +248,9 @@ class PullConsumer:
             ConnectionClosedError: the connection is closed.
 
         """
-        return MessageIterator(self._puller, self._continuous(options))
+        pull = self._continuous(options)
+        renew = bool(options.get("auto_in_progress"))
+        return MessageIterator(self._puller, pull, auto_in_progress=renew)
 
     def consume(
         self, callback: JetStreamCallback, **options: Unpack[ContinuousOptions]
@@ -288,7 +294,7 @@ def continuous_pull(
     Args:
         options: what the user said.
         config: the consumer's, whose limits for requests bound what the user did not say; ``None``:
-            it has none.
+            it has none, because it is for an ordered consumer.
 
     Raises:
         InvalidOptionError: an option is not known or out of range, or two exclude each other.
@@ -297,6 +303,10 @@ def continuous_pull(
     unknown = set(options) - _CONTINUOUS
     if unknown:
         raise InvalidOptionError(min(unknown), "...", f"not one of {sorted(_CONTINUOUS)}")
+    if config is None and options.get("auto_in_progress"):
+        raise InvalidOptionError(
+            "auto_in_progress", True, "an ordered consumer acknowledges nothing"
+        )
     max_messages = options.get("max_messages")
     expires_ns = _ns_or_none(options.get("expires"), "expires")
     largest = (config.max_batch if config is not None else None) or ANY_NUMBER

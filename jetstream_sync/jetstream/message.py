@@ -22,12 +22,19 @@ if TYPE_CHECKING:
     from ..client.core import Core
     from ..protocol.parser import Delivery
 
-__all__ = ["JetStreamMsg"]
+__all__ = ["JetStreamMsg", "send_in_progress"]
 
 _ACK: Final = b"+ACK"
 _NAK: Final = b"-NAK"
 _IN_PROGRESS: Final = b"+WPI"
 _TERM: Final = b"+TERM"
+# How a message was settled that is to be delivered again; `True` stands for all other ways.
+_NAKED: Final = 2
+
+
+def send_in_progress(core: Core, ack_subject: bytes) -> None:
+    """Have the server start the ``ack_wait`` of a message anew; raises as `Core.writer.publish`."""
+    core.writer.publish(commands.publish(ack_subject, b"", _IN_PROGRESS), len(_IN_PROGRESS))
 
 
 class JetStreamMsg(Msg):
@@ -52,8 +59,9 @@ class JetStreamMsg(Msg):
         # As Msg does it, without the cost of another call: one is made for each message.
         self._subject, self._reply, self._header, self.data = delivery
         self._core = core
-        # False: not acknowledged; True: it is; None: the consumer wants no acknowledgements.
-        self._settled = settled
+        # False: not acknowledged; True, or _NAKED: it is; None: the consumer wants no
+        # acknowledgements.
+        self._settled: bool | int | None = settled
 
     @property
     def metadata(self) -> Metadata:
@@ -74,6 +82,11 @@ class JetStreamMsg(Msg):
     @property
     def is_acked(self) -> bool:
         """Whether the message was acknowledged here, in whatever way."""
+        return bool(self._settled)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the message was acknowledged here, and not with a `nak()`: it is to come no more."""
         return self._settled is True
 
     def ack(self) -> None:
@@ -126,12 +139,12 @@ class JetStreamMsg(Msg):
 
         """
         if delay is None:
-            self._settle(_NAK)
+            self._settle(_NAK, _NAKED)
             return
         delay_ns = duration_to_ns(duration(delay, "delay"))
         if delay_ns < 0:
             raise InvalidOptionError("delay", delay, "must be 0 or above")
-        self._settle(_NAK + b" " + dumps({"delay": delay_ns}))
+        self._settle(_NAK + b" " + dumps({"delay": delay_ns}), _NAKED)
 
     def in_progress(self) -> None:
         """
@@ -142,9 +155,7 @@ class JetStreamMsg(Msg):
 
         """
         if self._open():
-            reply = self._reply or self._no_reply()
-            command = commands.publish(reply, b"", _IN_PROGRESS)
-            self._core.writer.publish(command, len(_IN_PROGRESS))
+            send_in_progress(self._core, self._reply or self._no_reply())
 
     def term(self, reason: str | None = None) -> None:
         """
@@ -165,12 +176,12 @@ class JetStreamMsg(Msg):
             raise InvalidOptionError("reason", reason, "has no line breaks")
         self._settle(_TERM + b" " + reason.encode())
 
-    def _settle(self, answer: bytes) -> None:
+    def _settle(self, answer: bytes, settled: bool | int = True) -> None:
         if self._settled is False or self._open():
             reply = self._reply or self._no_reply()
             self._core.writer.publish_lazily(commands.publish(reply, b"", answer), len(answer))
             # Not before the answer is on its way: an ack that could not be sent may be tried again.
-            self._settled = True
+            self._settled = settled
 
     def _no_reply(self) -> NoReturn:
         raise NotJSMessageError("the message did not come from a stream: it has no reply subject")

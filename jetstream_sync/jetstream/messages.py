@@ -7,7 +7,8 @@ Rules:
    guards the ledger and the sending of requests; it is never held while waiting.
 2. Statuses are handled in the order in which they came, between messages.
 3. Silence matters only when the buffer is empty: then a request is out, and a heartbeat is due.
-4. Nothing ends it but the user, the connection's end, and statuses after which asking again makes
+4. A message whose lease ran out while it waited here is dropped: see `Leases`.
+5. Nothing ends it but the user, the connection's end, and statuses after which asking again makes
    no sense. Then `next()` raises why, each time.
 """
 
@@ -16,16 +17,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
 from ..api.pull import ContinuousPull, PullLedger
 from ..api.status import Kind, PullStatus, read_status
-from ..client.core import closed_on_purpose
+from ..client.core import Core, closed_on_purpose
 from ..client.threads import after_fork
 from ..errors import (
     ConnectionClosedError,
     ConnectionLostError,
     Error,
+    ForkedConnectionError,
     IteratorClosedError,
     OutboundBufferLimitError,
     PullError,
@@ -35,6 +38,7 @@ from ..net.clock import FOREVER, Deadline, monotonic
 from ..protocol.parser import Delivery
 from .heartbeat import pull_patience
 from .inbox import LINK_DOWN, LINK_UP, PullInbox
+from .leases import LeaseRenewer, Leases
 from .message import JetStreamMsg
 from .puller import DOUBT, Absence, Puller
 
@@ -63,6 +67,38 @@ def until_stopped(take: Callable[[Deadline], JetStreamMsg]) -> Iterator[JetStrea
         yield msg
 
 
+class _LeasedInbox(PullInbox):
+    """An inbox that notes when messages come."""
+
+    __slots__ = ("_leases", "renewer")
+
+    def __init__(self, core: Core, leases: Leases) -> None:
+        self._leases = leases
+        #: Renews the leases of what has come; ``None``: nothing does.
+        self.renewer: LeaseRenewer | None = None
+        super().__init__(core)
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        self.last_seen = now = monotonic()
+        self._leases.received(deliveries, now)
+        self.mailbox.put(deliveries, len(deliveries))
+
+    def ended(self, reason: BaseException) -> None:
+        super().ended(reason)
+        # After a drain, what is buffered can still be taken.
+        if self.renewer is not None and isinstance(reason, ConnectionClosedError):
+            if isinstance(reason, ForkedConnectionError):
+                self.renewer.forked()
+            else:
+                self.renewer.stop()
+
+    def finished(self, deadline: Deadline) -> bool:
+        done = super().finished(deadline)
+        if self.renewer is not None:
+            self.renewer.stop()  # the connection is about to close
+        return done
+
+
 class MessageIterator:
     """
     Messages of a consumer, one after the other, without an end.
@@ -76,15 +112,27 @@ class MessageIterator:
         pull: the limits.
         strict: end at the first disturbance (a new link, silence, a warning) instead of asking
             again; an ordered consumer then goes on with another consumer.
+        auto_in_progress: renew the leases of messages that are buffered or being handled.
 
     """
 
-    def __init__(self, puller: Puller, pull: ContinuousPull, *, strict: bool = False) -> None:
+    def __init__(
+        self,
+        puller: Puller,
+        pull: ContinuousPull,
+        *,
+        strict: bool = False,
+        auto_in_progress: bool = False,
+    ) -> None:
         self._puller = puller
         self._strict = strict
         self._by_bytes = bool(pull.request.max_bytes)
         self._heartbeats = pull_patience(pull.request.heartbeat_ns)
-        self._inbox = PullInbox(puller.core)
+        self._leases = puller.leases()
+        # The message that each thread got last; ``None``: that need not be known.
+        self._hands = self._leases.hands if self._leases.limited else None
+        self._renewer: LeaseRenewer | None = None
+        self._inbox = _LeasedInbox(puller.core, self._leases)
         self._arrived = self._inbox.mailbox.items
         # --- under _lock ---
         self._lock = threading.Lock()
@@ -98,6 +146,9 @@ class MessageIterator:
         after_fork(self)
         with self._lock:
             self._start_over()
+        if auto_in_progress and self._leases.limited:
+            self._renewer = LeaseRenewer(puller.core, puller.consumer, self._leases, self._holding)
+            self._inbox.renewer = self._renewer
 
     # --- taking messages ------------------------------------------------------------------------
 
@@ -123,21 +174,56 @@ class MessageIterator:
 
     def take(self, deadline: Deadline) -> JetStreamMsg:
         """Return the next message, as `next()` does, before the deadline."""
+        leases = self._leases
         while True:
             with self._lock:
                 delivery = self._arrived.popleft() if self._arrived else None
-                if delivery is not None and (not delivery[2] or delivery[3]):
+                if (
+                    delivery is not None
+                    and (not delivery[2] or delivery[3])
+                    and (monotonic() < leases.fresh_until or self._is_good(delivery))
+                ):
                     return self._accept(delivery)
             if delivery is None:
                 self._wait(deadline)
+            elif not delivery[2] or delivery[3]:
+                leases.verify()
             elif not self._is_news(delivery):
                 # Headers without a payload, and no status in them: a message after all.
                 with self._lock:
-                    return self._accept(delivery)
+                    if monotonic() < leases.fresh_until or self._is_good(delivery):
+                        return self._accept(delivery)
+                leases.verify()
+
+    def _is_good(self, delivery: Delivery) -> bool:
+        """
+        Return whether a message may be handed out, past the time when all may; ``_lock`` is held.
+
+        One that may not is dropped, or put back until the consumer's config has been read.
+        """
+        if self._leases.admits(delivery[1]):
+            return True
+        if self._leases.unsure:
+            self._arrived.appendleft(delivery)
+        elif self._ledger.dropped(sum(map(len, delivery)) if self._by_bytes else 0):
+            self._pull()
+        return False
+
+    def _holding(self) -> tuple[list[Delivery], int, bool]:
+        """Return what is buffered, how many messages were taken, and whether no more will come."""
+        with self._lock:
+            while True:
+                try:
+                    buffered = list(self._arrived)
+                except RuntimeError:  # the reader has put something in meanwhile
+                    continue
+                return buffered, self._ledger.delivered, self._inbox.mailbox.closed
 
     def _wait(self, deadline: Deadline) -> None:
         """Wait until there may be a delivery, and see to what is due meanwhile."""
         mailbox = self._inbox.mailbox
+        if self._renewer is not None:
+            self._renewer.asked()
         # Acknowledgements that wait for company go out before we sleep: the server may be waiting
         # for them before it sends more.
         self._puller.core.writer.send_buffered()
@@ -174,6 +260,8 @@ class MessageIterator:
     def _accept(self, delivery: Delivery) -> JetStreamMsg:
         """Make the user's message and enter it; ``_lock`` is held."""
         msg = self._puller.message(delivery)
+        if self._hands is not None:
+            self._hands[get_ident()] = msg
         if self._ledger.message(sum(map(len, delivery)) if self._by_bytes else 0):
             self._pull()
         return msg
@@ -320,6 +408,10 @@ class MessageIterator:
         """End the iterator as `stop()` does, with another reason for whoever waits."""
         self._close(reason)
         self._arrived.clear()
+        # A callback finishes the message that it is at, which ends by itself.
+        finished = self._inbox.callback_finished
+        if self._renewer is not None and (finished is None or finished(Deadline(0))):
+            self._renewer.stop()
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """
@@ -356,6 +448,9 @@ class MessageIterator:
     def forked(self) -> None:
         """Replace the lock, which a thread of the parent may have held; see `ForkAware`."""
         self._lock = threading.Lock()
+        self._leases.forked()
+        if self._renewer is not None:
+            self._renewer.forked()
 
     def _close(self, reason: Error) -> None:
         self._inbox.mailbox.close(reason)

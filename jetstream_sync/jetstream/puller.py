@@ -24,6 +24,7 @@ from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
 from .bound import consumer_info, release
 from .inbox import AnswerInbox, PullInbox
+from .leases import Leases
 from .message import JetStreamMsg
 from .requests import APIRequests
 
@@ -157,6 +158,10 @@ class Puller:
             headers = parse_headers(delivery[2])
             self._pin_id = (headers.get(PIN_ID) if headers else None) or self._pin_id
         return JetStreamMsg(delivery, self.core, self._settled)
+
+    def leases(self) -> Leases:
+        """Return an account of the leases of messages; an ordered consumer has none."""
+        return Leases(self._api, self.stream, lambda: self.consumer, self.config)
 
     # --- what an earlier fetch without acknowledgements has left ---------------------------------
 

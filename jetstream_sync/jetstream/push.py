@@ -8,7 +8,8 @@ Rules:
 2. Statuses that somebody has to act on stand in the queue where they came. Who takes messages acts on
    them: a flow control request is answered when what was before it has been handed out.
 3. Heartbeats are watched by a timer, and by their headers; they do not get into the queue.
-4. A queue group shares its consumer: its members see neither all messages nor all statuses, so
+4. A message whose lease ran out while it waited here is dropped: see `Leases`.
+5. A queue group shares its consumer: its members see neither all messages nor all statuses, so
    nothing of 3 is done for them.
 """
 
@@ -20,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from operator import itemgetter
+from threading import get_ident
 from typing import Final, cast
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo
@@ -46,6 +48,7 @@ from ..protocol.parser import Delivery
 from .bound import BoundToConsumer
 from .consume import JetStreamCallback
 from .heartbeat import PUSH_INTERVALS, HeartbeatMonitor, Patience
+from .leases import Leases
 from .message import JetStreamMsg
 from .requests import APIRequests
 from .workflow import release_consumer
@@ -120,6 +123,7 @@ class PushSubscription(BoundToConsumer, Subscription):
         # What messages are born with: whether an acknowledgement is open, or not wanted at all.
         unacked = config.ack_policy in (AckPolicy.NONE, AckPolicy.FLOW_CONTROL)
         self._settled = None if unacked else False
+        self._leases = Leases(api, stream, lambda: self.consumer_name, config)
         # Held while the reader hands messages in, and while the subscription's limit is set.
         self._counting = threading.Lock()
         # --- under _counting ---
@@ -152,6 +156,7 @@ class PushSubscription(BoundToConsumer, Subscription):
         """
         self._consumer = info.name
         self._config = info.config
+        self._leases.adopt(info.config)
         self._created = created
         if created and self._sequence is not None:
             with self._counting:
@@ -203,7 +208,7 @@ class PushSubscription(BoundToConsumer, Subscription):
         except IndexError:
             return self._next(Deadline(timeout))
         if delivery[3] or not delivery[2]:
-            return JetStreamMsg(delivery, self._core, self._settled)
+            return self._message(delivery) or self._next(Deadline(timeout))
         return self._act_on(delivery) or self._next(Deadline(timeout))
 
     def __iter__(self) -> Iterator[JetStreamMsg]:
@@ -224,10 +229,22 @@ class PushSubscription(BoundToConsumer, Subscription):
             except IndexError:
                 delivery = self._wait(deadline)
             if delivery[3] or not delivery[2]:
-                return JetStreamMsg(delivery, self._core, self._settled)
-            msg = self._act_on(delivery)
+                msg = self._message(delivery)
+            else:
+                msg = self._act_on(delivery)
             if msg is not None:
                 return msg
+
+    def _message(self, delivery: Delivery) -> JetStreamMsg | None:
+        """Return the message that the user gets; ``None``: its lease has run out."""
+        leases = self._leases
+        while monotonic() >= leases.fresh_until and not leases.admits(delivery[1]):
+            if not leases.unsure:
+                return None
+            leases.verify()
+        msg = JetStreamMsg(delivery, self._core, self._settled)
+        leases.hands[get_ident()] = msg
+        return msg
 
     def _wait(self, deadline: Deadline) -> Delivery:
         # Acknowledgements that wait for company go out before we sleep: the server may be waiting
@@ -244,7 +261,7 @@ class PushSubscription(BoundToConsumer, Subscription):
         """Act on what has headers and no payload: return the message that it is, or handle a status."""
         status = read_status(delivery[2], delivery[3])
         if status is None:
-            return JetStreamMsg(delivery, self._core, self._settled)
+            return self._message(delivery)
         if status.kind is not Kind.HEARTBEAT:
             error = _status_error(status, delivery)
             if self._callback is None:
@@ -412,7 +429,8 @@ class PushSubscription(BoundToConsumer, Subscription):
 
     def _receive(self, deliveries: list[Delivery]) -> None:
         """Take what came; ``_counting`` is held."""
-        self._last_seen = monotonic()
+        self._last_seen = now = monotonic()
+        self._leases.received(deliveries, now)
         got = len(deliveries)
         if not (all(map(_payload, deliveries)) and self._follow(deliveries)):
             deliveries, got = self._sift(deliveries)

@@ -221,7 +221,6 @@ INTERNAL = {
     "OrderedMessages.take",
     "OrderedMessages.handed_to",
     "OrderedMessages.start",
-    "PullConsumer.pull_messages",
     "PushSubscription.abandon",
     "PushSubscription.bound",
     *(

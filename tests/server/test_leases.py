@@ -1,0 +1,262 @@
+"""Leases of messages that wait in our buffer: what has run out is not handed out, what is renewed is."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from fix_threads import wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    AckPolicy,
+    ConsumerConfig,
+    ContinuousOptions,
+    InvalidOptionError,
+    JetStream,
+    JetStreamMsg,
+    MessageIterator,
+    PullConsumer,
+    Stream,
+)
+from jetstream_sync.server import NatsServer
+
+
+def fill(js: JetStream, stream: Stream, count: int) -> None:
+    """Store messages with their numbers as payloads."""
+    for number in range(count):
+        js.publish_async(f"{stream.cached_info.config.name}.a", b"%d" % number)
+    js.publish_async_completed(10)
+
+
+class Handler:
+    """A handler that takes its time, and counts how often it gets each message."""
+
+    def __init__(self, seconds: float) -> None:
+        self.runs: Counter[int] = Counter()
+        self._seconds = seconds
+
+    def __call__(self, msg: JetStreamMsg) -> None:
+        self.runs[int(msg.data)] += 1
+        time.sleep(self._seconds)
+        msg.ack()
+
+    def once(self, count: int) -> bool:
+        """Return whether so many messages were handled; more often than once is a failure."""
+        assert max(self.runs.values(), default=0) <= 1, self.runs
+        return len(self.runs) == count
+
+
+WAYS = ["messages", "stop_after", "max_bytes", "consume", "next_msg", "cb", "queue"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_slow_handler_with_a_full_buffer_gets_each_message_once(
+    way: str, js: JetStream, stream: Stream
+) -> None:
+    """A message whose lease ran out in the buffer is dropped, and handled when it comes again."""
+    count = 12
+    fill(js, stream, count)
+    handle = Handler(0.1)
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(handle_all, way, js, stream, handle, count)
+        wait_until(lambda: handle.once(count), 10)
+        wait_until(lambda: stream.consumer_info("C").num_ack_pending == 0)
+        # Whatever else came before this one is handled before it.
+        js.publish(f"{stream.cached_info.config.name}.a", b"%d" % count)
+        done.result(20)
+    assert handle.once(count + (way != "stop_after"))
+
+
+def handle_all(way: str, js: JetStream, stream: Stream, handle: Handler, count: int) -> None:
+    """Have so many messages handled, and the next one, with a lease of 0.5 s, in one of several ways."""
+    config = ConsumerConfig(ack_wait=0.5)
+    subject = f"{stream.cached_info.config.name}.a"
+    limits: ContinuousOptions = {}
+    if way == "stop_after":
+        limits["stop_after"] = count
+    elif way == "max_bytes":
+        limits["max_bytes"] = 100_000
+
+    if way in {"messages", "stop_after", "max_bytes", "consume"}:
+        consumer = stream.create_consumer(durable_name="C", ack_wait=0.5)
+        if way == "consume":
+            with consumer.consume(handle):
+                wait_until(lambda: handle.once(count + 1), 15)
+            return
+        with consumer.messages(**limits) as messages:
+            for msg in messages:
+                handle(msg)
+                if handle.once(count + 1):
+                    break
+    elif way == "next_msg":
+        sub = js.subscribe(subject, durable="C", config=config)
+        while not handle.once(count + 1):
+            handle(sub.next_msg(10))
+    else:
+        queue = "C" if way == "queue" else None
+        js.subscribe(subject, queue, durable="C", cb=handle, config=config, manual_ack=True)
+        wait_until(lambda: handle.once(count + 1), 15)
+
+
+def start(stream: Stream, js: JetStream, count: int = 2, **config: Any) -> PullConsumer:
+    """Return a consumer of a stream that has so many messages."""
+    fill(js, stream, count)
+    return stream.create_consumer(durable_name="C", **config)
+
+
+def wait_for_buffered(messages: MessageIterator, count: int) -> None:
+    """Wait until so many deliveries are in an iterator's buffer."""
+    wait_until(lambda: len(messages._inbox.mailbox) >= count)
+
+
+def deliveries(messages: MessageIterator, count: int) -> list[tuple[int, int]]:
+    """Take messages; return the stream sequence and the number of the delivery of each."""
+    got = []
+    for _ in range(count):
+        msg = messages.next(5)
+        got.append((msg.metadata.stream_seq, msg.metadata.num_delivered))
+        msg.ack()
+    return got
+
+
+def test_a_lease_that_has_become_longer_is_noticed(js: JetStream, stream: Stream) -> None:
+    """Before a message is dropped, the config is read again: another ack_wait may hold by now."""
+    consumer = start(stream, js, ack_wait=0.5)
+    with consumer.messages() as messages:
+        wait_for_buffered(messages, 2)
+        stream.update_consumer(durable_name="C", ack_wait=30.0)
+        time.sleep(0.6)
+        assert deliveries(messages, 2) == [(1, 1), (2, 1)]
+
+
+@pytest.mark.parametrize("policy", [AckPolicy.ALL, AckPolicy.NONE])
+def test_no_message_is_dropped_where_the_next_ack_would_cover_it(
+    js: JetStream, stream: Stream, policy: AckPolicy
+) -> None:
+    """With the ack policy all, what is dropped would be acknowledged by what follows; none has no lease."""
+    consumer = start(stream, js, ack_policy=policy, ack_wait=0.2)
+    with consumer.messages(stop_after=2) as messages:
+        wait_for_buffered(messages, 2)
+        time.sleep(0.3)
+        assert deliveries(messages, 2) == [(1, 1), (2, 1)]
+
+
+def test_each_delivery_has_the_lease_of_its_step(js: JetStream, stream: Stream) -> None:
+    """The first delivery goes by the first step of the back-off, the second by the second."""
+    consumer = start(stream, js, backoff=[0.3, 30.0], max_deliver=5)
+    with consumer.messages() as messages:
+        wait_for_buffered(messages, 4)  # both deliveries of both messages
+        time.sleep(0.4)
+        assert deliveries(messages, 2) == [(1, 2), (2, 2)]
+
+
+def test_what_was_refused_is_handed_out_again(js: JetStream, stream: Stream) -> None:
+    """A message that comes again after a nak is no late copy, whenever it comes."""
+    consumer = start(stream, js, count=1, ack_wait=0.3)
+    with consumer.messages() as messages:
+        messages.next(5).nak(delay=0.5)
+        assert deliveries(messages, 1) == [(1, 2)]
+
+
+# --- renewing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["messages", "consume"])
+def test_renewed_leases_last_until_a_slow_handler_is_done(
+    js: JetStream, stream: Stream, way: str
+) -> None:
+    """With auto_in_progress no message comes twice, neither from the buffer nor one being handled."""
+    consumer = start(stream, js, count=3, ack_wait=0.5)
+    seen = []
+
+    def handle(msg: JetStreamMsg) -> None:
+        time.sleep(0.8)
+        seen.append((msg.metadata.stream_seq, msg.metadata.num_delivered))
+        msg.ack()
+
+    if way == "consume":
+        with consumer.consume(handle, auto_in_progress=True):
+            wait_until(lambda: len(seen) == 3)
+    else:
+        with consumer.messages(stop_after=3, auto_in_progress=True) as messages:
+            for msg in messages:
+                handle(msg)
+    assert seen == [(1, 1), (2, 1), (3, 1)]
+    wait_until(lambda: consumer.info().num_ack_pending == 0)
+
+
+def test_a_callback_that_outlives_stop_keeps_its_message(js: JetStream, stream: Stream) -> None:
+    """`ConsumeHandle.stop` ends the renewing of what is buffered, not of what the callback is at."""
+    consumer = start(stream, js, ack_wait=0.5)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def handle(msg: JetStreamMsg) -> None:
+        begun.set()
+        assert go_on.wait(20)
+        msg.ack()
+
+    handle_of_it = consumer.consume(handle, auto_in_progress=True)
+    assert begun.wait(20)
+    handle_of_it.stop()
+    other = consumer.next(10)  # what was buffered
+    assert other.metadata.stream_seq == 2
+    other.ack()
+    assert consumer.fetch(1, timeout=0.8) == []
+    go_on.set()
+    handle_of_it.wait_closed(20)
+    wait_until(lambda: consumer.info().num_ack_pending == 0)
+
+
+@pytest.mark.parametrize("how", ["asked", "ended", "stopped", "dropped", "hour"])
+def test_a_message_that_nothing_handles_any_more_comes_again(
+    js: JetStream, stream: Stream, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Renewing ends when the thread asks for another message, or ends, and with the iterator."""
+    if how == "hour":
+        monkeypatch.setattr("jetstream_sync.jetstream.leases._MAX_RENEWED_S", 0.5)
+    consumer = start(stream, js, count=1, ack_wait=0.5)
+    messages: MessageIterator | None = consumer.messages(max_messages=1, auto_in_progress=True)
+    assert messages is not None
+    if how == "ended":
+        thread = threading.Thread(target=messages.next)
+        thread.start()
+        thread.join()
+    else:
+        messages.next(5)
+    if how == "asked":
+        assert deliveries(messages, 1) == [(1, 2)]
+        messages.stop()
+        return
+    # Another delivery would go to the iterator's own request.
+    messages._inbox.close()
+    if how == "stopped":
+        messages.stop()
+    elif how == "dropped":
+        messages = None
+        gc.collect()
+    assert consumer.next(10).metadata.num_delivered == 2
+    if messages is not None:
+        messages.stop()
+
+
+def test_renewing_ends_with_the_connection(nats_server: NatsServer, stream: Stream) -> None:
+    """The timer of an iterator that was not stopped does not outlive its connection."""
+    with jetstream_sync.connect(nats_server.url) as nc:
+        name = stream.cached_info.config.name
+        consumer = nc.jetstream().get_stream(name).create_consumer(durable_name="C")
+        messages = consumer.messages(auto_in_progress=True)
+        assert [t for t in threading.enumerate() if t.name == "nats-leases-C"]
+    wait_until(lambda: not [t for t in threading.enumerate() if t.name == "nats-leases-C"])
+    assert messages.closed
+
+
+def test_an_ordered_consumer_renews_nothing(stream: Stream) -> None:
+    """The option is refused where nothing is acknowledged."""
+    with pytest.raises(InvalidOptionError, match="auto_in_progress"):
+        stream.ordered_consumer().messages(auto_in_progress=True)
