@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from ..api.consumer import ConsumerConfig
 from ..client.core import Core, closed_on_purpose
 from ..client.threads import spawn
 from ..errors import (
@@ -18,17 +20,43 @@ from ..errors import (
     TimeoutError,
 )
 from ..net.clock import Deadline
+from .leases import ack_waits
 from .message import JetStreamMsg
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["ConsumeHandle", "JetStreamCallback"]
+__all__ = ["FAILED_NAK_DELAY_S", "ConsumeHandle", "JetStreamCallback", "nak_failed"]
 
 log = logging.getLogger("jetstream_sync.consume")
 
 #: Called with each message, on the handle's own thread.
 JetStreamCallback = Callable[[JetStreamMsg], object]
+
+#: Seconds until a message is delivered again whose callback raised, for consumers without a
+#: ``backoff``.
+FAILED_NAK_DELAY_S: Final = 5.0
+
+
+def nak_failed(msg: JetStreamMsg, config: ConsumerConfig | None) -> None:
+    """
+    Have a message delivered again whose callback raised, unless the callback settled it.
+
+    Not at once: a failure that lasts a moment would use up ``max_deliver`` in that moment.
+
+    Args:
+        msg: the message.
+        config: the consumer's, whose ``backoff`` says how long to wait; ``None``: it has none.
+
+    """
+    if msg.is_acked:
+        return
+    delay = FAILED_NAK_DELAY_S
+    with suppress(Error):  # what the callback raised is what counts
+        if config is not None and config.backoff:
+            waits = ack_waits(config)
+            delay = waits[min(msg.metadata.num_delivered, len(waits)) - 1]
+        msg.nak(delay)
 
 
 class Messages(Protocol):
@@ -56,23 +84,31 @@ class ConsumeHandle:
     A consumer that calls a function for each message.
 
     Made by `PullConsumer.consume`. The callback runs on one thread, one message after the other; an
-    error that it raises is reported to the connection's ``error_cb`` and the next message follows. Any
-    thread may call the methods, also the callback.
+    error that it raises is reported to the connection's ``error_cb`` and the next message follows; the
+    failed one, unless it was settled, is delivered again after a delay. Any thread may call the
+    methods, also the callback.
 
     Args:
         core: the connection.
         name: the consumer's name, for the thread's.
         messages: where the messages come from.
         callback: what to call.
+        config: the consumer's; ``None``: its messages are not acknowledged.
 
     """
 
     def __init__(
-        self, core: Core, name: str, messages: Messages, callback: JetStreamCallback
+        self,
+        core: Core,
+        name: str,
+        messages: Messages,
+        callback: JetStreamCallback,
+        config: ConsumerConfig | None = None,
     ) -> None:
         self._core = core
         self._messages = messages
         self._callback = callback
+        self._config = config
         self._closed = threading.Event()
         self._error: Error | None = None
         messages.handed_to(self._finished)
@@ -152,6 +188,7 @@ class ConsumeHandle:
                     callback(msg)
                 except Exception as error:
                     log.debug("a consume callback raised", exc_info=True)
+                    nak_failed(msg, self._config)
                     self._core.events.error(error)
         except IteratorClosedError:
             pass

@@ -259,7 +259,8 @@ class PullConsumer:
         Call a function for each of the consumer's messages, on a thread of its own.
 
         Messages are pulled ahead. The callback acknowledges; an error that it raises is reported to
-        the connection's ``error_cb``, and the next message follows.
+        the connection's ``error_cb``, and the next message follows. Unless the callback settled the
+        failed one, it is delivered again after 5 seconds, or the step of the consumer's ``backoff``.
 
         Args:
             callback: called with each message.
@@ -274,7 +275,9 @@ class PullConsumer:
 
         """
         check_callback("callback", callback)
-        return ConsumeHandle(self._api.core, self.name, self.messages(**options), callback)
+        messages = self.messages(**options)
+        config = self._puller.config
+        return ConsumeHandle(self._api.core, self.name, messages, callback, config)
 
     def _continuous(self, options: ContinuousOptions) -> ContinuousPull:
         pull = continuous_pull(options, self._puller.config)

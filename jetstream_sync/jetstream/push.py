@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from operator import itemgetter
@@ -46,7 +45,7 @@ from ..headers import CONSUMER_STALLED, LAST_CONSUMER, LAST_STREAM, parse_header
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
 from .bound import BoundToConsumer
-from .consume import JetStreamCallback
+from .consume import JetStreamCallback, nak_failed
 from .heartbeat import PUSH_INTERVALS, HeartbeatMonitor, Patience
 from .leases import Leases
 from .message import JetStreamMsg
@@ -93,7 +92,8 @@ class PushSubscription(BoundToConsumer, Subscription):
     Made by `JetStream.subscribe` and `JetStream.subscribe_bind`. Without a callback, messages are
     read with `next_msg()` or by iterating. With one, a thread of its own calls it for each message
     and acknowledges the message when the callback returns; when it raises, the error is reported to
-    ``error_cb``, and the message is delivered again.
+    ``error_cb``, and the message is delivered again after 5 seconds, or the step of the consumer's
+    ``backoff``.
 
     Flow control and heartbeats are taken care of. Messages that are missing
     (`ConsumerSequenceMismatchError`) and silence (`NoHeartbeatError`) are reported to ``error_cb``.
@@ -293,8 +293,7 @@ class PushSubscription(BoundToConsumer, Subscription):
             try:
                 callback(msg)
             except Exception:
-                with suppress(Error):  # what the callback raised is what counts
-                    msg.nak()
+                nak_failed(msg, self._config)
                 raise
             if not msg.is_acked:
                 _ack(msg)

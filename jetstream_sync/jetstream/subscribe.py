@@ -88,12 +88,14 @@ class PushSubscribing:
             queue: share the messages with all subscriptions of this name; without ``durable`` it is
                 also the durable's name; ``None``: get all messages.
             cb: called with each message, on a thread of its own, and followed by an
-                acknowledgement, or a nak when it raises; ``None``: messages are read.
+                acknowledgement, or by a nak with a delay when it raises: 5 seconds, or the step of
+                the consumer's ``backoff``; ``None``: messages are read.
             durable: the name of a durable consumer; ``None``: an ephemeral one.
             stream: the stream's name; ``None``: the one stream that takes the subject.
             config: what to make the consumer of, or has to be that of the one that exists;
                 ``None``: the defaults.
-            manual_ack: whether ``cb`` acknowledges by itself.
+            manual_ack: whether ``cb`` acknowledges by itself; nothing is sent for it then, also when
+                it raises.
             ordered_consumer: get every message once and in order, without acknowledgements: the
                 consumer is made anew whenever something was lost (ADR-17).
             idle_heartbeat: after how much silence the consumer says that it is there, in seconds;

@@ -13,6 +13,7 @@ import jetstream_sync
 from jetstream_sync import (
     Connection,
     ConsumeHandle,
+    ConsumerConfig,
     ConsumerDeletedError,
     InvalidOptionError,
     JetStream,
@@ -196,6 +197,68 @@ def test_a_callback_that_raises_is_reported_and_called_again(
         wait_until(lambda: len(errors) == 5)
         assert [error.args for error in errors] == [(1,), (3,), (5,), (7,), (9,)]
         assert handle.error is None
+
+
+@pytest.mark.parametrize("way", ["consume", "subscribe"])
+@pytest.mark.parametrize("backoff", [None, [0.2, 0.4]])
+def test_a_callback_that_raises_gets_its_message_again_after_a_delay(
+    js: JetStream,
+    stream: Stream,
+    way: str,
+    backoff: list[float] | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither at once, which would use up max_deliver, nor only after ack_wait; backoff goes first."""
+    monkeypatch.setattr(
+        "jetstream_sync.jetstream.consume.FAILED_NAK_DELAY_S", 9.0 if backoff else 0.2
+    )
+    times: list[float] = []
+
+    def callback(msg: JetStreamMsg) -> None:
+        times.append(time.monotonic())
+        raise ZeroDivisionError(msg.metadata.num_delivered)
+
+    fill(js, 1)
+    config = ConsumerConfig(durable_name="D", max_deliver=3, backoff=backoff)
+    if way == "consume":
+        with stream.create_consumer(config).consume(callback):
+            wait_until(lambda: len(times) == 3)
+    else:
+        with js.subscribe("S.a", durable="D", cb=callback, config=config):
+            wait_until(lambda: len(times) == 3)
+    first, second = times[1] - times[0], times[2] - times[1]
+    # The server's clock and ours do not begin at the same moment.
+    assert first > 0.19
+    assert second > (0.39 if backoff else 0.19)
+
+
+@pytest.mark.parametrize("how", ["ack", "nak", "term", "manual_ack"])
+def test_a_message_that_the_callback_settled_is_left_alone(
+    js: JetStream, stream: Stream, errors: Errors, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the callback raises after it has settled its message, or is to do that itself, nothing is sent."""
+    monkeypatch.setattr("jetstream_sync.jetstream.consume.FAILED_NAK_DELAY_S", 0.05)
+
+    def callback(msg: JetStreamMsg) -> None:
+        if how == "nak":
+            msg.nak(delay=30)
+        elif how != "manual_ack":
+            getattr(msg, how)()
+        raise ZeroDivisionError
+
+    fill(js, 1)
+    consumer = stream.create_consumer(durable_name="D")
+    if how == "manual_ack":
+        with js.subscribe("S.a", durable="M", cb=callback, manual_ack=True) as sub:
+            wait_until(lambda: errors)
+            time.sleep(0.2)
+            assert (len(errors), sub.consumer_info().num_redelivered) == (1, 0)
+        return
+    with consumer.consume(callback):
+        wait_until(lambda: errors)
+        time.sleep(0.2)
+    assert len(errors) == 1
+    assert consumer.info().num_ack_pending == (1 if how == "nak" else 0)
 
 
 # --- ends ---------------------------------------------------------------------------------------

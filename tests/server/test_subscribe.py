@@ -522,8 +522,11 @@ def test_what_is_missing_at_the_end_is_no_error(js: JetStream, stream: Stream) -
     assert errors == []
 
 
-def test_the_callback_s_errors_are_reported(nats_server: NatsServer, stream: Stream) -> None:
+def test_the_callback_s_errors_are_reported(
+    nats_server: NatsServer, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the callback raises goes to error_cb, and the message is delivered again."""
+    monkeypatch.setattr("jetstream_sync.jetstream.consume.FAILED_NAK_DELAY_S", 0.2)
     errors: list[Any] = []
     got: list[int] = []
 
