@@ -96,6 +96,34 @@ def test_a_worker_that_is_told_to_stop(fresh_server: NatsServer, project: Path, 
     assert consumer(fresh_server)["num_ack_pending"] == 0
 
 
+def test_orders_that_can_not_be_handled(fresh_server: NatsServer, project: Path) -> None:
+    """What can not be read is terminated, what fails comes again after a delay; the worker goes on."""
+    unlucky = project / "unlucky.py"
+    unlucky.write_text(
+        "import manage\n"
+        "from orders.management.commands import handle_orders\n"
+        "handle = handle_orders.handle_order\n"
+        "closed = []\n"
+        "handle_orders.close_old_connections = lambda: closed.append(1)\n"
+        "handle_orders.handle_order = lambda data: 1 / 0 if data == b'13' else handle(data)\n"
+        "manage.execute_from_command_line(['manage.py', 'handle_orders'])\n"
+        "print('closed', len(closed))\n"
+    )
+    with Program([str(unlucky)], fresh_server.url, project) as worker:
+        worker.wait_for("ready")
+        with RawClient(fresh_server.port) as raw:
+            for order in (b"1", b"not an order", b"2", b"13", b"3"):
+                assert b'"seq"' in raw.request("ORDERS.received", order)
+        wait_until(lambda: handled(worker) == [1, 2, 3], 15)
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0
+        # Before each order, so that no dead database connection is used, and after it.
+        assert "closed 10" in worker.said
+        assert worker.said.count("ZeroDivisionError") == 1
+    info = consumer(fresh_server)
+    assert (info["num_ack_pending"], info["num_pending"]) == (1, 0)
+
+
 def test_a_worker_over_a_restart_of_the_server(fresh_server: NatsServer, project: Path) -> None:
     """A worker goes on by itself when nats-server is back."""
     with Program(COMMAND, fresh_server.url, project) as worker:

@@ -80,6 +80,35 @@ def test_ctrl_c_while_working(fresh_server: NatsServer, tmp_path: Path) -> None:
     assert open_acks(fresh_server, "work") == 0
 
 
+def test_orders_that_can_not_be_handled(fresh_server: NatsServer, tmp_path: Path) -> None:
+    """A worker survives what its handler can not take, and its successor does not meet it at once."""
+    with RawClient(fresh_server.port) as raw:
+        raw.api("STREAM.CREATE.ORDERS", name="ORDERS", subjects=["ORDERS.*"])
+        for order in (b"1", b"not an order", b"2", b"13", b"3"):
+            assert b'"seq"' in raw.request("ORDERS.received", order)
+    # A handler that fails, and may not fail later.
+    script = tmp_path / "unlucky.py"
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(SCRIPTS)!r})\n"
+        "import work\n"
+        "handle = work.handle\n"
+        "work.handle = lambda data: 1 / 0 if data == b'13' else handle(data)\n"
+        "work.main()\n"
+    )
+    with Program([str(script)], fresh_server.url, tmp_path) as worker:
+        wait_until(lambda: handled_by(worker) == {1, 2, 3}, 15)
+        wait_until(lambda: "ZeroDivisionError" in worker.said)
+        worker.signal(signal.SIGINT)
+        assert worker.ended() == 0
+    assert open_acks(fresh_server, "work") == 1
+    with Program([str(SCRIPTS / "work.py")], fresh_server.url, tmp_path) as another:
+        # It comes again after its delay.
+        wait_until(lambda: handled_by(another) == {13}, 20)
+        another.signal(signal.SIGINT)
+        another.ended()
+    assert open_acks(fresh_server, "work") == 0
+
+
 def test_an_end_without_a_close(fresh_server: NatsServer, tmp_path: Path) -> None:
     """What was acknowledged is stored, and what was only buffered is sent at the end."""
     said = run([str(SCRIPTS / "forget.py")], fresh_server.url, tmp_path)

@@ -1,23 +1,52 @@
 """Handle orders until Ctrl-C."""
 
+import logging
 import os
 
 import jetstream_sync
 
 SERVERS = os.environ.get("NATS_URL", "nats://127.0.0.1:4222")
 
+log = logging.getLogger("work")
+
+
+class NotAnOrderError(Exception):
+    """A message can not be read, now or later."""
+
+
+def handle(data):
+    """Handle one order: here it is a number, and is printed."""
+    try:
+        number = int(data)
+    except ValueError:
+        raise NotAnOrderError from None
+    print("handled", number, flush=True)
+
+
+def work_on(message):
+    """Handle a message, and settle it whatever happens: one bad order must not stop the others."""
+    try:
+        handle(message.data)
+    except NotAnOrderError:
+        message.term("not an order")  # another try makes no sense
+    except Exception:
+        # What failed may work later. Each try waits longer; max_deliver limits their number.
+        log.exception("order %s failed", message.metadata.stream_seq)
+        message.nak(delay=10.0 * message.metadata.num_delivered)
+    else:
+        message.ack()
+
 
 def main():
-    """Print and acknowledge one order after the other."""
+    """Handle one order after the other."""
     with jetstream_sync.connect(SERVERS, name="work") as nc:
         stream = nc.jetstream().create_stream(name="ORDERS", subjects=["ORDERS.*"])
-        consumer = stream.create_consumer(durable_name="work", ack_wait=5)
+        consumer = stream.create_or_update_consumer(durable_name="work", ack_wait=5, max_deliver=5)
         try:
             with consumer.messages(max_messages=100) as messages:
                 print("ready", flush=True)
                 for message in messages:
-                    print("handled", message.data.decode(), flush=True)
-                    message.ack()
+                    work_on(message)
         except KeyboardInterrupt:
             print("stopped", flush=True)
     # Leaving the block drained the connection: every acknowledgement has been sent.
