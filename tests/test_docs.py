@@ -23,8 +23,10 @@ import shlex
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from unittest import mock
 
@@ -134,6 +136,30 @@ def test_the_code_in_a_document_runs(
                 run_python(here, path, names)
             else:
                 run_console(here, path)
+
+
+@pytest.mark.parametrize("forgotten", [False, True], ids=["at once", "later"])
+def test_the_tutorial_can_be_run_again(forgotten: bool) -> None:
+    """A file that grows piece by piece is run many times: it neither hangs nor fails the second time."""
+    path = ROOT / "docs" / "tutorial" / "orders.rst"
+    with NatsServer() as server:
+        for _ in range(2):
+            names: dict[str, object] = {"__name__": "__main__"}
+            for block in blocks(path):
+                if block.language == "python":
+                    code = block.code.replace(DOCUMENTED_URL, server.url)
+                    run_python(Block(block.language, code, block.line), path, names)
+            with jetstream_sync.connect(server.url) as nc:
+                js = nc.jetstream()
+                stream = js.get_stream("ORDERS")
+                config = stream.cached_info.config
+                if forgotten:
+                    # The server forgets the ids, as it does two minutes later.
+                    js.update_stream(replace(config, duplicate_window=timedelta(milliseconds=100)))
+                    time.sleep(0.3)
+                    js.update_stream(config)
+                stored = stream.info(subjects_filter="ORDERS.received").state.subjects
+    assert stored == {"ORDERS.received": 202 if forgotten else 101}
 
 
 def test_there_is_code_to_run() -> None:
