@@ -177,11 +177,10 @@ class Leases:
 
         Where it may not, and `unsure` is set, keep the message, call `verify()`, and ask again.
         """
-        try:
-            _, _, delivered, stream_seq, consumer_seq, _, _ = ack_tokens(reply)
-            count, sequence, position = int(delivered), int(stream_seq), int(consumer_seq)
-        except (NotJSMessageError, ValueError):
+        numbers = _numbers(reply)
+        if numbers is None:
             return True  # not from a stream: the user's to find out
+        count, sequence, position = numbers
         now = monotonic()
         with self._lock:
             self.unsure = False
@@ -194,7 +193,7 @@ class Leases:
             self.fresh_until = _NEVER if self._late else self._lapse
             if late:
                 return False
-            if now < received + self._waits[min(count, len(self._waits)) - 1]:
+            if received == _NEVER or now < received + self._waits[min(count, len(self._waits)) - 1]:
                 return True
             self.unsure = self._checked < received
             return False
@@ -204,15 +203,12 @@ class Leases:
         runs = self._runs
         while runs:
             reply, received = runs[0]
-            try:
-                first = int(ack_tokens(reply)[4])
-            except (NotJSMessageError, ValueError):
-                runs.popleft()
-                continue
+            first = _position(reply)
             if first > position:
                 return
             runs.popleft()
-            self._run = _Run(first, received)
+            if first >= 0:
+                self._run = _Run(first, received)
 
     def _note_late(self, now: float) -> None:
         """Remember what is at hand while a lease runs out; ``_lock`` is held."""
@@ -221,7 +217,9 @@ class Leases:
             for ident in set(hands).difference(_running()):
                 hands.pop(ident, None)
         for msg in tuple(hands.values()):
-            self._late[msg.metadata.stream_seq] = msg
+            numbers = _numbers(msg.ack_subject)
+            if numbers is not None:
+                self._late[numbers[1]] = msg
         self._late_until = now + self._shortest * _LATE_LEASES
 
     def _late_copy(self, sequence: int, reply: bytes, now: float) -> bool:
@@ -289,12 +287,19 @@ class Leases:
         self._lock = threading.Lock()
 
 
-def _position(reply: bytes) -> float:
-    """Return a delivery's consumer sequence; -1: it has none."""
+def _numbers(reply: bytes) -> tuple[int, int, int] | None:
+    """Return how often a message was delivered, and its stream and consumer sequences, if it has any."""
     try:
-        return int(ack_tokens(reply)[4])
+        _, _, delivered, stream_seq, consumer_seq, _, _ = ack_tokens(reply)
+        return int(delivered), int(stream_seq), int(consumer_seq)
     except (NotJSMessageError, ValueError):
-        return -1
+        return None
+
+
+def _position(reply: bytes) -> int:
+    """Return a delivery's consumer sequence; -1: it has none."""
+    numbers = _numbers(reply)
+    return -1 if numbers is None else numbers[2]
 
 
 def _running() -> set[int | None]:

@@ -15,6 +15,7 @@ from fix_threads import wait_until
 import jetstream_sync
 from jetstream_sync import (
     AckPolicy,
+    Connection,
     ConsumerConfig,
     ContinuousOptions,
     InvalidOptionError,
@@ -162,6 +163,20 @@ def test_what_was_refused_is_handed_out_again(js: JetStream, stream: Stream) -> 
     with consumer.messages() as messages:
         messages.next(5).nak(delay=0.5)
         assert deliveries(messages, 1) == [(1, 2)]
+
+
+def test_a_message_that_is_from_no_stream_has_no_lease(
+    nc: Connection, js: JetStream, stream: Stream
+) -> None:
+    """What is published to the subject that a consumer delivers to is handed out, whenever that is."""
+    fill(js, stream, 1)
+    subject = f"{stream.cached_info.config.name}.a"
+    with js.subscribe(subject, durable="C", config=ConsumerConfig(ack_wait=0.2)) as sub:
+        sub.next_msg(5).ack_sync(5)
+        for payload in (b"one", b"two", b"three"):
+            time.sleep(0.3)
+            nc.publish(sub.subject, payload)
+            assert sub.next_msg(5).data == payload
 
 
 # --- renewing -------------------------------------------------------------------------------------
