@@ -262,6 +262,22 @@ def test_no_more_than_stop_after_is_asked_for():
     assert asked == 13
 
 
+def test_a_dropped_message_makes_room_and_does_not_count() -> None:
+    """What came and was not handed out is no longer owed, and ``stop_after`` still wants as many."""
+    ledger = PullLedger(ContinuousPull.of(max_messages=10, stop_after=10))
+    assert ledger.next_request() is not None
+    due = [ledger.dropped(0) for _ in range(6)]
+    assert due == [False] * 5 + [True]
+    assert (ledger.delivered, ledger.pending_messages) == (0, 4)
+    request = ledger.next_request()
+    assert request is not None
+    assert request.batch == 6
+
+    ledger = PullLedger(ContinuousPull.of(max_bytes=100))
+    ledger.next_request()
+    assert (ledger.dropped(40), ledger.dropped(40), ledger.pending_bytes) == (False, True, 20)
+
+
 def test_a_request_that_found_no_room_for_a_message():
     """A whole buffer that was left says that the next message does not fit into any."""
     ledger = PullLedger(ContinuousPull.of(max_bytes=100))
