@@ -40,7 +40,7 @@ class Connection:
     """
 
     def __init__(self, core: Core) -> None:
-        self._core = core
+        self._core = core.handle()
 
     # --- messages -------------------------------------------------------------------------------
 

@@ -17,6 +17,8 @@ import logging
 import os
 import threading
 import time
+import warnings
+import weakref
 from typing import NoReturn
 
 from ..address import ServerAddress
@@ -55,7 +57,7 @@ from .reasons import closed_because, closed_on_purpose
 from .reconnect import LinkFinder
 from .request import RequestMux
 from .sink import Sink
-from .threads import after_fork, at_exit, spawn
+from .threads import after_fork, at_exit, spawn, spawn_from_finalizer
 from .tracing import Tracer
 from .writer import Writer
 
@@ -86,6 +88,8 @@ class Core:
 
     def __init__(self, options: ConnectionOptions, client_version: str) -> None:
         self.options = options
+        #: This object, also where a `CoreHandle` is asked: for what must not keep a handle alive.
+        self.machinery: Core = self
         self.name = options.name or "connection"
         self.reconnects = 0
         # --- under _lock ---
@@ -126,6 +130,14 @@ class Core:
         self._tracer = Tracer.of(self.name, options.trace_cb)
         wrap = self._tracer.wrap if self._tracer is not None else None
         self._finder = LinkFinder(options, Dialer(options, client_version, wrap), self.events)
+
+    def handle(self) -> CoreHandle:
+        """Return what users' objects hold; when the last of them is gone, the connection is closed."""
+        handle = CoreHandle.__new__(CoreHandle)
+        # One state, so that both are the same connection, at no cost for what is called often.
+        handle.__dict__ = self.__dict__
+        weakref.finalize(handle, _close_dropped, self).atexit = False
+        return handle
 
     # --- opening and closing --------------------------------------------------------------------
 
@@ -435,6 +447,11 @@ class Core:
         return self._session.info
 
     @property
+    def is_served(self) -> bool:
+        """Whether it was opened, in this process: whether there are threads that serve it."""
+        return bool(self._threads)
+
+    @property
     def address(self) -> ServerAddress | None:
         """The server that the link leads to, ``None`` without one."""
         link = self._link
@@ -668,3 +685,31 @@ class Core:
 
     def _flush_loop(self) -> None:
         self.writer.flusher(self._pings.due)
+
+
+class CoreHandle(Core):
+    """
+    The core of a connection, as users' objects hold it.
+
+    The connection's threads, and what they serve, hold the `Core` itself: so they do not keep a connection
+    alive that was dropped without `close()`. A handle shares the state of its core. Subscriptions with
+    a callback, and consume handles, keep the connection in use: their threads hold a handle.
+    """
+
+
+def _close_dropped(core: Core) -> None:
+    """
+    Close a connection that was dropped while it was open.
+
+    It runs in whatever thread drops the last reference, or collects garbage, and in the middle of
+    anything: it takes no lock and leaves the work to a thread. In a forked child there is nothing to do.
+    """
+    if core.status is ConnectionStatus.CLOSED or not core.is_served:
+        return
+    spawn_from_finalizer(f"closer-{core.name}", core.close)
+    warnings.warn(
+        f"the NATS connection {core.name!r} was dropped while it was open; use it in a with block, "
+        "or call close() or drain()",
+        ResourceWarning,
+        stacklevel=2,
+    )

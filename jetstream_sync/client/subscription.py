@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -83,7 +84,10 @@ class Subscription:
         self._done = threading.Event()
         # Stands in until there is a number: a message may come before add_interest() returns.
         self._interest: Interest[Sink] = Interest(0, subject, queue, self)
-        self._interest = core.add_interest(subject, queue, self._sink())
+        sink = self._sink()
+        self._interest = core.add_interest(subject, queue, sink)
+        if isinstance(sink, _WeakSink):
+            sink.interest = self._interest
         if callback is None:
             self._done.set()
         else:
@@ -91,7 +95,7 @@ class Subscription:
 
     def _sink(self) -> Sink:
         """Return what the reader hands messages to."""
-        return self
+        return self if self._callback is not None else _WeakSink(self, self._core.machinery)
 
     # --- what is known of it --------------------------------------------------------------------
 
@@ -337,3 +341,45 @@ class Subscription:
                     self._core.events.error(error)
         finally:
             self._done.set()
+
+
+class _WeakSink:
+    """
+    Hands messages to a subscription that is read, without keeping it alive.
+
+    What nothing can read any more is dropped, and ended with the next message that comes. So a connection
+    whose users are gone is not held by its own table of subscriptions.
+    """
+
+    takes_answers = False
+
+    def __init__(self, subscription: Subscription, core: Core) -> None:
+        self._subscription = weakref.ref(subscription)
+        self._core = core
+        #: The entry in the table of subscriptions; ``None`` while it is being made.
+        self.interest: Interest[Sink] | None = None
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        subscription = self._subscription()
+        if subscription is not None:
+            subscription.deliver(deliveries)
+        elif self.interest is not None:
+            self._core.remove_interest_quietly(self.interest)
+
+    def link_changed(self, *, connected: bool) -> None:
+        subscription = self._subscription()
+        if subscription is not None:
+            subscription.link_changed(connected=connected)
+
+    def denied(self, subject: bytes, error: PermissionsError) -> bool:
+        subscription = self._subscription()
+        return subscription is not None and subscription.denied(subject, error)
+
+    def ended(self, reason: BaseException) -> None:
+        subscription = self._subscription()
+        if subscription is not None:
+            subscription.ended(reason)
+
+    def finished(self, deadline: Deadline) -> bool:
+        subscription = self._subscription()
+        return subscription is None or subscription.finished(deadline)

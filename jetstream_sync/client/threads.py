@@ -7,7 +7,9 @@ instead of dying in silence. What must know of a fork says so here; importing st
 
 from __future__ import annotations
 
+import _thread
 import atexit
+import contextlib
 import logging
 import os
 import threading
@@ -23,6 +25,7 @@ __all__ = [
     "in_callback",
     "in_each_child",
     "spawn",
+    "spawn_from_finalizer",
     "start_timer",
 ]
 
@@ -79,6 +82,17 @@ def spawn(
     _ours.add(thread)
     thread.start()
     return thread
+
+
+def spawn_from_finalizer(name: str, target: Callable[[], None]) -> None:
+    """
+    Start a daemon thread as `spawn` does, from code that may run in the middle of any other.
+
+    Starting a `threading.Thread` takes locks that the interrupted code may hold. So it is started by a
+    thread of the lower level. When the interpreter is going, nothing is started.
+    """
+    with contextlib.suppress(RuntimeError):
+        _thread.start_new_thread(spawn, (name, target))
 
 
 def in_callback() -> bool:

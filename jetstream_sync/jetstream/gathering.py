@@ -48,7 +48,7 @@ class Gathering:
     )
 
     def __init__(self, core: Core, is_end: Callable[[Delivery], bool], expected: int = 0) -> None:
-        self._core = core
+        self._core = core.machinery  # the reader holds this object
         self._is_end = is_end
         self._expected = expected
         self._asked = b""

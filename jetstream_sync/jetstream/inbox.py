@@ -67,7 +67,7 @@ class PullInbox:
     )
 
     def __init__(self, core: Core) -> None:
-        self._core = core
+        self._core = core.machinery  # the reader holds this object
         self._closed = False
         #: Where the last request went.
         self.asked = b""

@@ -136,7 +136,7 @@ class Publisher:
         if isinstance(window, bool) or not isinstance(window, int) or window < 1:
             reason = "must be a whole number from 1 up"
             raise InvalidOptionError("publish_async_max_pending", window, reason)
-        self._core = core
+        self._core = core.machinery  # the thread of the acks holds this object
         self._timeout = timeout
         self._window = window
         self._tokens = itertools.count(1)

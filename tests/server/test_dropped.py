@@ -1,0 +1,218 @@
+"""Connections that are dropped without `close()`: they warn, and leave nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from fix_fork import in_child
+from fix_threads import SCALE, wait_until
+
+import jetstream_sync
+from jetstream_sync import Connection, Msg
+from jetstream_sync.server import NatsServer
+
+
+def publish_async(nc: Connection) -> None:
+    nc.jetstream().publish_async("no.stream.here")
+
+
+def subscribe(nc: Connection) -> None:
+    nc.subscribe("dropped")
+
+
+def read_a_little(nc: Connection) -> None:
+    """Leave an iteration over messages in the middle."""
+    js = nc.jetstream()
+    consumer = js.create_consumer("KEPT", durable_name="C")
+    for msg in consumer.messages():
+        msg.nak()
+        break
+
+
+def fetch(nc: Connection) -> None:
+    nc.jetstream().create_consumer("KEPT", durable_name="F").fetch(1)
+
+
+@pytest.fixture
+def kept(nats_server: NatsServer) -> Iterator[None]:
+    """A stream with one message."""
+    with jetstream_sync.connect(nats_server.url) as nc:
+        js = nc.jetstream()
+        js.create_stream(name="KEPT", subjects=["kept"], storage="memory")
+        js.publish("kept", b"x")
+        yield
+        js.delete_stream("KEPT")
+
+
+def ours() -> list[str]:
+    return [each.name for each in threading.enumerate() if each.name.startswith("nats-")]
+
+
+def sockets() -> int:
+    """Return how many sockets this process has open."""
+    found = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # that of the listing itself
+            found += "socket" in str(each.readlink())
+    return found
+
+
+@contextmanager
+def warned() -> Iterator[list[warnings.WarningMessage]]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield caught
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_fifty_dropped_connections_leave_nothing(nats_server: NatsServer) -> None:
+    """Each warns, and none holds a socket or a thread."""
+    gc.collect()
+    threads, files = set(ours()), sockets()
+    with warned() as caught:
+        for number in range(50):
+            jetstream_sync.connect(nats_server.url, name=f"drop-{number}")
+        wait_until(lambda: set(ours()) <= threads, 10)
+        wait_until(lambda: sockets() <= files, 10)
+    told = [str(each.message) for each in caught if each.category is ResourceWarning]
+    assert len(told) == 50
+    assert "'drop-0'" in told[0]
+    assert "close()" in told[0]
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize("use", [publish_async, subscribe, read_a_little, fetch])
+def test_what_was_done_with_it_does_not_keep_it(
+    nats_server: NatsServer, use: Callable[[Connection], None]
+) -> None:
+    """Objects that nothing refers to any more do not keep the connection either."""
+    gc.collect()
+    threads = set(ours())
+    with warned() as caught:
+        use(jetstream_sync.connect(nats_server.url, name="used"))
+        gc.collect()
+        wait_until(lambda: set(ours()) <= threads, 10)
+    assert [each.category for each in caught] == [ResourceWarning]
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize("kind", ["jetstream", "consumer", "message", "subscription", "callback"])
+def test_what_is_in_use_keeps_it(nats_server: NatsServer, kind: str) -> None:
+    """Everything that was made with a connection keeps it open, as long as that is referred to."""
+
+    def make() -> tuple[object, Callable[[], object]]:
+        nc = jetstream_sync.connect(nats_server.url)
+        js = nc.jetstream()
+        if kind == "jetstream":
+            return js, js.account_info
+        if kind == "consumer":
+            consumer = js.create_consumer("KEPT", durable_name="K")
+            return consumer, consumer.info
+        if kind == "message":
+            msg = js.create_consumer("KEPT", durable_name="M").fetch(1)[0]
+            return msg, msg.ack_sync
+        sub = nc.subscribe("use.it")
+        return sub, sub.unsubscribe
+
+    def answer() -> None:
+        nc = jetstream_sync.connect(nats_server.url)
+        nc.subscribe("echo.me", cb=lambda msg: msg.respond(b"yes"))
+        nc.subscribe("stop.me", cb=lambda _: nc.close())
+
+    with warned() as caught:
+        if kind == "callback":
+            answer()
+            gc.collect()
+            with jetstream_sync.connect(nats_server.url) as nc:
+                assert nc.request("echo.me", timeout=5 * SCALE).data == b"yes"
+                nc.publish("stop.me")
+                nc.flush()
+                wait_until(lambda: not [each for each in ours() if "stop.me" in each])
+        else:
+            held, use = make()
+            gc.collect()
+            assert not caught
+            use()
+            threads = len(ours())
+            del held, use
+            gc.collect()
+            wait_until(lambda: len(ours()) < threads, 10)
+    assert [each.category for each in caught] == [ResourceWarning] * (kind != "callback")
+
+
+def test_what_was_published_is_sent(nats_server: NatsServer) -> None:
+    """A dropped connection sends what is buffered before it closes."""
+    got: list[Msg] = []
+    with jetstream_sync.connect(nats_server.url) as nc:
+        sub = nc.subscribe("last.words")
+        nc.flush()
+        with warned():
+            dropped = jetstream_sync.connect(nats_server.url)
+            for _ in range(1000):
+                dropped.publish("last.words", bytes(1000))
+            del dropped
+            gc.collect()
+            got = [sub.next_msg(5 * SCALE) for _ in range(1000)]
+    assert len(got) == 1000
+
+
+def test_a_closed_connection_does_not_warn(nats_server: NatsServer) -> None:
+    """Neither does one that was drained, or never came to be."""
+    with warned() as caught:
+        jetstream_sync.connect(nats_server.url).close()
+        jetstream_sync.connect(nats_server.url).drain()
+        with jetstream_sync.connect(nats_server.url):
+            pass
+        with pytest.raises(jetstream_sync.NoServersError):
+            jetstream_sync.connect("nats://127.0.0.1:1")
+        gc.collect()
+    assert not caught
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_that_drops_it_does_nothing(nats_server: NatsServer) -> None:
+    """In a forked child there is no warning, and the parent's connection goes on."""
+    held = [jetstream_sync.connect(nats_server.url)]
+
+    def check() -> None:
+        with warned() as caught:
+            held.clear()
+            gc.collect()
+            time.sleep(0.05)
+        assert not caught
+        assert not ours()
+
+    in_child(check)
+    held[0].flush(5 * SCALE)
+    held[0].close()
+
+
+_FORGETS = """
+import sys, warnings
+import jetstream_sync
+nc = jetstream_sync.connect(sys.argv[1])
+nc.publish("exit")
+js = nc.jetstream()
+"""
+
+
+def test_the_end_of_a_program_is_quiet(nats_server: NatsServer) -> None:
+    """A program that ends with an open connection ends at once, without a word."""
+    done = subprocess.run(
+        [sys.executable, "-W", "always::ResourceWarning", "-c", _FORGETS, nats_server.url],
+        capture_output=True,
+        text=True,
+        timeout=30 * SCALE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
