@@ -336,7 +336,12 @@ class Connection:
 
     @property
     def stats(self) -> dict[str, int]:
-        """Messages and bytes (headers and payloads) in and out, reconnects, errors of the server."""
+        """
+        Messages and bytes (headers and payloads) in and out, reconnects, errors of the server.
+
+        ``events_dropped`` counts errors and events that no callback was called with, because more than
+        1000 were waiting for a slow one.
+        """
         in_msgs, in_bytes = self._core.received()
         return {
             "in_msgs": in_msgs,
@@ -345,6 +350,7 @@ class Connection:
             "out_bytes": self._core.writer.out_bytes,
             "reconnects": self._core.reconnects,
             "errors_received": self._core.errors_received,
+            "events_dropped": self._core.events.dropped,
         }
 
     def __reduce__(self) -> NoReturn:

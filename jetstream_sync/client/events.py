@@ -19,6 +19,9 @@ __all__ = ["Events"]
 
 log = logging.getLogger("jetstream_sync.events")
 
+#: Events that wait for their callbacks; more are dropped, and counted.
+_MAX_WAITING = 1000
+
 T = TypeVar("T")
 _Call = Callable[[], object]
 _Listener = Callable[[ConnectionEvent], object]
@@ -60,6 +63,8 @@ class Events:
                 self._listeners[kind] = _listener(option, callback)
         self._lock = threading.Lock()
         self._calls: Mailbox[_Call] = Mailbox()
+        #: Events that were dropped, because a callback is slower than they come.
+        self.dropped = 0
         self._thread: threading.Thread | None = None
         # Taken by the one who tells that it is over.
         self._closed = threading.Lock()
@@ -74,17 +79,17 @@ class Events:
             return
         self._add(_with(callback, error))
 
-    def tell(self, event: ConnectionEvent) -> None:
-        """Tell of anything but the end."""
+    def tell(self, event: ConnectionEvent, *, needed: bool = False) -> None:
+        """Tell of anything but the end; what is ``needed`` is never dropped."""
         log.info("%s: %s", self._name, _in_words(event))
         listener = self._listeners.get(event.kind)
         if listener is not None:
-            self._add(_with(listener, event))
+            self._add(_with(listener, event), needed=needed)
 
     def closed(self, event: ConnectionEvent) -> None:
         """Tell that it is over, once; the thread ends after this."""
         if self._closed.acquire(blocking=False):
-            self.tell(event)
+            self.tell(event, needed=True)
         self._calls.close(ConnectionClosedError("closed"))
 
     def wait_closed(self, timeout: float) -> None:
@@ -109,9 +114,18 @@ class Events:
         self._calls = Mailbox()
         self._calls.close(ConnectionClosedError("forked"))
 
-    def _add(self, call: _Call) -> None:
+    def _add(self, call: _Call, *, needed: bool = False) -> None:
         with self._lock:
             if self._calls.closed:
+                return
+            if len(self._calls) >= _MAX_WAITING and not needed:
+                self.dropped += 1
+                if self.dropped == 1:
+                    log.warning(
+                        "%s: %d events wait for a callback; more are dropped until it is faster",
+                        self._name,
+                        _MAX_WAITING,
+                    )
                 return
             self._calls.put((call,), 1)
             if self._thread is None:

@@ -24,6 +24,10 @@ class Server:
     discovered: bool = False
     """Whether a cluster told of it; the others were named by the user."""
 
+#: Servers that are taken of what one INFO tells of, and places that are remembered as known.
+_MAX_DISCOVERED = 1000
+_MAX_SEEN = 10_000
+
 
 @dataclass(slots=True, eq=False)
 class _Entry:
@@ -174,7 +178,7 @@ class ServerPool:
 
         """
         told = {}
-        for url in urls:
+        for url in urls[:_MAX_DISCOVERED]:
             with contextlib.suppress(InvalidOptionError):
                 address = ServerAddress.parse(url)
                 told[_place(address)] = address
@@ -207,6 +211,9 @@ class ServerPool:
         self._entries += [_Entry(address, discovered=True) for address in added.values()]
         new = [address for place, address in added.items() if place not in self._seen]
         self._seen.update(added)
+        if len(self._seen) > _MAX_SEEN:
+            # Servers with ever new addresses: what is gone may count as a discovery when it is back.
+            self._seen = {(entry.address.host, entry.address.port) for entry in self._entries}
         if new and self._randomize:
             # The server in use keeps its place.
             others = self._entries[1:]

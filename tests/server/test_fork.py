@@ -527,7 +527,7 @@ def test_every_lock_may_be_held_when_a_process_forks(it: Inherited) -> None:
 
     def hold() -> None:
         nonlocal count
-        every = [*locks([it, shared._shared], {}), acks._first_look]
+        every = [*locks([it, shared._shared], {}), acks._lock]
         taken = [lock for lock in every if lock.acquire(blocking=False)]
         count = len(taken)
         held.set()

@@ -362,3 +362,20 @@ def test_an_error_about_a_login_can_be_caught_in_several_ways(nkey_server):
     for kind in (CredentialsError, jetstream_sync.InvalidOptionError, Error, ValueError):
         with pytest.raises(kind):
             jetstream_sync.connect(nkey_server.url, user_credentials="/nowhere/user.creds")
+
+
+@pytest.mark.parametrize("option", ["password", "user_credentials"])
+def test_what_a_function_raised_is_the_cause_and_not_in_the_text(
+    nats_server: NatsServer, option: str
+) -> None:
+    """The error has the user's exception as its cause, and no word of it, which may be a secret."""
+
+    def give() -> str:
+        raise ValueError("the vault says S3CRET")
+
+    options: Any = {option: give, **({"user": "u"} if option == "password" else {})}
+    with pytest.raises(jetstream_sync.CredentialsError) as caught:
+        jetstream_sync.connect(nats_server.url, **options)
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert "S3CRET" in str(caught.value.__cause__)
+    assert "S3CRET" not in str(caught.value) + repr(caught.value)

@@ -138,3 +138,24 @@ def test_each_kind_has_its_callback():
         ("lame duck", EventKind.LAME_DUCK),
         ("closed", EventKind.CLOSED),
     ]
+
+
+def test_a_slow_callback_does_not_grow_memory(caplog):
+    """Events above a limit are dropped and counted, the log says so once, and the end is still told."""
+    go_on = threading.Event()
+    heard = []
+
+    def slow(error):
+        heard.append(error)
+        assert go_on.wait(10)
+
+    over = threading.Event()
+    events = Events("test", options(error_cb=slow, closed_cb=over.set))
+    for _ in range(3000):
+        events.error(ValueError("again"))
+    assert 1900 <= events.dropped <= 2000
+    assert len([each for each in caplog.records if "dropped" in each.message]) == 1
+    events.closed(OVER)
+    go_on.set()
+    assert over.wait(10)
+    assert len(heard) == 3000 - events.dropped
