@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 
 from ..errors import (
     ConnectionClosedError,
+    Error,
     ForkedConnectionError,
     OutboundBufferLimitError,
     TimeoutError,
@@ -88,6 +89,7 @@ class Writer:
         self._sending = threading.Lock()
         self._batch = memoryview(b"")
         self._sent: list[int] = []  # how much of the batch went out, send by send
+        self._sender = 0  # the thread that holds _sending to send
         # The flusher sleeps on this; open means: there is something to do.
         self._work = threading.Lock()
         self._work.acquire()
@@ -292,6 +294,12 @@ class Writer:
         """Wait until the buffer is below its limit, and help with that."""
         while self._size > _SEND_ABOVE and self._stream is not None:
             self._send_if_free(deadline.sooner(_LOOK_AGAIN).lock_timeout(), deadline)
+            if self._sender == threading.get_ident():
+                # This thread holds _sending further down its stack, and would wait for itself.
+                raise Error(
+                    "a signal handler interrupted this thread while it was sending, and can not wait "
+                    "for that; the message is buffered. Do not publish in signal handlers"
+                )
             if self._size > _SEND_ABOVE and deadline.expired():
                 raise TimeoutError("the server takes no more data")
         if self.closed is not None:
@@ -314,10 +322,12 @@ class Writer:
             # between taking the lock and knowing that it was taken.
             taken.extend(map(self._sending.acquire, (True,), (timeout,)))
             if taken[0]:
+                self._sender = threading.get_ident()
                 done = self._send_all(deadline)
             return done
         finally:
             if True in taken:
+                self._sender = 0  # no call, so no Ctrl-C in between
                 self._sending.release()
                 if not done:
                     self._rouse()

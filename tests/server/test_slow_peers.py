@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -316,3 +318,32 @@ def test_a_slow_subscription_is_told_and_the_connection_goes_on(nats_server: Nat
         nc.publish("slow_peers.all", b"100")
         assert slow.next_msg(timeout=5 * SCALE).data == b"100"
         assert nc.is_connected
+
+
+def test_a_signal_handler_that_publishes_amid_a_send_gets_an_error(
+    fresh_server: NatsServer,
+) -> None:
+    """A handler that would wait for its own thread raises; the connection goes on."""
+    raised: list[BaseException] = []
+
+    def handler(*_: object) -> None:
+        try:
+            nc.publish("signal", bytes(100_000))
+        except jetstream_sync.Error as error:
+            raised.append(error)
+            fresh_server.resume()
+
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        fresh_server.pause()
+        before = signal.signal(signal.SIGALRM, handler)
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGALRM))
+        timer.start()
+        try:
+            while not raised:
+                nc.publish("full", bytes(500_000))
+        finally:
+            timer.join()
+            signal.signal(signal.SIGALRM, before)
+            fresh_server.resume()
+        assert "signal handler" in str(raised[0])
+        nc.flush(10 * SCALE)
