@@ -28,6 +28,11 @@ DURABLES = ("consume", "messages", "fetch", "next")
 
 #: Seconds that each look for messages lasts, at most.
 _LOOK = 1.0
+#: Messages and seconds of ordered fetches. Most wait for more than there is, so that the last
+#: messages are an incomplete answer.
+_ORDERED_FETCHES = ((1, 0.2), (50, 1.0), (500, 0.2), (500, 2.0), (500, 2.0), (500, 2.0))
+#: The same where the link stays: they end before a stall does.
+_PATIENT_FETCHES = ((1, 0.2), (500, 0.2), (500, 1.0), (500, 1.0), (500, 1.0))
 #: Seconds that making a consumer may take, for an ordered fetch.
 _RENEWAL = 5.0
 
@@ -201,9 +206,10 @@ class OrderedFetching(_InOrder):
     """Ordered fetches."""
 
     def run(self, stop: threading.Event) -> None:
+        fetches = _PATIENT_FETCHES if self.name.startswith("patient") else _ORDERED_FETCHES
         with self.consumer:
             while not stop.is_set():
-                self._fetch(self.rng.choice((1, 50, 500)), self.rng.choice((0.2, 1.0)))
+                self._fetch(*self.rng.choice(fetches))
 
     def _fetch(self, batch: int, timeout: float) -> None:
         limit = timeout + _RENEWAL + 1

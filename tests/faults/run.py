@@ -64,16 +64,18 @@ _PATIENCE = 60 * SCALE
 _STALL = 15 * SCALE
 
 #: Rounds at the end of a run, and of one that is short.
-_ROUNDS = 3
-_FEW_ROUNDS = 1
-#: Seconds for which links stall in a quiet tail: longer than a fetch waits, and than silence is borne.
-_STALLED = 2.8
+_ROUNDS = 8
+_FEW_ROUNDS = 3
+#: Seconds for which links stall in a quiet tail: so that one fetch ends meanwhile, or several do.
+_STALLED = (1.6, 3.0)
+#: Seconds in which the server sends the last messages to all readers.
+_UNDER_WAY = 0.1
 #: Messages of a large write, and their bytes; it fits into the buffer of a line without a link.
 _WRITE = 1500
 _WRITE_SIZE = 4000
-#: Messages of a quiet tail, and their bytes.
-_TAIL = 200
-_TAIL_SIZE = 3000
+#: Messages of a quiet tail, and their bytes: few, so that they are stored and sent at once.
+_TAIL = 20
+_TAIL_SIZE = 30_000
 
 #: A client that comes back at once, and finds out soon that a server is silent.
 _OPTIONS: dict[str, Any] = {
@@ -251,7 +253,7 @@ class _Run:
                 time.sleep(0.05)
         self.told(f"{name} has seen all")
 
-    def _cut_a_write(self, number: int, rng: random.Random) -> None:
+    def _cut_a_write(self, number: int, rng: random.Random, raw: RawClient) -> None:
         """
         Cut a link in the middle of a large write: nothing of it may be sent again.
 
@@ -286,6 +288,11 @@ class _Run:
             if future.done() and future.exception() is None:
                 ack = future.result()
                 self.book.stored(message, ack.seq, duplicate=ack.duplicate)
+        state = raw.api(f"STREAM.INFO.{STREAM}", subjects_filter="F.write")["state"]
+        count, most = state["subjects"].get("F.write", 0), _WRITE * (number + 1)
+        self.told(f"{count} messages of large writes are stored, of {most}")
+        if count > most:
+            self.book.complain(f"{count} messages are stored of large writes of {most}")
 
     def _quiet_tail(self, number: int, rng: random.Random, raw: RawClient) -> None:
         """
@@ -293,25 +300,34 @@ class _Run:
 
         Nothing is published after that, so no later message shows a reader that something is missing.
         """
+        self._wait_for_readers(raw)
         proxies = self.ground.proxies
         for line in LINES:
-            at = rng.randrange(_TAIL * _TAIL_SIZE)
-            cut = line != "patient" and rng.random() < 0.3
             for proxy in proxies[line]:
-                if cut:
-                    proxy.cut_after(at, Toward.CLIENT)
-                else:
-                    proxy.hold_after(at, Toward.CLIENT)
+                proxy.hold_after(rng.randrange(_TAIL * _TAIL_SIZE), Toward.CLIENT)
         messages = [f"tail-{number}-{each}" for each in range(_TAIL)]
+        began = time.monotonic()
         answers = raw.requests("F.tail", [payload_of(each, _TAIL_SIZE) for each in messages])
         for message, answer in zip(messages, answers, strict=True):
             self.book.stored(message, json.loads(answer)["seq"], duplicate=False)
         self.book.published += len(messages)
-        time.sleep(_STALLED)
+        self.told(f"tail {number}: stored in {time.monotonic() - began:.2f} s")
+        # Some links break now, with all that was sent over them; the others later, or not at all.
+        time.sleep(_UNDER_WAY)
+        for line in LINES:
+            if line != "patient" and rng.random() < 0.7:
+                for proxy in proxies[line]:
+                    proxy.cut()
+                    proxy.heal()
+        time.sleep(rng.uniform(*_STALLED))
         for line in LINES:
             for proxy in proxies[line]:
                 proxy.heal()
         self.told(f"tail {number}: all is well again")
+        self._wait_for_readers(raw)
+
+    def _wait_for_readers(self, raw: RawClient) -> None:
+        """Wait until all have seen as many messages as there are."""
         count = raw.api(f"STREAM.INFO.{STREAM}")["state"]["messages"]
         for name, seen in self.book.seen.items():
             self._wait_for_reader(name, seen, count)
@@ -324,7 +340,9 @@ class _Run:
         with self.ground.raw() as raw:
             rng = self.rng("rounds")
             for number in range(self.rounds):
-                self._cut_a_write(number, rng)
+                if self.book.wrong:
+                    break  # a reader may wait for what does not come
+                self._cut_a_write(number, rng, raw)
                 self._quiet_tail(number, rng, raw)
             stored = read_back(raw)
             want = set(stored)
