@@ -1,0 +1,65 @@
+"""Logging in: what was read for it is not kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fix_jwt import Account, User
+
+from jetstream_sync.address import parse_servers
+from jetstream_sync.client import login
+from jetstream_sync.client.login import Login
+from jetstream_sync.options import ConnectionOptions
+from jetstream_sync.protocol.session import ServerInfo
+
+USER = User()
+SERVERS = parse_servers(["nats://127.0.0.1"])
+CREDS = USER.creds(Account().user(USER))
+
+
+def options(way: str, path: Path) -> ConnectionOptions:
+    """Return options that log in with a key, in each way in which its seed can be given."""
+    if way == "creds":
+        path.write_text(CREDS)
+        return ConnectionOptions(servers=SERVERS, user_credentials=str(path))
+    if way == "creds function":
+        return ConnectionOptions(servers=SERVERS, user_credentials=lambda: CREDS)
+    if way == "seed":
+        path.write_text(USER.seed)
+        return ConnectionOptions(servers=SERVERS, nkeys_seed=str(path))
+    return ConnectionOptions(servers=SERVERS, nkeys_seed_str=USER.seed)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("way", ["creds", "creds function", "seed", "seed string"])
+def test_a_seed_is_wiped_after_its_use(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: str, fails: bool
+) -> None:
+    """After a login, also one that failed, neither the seed nor what it was found in is in memory."""
+    pytest.importorskip("nkeys")
+    found: list[bytearray] = []
+    find, key = login.find_seed, login.Key
+
+    def finding(content: bytearray) -> bytearray:
+        seed = find(content)
+        found.extend((content, seed))
+        assert all(found)
+        return seed
+
+    class FailingKey(key):  # type: ignore[misc, valid-type]
+        def sign(self, nonce: str) -> str:
+            raise OSError(nonce)
+
+    monkeypatch.setattr(login, "find_seed", finding)
+    given: Any = Login(options(way, tmp_path / "login"))
+    info = ServerInfo(nonce="nonce")
+    if fails:
+        monkeypatch.setattr(login, "Key", FailingKey)
+        with pytest.raises(OSError, match="nonce"):
+            given.connect_fields(SERVERS[0], info)
+    else:
+        assert given.connect_fields(SERVERS[0], info)["sig"]
+    assert len(found) == 2
+    assert not any(any(each) for each in found)
