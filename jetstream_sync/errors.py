@@ -654,16 +654,32 @@ class ConsumerInvalidResetError(BadRequestError, err_codes=(10204,)):
 
 
 class ServerTooOldError(JetStreamError):
-    """The server that has the consumer is too old for what was asked; nothing was sent."""
+    """
+    The server is too old for a request.
 
-    def __init__(self, feature: str, needs: str, version: str) -> None:
+    Nothing was sent of a request or a message. Of a config, the server accepted the fields that it
+    knows: what a create made is removed again, or ``outcome`` names what an update changed.
+    """
+
+    def __init__(
+        self,
+        feature: str,
+        needs: str,
+        version: str,
+        *,
+        fields: tuple[str, ...] = (),
+        outcome: str = "",
+    ) -> None:
         super().__init__(feature, needs, version)
         self.feature = feature
         self.needs = needs
         self.version = version
+        self.fields = fields
+        self.outcome = outcome
 
     def __str__(self) -> str:
-        return f"{self.feature} needs nats-server {self.needs}; this one is {self.version}"
+        text = f"{self.feature} needs nats-server {self.needs}; this one is {self.version}"
+        return f"{text}; {self.outcome}" if self.outcome else text
 
 
 # --- snapshots --------------------------------------------------------------------------------

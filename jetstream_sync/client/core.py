@@ -111,6 +111,8 @@ class Core:
         # After a server refused a command line as too long, the subscriptions that were made again on
         # the current link, each with a PING behind it; used by the reader alone.
         self._suspects: list[Interest[Sink]] | None = None
+        #: What `jetstream.server_age` knows: by API prefix, the number of the link and the API's level.
+        self.api_levels: dict[str, tuple[int, int]] = {}
         # --- parts with rules of their own ---
         self.composer = Composer()
         self.events = Events(self.name, options)

@@ -24,6 +24,7 @@ class Server:
     discovered: bool = False
     """Whether a cluster told of it; the others were named by the user."""
 
+
 #: Servers that are taken of what one INFO tells of, and places that are remembered as known.
 _MAX_DISCOVERED = 1000
 _MAX_SEEN = 10_000

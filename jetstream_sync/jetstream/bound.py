@@ -9,7 +9,7 @@ from ..net.clock import Deadline
 from ..subjects import check_consumer_name, check_stream_name
 from .requests import APIRequests
 
-__all__ = ["BoundToConsumer", "consumer_info", "release"]
+__all__ = ["BoundToConsumer", "consumer_info"]
 
 
 def consumer_info(
@@ -33,13 +33,6 @@ def consumer_info(
     check_stream_name(stream)
     check_consumer_name(name)
     return api.ask_for(ConsumerInfo, api.routes.consumer_info(stream, name), deadline=deadline)
-
-
-def release(version: str) -> tuple[int, int] | None:
-    """Return the first two numbers of a server's version; ``None``: it does not have them."""
-    major, _, rest = version.partition(".")
-    minor = rest.partition(".")[0]
-    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
 
 
 class BoundToConsumer:

@@ -8,19 +8,20 @@ from datetime import datetime
 from typing import Any, Final
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
+from ..api.echo import release
 from ..codec import decode, encode
 from ..errors import (
     ConsumerIsPushBasedError,
     InvalidOptionError,
-    InvalidResponseError,
     ServerTooOldError,
 )
 from ..nanos import time_to_text
 from ..net.clock import Deadline
 from ..subjects import check_consumer_name, check_stream_name
-from .bound import consumer_info, release
+from .bound import consumer_info
 from .consumer import PullConsumer
-from .requests import PEDANTIC, APIRequests
+from .requests import APIRequests
+from .server_age import EchoCheck, require_level
 
 __all__ = [
     "CREATE",
@@ -71,13 +72,14 @@ def add_consumer(
         ServerTooOldError: the server does not know ``pedantic``.
         InvalidNameError: the stream's name can not be one.
         InvalidOptionError: an update without the consumer's name.
-        InvalidResponseError: the server is too old for several filters: it made a consumer
-            without them.
+        ServerTooOldError: the server does not know some of the fields. What was created without
+            them is removed; an update without them stays, and the error says so.
         APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
 
     """
     check_stream_name(stream)
     name = config.name or config.durable_name
+    is_ours = name is None
     if name is None:
         if action == UPDATE:
             raise InvalidOptionError("name", None, "an update names its consumer")
@@ -86,13 +88,18 @@ def add_consumer(
     route = api.routes.consumer_create(stream, name, config.filter_subject)
     body: dict[str, Any] = {"stream_name": stream, "config": encode(config), "action": action}
     if pedantic:
-        api.require_level(*PEDANTIC, deadline)
+        require_level(api, 1, "pedantic", deadline)
         body["pedantic"] = True
+    check = EchoCheck(api, f"consumer {name!r} of stream {stream!r}", config)
     info = api.ask_for(ConsumerInfo, route, body, deadline)
-    if config.filter_subjects and not info.config.filter_subjects:
-        raise InvalidResponseError(
-            f"the server knows no filter_subjects: consumer {info.name!r} gets every message"
-        )
+    if fields := check.left_out(info.config):
+        if action != UPDATE and (is_ours or check.is_new(info.created, info.ts)):
+            outcome = check.removed(lambda: delete_consumer(api, stream, name))
+        elif action == CREATE:
+            outcome = check.found()
+        else:
+            outcome = check.updated(fields)
+        raise check.refuse(fields, info.config, outcome)
     return info
 
 
@@ -175,6 +182,7 @@ def pause_consumer(api: APIRequests, stream: str, name: str, until: datetime) ->
 
     Raises:
         InvalidOptionError: the time has no time zone.
+        ServerTooOldError: the server is older than 2.11; nothing was done.
 
     """
     if not isinstance(until, datetime) or until.utcoffset() is None:
@@ -183,7 +191,7 @@ def pause_consumer(api: APIRequests, stream: str, name: str, until: datetime) ->
 
 
 def resume_consumer(api: APIRequests, stream: str, name: str) -> ConsumerPause:
-    """Let a paused consumer deliver again; raises as `consumer_info()`."""
+    """Let a paused consumer deliver again; raises as `pause_consumer()`."""
     return _pause(api, stream, name, None)
 
 
@@ -237,4 +245,7 @@ def _check_server(info: ConsumerInfo, feature: str, needs: tuple[int, int]) -> N
 def _pause(api: APIRequests, stream: str, name: str, body: dict[str, Any] | None) -> ConsumerPause:
     check_stream_name(stream)
     check_consumer_name(name)
-    return api.ask_for(ConsumerPause, api.routes.consumer_pause(stream, name), body)
+    deadline = api.deadline()
+    # Older servers do not answer at all.
+    require_level(api, 1, "pausing a consumer", deadline)
+    return api.ask_for(ConsumerPause, api.routes.consumer_pause(stream, name), body, deadline)

@@ -30,7 +30,8 @@ from .publish import (
     check_publish_options,
 )
 from .pull_subscribing import PullSubscribing
-from .requests import PEDANTIC, APIRequests, names_in
+from .requests import APIRequests, names_in
+from .server_age import EchoCheck, require_level
 from .snapshots import restore
 from .stream import Stream
 from .subscribe import PushSubscribing
@@ -111,14 +112,15 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
             StreamNameInUseError: it exists with another config.
             StreamSubjectOverlapError: another stream takes one of the subjects.
             InvalidOptionError: config and fields are both given, or a value can not work.
-            ServerTooOldError: ``pedantic`` needs a later server; nothing was sent.
             InvalidNameError, BadSubjectError: the name or a subject is not well formed.
+            ServerTooOldError: ``pedantic`` needs a later server, and nothing was sent; or the server does not know some of the fields; the error names them.
+                What this call made is removed; a stream that was there before is left as it is.
             APIError: the server refused.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
         """
         chosen = given_config(StreamConfig, config, fields)
-        return self._stream(self._api.routes.stream_create(chosen.name), chosen, pedantic)
+        return self._create(chosen, pedantic)
 
     def update_stream(
         self, config: StreamConfig | None = None, *, pedantic: bool = False, **fields: Any
@@ -140,14 +142,15 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
             StreamNotFoundError: there is no stream of that name.
             StreamSubjectOverlapError: another stream takes one of the subjects.
             InvalidOptionError: config and fields are both given, or a value can not work.
-            ServerTooOldError: ``pedantic`` needs a later server; nothing was sent.
             InvalidNameError, BadSubjectError: the name or a subject is not well formed.
+            ServerTooOldError: ``pedantic`` needs a later server, and nothing was sent; or the server does not know some of the fields. It has taken the rest;
+                the error says so.
             APIError: the server refused; some fields can not be changed.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
         """
         chosen = given_config(StreamConfig, config, fields)
-        return self._stream(self._api.routes.stream_update(chosen.name), chosen, pedantic)
+        return self._update(chosen, pedantic)
 
     def create_or_update_stream(
         self, config: StreamConfig | None = None, *, pedantic: bool = False, **fields: Any
@@ -168,18 +171,42 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
         """
         chosen = given_config(StreamConfig, config, fields)
         try:
-            return self._stream(self._api.routes.stream_update(chosen.name), chosen, pedantic)
+            return self._update(chosen, pedantic)
         except StreamNotFoundError:
-            return self._stream(self._api.routes.stream_create(chosen.name), chosen, pedantic)
+            return self._create(chosen, pedantic)
 
-    def _stream(self, route: str, config: StreamConfig, pedantic: bool) -> Stream:
+    def _create(self, config: StreamConfig, pedantic: bool) -> Stream:
         # Configs that a server sent were not checked when they were read.
-        check_stream_name(config.name)
+        name = check_stream_name(config.name)
+        body = self._body(config, pedantic)
+        check = EchoCheck(self._api, f"stream {name!r}", config)
+        info = info_of(self._api.ask(self._api.routes.stream_create(name), body))
+        if fields := check.left_out(info.config):
+            # Messages that were published meanwhile are not deleted; those of an origin are a copy.
+            empty = bool(config.mirror or config.sources) or not info.state.messages
+            if empty and check.is_new(info.created, info.ts):
+                outcome = check.removed(lambda: self.delete_stream(name))
+            else:
+                outcome = check.found()
+            raise check.refuse(fields, info.config, outcome)
+        return Stream(self._api, info)
+
+    def _update(self, config: StreamConfig, pedantic: bool) -> Stream:
+        name = check_stream_name(config.name)
+        body = self._body(config, pedantic)
+        check = EchoCheck(self._api, f"stream {name!r}", config)
+        info = info_of(self._api.ask(self._api.routes.stream_update(name), body))
+        if fields := check.left_out(info.config):
+            raise check.refuse(fields, info.config, check.updated(fields))
+        return Stream(self._api, info)
+
+    def _body(self, config: StreamConfig, pedantic: bool) -> dict[str, Any]:
+        """Return the body of a create or update; a server that ignores ``pedantic`` is refused."""
         body = encode(config)
         if pedantic:
-            self._api.require_level(*PEDANTIC)
+            require_level(self._api, 1, "pedantic")
             body["pedantic"] = True
-        return Stream(self._api, info_of(self._api.ask(route, body)))
+        return body
 
     def get_stream(self, name: str) -> Stream:
         """
@@ -342,7 +369,9 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
             WrongStreamError: another stream than the expected one takes it.
             WrongLastSequenceError, WrongLastMsgIDError: an expectation is not met.
             MessageTTLDisabledError: there is a TTL, and the stream does not allow it.
-            ServerTooOldError: ``expected_last_subject`` needs a later server; nothing was sent.
+            ServerTooOldError: ``msg_ttl`` or ``expected_last_subject`` is given, and the server is
+                older than 2.11, which would ignore it; nothing was sent. The server is asked once
+                for each link.
             APIError: the server refused; nothing was stored.
             TimeoutError: no acknowledgement came in time; the message may be stored all the same.
             BadSubjectError, InvalidHeaderError, InvalidOptionError, MaxPayloadError: it can not be
@@ -362,7 +391,8 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
             options.get("expected_last_subject"),
         )
         if options:
-            self._check_options(options, timeout)
+            check_publish_options(options)
+        timeout = self._check_level(msg_ttl, options, timeout)
         return self._publisher.publish(
             subject,
             payload,
@@ -409,6 +439,8 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
 
         Raises:
             TooManyStalledMsgsError: the window stayed full.
+            ServerTooOldError: as `publish()`; the first message with a TTL on each link waits for
+                the answer of the server.
             BadSubjectError, InvalidHeaderError, InvalidOptionError, MaxPayloadError: it can not be
                 sent.
             OutboundBufferLimitError: there is no link, and the buffer for that time is full.
@@ -426,7 +458,8 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
             options.get("expected_last_subject"),
         )
         if options:
-            self._check_options(options, timeout)
+            check_publish_options(options)
+        timeout = self._check_level(msg_ttl, options, timeout)
         return self._publisher.publish_async(
             subject,
             payload,
@@ -436,12 +469,19 @@ class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
             options.get("retry_wait", RETRY_WAIT),
         )
 
-    def _check_options(self, options: PublishOptions, timeout: float | timedelta | None) -> None:
-        """Refuse unknown options, and what a server before 2.11 would check against another subject."""
-        check_publish_options(options)
-        if options.get("expected_last_subject") is not None:
-            deadline = self._api.deadline(timeout)
-            self._api.require_level(1, "expected_last_subject", "2.11", deadline)
+    def _check_level(
+        self, msg_ttl: object, options: PublishOptions, timeout: float | timedelta | None
+    ) -> float | timedelta | None:
+        """Refuse what a server before 2.11 would ignore, and return the time that is left."""
+        if msg_ttl is not None:
+            feature = "msg_ttl"
+        elif options.get("expected_last_subject") is not None:
+            feature = "expected_last_subject"
+        else:
+            return timeout
+        deadline = self._api.deadline(timeout)
+        require_level(self._api, 1, feature, deadline)
+        return deadline.left()
 
     @property
     def publish_async_pending(self) -> int:

@@ -246,7 +246,7 @@ class ConsumerManaging:
 
         Raises:
             InvalidOptionError: the time has no time zone.
-            TimeoutError: no answer in time; older servers do not answer at all.
+            ServerTooOldError: the server is older than 2.11; nothing was done.
             Error: all else as `delete_consumer()`.
 
         """
@@ -257,7 +257,7 @@ class ConsumerManaging:
         Let a paused consumer deliver again; it is fine if it was not paused. Needs server 2.11.
 
         Raises:
-            TimeoutError: no answer in time; older servers do not answer at all.
+            ServerTooOldError: the server is older than 2.11; nothing was done.
             Error: all else as `delete_consumer()`.
 
         """

@@ -9,6 +9,7 @@ from typing import Final
 from weakref import ref
 
 from ..api.consumer import ConsumerConfig
+from ..api.echo import release
 from ..api.enums import AckPolicy, PriorityPolicy
 from ..api.pull import PullRequest
 from ..errors import (
@@ -22,7 +23,7 @@ from ..errors import (
 from ..headers import PIN_ID, parse_headers
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
-from .bound import consumer_info, release
+from .bound import consumer_info
 from .inbox import AnswerInbox, PullInbox
 from .leases import Leases
 from .message import JetStreamMsg

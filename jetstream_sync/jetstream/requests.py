@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from ..api.account import AccountInfo
 from ..api.routes import Routes
 from ..client.core import Core
 from ..codec import Record, decode, dumps, loads
@@ -15,16 +14,13 @@ from ..errors import (
     InvalidResponseError,
     JetStreamNotEnabledError,
     NoRespondersError,
-    ServerTooOldError,
 )
 from ..net.clock import Deadline
 
-__all__ = ["PEDANTIC", "APIRequests", "listed", "names_in"]
+__all__ = ["APIRequests", "listed", "names_in"]
 
 R = TypeVar("R", bound=Record)
 
-#: What the field ``pedantic`` of a request needs; see `APIRequests.require_level`.
-PEDANTIC: Final = (1, "pedantic", "2.11")
 # What nats-server says where JetStream is off. Nobody answers there at all, so this is said for it.
 _NOT_ENABLED: Final = JetStreamNotEnabledError(503, 10076, "JetStream is not enabled here")
 
@@ -55,8 +51,6 @@ class APIRequests:
         self.routes = routes
         self.timeout = timeout
         self._ends_with_link = ends_with_link
-        # The API level that was asked for last, and the number of reconnects before that.
-        self._level: tuple[int, int] | None = None
 
     def ending_with_link(self) -> APIRequests:
         """Return the same, whose requests are given up when the link breaks."""
@@ -121,32 +115,6 @@ class APIRequests:
         success = self.ask(route, body, deadline).get("success")
         if success is not True:
             raise InvalidResponseError(f"{route} answered with success={success!r:.60}")
-
-    def require_level(
-        self, level: int, feature: str, needs: str, deadline: Deadline | None = None
-    ) -> None:
-        """
-        Refuse what an older server would ignore without an error.
-
-        The server is asked once for each link.
-
-        Args:
-            level: the API level that has the feature (ADR-44): 1 is that of nats-server 2.11.
-            feature: what to call it in the error.
-            needs: the release of nats-server that has it, for the error.
-            deadline: when to give up; ``None``: after the usual time.
-
-        Raises:
-            ServerTooOldError: the server's API level is lower.
-            APIError, PermissionsError, TimeoutError, ConnectionClosedError: as `ask()`.
-
-        """
-        links = self.core.reconnects
-        if self._level is None or self._level[0] != links:
-            info = self.ask_for(AccountInfo, self.routes.account_info(), deadline=deadline)
-            self._level = links, info.api.level or 0
-        if self._level[1] < level:
-            raise ServerTooOldError(feature, needs, self.core.info.version)
 
     def ask_for(
         self,

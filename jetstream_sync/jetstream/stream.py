@@ -327,8 +327,10 @@ class Stream:
             InvalidOptionError: config and fields are both given, a value can not work, or there
                 is a ``deliver_subject``.
             InvalidNameError, BadSubjectError: a name or subject is not well formed.
-            InvalidResponseError: the server does not know several filters (before 2.10).
-            ServerTooOldError: ``pedantic`` needs a later server; nothing was sent.
+            ServerTooOldError: ``pedantic`` needs a later server, and nothing was sent; or the server
+                does not know some of the fields, which the error names. What this call made is
+                removed; what was there before is left as it is, and the error says what an update
+                changed.
             StreamNotFoundError: the stream is gone.
             MaxConsumersError: the stream or account has as many as it may have.
             APIError: the server refused.
@@ -505,7 +507,7 @@ class Stream:
 
         Raises:
             InvalidOptionError: the time has no time zone.
-            TimeoutError: no answer in time; older servers do not answer at all.
+            ServerTooOldError: the server is older than 2.11; nothing was done.
             Error: all else as `delete_consumer()`.
 
         """
@@ -516,7 +518,7 @@ class Stream:
         Let a paused consumer deliver again; it is fine if it was not paused. Needs server 2.11.
 
         Raises:
-            TimeoutError: no answer in time; older servers do not answer at all.
+            ServerTooOldError: the server is older than 2.11; nothing was done.
             Error: all else as `delete_consumer()`.
 
         """

@@ -29,7 +29,6 @@ from jetstream_sync import (
     DeliverPolicy,
     InvalidNameError,
     InvalidOptionError,
-    InvalidResponseError,
     JetStream,
     MaxConsumersError,
     Msg,
@@ -38,6 +37,7 @@ from jetstream_sync import (
     StreamNotFoundError,
 )
 from jetstream_sync.codec import encode
+from jetstream_sync.errors import ServerTooOldError
 from jetstream_sync.jetstream.consumers import CREATE, add_consumer
 from jetstream_sync.server import NatsServer
 
@@ -285,7 +285,7 @@ def test_a_server_that_ignores_several_filters_is_found_out(nc: Connection) -> N
         message.respond(json.dumps(consumer_info(config)).encode())
 
     nc.subscribe("old.API.CONSUMER.CREATE.>", cb=respond)
-    with pytest.raises(InvalidResponseError, match="filter_subjects"):
+    with pytest.raises(ServerTooOldError, match="filter_subjects"):
         nc.jetstream(prefix="old.API").create_consumer("S", name="C", filter_subjects=["a", "b"])
 
 
@@ -302,9 +302,11 @@ def test_what_is_not_known_is_sent_back_on_update(nc: Connection) -> None:
     sent = []
 
     def respond(message: Msg) -> None:
+        answer = config
         if ".CREATE." in message.subject:
             sent.append(json.loads(message.data))
-        message.respond(json.dumps(consumer_info(config)).encode())
+            answer = sent[-1]["config"]
+        message.respond(json.dumps(consumer_info(answer)).encode())
 
     nc.subscribe("new.API.CONSUMER.>", cb=respond)
     js = nc.jetstream(prefix="new.API")

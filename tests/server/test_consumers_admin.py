@@ -27,7 +27,7 @@ from jetstream_sync import (
     Stream,
     StreamNotFoundError,
 )
-from jetstream_sync.jetstream.bound import release
+from jetstream_sync.api.echo import release
 from jetstream_sync.server import NatsServer
 
 
