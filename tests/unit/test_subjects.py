@@ -91,6 +91,16 @@ def test_only_a_str_is_a_subject(value):
             check(value)
 
 
+def test_what_fits_no_command_is_refused():
+    """A command line has 4096 bytes at most; the error quotes the start of what is too long."""
+    for check in (check_subject, check_publish_subject, check_queue):
+        assert check("x" * 4096) == "x" * 4096
+        with pytest.raises(BadSubjectError, match="4096") as caught:
+            check("x" * 4097)
+        assert caught.value.subject == "x" * 4097
+        assert len(str(caught.value)) < 300
+
+
 def test_a_queue_group_may_be_left_out_or_have_dots():
     """An empty queue group is none; a group's name is not cut at dots."""
     assert check_queue("") == ""
@@ -105,9 +115,12 @@ def test_good_names_come_back(kind, name):
 
 
 @pytest.mark.parametrize("kind", CHECK_NAMES)
-@pytest.mark.parametrize("name", ["", ".", "a.b", "*", "a*", ">", "a>", "a/b", "a\\b", "..", " "])
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "a.b", "*", "a*", ">", "a>", "a/b", "a\\b", "..", " ", "x" * 256, "ä" * 128],
+)
 def test_bad_names_are_refused(kind, name):
-    """A dot or wildcard would make another subject, a slash another file (ADR-6)."""
+    """A dot or wildcard would make another subject, a slash another file; 255 bytes are the most."""
     with pytest.raises(InvalidNameError) as caught:
         CHECK_NAMES[kind](name)
     assert (caught.value.kind, caught.value.name) == (kind, name)
