@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ..address import parse_servers
 from ..errors import BadSubscriptionError, DrainTimeoutError, TimeoutError
+from ..foreign_names import ForeignNames
 from ..headers import HeadersLike
 from ..net.clock import Deadline, monotonic
 from ..options import (
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Connection"]
 
 
-class Connection:
+class Connection(ForeignNames):
     """
     A connection to NATS.
 

@@ -14,6 +14,7 @@ from ..api.stream import StreamConfig, StreamInfo
 from ..client.core import Core
 from ..codec import decode, encode
 from ..errors import StreamNotFoundError
+from ..foreign_names import ForeignNames
 from ..headers import HeadersLike
 from ..net.clock import Deadline, seconds
 from ..subjects import check_stream_name, check_subject
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["JetStream"]
 
 
-class JetStream(ConsumerManaging, PushSubscribing, PullSubscribing):
+class JetStream(ForeignNames, ConsumerManaging, PushSubscribing, PullSubscribing):
     """
     JetStream, as one connection sees it.
 

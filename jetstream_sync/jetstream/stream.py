@@ -19,6 +19,7 @@ from ..errors import (
     ServerError,
     TimeoutError,
 )
+from ..foreign_names import ForeignNames
 from ..subjects import check_subject
 from . import consumers
 from .bound import consumer_info
@@ -43,7 +44,7 @@ _MOST_MESSAGES: Final = 10_000
 _DELETE_FAILED: Final = 10057
 
 
-class Stream:
+class Stream(ForeignNames):
     """
     A stream of the account.
 

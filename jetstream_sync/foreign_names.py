@@ -1,0 +1,99 @@
+"""Names of nats-py and nats.go that are called otherwise here, and the error that says how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NoReturn
+
+__all__ = ["FOREIGN_NAMES", "ForeignNames"]
+
+_NO_KV: Final = "there are no key-value stores yet"
+_NO_OBJECTS: Final = "there are no object stores yet"
+
+#: For each class the names that it does not have, with what to write here.
+FOREIGN_NAMES: Final[Mapping[str, Mapping[str, str]]] = {
+    "Connection": {
+        "client_id": "use server_info.client_id",
+        "client_ip": "use server_info.client_ip",
+        "connect": "use jetstream_sync.connect(), which returns a connection",
+        "connected_server_version": "use server_info.version",
+        "force_reconnect": "use reconnect()",
+        "is_connecting": "use status",
+        "is_draining_pubs": "use status",
+        "jet_stream": "use jetstream()",
+        "jsm": "use jetstream(), which also manages streams and consumers",
+        "options": "options are given to connect() and can not be read",
+        "pending_data_size": "there is no such number; the option pending_size limits it",
+        "publish_msg": "use publish()",
+        "queue_subscribe": "use subscribe(subject, queue=...)",
+        "request_msg": "use request()",
+        "ssl_context": "the option tls has it",
+        "subscribe_sync": "use subscribe() without cb",
+    },
+    "JetStream": {
+        "add_consumer": "use create_consumer(), update_consumer() or create_or_update_consumer()",
+        "add_stream": "use create_stream()",
+        "consumer": "use get_consumer()",
+        "consumers_info": "use list_consumers(stream_name)",
+        "create_key_value": _NO_KV,
+        "create_object_store": _NO_OBJECTS,
+        "create_or_update_key_value": _NO_KV,
+        "create_or_update_object_store": _NO_OBJECTS,
+        "delete_key_value": _NO_KV,
+        "delete_msg": "use get_stream(name).delete_msg(seq)",
+        "delete_object_store": _NO_OBJECTS,
+        "get_last_msg": "use get_stream(name).get_msg(last_by_subject=...)",
+        "get_msg": "use get_stream(name).get_msg(seq)",
+        "jsm": "the same object manages streams and consumers",
+        "key_value": _NO_KV,
+        "object_store": _NO_OBJECTS,
+        "publish_async_complete": "use publish_async_completed()",
+        "publish_msg": "use publish()",
+        "publish_msg_async": "use publish_async()",
+        "pull_subscribe_sync": "use pull_subscribe()",
+        "purge_stream": "use get_stream(name).purge()",
+        "queue_subscribe": "use subscribe(subject, queue=...)",
+        "stream": "use get_stream(name)",
+        "stream_info": "use get_stream(name).info()",
+        "stream_name_by_subject": "use find_stream_name_by_subject()",
+        "streams": "use list_streams()",
+        "streams_info": "use list_streams()",
+        "streams_info_iterator": "use list_streams()",
+        "subscribe_sync": "use subscribe() without cb",
+    },
+    "Stream": {
+        "add_consumer": "use create_consumer(), update_consumer() or create_or_update_consumer()",
+        "consumer": "use get_consumer(name)",
+        "consumers_info": "use list_consumers()",
+        "config": "use cached_info.config or info().config",
+        "get_last_msg": "use get_msg(last_by_subject=...)",
+        "get_last_msg_for_subject": "use get_msg(last_by_subject=...)",
+        "secure_delete_msg": "use delete_msg(seq, secure=True)",
+        "state": "use cached_info.state or info().state",
+    },
+}
+
+
+class ForeignNames:
+    """A class whose missing attributes are explained where another client has them."""
+
+    __slots__ = ()
+
+    # Hidden from type checkers, to which every attribute would exist otherwise.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """
+            Say how the attribute is called here.
+
+            Raises:
+                AttributeError: always; it is called when there is no such attribute.
+
+            """
+            for base in type(self).__mro__:
+                hint = FOREIGN_NAMES.get(base.__name__, {}).get(name)
+                if hint is not None:
+                    text = f"{type(self).__name__!r} object has no attribute {name!r}: {hint}"
+                    raise AttributeError(text, name=name, obj=self)
+            # The usual error, or the one of a property that raised it.
+            return object.__getattribute__(self, name)

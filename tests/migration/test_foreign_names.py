@@ -1,0 +1,75 @@
+"""Names of nats-py and nats.go that do not exist here: the error says what to write."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+
+import pytest
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+
+from jetstream_sync import Connection, JetStream, Stream
+from jetstream_sync.foreign_names import FOREIGN_NAMES
+
+CLASSES = {"Connection": Connection, "JetStream": JetStream, "Stream": Stream}
+#: Public in nats-py, and not for its users.
+INTERNAL = {"is_status_msg"}
+
+
+def public(kind: type) -> set[str]:
+    return {
+        name
+        for name, value in inspect.getmembers(kind)
+        if not name.startswith("_") and not inspect.isclass(value) and not name.isupper()
+    }
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(Client, Connection), (JetStreamContext, JetStream)])
+def test_every_name_of_nats_py_is_here_or_explained(theirs: type, ours: type) -> None:
+    """What nats-py has is an attribute here, or the error for it says what to use."""
+    missing = public(theirs) - public(ours) - set(FOREIGN_NAMES[ours.__name__]) - INTERNAL
+    assert missing == set()
+
+
+@pytest.mark.parametrize("kind", FOREIGN_NAMES)
+def test_what_exists_is_not_explained(kind: str) -> None:
+    """A name that comes to exist has to leave the table."""
+    assert set(FOREIGN_NAMES[kind]) & set(dir(CLASSES[kind])) == set()
+
+
+def test_the_error_says_what_to_write(nc: Connection, js: JetStream, stream: Stream) -> None:
+    """The text names the class, the attribute and its replacement; hasattr and dir do as usual."""
+    owners = {"Connection": nc, "JetStream": js, "Stream": stream}
+    for kind, names in FOREIGN_NAMES.items():
+        owner = owners[kind]
+        for name, hint in names.items():
+            with pytest.raises(AttributeError) as caught:
+                getattr(owner, name)
+            assert str(caught.value) == f"{kind!r} object has no attribute {name!r}: {hint}"
+            assert (caught.value.name, caught.value.obj) == (name, owner)
+            assert not hasattr(owner, name)
+            assert name not in dir(owner)
+    with pytest.raises(AttributeError, match=r"create_stream\(\)"):
+        js.add_stream(name="S")  # type: ignore[attr-defined]
+
+
+def test_other_missing_attributes_get_the_usual_error(js: JetStream, nc: Connection) -> None:
+    """An error of a property is that of the property; copying and pickling are as they were."""
+    with pytest.raises(AttributeError) as caught:
+        js.nothing  # type: ignore[attr-defined]  # noqa: B018
+    assert str(caught.value) == "'JetStream' object has no attribute 'nothing'"
+
+    class Broken(JetStream):
+        @property
+        def inner(self) -> object:
+            return None.wrong  # type: ignore[attr-defined]
+
+    broken = Broken.__new__(Broken)
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'wrong'"):
+        broken.inner  # noqa: B018
+    assert type(copy.copy(broken)) is Broken
+    for refused in (copy.copy, pickle.dumps):
+        with pytest.raises(TypeError, match="pickled"):
+            refused(nc)
