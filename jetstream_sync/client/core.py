@@ -57,7 +57,7 @@ from .reasons import closed_because, closed_on_purpose
 from .reconnect import LinkFinder
 from .request import RequestMux
 from .sink import Sink
-from .threads import after_fork, at_exit, spawn, spawn_from_finalizer
+from .threads import after_fork, at_exit, join, spawn, spawn_from_finalizer
 from .tracing import Tracer
 from .writer import Writer
 
@@ -210,10 +210,11 @@ class Core:
         finally:
             # After a Ctrl-C, too: who runs out of patience with a close still wants it closed.
             self._end(ConnectionClosedError("the connection is closed"))
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(_CLOSE_PATIENCE)
-        if any(thread.is_alive() for thread in self._threads[:1]):
+        ended = [
+            thread is not threading.current_thread() and join(thread, _CLOSE_PATIENCE)
+            for thread in self._threads
+        ]
+        if not all(ended[:1]):
             log.warning("%s: the reader is still busy; it ends with its current attempt", self.name)
         self.events.wait_closed(_CALLBACK_PATIENCE)
         self._end_trace()

@@ -24,6 +24,7 @@ __all__ = [
     "at_exit",
     "in_callback",
     "in_each_child",
+    "join",
     "spawn",
     "spawn_from_finalizer",
     "start_timer",
@@ -50,7 +51,8 @@ class ExitAware(Protocol):
 
 # By themselves, not by a class or a `threading.local` of this module: these would be made at import, and
 # where gevent patches later they would be of the wrong kind.
-_ours: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+#: The threads of this package, each with what is set at its end.
+_ours: weakref.WeakKeyDictionary[threading.Thread, threading.Event] = weakref.WeakKeyDictionary()
 
 
 def spawn(
@@ -77,9 +79,12 @@ def spawn(
             log.exception("thread %s crashed", thread.name)
             if crashed is not None:
                 crashed(error)
+        finally:
+            ended.set()
 
+    ended = threading.Event()
     thread = threading.Thread(target=run, name=f"nats-{name}", daemon=True)
-    _ours.add(thread)
+    _ours[thread] = ended
     thread.start()
     return thread
 
@@ -93,6 +98,25 @@ def spawn_from_finalizer(name: str, target: Callable[[], None]) -> None:
     """
     with contextlib.suppress(RuntimeError):
         _thread.start_new_thread(spawn, (name, target))
+
+
+def join(thread: threading.Thread, seconds: float) -> bool:
+    """
+    Wait for the end of a thread that `spawn` has started, and return whether it has ended.
+
+    Not ``Thread.join(timeout)``, nor ``is_alive()`` after it: where a KeyboardInterrupt strikes in one
+    of them, CPython before 3.13 takes the thread for stopped while it runs, and later calls return at
+    once.
+
+    Args:
+        thread: which one; not the calling thread.
+        seconds: how long to wait; 0 only looks.
+
+    """
+    ended = _ours[thread].wait(seconds)
+    if ended:
+        thread.join()  # it has a few instructions left
+    return ended
 
 
 def in_callback() -> bool:

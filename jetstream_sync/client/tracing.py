@@ -24,7 +24,7 @@ from ..net.clock import FOREVER
 from ..net.stream import ByteStream
 from ..protocol.trace import RECEIVED, SENT, LineCutter
 from .mailbox import Mailbox
-from .threads import after_fork, spawn
+from .threads import after_fork, join, spawn
 
 __all__ = ["TracedStream", "Tracer"]
 
@@ -136,14 +136,15 @@ class Tracer:
         with self._lock:
             self._places.close(ConnectionClosedError("closed"))
             thread = self._thread
-        if thread is not None and patience and thread is not threading.current_thread():
-            thread.join(patience)
-            if thread.is_alive():
-                log.warning("%s: trace_cb is slow; closing does not wait for it", self._name)
+        if thread is None or not patience or thread is threading.current_thread():
+            return
+        if not join(thread, patience):
+            log.warning("%s: trace_cb is slow; closing does not wait for it", self._name)
 
     def forked(self) -> None:
         """Forget the thread, which exists only in the parent; see `ForkAware`."""
         self._lock = threading.Lock()
+        self._thread = None
         self._places = Mailbox()
         self._places.close(ForkedConnectionError("forked"))
 

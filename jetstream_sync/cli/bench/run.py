@@ -87,6 +87,8 @@ class _Client:
         self.meter = Meter()
         self.nc = nc
         self.failure: BaseException | None = None
+        # Not Thread.join(timeout): before CPython 3.13 a Ctrl-C in it marks a running thread as stopped.
+        self.ended = threading.Event()
         self._gate = gate
         self._run = kind.start(nc, settings.jetstream_on(nc), cell, self.meter)
         self.thread = threading.Thread(target=self._work, name="jsm-bench", daemon=True)
@@ -101,6 +103,7 @@ class _Client:
             self.failure = error
         finally:
             meter.ended = time.monotonic()
+            self.ended.set()
 
     def share(self) -> Share:
         """Return what it did."""
@@ -165,8 +168,8 @@ def _watch(clients: Sequence[_Client], show: Callable[[int], Any]) -> None:
     """Wait until all clients have ended, or one has failed."""
     working = list(clients)
     while working:
-        working[0].thread.join(_LOOK)
-        working = [client for client in working if client.thread.is_alive()]
+        working[0].ended.wait(_LOOK)
+        working = [client for client in working if not client.ended.is_set()]
         show(sum(client.meter.done for client in clients))
         _raise_failure(clients)
 
@@ -183,10 +186,10 @@ def _stop(clients: Sequence[_Client], gate: threading.Barrier) -> None:
         client.meter.stopped = True
     give_up = time.monotonic() + _GOODBYE
     for client in clients:
-        client.thread.join(max(0.0, give_up - time.monotonic()))
+        client.ended.wait(max(0.0, give_up - time.monotonic()))
     for client in clients:
         client.nc.close()
-        client.thread.join(_GOODBYE)
+        client.ended.wait(_GOODBYE)
 
 
 def _outcome(name: str, kind: Kind, cells: Sequence[Cell], clients: Sequence[_Client]) -> Outcome:

@@ -1,0 +1,123 @@
+"""Waiting for a thread with a time limit, which a Ctrl-C may interrupt."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fix_threads import between, within
+
+from jetstream_sync import connect
+from jetstream_sync.cli.bench import run
+from jetstream_sync.cli.bench.work import Cell, Kind, Meter
+from jetstream_sync.client.threads import join, spawn
+from jetstream_sync.server import NatsServer
+
+
+@contextmanager
+def ctrl_c_after(seconds: float) -> Iterator[None]:
+    """Interrupt the block once, as Ctrl-C does; the block must be waiting by then."""
+    old = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+
+
+def test_an_interrupted_wait_leaves_a_running_thread_running() -> None:
+    """A wait that Ctrl-C ends tells nothing of the thread: the next wait still waits for its end."""
+    release = threading.Event()
+    thread = spawn("test", lambda: release.wait(30) and None)
+    with ctrl_c_after(0.05):
+        join(thread, 30)
+    assert not join(thread, 0)
+    with between(0.05, 1.0):
+        assert not join(thread, 0.05)
+    release.set()
+    assert join(thread, 30)
+    assert not thread.is_alive()
+
+
+def test_a_thread_that_crashed_has_ended() -> None:
+    """The end of a thread is seen however it ended."""
+
+    def crash() -> None:
+        raise ZeroDivisionError
+
+    crashed: list[Exception] = []
+    thread = spawn("test", crash, crashed.append)
+    assert join(thread, 30)
+    assert len(crashed) == 1
+
+
+def test_a_close_that_was_interrupted_is_finished_by_the_next(nats_server: NatsServer) -> None:
+    """After a Ctrl-C in close(), the next close() waits until trace_cb has had the last line."""
+    release, waits, lines = threading.Event(), threading.Event(), []
+
+    def trace(line: str) -> None:
+        if line.startswith("> PUB"):
+            waits.set()
+            release.wait(30)
+        lines.append(line)
+
+    nc = connect(nats_server.url, trace_cb=trace)
+    nc.publish("a", b"x")
+    nc.flush()
+    assert waits.wait(30)
+    with ctrl_c_after(0.2):
+        nc.close()
+    threading.Timer(0.1, release.set).start()
+    nc.close()
+    assert "> PUB a 1 | x" in lines
+
+
+def _slow_to_stop(hold: threading.Event) -> Callable[..., Callable[[], None]]:
+    def start(_nc: Any, _js: Any, _cell: Cell, meter: Meter) -> Callable[[], None]:
+        def work() -> None:
+            while not meter.stopped:
+                meter.done += 1
+                hold.wait(0.01)
+            hold.wait(0.2)
+
+        return work
+
+    return start
+
+
+def test_a_bench_that_is_interrupted_knows_its_time(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a Ctrl-C the clients are waited for, so that there is a time for what they did."""
+    monkeypatch.setattr(run, "_LOOK", 30.0)
+    kind = Kind(title="Test", latency="none", start=_slow_to_stop(threading.Event()))
+    cell = Cell(count=10, size=1, subject="test")
+    settings: Any = SimpleNamespace(
+        connection=lambda: connect(nats_server.url), jetstream_on=lambda nc: nc.jetstream()
+    )
+
+    @contextmanager
+    def helped() -> Iterator[Callable[[], None]]:
+        yield lambda: None
+
+    seen: list[run.Outcome] = []
+
+    def interrupted() -> None:
+        try:
+            run.run_clients(settings, "test", kind, [cell], show=lambda _: None, helped=helped)
+        except run.Interrupted as error:
+            seen.append(error.outcome)
+            raise
+
+    with within(10), ctrl_c_after(1.0):
+        interrupted()
+    (outcome,) = seen
+    assert outcome.messages > 0
+    assert 0.5 < outcome.seconds < 10
