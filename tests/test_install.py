@@ -72,7 +72,7 @@ def test_the_metadata_says_what_the_package_is() -> None:
 def test_the_command_is_installed() -> None:
     """`jsm` is the command line's entry point."""
     scripts = importlib.metadata.entry_points(group="console_scripts")
-    assert scripts["jsm"].value == "jetstream_sync.cli.__main__:main"
+    assert scripts["jsm"].value == "jetstream_sync_jsm:main"
 
 
 def test_ci_runs_the_readmes_test_command() -> None:

@@ -1,34 +1,86 @@
-"""The ``jsm`` entry point, also ``python -m jetstream_sync.cli``: it needs the ``cli`` extra."""
+"""
+The process of the ``jsm`` command, also ``python -m jetstream_sync.cli``: it needs the ``cli`` extra.
+
+Ctrl-C, in three phases:
+
+1. While modules are imported, and again when the command is done, it ends the process at once: there is
+   nothing to clean up. Before this module is imported the console script handles it in the same way.
+2. While the command runs, it raises KeyboardInterrupt, and the command cleans up.
+3. Where Python can not raise it, in a finalizer or in a callback of the import system, it is raised again
+   a moment later.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
-from typing import NoReturn
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
 
 __all__ = ["main"]
 
 #: 128 + SIGINT; `ExitStatus` may not be there yet.
 _INTERRUPTED = 130
+#: Seconds after which an interrupt is raised that could not be raised where it came.
+_AGAIN_S = 0.01
 
 
 def main() -> NoReturn:
     """Run ``jsm``, or say in one line which extra it needs."""
+    handled = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # a background job ignores it
+    _hide_interrupts()
     try:
+        if handled:
+            signal.signal(signal.SIGINT, _exit)
         try:
             from .main import main as run_jsm  # noqa: PLC0415 - click may be missing
         except ModuleNotFoundError as error:
             if error.name != "click":
                 raise
             sys.exit("jsm needs click: pip install 'jetstream-sync[cli]'")
+        if handled:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         run_jsm()
-    except KeyboardInterrupt:  # before it could be handled, or while the process ends
+    except KeyboardInterrupt:  # before it could be handled, or while it was
         sys.exit(_INTERRUPTED)
     except Exception as error:
         if os.environ.get("JSM_DEBUG"):
             raise
         sys.exit(_bug(error))
+    finally:
+        if handled:
+            signal.signal(signal.SIGINT, _exit)
+
+
+def _exit(_number: int, _frame: FrameType | None) -> NoReturn:
+    os._exit(_INTERRUPTED)
+
+
+def _hide_interrupts() -> None:
+    """Have no traceback written for a KeyboardInterrupt that no handler has caught."""
+    show, report = sys.excepthook, sys.unraisablehook
+
+    def excepthook(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            os._exit(_INTERRUPTED)
+        show(kind, error, trace)
+
+    def unraisablehook(unraisable: Any) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            _interrupt_again()
+        else:
+            report(unraisable)
+
+    sys.excepthook, sys.unraisablehook = excepthook, unraisablehook
+
+
+def _interrupt_again() -> None:
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
 
 
 def _bug(error: Exception) -> str:
