@@ -291,6 +291,19 @@ def test_once_as_text(jsm: Jsm) -> None:
     assert "ORDERS > NEW" not in jsm("top", "--once", "--view", "streams", "--interval", "50ms").out
 
 
+def test_no_stream_is_left_out(jsm: Jsm, raw: RawClient) -> None:
+    """The consumers of all streams are looked at, however many there are, and the filter finds each."""
+    for number in range(260):
+        name = f"S{number:03}"
+        raw.api(f"STREAM.CREATE.{name}", name=name, subjects=[name], storage="memory")
+        config = {"durable_name": f"C{number:03}", "mem_storage": True}
+        raw.api(f"CONSUMER.CREATE.{name}.C{number:03}", stream_name=name, config=config)
+    args = ("top", "--once", "--interval", "10ms")
+    found = jsm(*args, "-j", "--filter", "c259").ok().json
+    assert [(row["stream"], row["name"]) for row in found["consumers"]] == [("S259", "C259")]
+    assert "Consumers (260)" in jsm(*args, "--view", "consumers").ok().out
+
+
 @pytest.mark.usefixtures("orders")
 def test_a_filter_and_a_view(jsm: Jsm) -> None:
     """What is not asked for is not in the document."""

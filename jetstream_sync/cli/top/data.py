@@ -27,8 +27,6 @@ __all__ = [
 
 #: Points of a graph that are kept.
 _POINTS: Final = 240
-#: Streams whose consumers are looked at: each is a request of its own, every time.
-_MOST_STREAMS: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +38,6 @@ class Snapshot:
     streams: Mapping[str, StreamInfo]
     consumers: Mapping[tuple[str, str], ConsumerInfo]
     """By stream and name."""
-    left_out: int = 0
-    """Streams whose consumers were not looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +98,6 @@ class Frame:
     """Messages that come into all streams, a second, the oldest first."""
     out_rates: tuple[float, ...] = ()
     """Deliveries of all consumers."""
-    left_out: int = 0
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON has it, without the graphs."""
@@ -136,7 +131,7 @@ class Frame:
 
 def take_snapshot(js: JetStream) -> Snapshot:
     """
-    Ask the server for all streams and consumers.
+    Ask the server for all streams and consumers, with a request for each stream that has consumers.
 
     Raises:
         Error: as `JetStream.list_streams`.
@@ -145,7 +140,7 @@ def take_snapshot(js: JetStream) -> Snapshot:
     infos = js.list_streams()
     consumers: dict[tuple[str, str], ConsumerInfo] = {}
     busy = [info.config.name for info in infos if info.state.consumer_count]
-    for name in busy[:_MOST_STREAMS]:
+    for name in busy:
         # It may be deleted meanwhile; and some other program may make one that nobody can name here.
         with contextlib.suppress(StreamNotFoundError, InvalidNameError):
             for consumer in js.list_consumers(name):
@@ -154,7 +149,6 @@ def take_snapshot(js: JetStream) -> Snapshot:
         taken=monotonic(),
         streams={info.config.name: info for info in infos},
         consumers=consumers,
-        left_out=max(0, len(busy) - _MOST_STREAMS),
     )
 
 
@@ -194,7 +188,6 @@ class History:
             seconds=seconds,
             in_rates=tuple(self._in),
             out_rates=tuple(self._out),
-            left_out=now.left_out,
         )
 
     def _stream(

@@ -247,8 +247,7 @@ def _tables(frame: Frame, layout: Layout, columns: int, room: int, style: _Style
         left = room - len(lines)
         sort = (layout.consumer_sort, layout.consumer_down)
         marked = layout.active == "consumers"
-        more = frame.left_out
-        lines += _table(CONSUMERS, frame.consumers, sort, marked, columns, left, style, more)
+        lines += _table(CONSUMERS, frame.consumers, sort, marked, columns, left, style)
     return lines
 
 
@@ -260,7 +259,6 @@ def _table(
     columns: int,
     room: int,
     style: _Style,
-    left_out: int = 0,
 ) -> list[str]:
     if room < 3:
         return []
@@ -289,9 +287,7 @@ def _table(
         )
         return _cut(f"{first}{rest}  {drawn}" if graph else first + rest, columns).rstrip()
 
-    title = f"{table.title} ({len(rows):,})" + (
-        f", {counted(left_out, 'stream')} left out" * bool(left_out)
-    )
+    title = f"{table.title} ({len(rows):,})"
     head = line(titles, f"{table.graph_title} over time"[:graph].rjust(graph))
     lines = [
         "",
