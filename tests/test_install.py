@@ -64,6 +64,13 @@ def test_the_metadata_says_what_the_package_is() -> None:
     required = importlib.metadata.requires("jetstream-sync") or []
     always = {re.split(r"[^\w-]", line)[0] for line in required if "extra ==" not in line}
     assert always == {"orjson", "typing-extensions"}
+    cli = {line.partition(";")[0].strip() for line in required if 'extra == "cli"' in line}
+    assert {re.split(r"[^\w-]", line)[0] for line in cli} == {
+        "click",
+        "pyyaml",
+        "questionary",
+        "rich",
+    }
     extras = set(metadata.get_all("Provides-Extra") or ())
     assert extras == {"server", "nkeys", "websocket", "cli", "spark", "docs", "test", "all"}
 

@@ -52,7 +52,7 @@ def read_text(settings: Settings, path: str) -> str:
 
 def read_documents(settings: Settings, path: str) -> list[Any]:
     """
-    Return the documents in a file: one of JSON, or any number of YAML where PyYAML is installed.
+    Return the documents in a file: one of JSON, or any number of YAML.
 
     Raises:
         CommandError: it can not be read.
@@ -80,7 +80,7 @@ def _yaml_documents(text: str, path: str) -> list[Any]:
         yaml = importlib.import_module("yaml")
     except ModuleNotFoundError:
         raise CommandError(
-            f"{path}: it is not JSON; to read YAML, install PyYAML", ExitStatus.USAGE
+            f"{path}: it is not JSON, and YAML needs PyYAML: pip install pyyaml", ExitStatus.USAGE
         ) from None
     try:
         return [_as_json(each) for each in yaml.safe_load_all(text)]
