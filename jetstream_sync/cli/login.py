@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from ..errors import SubscriptionError
+from ..errors import InvalidOptionError, SubscriptionError
 from .context.store import Contexts
 from .prompts import Asker
 from .status import CommandError, ExitStatus, one_line
@@ -59,6 +59,18 @@ _PARTS: Final = {
     "api_prefix": _Part("js_api_prefix", "NATS_JS_API_PREFIX", "jetstream_api_prefix"),
     "inbox_prefix": _Part("inbox_prefix", "NATS_INBOX_PREFIX", "inbox_prefix"),
     "name": _Part("connection_name", "NATS_CONNECTION_NAME"),
+}
+#: The options of the library that parts of a login become.
+_PART_OF: Final = {
+    "servers": "url",
+    "nkeys_seed": "nkey",
+    "user_credentials": "creds",
+    "ca_file": "tlsca",
+    "cert_file": "tlscert",
+    "key_file": "tlskey",
+    "domain": "domain",
+    "prefix": "api_prefix",
+    **{part: part for part in ("user", "password", "token", "inbox_prefix", "name")},
 }
 #: What a context may have that is not done here; without it the connection would be another one.
 _NOT_DONE: Final = ("nsc", "socks_proxy", "windows_cert_store", "windows_cert_match")
@@ -131,6 +143,17 @@ class Login:
         """The prefix of JetStream's API; ``None``: the usual one."""
         return self.values.get("api_prefix")
 
+    def named(self, error: InvalidOptionError) -> Exception:
+        """Return an error of the library as one of the option, variable or context that set it."""
+        part = _PART_OF.get(error.option, "")
+        if part not in self.sources:
+            return error
+        source = self.sources[part]
+        if source.startswith("context "):
+            source += f", {_PARTS[part].key}"
+        value = "" if error.value == "..." else f" {error.value!r}"
+        return CommandError(f"{source}{value}: {error.reason}", ExitStatus.USAGE)
+
     def files(self) -> list[Path]:
         """Return the files that it is in."""
         return [Path(self.values[part]) for part in _PATHS if part in self.values]
@@ -190,7 +213,9 @@ def chosen_context(settings: Settings) -> str | None:
 
 
 def _named(by_option: bool, part: _Part) -> str:
-    return f"--{part.option.replace('_', '-').removesuffix('s')}" if by_option else part.variable
+    if not by_option:
+        return part.variable
+    return "--server" if part.option == "servers" else f"--{part.option.replace('_', '-')}"
 
 
 def _file(text: str) -> Path:
@@ -285,7 +310,11 @@ def connected(settings: Settings, options: dict[str, Any]) -> Iterator[Connectio
 
         wanted["trace_cb"] = Trace(env.stderr).line
     try:
-        with connect(login.servers, **wanted) as connection:
+        try:
+            opened = connect(login.servers, **wanted)
+        except InvalidOptionError as error:
+            raise login.named(error) from error
+        with opened as connection:
             yield connection
     except SubscriptionError:
         warnings.clear()  # this is what they were about

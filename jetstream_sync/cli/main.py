@@ -161,7 +161,7 @@ def run(args: Sequence[str], env: Environment) -> int:
         bugs are raised.
 
     """
-    settings = Settings(env=env)
+    settings = Settings(env=env, words=args)
     instruction = env.variables.get(_COMPLETE_VARIABLE)
     try:
         # click writes help, version and completions to sys.stdout.

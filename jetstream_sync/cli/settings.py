@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
+from ..errors import InvalidOptionError
 from .completion.complete import complete_context
 from .env import Environment
+from .status import CommandError, ExitStatus
 from .values import TIMEOUT
 
 if TYPE_CHECKING:
@@ -38,6 +41,8 @@ class Settings:
     env: Environment
     #: The values of common options that were used, by the option's name; see `common_options`.
     given: dict[str, Any] = field(default_factory=dict)
+    #: The command line, for errors that name what was typed.
+    words: Sequence[str] = ()
 
     def take(self, name: str, value: object) -> None:
         """Take over an option of one level; the level nearest to the command wins."""
@@ -135,9 +140,34 @@ class Settings:
     def jetstream_on(self, connection: Connection) -> JetStream:
         """Return JetStream on a connection, in the domain and with the timeout of the user."""
         login = self.login()
-        return connection.jetstream(
-            domain=login.domain, prefix=login.api_prefix, timeout=self.timeout
-        )
+        try:
+            return connection.jetstream(
+                domain=login.domain, prefix=login.api_prefix, timeout=self.timeout
+            )
+        except InvalidOptionError as error:
+            raise login.named(error) from error
+
+    # --- errors ---------------------------------------------------------------------------------
+
+    def named_error(self, error: InvalidOptionError) -> Exception:
+        """Return an error of the library as one of the command's option that set what is wrong."""
+        context = click.get_current_context()
+        for option in context.command.params:
+            if option.name != error.option or not isinstance(option, click.Option):
+                continue
+            if context.get_parameter_source(error.option) is ParameterSource.COMMANDLINE:
+                flag, value = self._typed(option.opts)
+                text = f"{flag} {value!r}: {error.reason}"
+                return CommandError(text, ExitStatus.USAGE)
+        return error
+
+    def _typed(self, flags: Sequence[str]) -> tuple[str, str]:
+        """Return the spelling of an option that was typed last, and its value."""
+        for place in reversed(range(len(self.words))):
+            flag, equals, value = self.words[place].partition("=")
+            if flag in flags:
+                return flag, value if equals else "".join(self.words[place + 1 : place + 2])
+        return flags[0], ""
 
 
 class _Option:
@@ -266,7 +296,10 @@ def _with_options(command: _Command, *, everything: bool) -> _Command:
     @click.pass_obj
     @functools.wraps(command)
     def with_settings(settings: Settings, /, *args: Any, **options: Any) -> object:
-        return command(settings, *args, **options)
+        try:
+            return command(settings, *args, **options)
+        except InvalidOptionError as error:
+            raise settings.named_error(error) from error
 
     decorated: Any = with_settings
     for option in reversed(_OPTIONS):

@@ -309,3 +309,43 @@ def test_the_timeout_is_kept() -> None:
         assert result.status == 4
     bad = run_jsm("account", "info", NATS_TIMEOUT="soon")
     assert (bad.status, "NATS_TIMEOUT" in bad.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "said"),
+    [
+        ("--nkey nowhere.nk account info", {}, "--nkey 'nowhere.nk': "),
+        ("--creds=nowhere.creds account info", {}, "--creds 'nowhere.creds': "),
+        ("account info", {"NATS_NKEY": "nowhere.nk"}, "NATS_NKEY 'nowhere.nk': "),
+        ("-s x://y account info", {}, "--server 'x://y': "),
+        ("account info", {"NATS_URL": "x://y"}, "NATS_URL 'x://y': "),
+        ("--js-domain a.b account info", {}, "--js-domain 'a.b': "),
+        ("--token secret --user me account info", {}, "--token: "),
+        ("consumer add S C --heartbeat 1ms", {}, "--heartbeat '1ms': "),
+        ("consumer add S C --backoff=1s,2s --max-deliver 1", {}, "--backoff '1s,2s': "),
+        ("consumer add S C --pause soon", {}, "'--pause': 'soon'"),
+        ("stream add T --subjects t --first-sequence -4", {}, "--first-sequence '-4': "),
+        ("stream add T --subjects t --first-seq=-4", {}, "--first-seq '-4': "),
+        ("pub t x -J --ttl 1ms", {}, "'--ttl': "),
+    ],
+)
+def test_an_error_names_the_option_as_it_was_typed(
+    jsm: Jsm, words: str, variables: dict[str, str], said: str
+) -> None:
+    """What the library says of its own options is said of the option or variable of the user."""
+    jsm("stream", "add", "S", "--subjects", "s").ok()
+    refused = jsm(*words.split(), **variables)
+    assert (refused.status, refused.out) == (2, "")
+    assert said in refused.err
+
+
+def test_an_error_in_a_file_names_its_field(jsm: Jsm, tmp_path: Path) -> None:
+    """What nobody typed is named as it stands in the file; a context is named with it."""
+    config = tmp_path / "config.json"
+    config.write_text('{"subjects": ["t"], "first_seq": -4}')
+    refused = jsm("stream", "add", "T", "--config", str(config))
+    assert (refused.status, "first_seq=-4: " in refused.err) == (2, True)
+    home = {"XDG_CONFIG_HOME": str(tmp_path)}
+    jsm("context", "add", "prod", "--nkey", "nowhere.nk", **home).ok()
+    refused = jsm("--context", "prod", "account", "info", **home)
+    assert (refused.status, "context prod, nkey '" in refused.err) == (2, True)

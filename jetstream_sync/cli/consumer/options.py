@@ -201,5 +201,5 @@ def until(text: str) -> datetime:
         return now + wait if wait else parse_time(text, now).astimezone(timezone.utc)
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is no time; write 1h, or 2026-01-02T15:04:05Z"
+            f"{text!r} is no time; write 1h, or 2026-01-02T15:04:05Z", param_hint="'--pause'"
         ) from None

@@ -132,7 +132,8 @@ def _storing(ttl: float | None, wanted: Mapping[str, str | int | None]) -> list[
     ]
     if ttl is not None:
         if ttl < 1:
-            raise click.BadParameter("a stream keeps a message for a second at least")
+            text = "a stream keeps a message for a second at least"
+            raise click.BadParameter(text, param_hint="'--ttl'")
         pairs.append((MSG_TTL, f"{ttl:.0f}s"))
     return pairs
 
