@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from .env import Environment
-from .text import in_a_line
+from .text import in_a_line, readable_json
 
 __all__ = ["Table", "to_json", "write_table"]
 
 
 def to_json(document: object) -> str:
-    """Return a document as indented JSON with a final line break."""
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    """Return a document as indented JSON with a final line break; it can be shown on a terminal."""
+    return readable_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
 
 
 @dataclass(frozen=True, kw_only=True)

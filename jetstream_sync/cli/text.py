@@ -2,7 +2,7 @@
 Text from elsewhere, made fit to be written: bodies, subjects, names, descriptions.
 
 Whoever may publish or make a stream chooses them, so they may have what is no text, or what would move
-the cursor or change the colours of a terminal.
+the cursor, change the colours of a terminal or reverse the order of what is shown.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["in_a_line", "readable", "visible"]
+__all__ = ["in_a_line", "readable", "readable_json", "visible"]
 
-_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+#: The characters of Unicode that control the direction of text.
+_BIDIRECTIONAL: Final = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_CONTROLS: Final = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDIRECTIONAL}]")
+#: Those of them that JSON has as they are.
+_IN_JSON: Final = re.compile(rf"[\x7f-\x9f{_BIDIRECTIONAL}]")
 
 
 def visible(text: str) -> str:
@@ -23,7 +27,17 @@ def visible(text: str) -> str:
 def readable(data: bytes | str) -> str:
     """Return a body or header for people: what is no text, or steers a terminal, is escaped."""
     text = visible(data) if isinstance(data, str) else data.decode("utf-8", "backslashreplace")
-    return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    return _CONTROLS.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def readable_json(text: str) -> str:
+    """Return the same JSON, with escapes for what steers a terminal."""
+    return _IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def in_a_line(text: str) -> str:

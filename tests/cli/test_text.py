@@ -68,6 +68,19 @@ def test_a_stream_that_can_not_be_named_hides_no_others(hostile: Jsm) -> None:
         assert ("A" in found) if "-n" in command else (found[0]["stream_name"] == "A")
 
 
+def test_a_body_does_not_turn_its_line_around(jsm: Jsm, raw: RawClient) -> None:
+    """A control character for right-to-left text is shown as an escape, and JSON on a terminal has one."""
+    body = "\u202egnp.exe\x9b2J"
+    raw.api("STREAM.CREATE.T", name="T", subjects=["t"])
+    raw.request("t", body.encode())
+    for command in (("stream", "view", "T"), ("stream", "get", "T", "1")):
+        shown = jsm(*command).ok().out
+        assert "\\u202egnp.exe\\x9b2J" in shown
+    shown = jsm("stream", "view", "T", "-j", tty=True).ok()
+    assert "\\u202egnp.exe\\u009b2J" in shown.out
+    assert shown.json["text"] == body
+
+
 def test_json_has_them_as_they_are(hostile: Jsm) -> None:
     """A program gets what the server has."""
     assert hostile("stream", "ls", "-j").ok().json[0]["config"]["description"] == RED
@@ -87,6 +100,12 @@ def test_a_cell_is_one_line(hostile: Jsm, raw: RawClient) -> None:
         ("a\tb\nc\rd", readable, "a\tb\nc\\x0dd"),
         (b"\xff\x00", readable, "\\xff\\x00"),
         ("a\tb\nc\x7f", in_a_line, "a\\tb\\nc\\x7f"),
+        ("\u202etxt\u2066", readable, "\\u202etxt\\u2066"),
+        (
+            "\u061c\u200e\u200f\u202a\u2069".encode(),
+            readable,
+            "\\u061c\\u200e\\u200f\\u202a\\u2069",
+        ),
     ],
 )
 def test_text_is_made_fit(text: Any, function: Any, shown: str) -> None:
