@@ -70,6 +70,59 @@ def test_many_messages_come_with_one_request(numbers: Jsm) -> None:
     assert slowly.lines[0]["headers"] == {"Nats-Sequence": ["own"]}
 
 
+def test_a_stream_without_direct_gets_is_read_in_order(numbers: Jsm, raw: RawClient) -> None:
+    """Where one request brings one message, an ordered consumer reads on, and nothing is left of it."""
+    numbers("stream", "edit", "N", SINGLE, "-f").ok()
+    for seq in (3, 700, MESSAGES):
+        raw.api("STREAM.MSG.DELETE.N", seq=seq)
+    shown = numbers("stream", "view", "N", "-j", "--trace").ok()
+    left = [seq for seq in range(1, MESSAGES) if seq not in (3, 700)]
+    assert [line["stream_seq"] for line in shown.lines] == left
+    assert requests(shown.err) <= 30
+    assert shown.err.count("CONSUMER.CREATE") == 1
+    one = numbers("stream", "get", "N", "800", "-j").ok().json
+    assert shown.lines[797] == one
+    for options, seqs in (
+        (("--subject", "n.odd", "--id", "500"), range(500, MESSAGES // 2 + 1)),
+        (("--last", "300"), range(MESSAGES - 300, MESSAGES)),
+        (("--id", "500", "--limit", "600"), range(500, 1101)),
+        (("--grep", "^599$"), [MESSAGES // 2]),
+    ):
+        shown = numbers("stream", "view", "N", "-j", *options).ok()
+        assert [line["stream_seq"] for line in shown.lines] == [seq for seq in seqs if seq != 700]
+    wait_until(lambda: raw.api("STREAM.INFO.N")["state"]["consumer_count"] == 0)
+
+
+@pytest.mark.parametrize("refusal", ["workqueue", "interest", "full"])
+def test_where_there_can_be_no_consumer_each_is_got(jsm: Jsm, raw: RawClient, refusal: str) -> None:
+    """A consumer would take from a work queue or keep what nobody reads, or it is refused."""
+    retention = "limits" if refusal == "full" else refusal
+    config = {"retention": retention, "max_consumers": 1}
+    raw.api("STREAM.CREATE.Q", name="Q", subjects=["q"], storage="memory", **config)
+    consumer = {"durable_name": "C", "ack_policy": "explicit"}
+    raw.api("CONSUMER.CREATE.Q.C", stream_name="Q", config=consumer)
+    for number in range(60):
+        raw.request("q", b"%d" % number)
+    shown = jsm("stream", "view", "Q", "--raw", "--trace").ok()
+    assert shown.out.split() == [str(number) for number in range(60)]
+    state = raw.api("STREAM.INFO.Q")["state"]
+    assert (state["messages"], state["consumer_count"]) == (60, 1)
+    assert shown.err.count("CONSUMER.CREATE") == (refusal == "full")
+
+
+def test_a_purge_while_it_is_read_ends_the_reading(jsm: Jsm, raw: RawClient) -> None:
+    """When the rest of the messages is gone, there is no wait for them."""
+    raw.api("STREAM.CREATE.P", name="P", subjects=["p"], storage="memory")
+    jsm("pub", "p", "x" * 1000, "-J", "--count", "6000").ok()
+    with jsm.spawn("stream", "view", "P", "--raw") as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"x" * 1000 + b"\n"
+        raw.api("STREAM.PURGE.P")
+        rest, said = child.communicate(timeout=30)
+        assert (child.returncode, said) == (0, b"")
+        assert rest.count(b"\n") < 6000
+
+
 @pytest.mark.server(">=2.11")
 def test_no_more_are_asked_for_than_are_shown(numbers: Jsm) -> None:
     """A limit is a limit of what travels, unless messages are chosen by what is in them."""

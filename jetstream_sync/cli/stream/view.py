@@ -1,10 +1,11 @@
-"""``jsm stream view`` and ``get``: read messages, without a consumer."""
+"""``jsm stream view`` and ``get``: read messages that are stored."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
+from contextlib import closing
 from datetime import datetime
 from typing import Any
 
@@ -167,7 +168,7 @@ def view(
     **options: Any,
 ) -> None:
     """
-    Read a stream's messages; nothing is acknowledged, and no consumer is made.
+    Read a stream's messages; nothing is acknowledged, and no consumer is left behind.
 
     On a terminal there is a pause after each PAGE of messages, 10 without a number. Elsewhere all
     messages are written; with -j as a line of JSON each.
@@ -186,15 +187,17 @@ def view(
         if since is not None:
             seq = reader.sequence_at(since)
         most = None if pattern.chooses else page + 1 if paged else limit
-        for msg in _chosen(reader, stream, seq, last, subject, follow=follow, most=most):
-            if not pattern.fits(msg):
-                continue
-            if paged and number and number % page == 0 and not _go_on(ask):
-                break
-            shown.show(msg)
-            number += 1
-            if number == limit:
-                break
+        chosen = _chosen(reader, stream, seq, last, subject, follow=follow, most=most)
+        with closing(chosen) as messages:
+            for msg in messages:
+                if not pattern.fits(msg):
+                    continue
+                if paged and number and number % page == 0 and not _go_on(ask):
+                    break
+                shown.show(msg)
+                number += 1
+                if number == limit:
+                    break
     if not number and not settings.json and not raw:
         settings.env.stderr.write("No messages\n")
 
@@ -208,7 +211,7 @@ def _chosen(
     *,
     follow: bool,
     most: int | None,
-) -> Iterator[StoredMsg]:
+) -> Generator[StoredMsg, None, None]:
     """Iterate over the messages that are wanted, and with ``follow`` over those to come."""
     if last is not None:
         yield from reader.last(last, subject)
