@@ -8,12 +8,15 @@ How people write sizes, durations and times, and the option types that read them
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     ParamType = click.ParamType[Any, Any]
 else:
     # It takes no type arguments before click 8.4.
@@ -35,6 +38,7 @@ __all__ = [
     "Size",
     "Time",
     "Timeout",
+    "WordType",
     "parse_duration",
     "parse_limit",
     "parse_limited_duration",
@@ -188,6 +192,31 @@ def _read_time(text: str) -> datetime:
     moment = datetime.fromisoformat(given)
     # Without an offset it is local time.
     return moment.astimezone(timezone.utc)
+
+
+class WordType(ParamType):
+    """
+    A type for which some words are usual: the shell completes them.
+
+    Args:
+        name: what help calls a value.
+        words: the usual ones, in the order of the help.
+
+    """
+
+    def __init__(self, name: str, words: Sequence[str] = ()) -> None:
+        self.name = name
+        self.words = tuple(words)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the words that begin like what was typed, in any case."""
+        del ctx, param
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - for shells only
+
+        typed = incomplete.lower()
+        return [CompletionItem(word) for word in self.words if word.startswith(typed)]
 
 
 class _Parsed(ParamType):

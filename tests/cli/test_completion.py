@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import stat
@@ -135,27 +134,71 @@ def test_scripts(shell: str) -> None:
     assert run_jsm("completion", "tcsh").status == 2
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("jsm stream add S --retention ", ["limits", "interest", "work", "stream"]),
+        ("jsm stream add S --retention=w", ["work"]),
+        ("jsm stream edit S --storage F", ["file"]),
+        ("jsm stream add S --discard ", ["old", "new"]),
+        ("jsm consumer add S C --deliver ", ["all", "last", "new", "subject"]),
+        ("jsm consumer add S C --ack e", ["explicit"]),
+        ("jsm consumer edit S C --replay ", ["instant", "original"]),
+        ("jsm --color a", ["auto", "always"]),
+        ("jsm top --view s", ["streams"]),
+    ],
+)
+def test_words_of_options(complete, line: str, words: list[str]) -> None:
+    """An option that takes one of some words offers them."""
+    assert complete(line) == words
+
+
+# What each shell is told: read the script, then complete a line, and write what is offered.
+_BASH = """
+source <(jsm completion bash)
+COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+_jsm_completion jsm
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+# zsh completes at a prompt only, where the functions below have been made; here they only write.
+_ZSH = """
+compdef() {{ }}
+compadd() {{ : }}
+_describe() {{ local name=$4; print -l -- ${{${{(P)name}}%%:*}} }}
+source <(jsm completion zsh)
+words=({words}); CURRENT=$#words
+compadd() {{ while [[ $1 != -a ]]; do shift; done; print -l -- ${{(P)2}} }}
+_jsm_completion
+"""
+_FISH = """
+jsm completion fish | source
+complete --do-complete "{line}"
+"""
+
+
 @pytest.mark.usefixtures("orders")
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-def test_a_real_bash(jsm: Jsm, tmp_path: Path) -> None:
-    """A bash that read the script completes the name of a stream."""
+@pytest.mark.parametrize(
+    ("line", "words"), [("ms info OR", "ORDERS"), ("stream add S --retention int", "interest")]
+)
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_real_shells(jsm: Jsm, tmp_path: Path, shell: str, line: str, words: str) -> None:
+    """A shell that read the script completes the name of a stream, and the words of an option."""
+    if shutil.which(shell) is None and shell != "bash":
+        pytest.skip(f"{shell} is not installed: its completion was not tested")
     program = tmp_path / "jsm"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m jetstream_sync.cli "$@"\n')
     program.chmod(0o755)
-    script = """
-        source <(jsm completion bash)
-        COMP_WORDS=(jsm ms info OR); COMP_CWORD=3
-        _jsm_completion jsm
-        printf '%s\\n' "${COMPREPLY[@]}"
-    """
-    homes = dict.fromkeys(("XDG_CONFIG_HOME", "XDG_CACHE_HOME"), str(tmp_path))
+    script = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}[shell]
+    script = script.format(line=f"jsm {line}", words=f"jsm {line}")
+    homes = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), str(tmp_path))
     variables = {**homes, "NATS_URL": jsm.url, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    plain = ["-f"] if shell == "zsh" else []
     done = subprocess.run(
-        ["bash", "-c", script],
-        env={**os.environ, **variables},
+        [shell, *plain, "-c", script],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **variables},
         capture_output=True,
-        check=True,
-        timeout=30,
+        text=True,
+        check=False,
+        timeout=60,
     )
-    assert done.stdout.decode().split() == ["ORDERS"]
-    assert json.dumps(done.stderr.decode()) == '""'
+    assert (done.stdout.split()[:1], done.stderr) == ([words], "")

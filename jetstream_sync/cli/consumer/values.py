@@ -10,7 +10,7 @@ import click
 
 from ... import AckPolicy, DeliverPolicy, ReplayPolicy
 from ...subjects import subjects_overlap
-from ..values import ParamType, parse_duration, parse_limit, parse_time
+from ..values import WordType, parse_duration, parse_limit, parse_time
 
 __all__ = [
     "ACK",
@@ -142,11 +142,11 @@ def parse_backoff(text: str) -> list[Any]:
     return [parse_duration(each) for each in text.split(",") if each.strip()]
 
 
-class _Parsed(ParamType):
+class _Parsed(WordType):
     """An option whose text a function reads."""
 
-    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
-        self.name = name
+    def __init__(self, name: str, parse: Callable[[str], Any], words: Sequence[str] = ()) -> None:
+        super().__init__(name, words)
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -159,9 +159,9 @@ class _Parsed(ParamType):
             self.fail(str(error), param, ctx)
 
 
-ACK: Final = _Parsed("policy", parse_ack)
-REPLAY: Final = _Parsed("policy", parse_replay)
-DELIVER: Final = _Parsed("start", parse_deliver)
+ACK: Final = _Parsed("policy", parse_ack, ["explicit", "all", "none", "flow_control"])
+REPLAY: Final = _Parsed("policy", parse_replay, ["instant", "original"])
+DELIVER: Final = _Parsed("start", parse_deliver, ["all", "last", "new", "subject"])
 MAX_DELIVER: Final = _Parsed("number", parse_max_deliver)
 SAMPLE: Final = _Parsed("percent", parse_sample)
 BACKOFF: Final = _Parsed("durations", parse_backoff)

@@ -11,7 +11,7 @@ import click
 from ... import Placement, RetentionPolicy, StorageType, StreamSource
 from ...codec import decode, loads
 from ...errors import Error
-from ..values import ParamType
+from ..values import ParamType, WordType
 
 __all__ = ["PLACEMENT", "RETENTION", "SOURCE", "STORAGE", "pair"]
 
@@ -37,18 +37,17 @@ _STORAGES: Final = {
 }
 
 
-class _Word(ParamType):
+class _Word(WordType):
     """One of several words, in any case, that stands for a policy."""
 
     def __init__(self, name: str, known: Mapping[str, Any], shown: Sequence[str]) -> None:
-        self.name = name
+        super().__init__(name, shown)
         self._known = known
-        self._shown = shown
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """Return what help shows of it."""
         del param, ctx
-        return f"[{'|'.join(self._shown)}]"
+        return f"[{'|'.join(self.words)}]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the policy."""
@@ -56,7 +55,7 @@ class _Word(ParamType):
             return value
         policy = self._known.get(value.strip().lower())
         if policy is None:
-            self.fail(f"{value!r} is not one of {', '.join(self._shown)}", param, ctx)
+            self.fail(f"{value!r} is not one of {', '.join(self.words)}", param, ctx)
         return policy
 
 
