@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import re
 from dataclasses import MISSING, fields
 
 from sphinx.application import Sphinx
 
 import jetstream_sync
 from jetstream_sync.codec import Record
+from jetstream_sync.install import install_command
 
 project = "jetstream_sync"
 author = "The jetstream_sync developers"
@@ -50,6 +52,13 @@ autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
+
+
+def name_source(_app: Sphinx, _page: str, source: list[str]) -> None:
+    """Have every page name what pip installs as the package does; pages have what works in a clone."""
+    source[0] = re.sub(
+        r"pip install '\.\[([\w,]+)\]'", lambda found: install_command(found[1]), source[0]
+    )
 
 
 def shield_colon(
@@ -101,6 +110,7 @@ def shorten_record(
 
 def setup(app: Sphinx) -> None:
     """Go before napoleon, whose priority is 500."""
+    app.connect("source-read", name_source)
     app.connect("autodoc-process-docstring", shield_colon, priority=400)
     app.connect("autodoc-process-docstring", say_type, priority=600)
     app.connect("autodoc-process-signature", shorten_record)

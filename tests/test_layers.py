@@ -52,7 +52,7 @@ DOORS: dict[str, set[str]] = {"spark": {"__init__.py", "source.py"}}
 # Where a part may import some modules of another part only, by that part's name.
 MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
     # It is for scripts without a client, too.
-    ("server", "words"): {"errors"},
+    ("server", "words"): {"errors", "install"},
     # Deadlines go all the way down; sockets do not come all the way up.
     ("jetstream", "net"): {"net.clock"},
     # jsm is made of what everybody can call; `api.reply` reads a subject that anybody may see.

@@ -19,6 +19,8 @@ import traceback
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
+from ..install import install_command
+
 __all__ = ["main"]
 
 #: 128 + SIGINT; `ExitStatus` may not be there yet.
@@ -39,7 +41,7 @@ def main() -> NoReturn:
         except ModuleNotFoundError as error:
             if error.name != "click":
                 raise
-            sys.exit("jsm needs click: pip install 'jetstream-sync[cli]'")
+            sys.exit(f"jsm needs click: {install_command('cli')}")
         if handled:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         run_jsm()

@@ -18,6 +18,7 @@ from ..errors import (
     ProtocolError,
     ServerRefusedError,
 )
+from ..install import install_command
 from .clock import Deadline
 from .layer import Layer
 from .stream import ByteStream
@@ -65,7 +66,7 @@ class WebSocketStream(Layer):
             from websockets.exceptions import InvalidURI  # noqa: PLC0415
             from websockets.uri import parse_uri  # noqa: PLC0415
         except ImportError as error:
-            needed = "a WebSocket needs more: pip install jetstream-sync[websocket]"
+            needed = f"a WebSocket needs more: {install_command('websocket')}"
             raise InvalidOptionError("servers", address.url, needed) from error
         try:
             uri = parse_uri(address.url)

