@@ -10,8 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from .connections import ConnectionSettings, connection
-from .helpers.partition import plan_ranges, publish_partition, read_range, read_range_batches
-from .helpers.work_queue import WORK_DDL, WorkBatch, acknowledge, take_work
 from .java import JavaNotFoundError
 from .options import ReadOptions, WriteOptions
 from .reading.ranges import (
@@ -24,8 +22,10 @@ from .reading.ranges import (
 )
 from .schema import SchemaError
 from .session import register
-from .writing.deliveries import Written
-from .writing.refusals import RowError, SinkError
+from .task_helpers import plan_ranges, publish_partition, read_range, read_range_batches
+from .work_queue import WORK_DDL, WorkBatch, acknowledge, take_work
+from .writing.write_errors import RowError, SinkError
+from .writing.write_plan import Written
 
 if TYPE_CHECKING:
     from .source import JetStreamDataSource

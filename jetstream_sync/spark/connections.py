@@ -5,6 +5,8 @@ Settings travel from the driver to the executors inside pickled objects, so unli
 options they take their secrets along; in exchange no secret is ever shown: `Hidden` stands for each,
 and the login in a server's URL is one of them. What is given by file or by variable is read where it
 is used, at every connect and reconnect.
+
+The JetStream API of a context, for messages in a form that the context does not show.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from ..address import DEFAULT_SERVER, ServerAddress
 from ..errors import ConnectionClosedError, ConnectionLostError, InvalidOptionError, TimeoutError
 from ..jetstream.connection import Connection
 from ..jetstream.context import JetStream
+from ..jetstream.requests import APIRequests
 from ..jetstream.shared import shared_connection
 from ..options import TLSOptions
 
@@ -26,6 +29,7 @@ __all__ = [
     "FromVariable",
     "Hidden",
     "SecretSource",
+    "api_of",
     "connection",
 ]
 
@@ -262,3 +266,8 @@ def _path(path: str) -> str:
 
 def _optional_path(path: str | None) -> str | None:
     return None if path is None else _path(path)
+
+
+def api_of(js: JetStream) -> APIRequests:
+    """Return what asks the API for a context."""
+    return js._api  # noqa: SLF001 - there is no public way to raw messages

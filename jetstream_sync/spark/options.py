@@ -27,7 +27,7 @@ from ..subjects import (
     subjects_overlap,
 )
 from .connections import ConnectionSettings, FromFile, FromVariable, SecretSource
-from .values import Given
+from .option_values import Given
 
 __all__ = ["EARLIEST", "LATEST", "Offsets", "ReadOptions", "WriteOptions", "shown_secrets"]
 

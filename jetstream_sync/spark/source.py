@@ -1,9 +1,15 @@
-"""The data source ``jetstream``, as Spark knows it."""
+"""
+Reading with ``spark.read``: the batch reader of the data source.
+
+The data source ``jetstream``, as Spark knows it.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, ClassVar
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -11,17 +17,79 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    InputPartition,
 )
 
 from ..errors import InvalidOptionError
-from .batch.reader import JetStreamReader, PushdownReader, takes_filters
 from .options import ReadOptions, WriteOptions, shown_secrets
+from .planning.batch_read import Narrowing, narrowing, plan_read
+from .reading.arrow import RangeReader
 from .schema import READ_DDL, check_read_columns
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
-__all__ = ["HiddenDataSource", "JetStreamDataSource"]
+__all__ = [
+    "HiddenDataSource",
+    "JetStreamDataSource",
+    "JetStreamReader",
+    "PushdownReader",
+    "takes_filters",
+]
+
+_PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class JetStreamReader(DataSourceReader):
+    """
+    Reads what is between two positions of each stream.
+
+    Spark plans once for each ``load()``: what is stored later is for the next ``load()``.
+
+    Args:
+        options: of the read.
+        schema: the columns that are wanted.
+
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._narrowing: Narrowing | None = None
+        self._reader = RangeReader(options, schema)
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one partition for each task, planned on the driver; raises as `plan_read`."""
+        planned = plan_read(self._options, self._narrowing)
+        return [InputPartition(each) for each in planned]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one partition, on an executor; raises as `read_chunks`."""
+        return self._reader.read(partition)
+
+    def __repr__(self) -> str:
+        return f"JetStreamReader({self._reader})"
+
+
+class PushdownReader(JetStreamReader):
+    """
+    The same, for a table that is only ever read with one set of filters.
+
+    Spark keeps the plan of the last query with the table, and applies it to every other query of
+    the same ``load()``. So this is for those who ask for it.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - PySpark's name
+        """Take what filters say about subjects, sequences and times; Spark applies them all again."""
+        self._narrowing = narrowing(filters, self._options.subjects)
+        return filters
+
+
+def takes_filters() -> bool:
+    """Say whether this is the process in which Spark passes filters on; others refuse who takes them."""
+    return _PUSHDOWN_WORKER in sys.argv
+
 
 log = logging.getLogger("jetstream_sync.spark")
 
@@ -102,7 +170,7 @@ class JetStreamDataSource(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         """Return what writes with ``df.writeStream``; raises as `writer()`."""
-        from .writing.sink import stream_writer  # noqa: PLC0415 - who reads does without it
+        from .writing.stream_sink import stream_writer  # noqa: PLC0415 - who reads does without it
 
         return stream_writer(self._write_options(), schema, overwrite)
 

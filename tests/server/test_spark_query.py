@@ -18,10 +18,10 @@ from jetstream_sync.errors import (
     NoServersError,
     StreamNotFoundError,
 )
-from jetstream_sync.spark.batch.bounded import plan_read
 from jetstream_sync.spark.connections import connection
 from jetstream_sync.spark.options import ReadOptions
-from jetstream_sync.spark.planning.loss import DataLossError
+from jetstream_sync.spark.planning.batch_read import plan_read
+from jetstream_sync.spark.planning.data_loss import DataLossError
 from jetstream_sync.spark.planning.offsets import OffsetError
 from jetstream_sync.spark.streaming.query import StreamingQuery
 

@@ -29,7 +29,7 @@ from jetstream_sync.spark.reading import pull
 from jetstream_sync.spark.reading.arrow import to_batch
 from jetstream_sync.spark.reading.chunks import Chunk
 from jetstream_sync.spark.reading.direct import count_from
-from jetstream_sync.spark.reading.one_range import ReadPlan, read_chunks
+from jetstream_sync.spark.reading.range_reader import ReadPlan, read_chunks
 from jetstream_sync.spark.schema import READ_COLUMNS, READ_TYPES
 
 if TYPE_CHECKING:
@@ -533,7 +533,7 @@ import resource, sys
 import jetstream_sync
 from jetstream_sync.spark.reading.arrow import to_batch
 from jetstream_sync.spark.reading.ranges import SequenceRange
-from jetstream_sync.spark.reading.one_range import ReadPlan, read_chunks
+from jetstream_sync.spark.reading.range_reader import ReadPlan, read_chunks
 from jetstream_sync.spark.schema import READ_COLUMNS
 url, mode, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 rows = 0

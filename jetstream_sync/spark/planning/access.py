@@ -1,4 +1,8 @@
-"""What planning asks the server, on the connection that the options mean."""
+"""
+From where to where a read goes in a stream: earliest, latest, a sequence, or a time.
+
+What planning asks the server, on the connection that the options mean.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,61 @@ from ...jetstream.connection import Connection
 from ...jetstream.context import JetStream
 from ...jetstream.stored import leader_get
 from ...nanos import time_to_ns
-from ..connections import connection
-from ..options import LATEST, ReadOptions
-from ..patience import patiently
-from ..reading.api import api_of
+from ..connections import api_of, connection
+from ..options import EARLIEST, LATEST, Offsets, ReadOptions
 from ..reading.direct import count_from
-from ..reading.view import StreamView
-from .admission import Counts
-from .bounds import first_since, sequence_of
-from .streams import Selection
+from ..retry import patiently
+from ..streams import Selection, StreamView
+from .batches import Counts
 
-__all__ = ["Access"]
+__all__ = ["Access", "first_since", "sequence_of"]
+
+
+def sequence_of(given: Offsets | None, default: int, view: StreamView) -> int:
+    """
+    Return the sequence that an option means in a stream; it may be one that the stream does not have.
+
+    Args:
+        given: the option; ``None``: not given.
+        default: `EARLIEST` or `LATEST`, for what is not given.
+        view: the stream.
+
+    """
+    value = None if given is None else given.of(view.name)
+    if value is None:
+        value = default
+    if value == EARLIEST:
+        return view.first_seq
+    return view.end_seq if value == LATEST else value
+
+
+def first_since(
+    time_ns: int, view: StreamView, stored_at: Callable[[int], tuple[int, int] | None]
+) -> int:
+    """
+    Return the sequence of the first message that was stored at a time or later.
+
+    It is searched for between the first and the last, going by times that rise with the sequences.
+
+    Args:
+        time_ns: in nanoseconds since 1970.
+        view: the stream.
+        stored_at: returns the sequence and time of the first message from a sequence on.
+
+    Returns:
+        `StreamView.end_seq` when all are older.
+
+    """
+    low, high = view.first_seq, view.end_seq
+    while low < high:
+        middle = (low + high) // 2
+        found = stored_at(middle)
+        if found is None or found[1] >= time_ns:
+            high = middle
+        else:
+            low = found[0] + 1
+    return min(low, view.end_seq)
+
 
 T = TypeVar("T")
 

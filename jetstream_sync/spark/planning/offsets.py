@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from ...errors import Error, InvalidArgumentError
 
-__all__ = ["Offset", "OffsetError", "Position", "stream_key"]
+__all__ = ["Offset", "OffsetError", "Position"]
 
 VERSION: Final = 1
 
@@ -112,11 +112,6 @@ class Offset:
             raise OffsetError(
                 f"the checkpoint has an offset that can not be read: {error}"
             ) from None
-
-
-def stream_key(stream: str, domain: str | None) -> str:
-    """Return what a stream is called in offsets; names have no slash."""
-    return stream if domain is None else f"{domain}/{stream}"
 
 
 def _written(position: Position) -> dict[str, Any]:

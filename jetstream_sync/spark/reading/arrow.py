@@ -2,21 +2,31 @@
 Chunks of messages become Arrow's record batches, by columns.
 
 A map that is NULL costs Spark several times what an empty one does, so there is none that is NULL.
+
+How a task reads its partition, whatever planned it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...headers import MSG_ID, parse_headers
+from ..connections import connection
+from ..options import ReadOptions
 from ..schema import arrow_schema
 from .chunks import Chunk
+from .range_reader import ReadPlan, read_chunks
+from .ranges import SequenceRange
 
-__all__ = ["to_batch"]
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import InputPartition
+    from pyspark.sql.types import StructType
+
+__all__ = ["RangeReader", "to_batch"]
 
 _NO_HEADERS: Final[dict[str, list[str]]] = {}
 
@@ -133,3 +143,44 @@ def _maps(headers: Sequence[dict[str, list[str]]], count: int, kind: pa.DataType
 
 def _offsets(ends: list[int]) -> pa.Buffer:
     return pa.array(ends, pa.int32()).buffers()[1]
+
+
+class RangeReader:
+    """
+    Reads ranges into Arrow; it is pickled with a reader and sent to the executors.
+
+    Args:
+        options: of the read.
+        schema: the columns that are wanted.
+
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._settings = options.connection
+        self._schema = schema
+        self._plan = ReadPlan.of(options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """
+        Yield the rows of a partition.
+
+        Args:
+            partition: with a `SequenceRange`; with ``None``, which Spark makes up where there is no
+                partition at all, there are no rows.
+
+        Raises:
+            Error: as `read_chunks`.
+
+        """
+        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - `to_batch` works without it
+
+        each: SequenceRange | None = partition.value
+        if each is None:
+            return
+        columns = frozenset(self._schema.names)
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        for chunk in read_chunks(connection(self._settings), each, columns, self._plan):
+            yield to_batch(chunk, schema, self._settings.domain)
+
+    def __str__(self) -> str:
+        return ", ".join(self._schema.names)

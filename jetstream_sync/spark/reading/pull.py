@@ -42,8 +42,7 @@ from ...jetstream.consumers import CREATE, add_consumer, delete_consumer
 from ...jetstream.gathering import Gathering
 from ...jetstream.requests import APIRequests
 from ...protocol.parser import Delivery
-from .answers import Answer, Job, Pace
-from .chunks import Chunk
+from .chunks import Answer, Chunk, Job, Pace
 from .ranges import RangeStalledError
 
 __all__ = ["WORTH_LEAVING_OUT", "PullReader"]

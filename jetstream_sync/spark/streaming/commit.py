@@ -40,9 +40,9 @@ from ...errors import (
 )
 from ...jetstream.consumer import PullConsumer
 from ...jetstream.context import JetStream
+from ..connections import api_of
 from ..planning.offsets import Offset, Position
-from ..reading.api import api_of
-from ..reading.view import StreamView
+from ..streams import StreamView
 
 __all__ = ["Commits", "QueueInUseError"]
 

@@ -1,4 +1,8 @@
 """
+How far a query is behind, for its progress reports.
+
+Spark shows what `Progress.report` returns as ``sources[].latestOffset`` in every progress of the query.
+
 The plan of a streaming query: what the next batch is, and what happens when one is committed.
 
 It runs on the driver, in one process and thread for the whole query, and is asked at every trigger.
@@ -17,16 +21,62 @@ from uuid import uuid4
 from ...errors import InvalidOptionError
 from ..options import EARLIEST, LATEST, ReadOptions
 from ..planning.access import Access
-from ..planning.admission import Counts, fitted, share_out
-from ..planning.loss import LossWatch, Resumption, resume
+from ..planning.batches import Counts, cuts, fitted, partition_counts, ranges, share_out
+from ..planning.data_loss import LossWatch, Resumption, resume
 from ..planning.offsets import Offset, Position
-from ..planning.partitions import cuts, partition_counts, ranges
-from ..planning.progress import Progress
 from ..reading.ranges import SequenceRange
-from ..reading.view import StreamView
+from ..streams import StreamView
 from .commit import Commits
 
-__all__ = ["StreamingQuery"]
+__all__ = ["Progress", "StreamingQuery"]
+
+
+class Progress:
+    """What the last trigger has seen of each stream, and how much of it is left to read."""
+
+    def __init__(self) -> None:
+        self._views: Mapping[str, StreamView] = {}
+        self._pending: dict[str, int] = {}
+
+    def seen(
+        self,
+        views: Mapping[str, StreamView],
+        available: Mapping[str, int],
+        taken: Mapping[str, int],
+    ) -> None:
+        """
+        Note what a trigger has found.
+
+        Args:
+            views: the streams.
+            available: how many messages there were to read in each.
+            taken: how many of them the next batch has.
+
+        """
+        self._views = views
+        self._pending = {key: count - taken.get(key, 0) for key, count in available.items()}
+
+    def report(self) -> dict[str, Any] | None:
+        """
+        Return each stream's first and last sequence, messages, bytes and how many wait to be read.
+
+        Those of the batch that is planned or running do not wait any more. ``None`` before the
+        first trigger.
+        """
+        if not self._views:
+            return None
+        streams = {
+            key: {
+                "bytes": view.bytes,
+                "first": view.first_seq,
+                "last": view.end_seq - 1,
+                "messages": view.messages,
+                "pending": self._pending.get(key, 0),
+            }
+            for key, view in sorted(self._views.items())
+        }
+        return {"streams": streams}
+
 
 log = logging.getLogger("jetstream_sync.spark")
 

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 
 from ...errors import Error
 from ..options import ReadOptions
-from ..reading.tasks import RangeReader
+from ..reading.arrow import RangeReader
 from .query import StreamingQuery
 
 if TYPE_CHECKING:

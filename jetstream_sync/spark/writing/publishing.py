@@ -48,8 +48,8 @@ from ...headers import MSG_ID, parse_status
 from ...net.clock import Deadline, monotonic
 from ...protocol.parser import Delivery
 from ...protocol.state import ConnectionStatus
-from .refusals import ID_IN_PROCESS, RowError, is_passing
 from .rows import Encoder, Rows
+from .write_errors import ID_IN_PROCESS, RowError, is_passing
 
 __all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "AckWindow", "Tally", "check_sizes", "commands"]
 

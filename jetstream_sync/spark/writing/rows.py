@@ -19,7 +19,7 @@ from ...headers import EXPECTED_STREAM, MSG_TTL, encode_headers
 from ...jetstream.expectations import storing_headers
 from ...subjects import MAX_CONTROL_LINE, check_publish_subject
 from ..schema import WRITE_COLUMNS, SchemaError
-from .refusals import RowError
+from .write_errors import RowError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,26 +1,151 @@
-"""The writer that Spark calls for ``df.write``, and how it comes to that and the other one."""
+"""
+What the writers of batch jobs and of micro-batches have in common.
+
+Spark makes a writer on the driver and pickles it into the tasks, and calls ``commit`` or ``abort`` on the
+driver, for a streaming query on another object that was made anew. So everything that a commit needs
+is in the messages of the tasks.
+
+The writer that Spark calls for ``df.write``, and how it comes to that and the other one.
+"""
 
 from __future__ import annotations
 
+import logging
+import sys
 import uuid
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
 
 from ...errors import InvalidOptionError
+from ..connections import connection
 from ..options import WriteOptions
-from .deliveries import Delivery
-from .ids import Origin
-from .writer import finish, give_up, made_delivery, write_batches
+from ..retry import patiently
+from .message_ids import Origin
+from .rows import Columns, RowLayout
+from .write_errors import SinkError
+from .write_plan import Delivery, Written, check_target
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import DataSourceStreamWriter
     from pyspark.sql.types import StructType
 
-__all__ = ["batch_writer", "stream_writer"]
+__all__ = [
+    "CommitMessage",
+    "batch_writer",
+    "finish",
+    "give_up",
+    "made_delivery",
+    "write_batches",
+]
+
+log = logging.getLogger("jetstream_sync.spark")
+
+#: What the process runs in which the writers of a query commit.
+_COMMITTING: Final = "pyspark.sql.worker.python_streaming_sink_runner"
+
+
+@dataclass
+class CommitMessage(WriterCommitMessage):
+    """What a task tells the driver: numbers, and no secrets."""
+
+    written: Written
+
+
+def made_delivery(options: WriteOptions, schema: StructType, overwrite: bool) -> Delivery:
+    """Check options and schema against the stream; raises as `sink.batch_writer`."""
+    if overwrite and options.overwrite_mode is None:
+        raise InvalidOptionError(
+            "overwriteMode",
+            None,
+            "the mode overwrite would empty the stream; say overwriteMode=purge where that is meant, or "
+            "write in the mode append",
+        )
+    layout = RowLayout.of_schema(schema)
+    settings = options.connection
+    connected = patiently(partial(connection, settings), options.ack_timeout, "connecting")
+    js = settings.jetstream(connected)
+    # The writer that will write was made before this one, and has said what there is to say.
+    look = partial(check_target, js, options, layout, warns=_COMMITTING not in sys.argv)
+    target = patiently(look, options.ack_timeout, "looking at the stream")
+    return Delivery(options=options, layout=layout, target=target)
+
+
+def write_batches(
+    delivery: Delivery, origin: Origin, batches: Iterator[pa.RecordBatch]
+) -> CommitMessage:
+    """
+    Write the rows of a task.
+
+    Raises:
+        Error: as `Delivery.write`.
+
+    """
+    count = 0
+
+    def columns() -> Iterator[Columns]:
+        nonlocal count
+        for batch in batches:
+            count += batch.num_rows
+            yield delivery.layout.of_arrow(batch)
+
+    written = delivery.write(origin, columns())
+    if written.rows != count:
+        raise SinkError(f"{written.rows} of {count} rows are accounted for")
+    return CommitMessage(written)
+
+
+def finish(
+    delivery: Delivery,
+    messages: Sequence[WriterCommitMessage | None],
+    what: str,
+    *,
+    overwrite: bool,
+) -> None:
+    """
+    Look whether every task has written its rows, and take away what was there before, where asked to.
+
+    Raises:
+        SinkError: a task said nothing, or two wrote the same partition.
+        Error: the stream can not be purged.
+
+    """
+    written = [message.written for message in messages if isinstance(message, CommitMessage)]
+    if len(written) != len(messages):
+        raise SinkError(f"{len(messages) - len(written)} of {len(messages)} tasks gave no account")
+    if len({each.partition for each in written}) != len(written):
+        raise SinkError("several tasks wrote the same partition")
+    options = delivery.options
+    if overwrite:
+        firsts = [each.first_seq for each in written if each.first_seq is not None]
+        before = min(firsts, default=delivery.target.end_seq)
+        js = options.connection.jetstream(connection(options.connection))
+        purged = js.get_stream(options.stream).purge(seq=before) if before > 1 else 0
+        log.info("%s: %d messages that were there before are purged", what, purged)
+    log.info(
+        "%s: %d rows are in stream %r, %d of them were already, %d bytes",
+        what,
+        sum(each.rows for each in written),
+        options.stream,
+        sum(each.duplicates for each in written),
+        sum(each.bytes for each in written),
+    )
+
+
+def give_up(messages: Sequence[WriterCommitMessage | None], what: str, stream: str) -> None:
+    """Say what a job that failed leaves behind: what is stored stays."""
+    written = [message.written for message in messages if isinstance(message, CommitMessage)]
+    log.warning(
+        "%s failed; %d of its tasks have written %d rows to stream %r, and those stay there",
+        what,
+        len(written),
+        sum(each.rows for each in written),
+        stream,
+    )
 
 
 def batch_writer(options: WriteOptions, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -40,25 +165,6 @@ def batch_writer(options: WriteOptions, schema: StructType, overwrite: bool) -> 
 
     """
     return _BatchWriter(made_delivery(options, schema, overwrite), overwrite)
-
-
-def stream_writer(
-    options: WriteOptions, schema: StructType, overwrite: bool
-) -> DataSourceStreamWriter:
-    """
-    Return the writer of a micro-batch; called on the driver; args and errors as for `batch_writer()`.
-
-    Raises:
-        InvalidOptionError: also where there is a ``jobId``: a query has an id of its own.
-
-    """
-    from .stream_sink import StreamWriter  # noqa: PLC0415 - PySpark has its base since 4.1
-
-    if options.job_id is not None:
-        raise InvalidOptionError(
-            "jobId", options.job_id, "a streaming query has the id of its checkpoint"
-        )
-    return StreamWriter(made_delivery(options, schema, overwrite), overwrite)
 
 
 class _BatchWriter(DataSourceArrowWriter):

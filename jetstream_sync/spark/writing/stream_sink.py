@@ -8,18 +8,39 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from .deliveries import Delivery
-from .ids import Origin
-from .refusals import SinkError
-from .writer import finish, give_up, write_batches
+from ...errors import InvalidOptionError
+from ..options import WriteOptions
+from .message_ids import Origin
+from .sink import finish, give_up, made_delivery, write_batches
+from .write_errors import SinkError
+from .write_plan import Delivery
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import DataSourceStreamWriter
+    from pyspark.sql.types import StructType
 
-__all__ = ["StreamWriter"]
+__all__ = ["stream_writer"]
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+def stream_writer(
+    options: WriteOptions, schema: StructType, overwrite: bool
+) -> DataSourceStreamWriter:
+    """
+    Return the writer of a micro-batch; called on the driver; args and errors as for `batch_writer()`.
+
+    Raises:
+        InvalidOptionError: also where there is a ``jobId``: a query has an id of its own.
+
+    """
+    if options.job_id is not None:
+        raise InvalidOptionError(
+            "jobId", options.job_id, "a streaming query has the id of its checkpoint"
+        )
+    return _StreamWriter(made_delivery(options, schema, overwrite), overwrite)
+
+
+class _StreamWriter(DataSourceStreamArrowWriter):
     """Writes a micro-batch; the same object for all of its tasks, and another one commits."""
 
     def __init__(self, delivery: Delivery, overwrite: bool) -> None:

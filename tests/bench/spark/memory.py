@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from jetstream_sync.spark.helpers.partition import _values
 from jetstream_sync.spark.reading.arrow import to_batch
 from jetstream_sync.spark.reading.chunks import Chunk
 from jetstream_sync.spark.schema import READ_COLUMNS, READ_DDL
+from jetstream_sync.spark.task_helpers import _values
 
 if TYPE_CHECKING:
     import pyarrow as pa

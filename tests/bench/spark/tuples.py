@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from jetstream_sync.spark.helpers.partition import plan_ranges, read_range
+from jetstream_sync.spark.task_helpers import plan_ranges, read_range
 
 __all__ = ["TupleDataSource"]
 

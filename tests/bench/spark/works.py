@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from jetstream_sync.spark import JetStreamDataSource
-from jetstream_sync.spark.helpers.partition import publish_partition
+from jetstream_sync.spark.task_helpers import publish_partition
 
 from .memory import MemoryDataSource
 from .plain import publisher, reader

@@ -12,8 +12,14 @@ from jetstream_sync.errors import (
     NoRespondersError,
 )
 from jetstream_sync.nanos import time_from_ns, time_to_text
-from jetstream_sync.spark.reading.direct import _added, _is_status, _matcher, _pending, own_headers
-from jetstream_sync.spark.reading.times import times_ns
+from jetstream_sync.spark.reading.direct import (
+    _added,
+    _is_status,
+    _matcher,
+    _pending,
+    own_headers,
+    times_ns,
+)
 from jetstream_sync.subjects import subject_matches
 
 ADDED = [

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_sync.errors import InvalidArgumentError
-from jetstream_sync.spark.planning.offsets import Offset, OffsetError, Position, stream_key
+from jetstream_sync.spark.planning.offsets import Offset, OffsetError, Position
+from jetstream_sync.spark.streams import stream_key
 
 
 @st.composite

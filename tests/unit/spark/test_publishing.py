@@ -15,8 +15,8 @@ from jetstream_sync.errors import (
     WrongLastSequenceError,
 )
 from jetstream_sync.spark.writing.publishing import Tally, check_sizes, commands
-from jetstream_sync.spark.writing.refusals import RowError, SinkError, is_passing
 from jetstream_sync.spark.writing.rows import Encoder, Rows
+from jetstream_sync.spark.writing.write_errors import RowError, SinkError, is_passing
 
 ENCODER = Encoder(4, "STREAM", "s")
 

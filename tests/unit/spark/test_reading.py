@@ -23,11 +23,10 @@ from jetstream_sync.protocol.parser import Delivery
 from jetstream_sync.spark import DirectGetRefusedError, RangeError, SequenceRange
 from jetstream_sync.spark.reading import direct, pull
 from jetstream_sync.spark.reading import ranges as ranges_module
-from jetstream_sync.spark.reading.answers import MAX_ROWS, Job, Pace
-from jetstream_sync.spark.reading.chunks import Chunk, Wanted
-from jetstream_sync.spark.reading.one_range import ReadPlan, _Reading, choose_mode
-from jetstream_sync.spark.reading.view import StreamView, view_of
+from jetstream_sync.spark.reading.chunks import MAX_ROWS, Chunk, Job, Pace, Wanted
+from jetstream_sync.spark.reading.range_reader import ReadPlan, _Reading, choose_mode
 from jetstream_sync.spark.schema import READ_COLUMNS
+from jetstream_sync.spark.streams import StreamView, view_of
 
 INFO = {
     "created": "2026-01-31T12:00:00Z",

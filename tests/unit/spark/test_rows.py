@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from jetstream_sync.spark.schema import WRITE_COLUMNS, SchemaError
-from jetstream_sync.spark.writing.refusals import RowError
 from jetstream_sync.spark.writing.rows import COLUMNS, Columns, Encoder, RowLayout, Rows
+from jetstream_sync.spark.writing.write_errors import RowError
 
 
 def schema(**types: str) -> Any:

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from jetstream_sync.api.stream import StreamInfo
 from jetstream_sync.codec import decode
 from jetstream_sync.spark.options import EARLIEST, LATEST, Offsets
-from jetstream_sync.spark.planning.bounds import first_since, sequence_of
-from jetstream_sync.spark.planning.streams import Selection
-from jetstream_sync.spark.reading.view import StreamView, view_of
+from jetstream_sync.spark.planning.access import first_since, sequence_of
+from jetstream_sync.spark.streams import Selection, StreamView, view_of
 
 
 def info(config: dict[str, object] | None = None, **state: object) -> StreamInfo:

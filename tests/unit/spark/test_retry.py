@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jetstream_sync import errors
-from jetstream_sync.spark import patience
-from jetstream_sync.spark.patience import is_transient, patiently
+from jetstream_sync.spark import retry
+from jetstream_sync.spark.retry import is_transient, patiently
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_what_passes_by_itself(error: errors.Error, passes: bool) -> None:
 def test_a_call_is_repeated_until_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """The waits in between grow, up to 5 s."""
     waits: list[float] = []
-    monkeypatch.setattr(patience, "sleep", waits.append)
+    monkeypatch.setattr(retry, "sleep", waits.append)
     left = [errors.TimeoutError("late") for _ in range(9)]
 
     def call() -> str:
@@ -47,7 +47,7 @@ def test_a_call_is_repeated_until_it_works(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_refusal_is_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What will not change is not asked for again."""
-    monkeypatch.setattr(patience, "sleep", lambda _: pytest.fail("it waited"))
+    monkeypatch.setattr(retry, "sleep", lambda _: pytest.fail("it waited"))
 
     def call() -> None:
         raise errors.StreamNotFoundError(404, 10059, "no")

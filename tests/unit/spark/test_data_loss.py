@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from jetstream_sync.spark.planning.loss import DataLossError, LossWatch, resume
+from jetstream_sync.spark.planning.data_loss import DataLossError, LossWatch, resume
 from jetstream_sync.spark.planning.offsets import Position
-from jetstream_sync.spark.reading.view import StreamView
+from jetstream_sync.spark.streams import StreamView
 
 LIMITS = StreamView(
     name="S",

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.spark.writing.ids import ContentIds, GivenIds, Origin, PositionIds, digests
+from jetstream_sync.spark.writing.message_ids import (
+    ContentIds,
+    GivenIds,
+    Origin,
+    PositionIds,
+    digests,
+)
 from jetstream_sync.spark.writing.rows import Rows
 
 ORIGIN = Origin(name="query", batch=7, partition=3)

@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.spark.planning.admission import Counts, fitted, share_out
-from jetstream_sync.spark.planning.partitions import MAX_PARTITIONS, cuts, partition_counts
-from jetstream_sync.spark.reading.view import StreamView
+from jetstream_sync.spark.planning.batches import (
+    MAX_PARTITIONS,
+    Counts,
+    cuts,
+    fitted,
+    partition_counts,
+    share_out,
+)
+from jetstream_sync.spark.streams import StreamView
 
 
 def view(first_seq: int, end_seq: int, messages: int) -> StreamView:

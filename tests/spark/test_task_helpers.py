@@ -23,20 +23,19 @@ from jetstream_sync.errors import (
     TimeoutError,
 )
 from jetstream_sync.server import NatsServer
-from jetstream_sync.spark.helpers.partition import (
+from jetstream_sync.spark.options import WriteOptions
+from jetstream_sync.spark.task_helpers import (
     plan_ranges,
     publish_partition,
     read_range,
     read_range_batches,
 )
-from jetstream_sync.spark.helpers.work_queue import WORK_DDL, acknowledge, take_work
-from jetstream_sync.spark.options import WriteOptions
-from jetstream_sync.spark.writing.atomic import AtomicBatches
-from jetstream_sync.spark.writing.deliveries import Delivery, Written
-from jetstream_sync.spark.writing.ids import Origin
-from jetstream_sync.spark.writing.refusals import RowError, SinkError
+from jetstream_sync.spark.work_queue import WORK_DDL, acknowledge, take_work
+from jetstream_sync.spark.writing.message_ids import Origin
 from jetstream_sync.spark.writing.rows import Columns, RowLayout
-from jetstream_sync.spark.writing.targets import check_target
+from jetstream_sync.spark.writing.transactions import AtomicBatches
+from jetstream_sync.spark.writing.write_errors import RowError, SinkError
+from jetstream_sync.spark.writing.write_plan import Delivery, Written, check_target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,19 +16,18 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import Self
 
-from ...api.enums import AckPolicy
-from ...client.core import Core
-from ...errors import ConsumerNotFoundError, InvalidOptionError
-from ...headers import Headers, parse_status
-from ...jetstream.consumer import PullConsumer
-from ...jetstream.gathering import Gathering
-from ...jetstream.message import JetStreamMsg
-from ...net.clock import Deadline
-from ...protocol.parser import Delivery
-from ..connections import connection
-from ..options import ReadOptions
-from ..patience import patiently
-from ..reading.api import api_of
+from ..api.enums import AckPolicy
+from ..client.core import Core
+from ..errors import ConsumerNotFoundError, InvalidOptionError
+from ..headers import Headers, parse_status
+from ..jetstream.consumer import PullConsumer
+from ..jetstream.gathering import Gathering
+from ..jetstream.message import JetStreamMsg
+from ..net.clock import Deadline
+from ..protocol.parser import Delivery
+from .connections import api_of, connection
+from .options import ReadOptions
+from .retry import patiently
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,7 +96,7 @@ class WorkBatch:
         """Return the messages as a record batch with the columns of `WORK_DDL`; needs pyarrow."""
         import pyarrow as pa  # noqa: PLC0415 - the rest works without it
 
-        from ..schema import arrow_schema  # noqa: PLC0415
+        from .schema import arrow_schema  # noqa: PLC0415
 
         columns = ("subject", "data", "headers", "sequence", "timestamp", "stream")
         schema = arrow_schema(columns).append(pa.field("ack", pa.string()))

@@ -25,11 +25,11 @@ from ...jetstream.connection import Connection
 from ...jetstream.requests import APIRequests
 from ...jetstream.stored import leader_get
 from ...net.clock import Deadline
+from ..connections import api_of
 from ..options import ReadOptions
-from ..patience import is_transient
-from .answers import Job
-from .api import api_of
-from .chunks import Chunk, Wanted
+from ..retry import is_transient
+from ..streams import StreamView, view_of
+from .chunks import Chunk, Job, Wanted
 from .direct import DirectReader
 from .pull import WORTH_LEAVING_OUT, PullReader
 from .ranges import (
@@ -39,7 +39,6 @@ from .ranges import (
     SequenceRange,
     StreamRecreatedError,
 )
-from .view import StreamView, view_of
 
 __all__ = ["ReadPlan", "choose_mode", "read_chunks"]
 

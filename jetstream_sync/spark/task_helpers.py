@@ -13,21 +13,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
-from ...errors import InvalidArgumentError
-from ...headers import MSG_ID, Headers, parse_headers
-from ...nanos import time_from_ns
-from ..batch.bounded import plan_read
-from ..connections import connection
-from ..options import ReadOptions, WriteOptions
-from ..reading.chunks import Chunk
-from ..reading.one_range import ReadPlan, read_chunks
-from ..reading.ranges import SequenceRange
-from ..schema import READ_COLUMNS, READ_TYPES, check_read_columns
-from ..writing.deliveries import Delivery, Written
-from ..writing.ids import Origin
-from ..writing.refusals import SinkError
-from ..writing.rows import Columns, RowLayout
-from ..writing.targets import check_target
+from ..errors import InvalidArgumentError
+from ..headers import MSG_ID, Headers, parse_headers
+from ..nanos import time_from_ns
+from .connections import connection
+from .options import ReadOptions, WriteOptions
+from .planning.batch_read import plan_read
+from .reading.chunks import Chunk
+from .reading.range_reader import ReadPlan, read_chunks
+from .reading.ranges import SequenceRange
+from .schema import READ_COLUMNS, READ_TYPES, check_read_columns
+from .writing.message_ids import Origin
+from .writing.rows import Columns, RowLayout
+from .writing.write_errors import SinkError
+from .writing.write_plan import Delivery, Written, check_target
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -211,7 +210,7 @@ def read_range_batches(
 
     Args and errors are those of `read_range`; pyarrow is needed.
     """
-    from ..reading.arrow import to_batch  # noqa: PLC0415 - the other functions work without pyarrow
+    from .reading.arrow import to_batch  # noqa: PLC0415 - the other functions work without pyarrow
 
     wanted = _read_options(options)
     for chunk in _chunks(range, wanted, columns):

@@ -17,7 +17,6 @@ Messages in the middle that were deleted are never an error. A head that moves i
 streams with interest retention, with a limit by subject or with messages that expire one by one, and in
 a work queue of which only some subjects are read: somebody else has worked on the others. There
 only ``strict`` makes it an error.
-
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import logging
 from dataclasses import dataclass
 
 from ...errors import Error
-from ..reading.view import StreamView
+from ..streams import StreamView
 from .offsets import Position
 
 __all__ = ["DataLossError", "LossWatch", "Resumption", "resume"]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_sync.nanos import time_to_ns
-from jetstream_sync.spark.batch.pushdown import Narrowing, narrowing
+from jetstream_sync.spark.planning.batch_read import Narrowing, narrowing
 from jetstream_sync.subjects import subject_matches
 
 

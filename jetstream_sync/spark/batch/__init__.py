@@ -1,1 +1,0 @@
-"""What ``spark.read`` calls."""
