@@ -11,7 +11,7 @@ from jetstream_sync import spark
 from jetstream_sync.spark import options
 from jetstream_sync.spark.options import ReadOptions, WriteOptions
 from jetstream_sync.spark.schema import READ_TYPES
-from jetstream_sync.spark.writing.rows import COLUMNS
+from jetstream_sync.spark.writing.rows import WRITE_TYPES
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "spark.rst"
 _TITLE = re.compile(r"^(\S.*)\n-+$", re.MULTILINE)
@@ -26,9 +26,9 @@ def table(title: str) -> list[tuple[str, str]]:
 
 
 TABLES = {
-    "Options of the connection": options._CONNECTION,
-    "Options for reading": options._READ,
-    "Options for writing": options._WRITE,
+    "Options of the connection": options._CONNECTION_OPTIONS,
+    "Options for reading": options._READ_OPTIONS,
+    "Options for writing": options._WRITE_OPTIONS,
 }
 
 
@@ -61,10 +61,10 @@ def test_the_tables_have_every_column() -> None:
     read = [(name, f"``{kind}``") for name, kind in READ_TYPES.items()]
     assert table("Columns that are read") == read
     written = dict(table("Columns that are written"))
-    assert sorted(written) == sorted(COLUMNS)
+    assert sorted(written) == sorted(WRITE_TYPES)
     for name, cell in written.items():
         # The types of a time to live are told in words.
-        assert name == "ttl" or tuple(_CODE.findall(cell)) == COLUMNS[name], name
+        assert name == "ttl" or tuple(_CODE.findall(cell)) == WRITE_TYPES[name], name
 
 
 def test_the_page_has_every_public_name() -> None:

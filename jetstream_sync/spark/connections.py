@@ -2,7 +2,7 @@
 How the driver and the executors of a Spark job connect, and the one connection of each process.
 
 Settings travel from the driver to the executors inside pickled objects, so unlike the client's own
-options they take their secrets along; in exchange no secret is ever shown: `Hidden` stands for each,
+options they take their secrets along; in exchange no secret is ever shown: `Secret` stands for each,
 and the login in a server's URL is one of them. What is given by file or by variable is read where it
 is used, at every connect and reconnect.
 
@@ -25,21 +25,21 @@ from ..options import TLSOptions
 
 __all__ = [
     "ConnectionSettings",
-    "FromFile",
-    "FromVariable",
-    "Hidden",
+    "EnvironmentSecret",
+    "FileSecret",
+    "Secret",
     "SecretSource",
-    "api_of",
+    "api_requests",
     "connection",
 ]
 
-_SPARK_FILE: Final = "sparkFile:"
+_SPARK_FILE_PREFIX: Final = "sparkFile:"
 #: Seconds between two walks through the servers, and how many there are before it is given up.
-_RECONNECT_WAIT: Final = 0.25
-_RECONNECTS: Final = 240
+_RECONNECT_WAIT_S: Final = 0.25
+_MAX_RECONNECT_ATTEMPTS: Final = 240
 
 
-class Hidden:
+class Secret:
     """
     A text that nobody is to see: it shows as ``***`` and is had by calling it.
 
@@ -56,12 +56,12 @@ class Hidden:
         return self._text
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Hidden) and other._text == self._text
+        return isinstance(other, Secret) and other._text == self._text
 
     def __hash__(self) -> int:
         return hash(self._text)
 
-    def __reduce__(self) -> tuple[type[Hidden], tuple[str]]:
+    def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
         return type(self), (self._text,)
 
     def __repr__(self) -> str:
@@ -69,7 +69,7 @@ class Hidden:
 
 
 @dataclass(frozen=True, slots=True)
-class FromVariable:
+class EnvironmentSecret:
     """A secret in an environment variable of the process that connects."""
 
     option: str
@@ -95,7 +95,7 @@ class FromVariable:
 
 
 @dataclass(frozen=True, slots=True)
-class FromFile:
+class FileSecret:
     """A secret in a file of the machine that connects; a line end behind it does not belong to it."""
 
     option: str
@@ -124,7 +124,7 @@ class FromFile:
 
 
 #: Where a secret comes from; calling it returns the text.
-SecretSource = Hidden | FromVariable | FromFile
+SecretSource = Secret | EnvironmentSecret | FileSecret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,17 +137,17 @@ class ConnectionSettings:
 
     servers: tuple[str, ...] = (DEFAULT_SERVER,)
     """The servers' URLs, without logins."""
-    logins: Hidden | None = None
+    logins: Secret | None = None
     """The same URLs as they were given, with commas between them; ``None``: none has a login."""
     user: str | None = None
     password: SecretSource | None = None
     token: SecretSource | None = None
     creds_file: str | None = None
     """The path of a ``.creds`` file, or ``sparkFile:NAME``, as for every file here."""
-    creds: Hidden | None = None
+    creds: Secret | None = None
     """The content of such a file."""
     nkey_seed_file: str | None = None
-    nkey_seed: Hidden | None = None
+    nkey_seed: Secret | None = None
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -163,7 +163,7 @@ class ConnectionSettings:
     """How long an answer may take, in seconds."""
 
     @classmethod
-    def split_login(cls, urls: str) -> tuple[tuple[str, ...], Hidden | None]:
+    def split_login(cls, urls: str) -> tuple[tuple[str, ...], Secret | None]:
         """
         Take the logins out of servers' URLs.
 
@@ -179,7 +179,7 @@ class ConnectionSettings:
         """
         addresses = [ServerAddress.parse(url.strip()) for url in urls.split(",")]
         has_login = any(each.user or each.token for each in addresses)
-        return tuple(each.url for each in addresses), Hidden(urls) if has_login else None
+        return tuple(each.url for each in addresses), Secret(urls) if has_login else None
 
     def connect_options(self) -> dict[str, Any]:
         """Return what `jetstream_sync.connect` takes beside the servers."""
@@ -193,8 +193,8 @@ class ConnectionSettings:
             "nkeys_seed_str": self.nkey_seed,
             "tls_hostname": self.tls_hostname,
             "connect_timeout": self.connect_timeout,
-            "reconnect_time_wait": _RECONNECT_WAIT,
-            "max_reconnect_attempts": _RECONNECTS,
+            "reconnect_time_wait": _RECONNECT_WAIT_S,
+            "max_reconnect_attempts": _MAX_RECONNECT_ATTEMPTS,
         }
         if self.tls_ca or self.tls_cert:
             options["tls"] = TLSOptions(
@@ -255,19 +255,19 @@ def _path(path: str) -> str:
         InvalidOptionError: it is meant to be one that Spark distributed, and there is no Spark here.
 
     """
-    if not path.startswith(_SPARK_FILE):
+    if not path.startswith(_SPARK_FILE_PREFIX):
         return path
     try:
         from pyspark import SparkFiles  # noqa: PLC0415 - the rest of this works without it
     except ImportError:
         raise InvalidOptionError("sparkFile", path, "there is no pyspark here") from None
-    return str(SparkFiles.get(path[len(_SPARK_FILE) :]))
+    return str(SparkFiles.get(path[len(_SPARK_FILE_PREFIX) :]))
 
 
 def _optional_path(path: str | None) -> str | None:
     return None if path is None else _path(path)
 
 
-def api_of(js: JetStream) -> APIRequests:
+def api_requests(js: JetStream) -> APIRequests:
     """Return what asks the API for a context."""
     return js._api  # noqa: SLF001 - there is no public way to raw messages

@@ -1,7 +1,7 @@
 """
 Options as Spark passes them: names in any case, values that are text.
 
-`Given` reads them one by one, and says of a value that can not be used which option it is, what was
+`OptionValues` reads them one by one, and says of a value that can not be used which option it is, what was
 given, and what can be. A value that may be a secret is never repeated.
 """
 
@@ -15,13 +15,13 @@ from typing import Final, TypeVar
 from ..errors import InvalidOptionError
 from ..nanos import time_from_ns, time_from_text
 from ..slips import closest
-from .connections import Hidden
+from .connections import Secret
 
-__all__ = ["Given"]
+__all__ = ["OptionValues"]
 
 T = TypeVar("T")
 
-_SECONDS: Final = {
+_UNIT_SECONDS: Final = {
     "ns": 1e-9,
     "us": 1e-6,
     "µs": 1e-6,
@@ -31,7 +31,7 @@ _SECONDS: Final = {
     "h": 3600.0,
 }
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)", re.ASCII)
-_BYTES: Final = {
+_UNIT_BYTES: Final = {
     "": 1,
     "b": 1,
     "kb": 1000,
@@ -42,11 +42,11 @@ _BYTES: Final = {
     "gib": 1024**3,
 }
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
-_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
-_WHOLE: Final = re.compile(r"-?\d{1,19}", re.ASCII)
+_DECIMAL: Final = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+_INTEGER: Final = re.compile(r"-?\d{1,19}", re.ASCII)
 
 
-class Given:
+class OptionValues:
     """
     The options that a user gave.
 
@@ -105,7 +105,7 @@ class Given:
         if name not in self:
             raise InvalidOptionError(name, None, reason)
 
-    def need(self, name: str, other: str) -> None:
+    def require_with(self, name: str, other: str) -> None:
         """
         Let an option be given only beside another one.
 
@@ -125,7 +125,7 @@ class Given:
             raise InvalidOptionError(name, value, "it is empty")
         return value.strip()
 
-    def checked(self, name: str, check: Callable[[str], T]) -> T | None:
+    def validated(self, name: str, check: Callable[[str], T]) -> T | None:
         """
         Return what a check makes of the value.
 
@@ -138,7 +138,7 @@ class Given:
 
         """
         value = self.text(name)
-        return None if value is None else _checked(name, value, check)
+        return None if value is None else _validated(name, value, check)
 
     def items(self, name: str, check: Callable[[str], str]) -> tuple[str, ...]:
         """
@@ -151,68 +151,72 @@ class Given:
         value = self.text(name)
         if value is None:
             return ()
-        items = tuple(_checked(name, item.strip(), check) for item in value.split(","))
+        items = tuple(_validated(name, item.strip(), check) for item in value.split(","))
         if len(set(items)) < len(items):
             raise InvalidOptionError(name, value, "an item is there twice")
         return items
 
-    def secret(self, name: str) -> Hidden | None:
+    def secret(self, name: str) -> Secret | None:
         """Return a value that nobody is to see, as it is."""
         value = self._values.get(name)
         if value is None:
             return None
         if not value:
             raise InvalidOptionError(name, "...", "it is empty")
-        return Hidden(value)
+        return Secret(value)
 
-    def choice(self, name: str, words: tuple[str, ...], default: str) -> str:
+    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
         """Return one of several words, in whatever case it was given."""
         value = self.text(name)
         if value is None:
             return default
-        if value.lower() not in words:
-            raise InvalidOptionError(name, value, f"one of {', '.join(words)}")
+        if value.lower() not in choices:
+            raise InvalidOptionError(name, value, f"one of {', '.join(choices)}")
         return value.lower()
 
     def flag(self, name: str, *, default: bool) -> bool:
         """Return a value that is true or false."""
         return self.choice(name, ("true", "false"), str(default).lower()) == "true"
 
-    def number(self, name: str, least: int, most: int) -> int | None:
+    def number(self, name: str, minimum: int, maximum: int) -> int | None:
         """Return a whole number, ``None`` when it was not given."""
         value = self.text(name)
         if value is None:
             return None
-        if not _WHOLE.fullmatch(value) or not least <= int(value) <= most:
-            raise InvalidOptionError(name, value, f"a whole number from {least} to {most}")
+        if not _INTEGER.fullmatch(value) or not minimum <= int(value) <= maximum:
+            raise InvalidOptionError(name, value, f"a whole number from {minimum} to {maximum}")
         return int(value)
 
-    def seconds(self, name: str, default: float, least: float, most: float) -> float:
+    def seconds(self, name: str, default: float, minimum: float, maximum: float) -> float:
         """Return a duration in seconds; it is given as a number of them or as ``1m30s``."""
         value = self.text(name)
         if value is None:
             return default
         total: float | None = None
-        if _NUMBER.fullmatch(value):
+        if _DECIMAL.fullmatch(value):
             total = float(value)
         elif not _DURATION.sub("", value):
-            total = sum(float(n) * _SECONDS[unit] for n, unit in _DURATION.findall(value))
-        if total is None or not least <= total <= most:
+            total = sum(float(n) * _UNIT_SECONDS[unit] for n, unit in _DURATION.findall(value))
+        if total is None or not minimum <= total <= maximum:
             raise InvalidOptionError(
-                name, value, f"a duration such as 500ms, 10s or 2m, from {least:g} to {most:g} s"
+                name,
+                value,
+                f"a duration such as 500ms, 10s or 2m, from {minimum:g} to {maximum:g} s",
             )
         return total
 
-    def size(self, name: str, default: int | None, least: int, most: int) -> int | None:
+    def size(self, name: str, default: int | None, minimum: int, maximum: int) -> int | None:
         """Return a number of bytes; it is given as one, or as ``4MB`` or ``4MiB``."""
         value = self.text(name)
         if value is None:
             return default
         match = _SIZE.fullmatch(value)
-        unit = None if match is None else _BYTES.get(match[2].lower())
-        if match is None or unit is None or not least <= float(match[1]) * unit <= most:
+        unit = None if match is None else _UNIT_BYTES.get(match[2].lower())
+        if match is None or unit is None or not minimum <= float(match[1]) * unit <= maximum:
             raise InvalidOptionError(
-                name, value, f"a size such as 4194304, 4MB or 4MiB, from {least} to {most} bytes"
+                name,
+                value,
+                f"a size such as 4194304, 4MB or 4MiB, from {minimum} to {maximum} bytes",
             )
         return int(float(match[1]) * unit)
 
@@ -222,7 +226,7 @@ class Given:
         if value is None:
             return None
         try:
-            if _WHOLE.fullmatch(value):
+            if _INTEGER.fullmatch(value):
                 return time_from_ns(int(value) * 1_000_000)
             return _iso_time(value)
         except (ValueError, OverflowError):
@@ -233,7 +237,7 @@ class Given:
             ) from None
 
 
-def _checked(name: str, value: str, check: Callable[[str], T]) -> T:
+def _validated(name: str, value: str, check: Callable[[str], T]) -> T:
     try:
         return check(value)
     except InvalidOptionError:

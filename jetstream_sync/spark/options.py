@@ -26,17 +26,17 @@ from ..subjects import (
     check_subject,
     subjects_overlap,
 )
-from .connections import ConnectionSettings, FromFile, FromVariable, SecretSource
-from .option_values import Given
+from .connections import ConnectionSettings, EnvironmentSecret, FileSecret, SecretSource
+from .option_values import OptionValues
 
-__all__ = ["EARLIEST", "LATEST", "Offsets", "ReadOptions", "WriteOptions", "shown_secrets"]
+__all__ = ["EARLIEST", "LATEST", "OffsetSpec", "ReadOptions", "WriteOptions", "exposed_secrets"]
 
-#: In `Offsets`: from the first message that the stream has.
+#: In `OffsetSpec`: from the first message that the stream has.
 EARLIEST: Final = -2
-#: In `Offsets`: behind the last message that the stream has.
+#: In `OffsetSpec`: behind the last message that the stream has.
 LATEST: Final = -1
 
-_CONNECTION: Final = (
+_CONNECTION_OPTIONS: Final = (
     "servers",
     "user",
     "password",
@@ -61,7 +61,7 @@ _CONNECTION: Final = (
     "apiPrefix",
     "timeout",
 )
-_READ: Final = (
+_READ_OPTIONS: Final = (
     "stream",
     "streamPattern",
     "subjects",
@@ -82,7 +82,7 @@ _READ: Final = (
     "consumer",
     "pushdown",
 )
-_WRITE: Final = (
+_WRITE_OPTIONS: Final = (
     "stream",
     "subject",
     "delivery",
@@ -96,15 +96,15 @@ _WRITE: Final = (
     "overwriteMode",
 )
 #: What Spark passes along with a user's options.
-_OF_SPARK: Final = ("checkpointlocation", "queryname")
+_SPARK_OPTIONS: Final = ("checkpointlocation", "queryname")
 
 _INT64_MAX: Final = 2**63 - 1
-_DAY: Final = 86400.0
+_DAY_S: Final = 86400.0
 _MB: Final = 1000 * 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Offsets:
+class OffsetSpec:
     """
     Positions in streams: one for all of them, or one for each by name.
 
@@ -135,11 +135,11 @@ class ReadOptions:
     """A pattern for their names: ``ORDERS_*``, or a regular expression between slashes."""
     subjects: tuple[str, ...] = ()
     """Subjects, with wildcards, of which messages are read; none: of all."""
-    starting_offsets: Offsets | None = None
+    starting_offsets: OffsetSpec | None = None
     """Where to start; ``None``: not said, or `starting_timestamp` is."""
     starting_timestamp: datetime | None = None
     """Start with the first message that was stored at this time or later; in UTC."""
-    ending_offsets: Offsets | None = None
+    ending_offsets: OffsetSpec | None = None
     """Where to end; ``None``: not said, or `ending_timestamp` is. Batch only."""
     ending_timestamp: datetime | None = None
     """End before the first message that was stored at this time or later; in UTC. Batch only."""
@@ -180,7 +180,7 @@ class ReadOptions:
             InvalidOptionError: an option does not exist, is out of range or excludes another one.
 
         """
-        given = Given(options, (*_CONNECTION, *_READ), _OF_SPARK)
+        given = OptionValues(options, (*_CONNECTION_OPTIONS, *_READ_OPTIONS), _SPARK_OPTIONS)
         given.exclude("stream", "streamPattern")
         if "streamPattern" not in given:
             given.require("stream", "name a stream, or give a streamPattern")
@@ -188,7 +188,7 @@ class ReadOptions:
         given.exclude("endingOffsets", "endingTimestamp")
         given.exclude("consumer", "streamPattern")
         streams = given.items("stream", check_stream_name)
-        consumer = given.checked("consumer", check_consumer_name)
+        consumer = given.validated("consumer", check_consumer_name)
         if consumer is not None and len(streams) > 1:
             raise InvalidOptionError("consumer", consumer, "a consumer is one of one stream")
         fewest = given.number("minOffsetsPerTrigger", 1, _INT64_MAX)
@@ -197,11 +197,11 @@ class ReadOptions:
             raise InvalidOptionError(
                 "minOffsetsPerTrigger", str(fewest), f"is above maxOffsetsPerTrigger={most}"
             )
-        given.need("maxTriggerDelay", "minOffsetsPerTrigger")
+        given.require_with("maxTriggerDelay", "minOffsetsPerTrigger")
         return cls(
             connection=_connection(given),
             stream=streams,
-            stream_pattern=given.checked("streamPattern", _check_pattern),
+            stream_pattern=given.validated("streamPattern", _check_pattern),
             subjects=_subjects(given),
             starting_offsets=_offsets(given, "startingOffsets", streams),
             starting_timestamp=given.time("startingTimestamp"),
@@ -210,14 +210,14 @@ class ReadOptions:
             max_offsets_per_trigger=most,
             max_bytes_per_trigger=given.size("maxBytesPerTrigger", None, 1, _INT64_MAX),
             min_offsets_per_trigger=fewest,
-            max_trigger_delay=given.seconds("maxTriggerDelay", 900.0, 0.0, _DAY),
+            max_trigger_delay=given.seconds("maxTriggerDelay", 900.0, 0.0, _DAY_S),
             min_partitions=given.number("minPartitions", 1, 100_000),
             max_records_per_partition=given.number("maxRecordsPerPartition", 1, _INT64_MAX)
             or 100_000,
             fail_on_data_loss=given.choice("failOnDataLoss", ("true", "false", "strict"), "true"),
             read_mode=given.choice("readMode", ("auto", "direct", "pull"), "auto"),
             batch_bytes=given.size("batchBytes", None, 1024, 256 * _MB) or 4 * _MB,
-            planning_timeout=given.seconds("planningTimeout", 60.0, 0.001, _DAY),
+            planning_timeout=given.seconds("planningTimeout", 60.0, 0.001, _DAY_S),
             consumer=consumer,
             pushdown=given.flag("pushdown", default=False),
         )
@@ -264,7 +264,7 @@ class WriteOptions:
             InvalidOptionError: an option does not exist, is out of range or excludes another one.
 
         """
-        given = Given(options, (*_CONNECTION, *_WRITE), _OF_SPARK)
+        given = OptionValues(options, (*_CONNECTION_OPTIONS, *_WRITE_OPTIONS), _SPARK_OPTIONS)
         given.require("stream", "name the stream that has to take the messages")
         deliveries = ("at-least-once", "window", "transaction", "scan")
         delivery = given.choice("delivery", deliveries, "window")
@@ -284,20 +284,20 @@ class WriteOptions:
         overwrite = given.text("overwriteMode")
         if overwrite is not None:
             overwrite = given.choice("overwriteMode", ("purge",), "purge")
-        stream = given.checked("stream", check_stream_name)
+        stream = given.validated("stream", check_stream_name)
         assert stream is not None
         return cls(
             connection=_connection(given),
             stream=stream,
-            subject=given.checked("subject", check_publish_subject),
+            subject=given.validated("subject", check_publish_subject),
             delivery=delivery,
             max_pending=given.number("maxPending", 1, 1_000_000) or 4096,
-            ack_timeout=given.seconds("ackTimeout", 30.0, 0.001, _DAY),
+            ack_timeout=given.seconds("ackTimeout", 30.0, 0.001, _DAY_S),
             ids=given.choice("ids", ("content", "position"), "content"),
-            expected_recovery=given.seconds("expectedRecovery", 600.0, 0.0, 365 * _DAY),
+            expected_recovery=given.seconds("expectedRecovery", 600.0, 0.0, 365 * _DAY_S),
             on_short_window=given.choice("onShortWindow", ("warn", "error"), "warn"),
             job_id=given.text("jobId"),
-            marker_subject=given.checked("markerSubject", check_publish_subject),
+            marker_subject=given.validated("markerSubject", check_publish_subject),
             overwrite_mode=overwrite,
         )
 
@@ -305,7 +305,7 @@ class WriteOptions:
 # --- what both have ---------------------------------------------------------------------------
 
 
-def _connection(given: Given) -> ConnectionSettings:
+def _connection(given: OptionValues) -> ConnectionSettings:
     """Read how to connect; what can not work together is refused here, not on an executor."""
     given.exclude("password", "passwordEnv", "passwordFile")
     given.exclude("token", "tokenEnv", "tokenFile")
@@ -313,8 +313,8 @@ def _connection(given: Given) -> ConnectionSettings:
     for token in ("token", "tokenEnv", "tokenFile"):
         given.exclude("user", token)
     for password in ("password", "passwordEnv", "passwordFile"):
-        given.need(password, "user")
-    given.need("tlsKey", "tlsCert")
+        given.require_with(password, "user")
+    given.require_with("tlsKey", "tlsCert")
     given.exclude("domain", "apiPrefix")
     servers = given.text("servers") or os.environ.get("NATS_URL") or DEFAULT_SERVER
     urls, logins = ConnectionSettings.split_login(servers)
@@ -334,13 +334,13 @@ def _connection(given: Given) -> ConnectionSettings:
         tls_hostname=given.text("tlsHostname"),
         tls_handshake_first=given.flag("tlsHandshakeFirst", default=False),
         connect_timeout=given.seconds("connectTimeout", 5.0, 0.001, 3600.0),
-        domain=given.checked("domain", check_stream_name),
-        api_prefix=given.checked("apiPrefix", check_publish_subject),
+        domain=given.validated("domain", check_stream_name),
+        api_prefix=given.validated("apiPrefix", check_publish_subject),
         timeout=given.seconds("timeout", 10.0, 0.001, 3600.0),
     )
 
 
-def shown_secrets(options: Mapping[str, str]) -> dict[str, str]:
+def exposed_secrets(options: Mapping[str, str]) -> dict[str, str]:
     """
     Return which options have a secret that Spark shows, with what to use instead.
 
@@ -358,13 +358,13 @@ def shown_secrets(options: Mapping[str, str]) -> dict[str, str]:
     return shown
 
 
-def _secret(given: Given, name: str) -> SecretSource | None:
+def _secret(given: OptionValues, name: str) -> SecretSource | None:
     """Read a secret that may also be named by a variable or a file."""
     variable, file = given.text(f"{name}Env"), given.text(f"{name}File")
     if variable is not None:
-        return FromVariable(f"{name}Env", variable)
+        return EnvironmentSecret(f"{name}Env", variable)
     if file is not None:
-        return FromFile(f"{name}File", file)
+        return FileSecret(f"{name}File", file)
     return given.secret(name)
 
 
@@ -382,7 +382,7 @@ def _check_pattern(pattern: str) -> str:
     return pattern
 
 
-def _subjects(given: Given) -> tuple[str, ...]:
+def _subjects(given: OptionValues) -> tuple[str, ...]:
     subjects = given.items("subjects", check_subject)
     for number, subject in enumerate(subjects):
         for other in subjects[:number]:
@@ -393,14 +393,14 @@ def _subjects(given: Given) -> tuple[str, ...]:
     return subjects
 
 
-def _offsets(given: Given, name: str, streams: tuple[str, ...]) -> Offsets | None:
+def _offsets(given: OptionValues, name: str, streams: tuple[str, ...]) -> OffsetSpec | None:
     value = given.text(name)
     if value is None:
         return None
     if value.lower() == "latest":
-        return Offsets(LATEST)
+        return OffsetSpec(LATEST)
     if value.lower() == "earliest" and name == "startingOffsets":
-        return Offsets(EARLIEST)
+        return OffsetSpec(EARLIEST)
     words = "earliest, latest" if name == "startingOffsets" else "latest"
     reason = f'{words}, or JSON with a sequence for each stream: {{"ORDERS": 17}}'
     try:
@@ -421,4 +421,4 @@ def _offsets(given: Given, name: str, streams: tuple[str, ...]) -> Offsets | Non
     missing = [stream for stream in streams if stream not in positions]
     if missing:
         raise InvalidOptionError(name, value, f"there is no position for {missing[0]}")
-    return Offsets(None, tuple(sorted(positions.items())))
+    return OffsetSpec(None, tuple(sorted(positions.items())))

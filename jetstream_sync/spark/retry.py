@@ -28,7 +28,7 @@ from ..errors import (
 )
 from ..net.clock import Deadline
 
-__all__ = ["is_transient", "patiently"]
+__all__ = ["is_transient", "retry_transient"]
 
 log = logging.getLogger("jetstream_sync.spark")
 
@@ -45,17 +45,17 @@ _TRANSIENT: Final = (
     ServiceUnavailableError,
     TimeoutError,
 )
-_FINAL: Final = (AuthorizationError, SecureConnectionError)
-_FIRST_WAIT: Final = 0.1
-_LONGEST_WAIT: Final = 5.0
+_NOT_TRANSIENT: Final = (AuthorizationError, SecureConnectionError)
+_MIN_WAIT_S: Final = 0.1
+_MAX_WAIT_S: Final = 5.0
 
 
 def is_transient(error: Error) -> bool:
     """Say whether the same call may work in a moment."""
-    return isinstance(error, _TRANSIENT) and not isinstance(error, _FINAL)
+    return isinstance(error, _TRANSIENT) and not isinstance(error, _NOT_TRANSIENT)
 
 
-def patiently(call: Callable[[], T], timeout: float, what: str) -> T:
+def retry_transient(call: Callable[[], T], timeout: float, what: str) -> T:
     """
     Call a function until it works.
 
@@ -71,7 +71,7 @@ def patiently(call: Callable[[], T], timeout: float, what: str) -> T:
 
     """
     deadline = Deadline(timeout)
-    wait = _FIRST_WAIT
+    wait = _MIN_WAIT_S
     while True:
         try:
             return call()
@@ -80,4 +80,4 @@ def patiently(call: Callable[[], T], timeout: float, what: str) -> T:
                 raise
             log.warning("%s failed, and is tried again in %.1f s: %s", what, wait, error)
         sleep(min(wait, deadline.left() or 0.0))
-        wait = min(2 * wait, _LONGEST_WAIT)
+        wait = min(2 * wait, _MAX_WAIT_S)

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-_REDACTED: Final = "spark.sql.redaction.options.regex"
+_REDACTION_CONF: Final = "spark.sql.redaction.options.regex"
 #: Whether shuffled rows of a streaming query are dealt out by how many cores there happen to be.
-_ADAPTIVE: Final = "spark.sql.adaptive.streaming.stateless.enabled"
+_ADAPTIVE_CONF: Final = "spark.sql.adaptive.streaming.stateless.enabled"
 #: Options whose values are secrets, or may have a login in them. What Spark hides without this has
 #: secret, password, token or url in its name. A login needs no scheme before it, so no look at the
 #: value tells it from what is none.
-_SECRETS: Final = "(?i)^(creds|nkeySeed|servers)$"
+_REDACTED_OPTIONS: Final = "(?i)^(creds|nkeySeed|servers)$"
 
 
 def register(spark: SparkSession) -> None:
@@ -58,20 +58,26 @@ def register(spark: SparkSession) -> None:
         ImportError: PySpark is older than 4.0, or pyarrow is missing.
 
     """
-    from .source import HiddenDataSource  # noqa: PLC0415 - it imports PySpark and pyarrow
+    from .source import RedactedDataSource  # noqa: PLC0415 - it imports PySpark and pyarrow
 
     # A Spark Connect session has no context: its workers are the server's matter.
     context = getattr(spark, "sparkContext", None)
-    if context is not None and context.master.startswith("local") and not _chosen():
+    if (
+        context is not None
+        and context.master.startswith("local")
+        and not _interpreter_is_configured()
+    ):
         context.pythonExec = sys.executable
-    spark.dataSource.register(HiddenDataSource)
-    if spark.conf.get(_ADAPTIVE, None) is None:
-        spark.conf.set(_ADAPTIVE, "false")
-    hidden = spark.conf.get(_REDACTED) or ""
-    if _SECRETS not in hidden:
-        spark.conf.set(_REDACTED, f"{hidden}|{_SECRETS}" if hidden else _SECRETS)
+    spark.dataSource.register(RedactedDataSource)
+    if spark.conf.get(_ADAPTIVE_CONF, None) is None:
+        spark.conf.set(_ADAPTIVE_CONF, "false")
+    hidden = spark.conf.get(_REDACTION_CONF) or ""
+    if _REDACTED_OPTIONS not in hidden:
+        spark.conf.set(
+            _REDACTION_CONF, f"{hidden}|{_REDACTED_OPTIONS}" if hidden else _REDACTED_OPTIONS
+        )
 
 
-def _chosen() -> bool:
+def _interpreter_is_configured() -> bool:
     # spark-submit puts what its setting spark.pyspark.python says into the variable.
     return bool(os.environ.get("PYSPARK_PYTHON"))

@@ -21,9 +21,9 @@ from pyspark.sql.datasource import (
 )
 
 from ..errors import InvalidOptionError
-from .options import ReadOptions, WriteOptions, shown_secrets
-from .planning.batch_read import Narrowing, narrowing, plan_read
-from .reading.arrow import RangeReader
+from .options import ReadOptions, WriteOptions, exposed_secrets
+from .planning.batch_read import FilterBounds, filter_bounds, plan_read
+from .reading.arrow import PartitionReader
 from .schema import READ_DDL, check_read_columns
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = [
-    "HiddenDataSource",
     "JetStreamDataSource",
     "JetStreamReader",
     "PushdownReader",
-    "takes_filters",
+    "RedactedDataSource",
+    "in_pushdown_worker",
 ]
 
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -56,12 +56,12 @@ class JetStreamReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._narrowing: Narrowing | None = None
-        self._reader = RangeReader(options, schema)
+        self._filter_bounds: FilterBounds | None = None
+        self._reader = PartitionReader(options, schema)
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each task, planned on the driver; raises as `plan_read`."""
-        planned = plan_read(self._options, self._narrowing)
+        planned = plan_read(self._options, self._filter_bounds)
         return [InputPartition(each) for each in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -82,11 +82,11 @@ class PushdownReader(JetStreamReader):
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - PySpark's name
         """Take what filters say about subjects, sequences and times; Spark applies them all again."""
-        self._narrowing = narrowing(filters, self._options.subjects)
+        self._filter_bounds = filter_bounds(filters, self._options.subjects)
         return filters
 
 
-def takes_filters() -> bool:
+def in_pushdown_worker() -> bool:
     """Say whether this is the process in which Spark passes filters on; others refuse who takes them."""
     return _PUSHDOWN_WORKER in sys.argv
 
@@ -94,7 +94,7 @@ def takes_filters() -> bool:
 log = logging.getLogger("jetstream_sync.spark")
 
 #: What was said once in this process.
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
 class JetStreamDataSource(DataSource):
@@ -107,7 +107,7 @@ class JetStreamDataSource(DataSource):
     """
 
     #: Whether the session hides all options with secrets.
-    _is_hidden: ClassVar[bool] = False
+    _secrets_are_redacted: ClassVar[bool] = False
 
     @classmethod
     def name(cls) -> str:
@@ -132,7 +132,7 @@ class JetStreamDataSource(DataSource):
         """
         options = self._read_options()
         _check_columns(schema)
-        kind = PushdownReader if options.pushdown and takes_filters() else JetStreamReader
+        kind = PushdownReader if options.pushdown and in_pushdown_worker() else JetStreamReader
         return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
@@ -175,20 +175,20 @@ class JetStreamDataSource(DataSource):
         return stream_writer(self._write_options(), schema, overwrite)
 
     def _read_options(self) -> ReadOptions:
-        self._warn()
+        self._warn_exposed_secrets()
         return ReadOptions.from_options(self.options)
 
     def _write_options(self) -> WriteOptions:
-        self._warn()
+        self._warn_exposed_secrets()
         return WriteOptions.from_options(self.options)
 
-    def _warn(self) -> None:
+    def _warn_exposed_secrets(self) -> None:
         """Say once which options have secrets that Spark may show."""
-        if self._is_hidden:
+        if self._secrets_are_redacted:
             return
-        for name, instead in shown_secrets(self.options).items():
-            if name not in _said:
-                _said.add(name)
+        for name, instead in exposed_secrets(self.options).items():
+            if name not in _warned:
+                _warned.add(name)
                 log.warning(
                     "a view of this table puts the secret in its option %s into Spark's event log:"
                     " use %s, or call jetstream_sync.spark.register(spark) first",
@@ -201,10 +201,10 @@ class JetStreamDataSource(DataSource):
         return "JetStreamDataSource()"
 
 
-class HiddenDataSource(JetStreamDataSource):
+class RedactedDataSource(JetStreamDataSource):
     """The same in a session that hides its secrets, see `session.register`."""
 
-    _is_hidden = True
+    _secrets_are_redacted = True
 
 
 def _check_columns(schema: StructType) -> None:

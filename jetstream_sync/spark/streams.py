@@ -21,7 +21,7 @@ from ..errors import StreamNotFoundError
 from ..jetstream.context import JetStream
 from ..nanos import time_to_ns
 
-__all__ = ["Selection", "StreamView", "stream_key", "view_of"]
+__all__ = ["StreamSelection", "StreamView", "stream_key", "stream_view"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +55,10 @@ class StreamView:
     deny_purge: bool
     """Whether nobody may purge it."""
 
-    sheds_inside: bool
+    removes_individually: bool
     """Whether messages also leave it by subject or by a time of their own, as in a key-value bucket."""
 
-    gives_times: bool
+    assigns_timestamps: bool
     """Whether it gives messages their times itself, and does not take them from other streams."""
 
     @property
@@ -72,12 +72,12 @@ class StreamView:
         return self.retention == RetentionPolicy.INTEREST
 
     @property
-    def is_consumed(self) -> bool:
+    def removes_when_consumed(self) -> bool:
         """Whether reading a message is to take it away, in the end."""
         return self.is_work_queue or self.is_interest
 
     @property
-    def is_whole(self) -> bool:
+    def is_contiguous(self) -> bool:
         """Whether every sequence from the first to the last has its message."""
         return self.messages == self.end_seq - self.first_seq
 
@@ -87,7 +87,7 @@ class StreamView:
         return max(1.0, self.bytes / self.messages) if self.messages else 1.0
 
 
-def view_of(info: StreamInfo) -> StreamView:
+def stream_view(info: StreamInfo) -> StreamView:
     """Return the view that an info gives."""
     config, state = info.config, info.state
     end_seq = state.last_seq + 1
@@ -101,13 +101,13 @@ def view_of(info: StreamInfo) -> StreamView:
         retention=str(config.retention or RetentionPolicy.LIMITS),
         allow_direct=bool(config.allow_direct),
         deny_purge=bool(config.deny_purge),
-        gives_times=config.mirror is None and not config.sources,
-        sheds_inside=bool(config.allow_msg_ttl) or (config.max_msgs_per_subject or 0) > 0,
+        assigns_timestamps=config.mirror is None and not config.sources,
+        removes_individually=bool(config.allow_msg_ttl) or (config.max_msgs_per_subject or 0) > 0,
     )
 
 
 @dataclass(frozen=True)
-class Selection:
+class StreamSelection:
     """The streams that a read means: by name, or all that a pattern fits."""
 
     names: tuple[str, ...] = ()
@@ -153,10 +153,10 @@ class Selection:
                 info = js.get_stream(name).cached_info
             except StreamNotFoundError:
                 continue
-            views[stream_key(name, self.domain)] = view_of(info)
+            views[stream_key(name, self.domain)] = stream_view(info)
         return views
 
-    def check_all_there(self, views: Mapping[str, StreamView]) -> None:
+    def check_all_exist(self, views: Mapping[str, StreamView]) -> None:
         """
         Refuse to begin where a stream that was named does not exist.
 

@@ -23,10 +23,10 @@ from .reading.chunks import Chunk
 from .reading.range_reader import ReadPlan, read_chunks
 from .reading.ranges import SequenceRange
 from .schema import READ_COLUMNS, READ_TYPES, check_read_columns
-from .writing.message_ids import Origin
-from .writing.rows import Columns, RowLayout
+from .writing.message_ids import WriteTaskId
+from .writing.rows import RowColumns, RowLayout
 from .writing.write_errors import SinkError
-from .writing.write_plan import Delivery, Written, check_target
+from .writing.write_plan import WritePlan, Written, check_target
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 __all__ = ["plan_ranges", "publish_partition", "read_range", "read_range_batches"]
 
 #: Rows that are turned into columns at a time.
-_ROWS: Final = 4096
+_ROWS_PER_PART: Final = 4096
 #: Ways to deliver that need to know an attempt from another job.
-_NEED_A_NAME: Final = frozenset({"transaction", "scan"})
+_NEED_JOB_ID: Final = frozenset({"transaction", "scan"})
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -71,20 +71,20 @@ def publish_partition(
         InvalidOptionError: an option does not exist or can not work.
         SchemaError: there is no such column.
         SinkError: the stream does not take the rows; with `RowError` one row is the reason.
-        Error: all else as `Delivery.write`.
+        Error: all else as `WritePlan.write`.
 
     """
     wanted = options if isinstance(options, WriteOptions) else WriteOptions.from_options(options)
-    origin = _origin(wanted, partition)
+    task_id = _write_task_id(wanted, partition)
     layout, parts = _columns(rows, columns)
     if layout is None:
-        return Written.nothing(origin.partition)
+        return Written.nothing(task_id.partition)
     js = wanted.connection.jetstream(connection(wanted.connection))
     target = check_target(js, wanted, layout)
-    return Delivery(options=wanted, layout=layout, target=target).write(origin, parts)
+    return WritePlan(options=wanted, layout=layout, target=target).write(task_id, parts)
 
 
-def _origin(options: WriteOptions, partition: int | None) -> Origin:
+def _write_task_id(options: WriteOptions, partition: int | None) -> WriteTaskId:
     """Return where rows come from, as far as Spark says it."""
     context = _task_context()
     query = batch = None
@@ -98,12 +98,12 @@ def _origin(options: WriteOptions, partition: int | None) -> Origin:
     if options.job_id is not None:
         names.append(f"job {options.job_id}")
     if not names:
-        if options.delivery in _NEED_A_NAME:
+        if options.delivery in _NEED_JOB_ID:
             raise SinkError(
                 f"delivery={options.delivery} needs the option jobId outside of a streaming query"
             )
         names.append(f"call {uuid.uuid4().hex}")
-    return Origin(name=" ".join(names), batch=int(batch or 0), partition=partition or 0)
+    return WriteTaskId(name=" ".join(names), batch=int(batch or 0), partition=partition or 0)
 
 
 def _task_context() -> Any:
@@ -117,7 +117,7 @@ def _task_context() -> Any:
 
 def _columns(
     rows: Iterable[Any], names: Sequence[str] | None
-) -> tuple[RowLayout | None, Iterator[Columns]]:
+) -> tuple[RowLayout | None, Iterator[RowColumns]]:
     """Return the layout of rows, and the rows by column; no layout where there are no rows."""
     rest = iter(rows)
     first = next(rest, None)
@@ -142,7 +142,7 @@ def _columns(
 
 
 def _parts(rows: Iterator[Any]) -> Iterator[list[Any]]:
-    while part := list(islice(rows, _ROWS)):
+    while part := list(islice(rows, _ROWS_PER_PART)):
         yield part
 
 

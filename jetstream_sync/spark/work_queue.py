@@ -25,9 +25,9 @@ from ..jetstream.gathering import Gathering
 from ..jetstream.message import JetStreamMsg
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
-from .connections import api_of, connection
+from .connections import api_requests, connection
 from .options import ReadOptions
-from .retry import patiently
+from .retry import retry_transient
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +41,7 @@ WORK_DDL: Final = (
 )
 
 #: Messages that are acknowledged at a time.
-_ACKS: Final = 512
+_MAX_ACKS: Final = 512
 _ACK: Final = b"+ACK"
 
 
@@ -165,8 +165,8 @@ def take_work(
     left = max_messages
     while not until.expired() and left != 0:
         count = batch if left is None else min(batch, left)
-        patience = min(idle_seconds, idle_seconds if max_seconds is None else until.left() or 0.0)
-        messages = consumer.fetch(1, timeout=max(patience, 0.01))
+        wait = min(idle_seconds, idle_seconds if max_seconds is None else until.left() or 0.0)
+        messages = consumer.fetch(1, timeout=max(wait, 0.01))
         if not messages:
             return
         if count > 1:
@@ -198,11 +198,13 @@ def acknowledge(replies: Iterable[str], options: Mapping[str, str] | ReadOptions
     """
     wanted = options if isinstance(options, ReadOptions) else ReadOptions.from_options(options)
     settings = wanted.connection
-    core = api_of(settings.jetstream(connection(settings))).core
+    core = api_requests(settings.jetstream(connection(settings))).core
     rest = iter(replies)
     total = 0
-    while part := list(islice(rest, _ACKS)):
-        patiently(partial(_acknowledge, core, part, settings.timeout), settings.timeout, "an ack")
+    while part := list(islice(rest, _MAX_ACKS)):
+        retry_transient(
+            partial(_acknowledge, core, part, settings.timeout), settings.timeout, "an ack"
+        )
         total += len(part)
     return total
 

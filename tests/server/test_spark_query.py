@@ -123,9 +123,9 @@ def test_a_batch_is_planned_from_its_end_alone(
     end = step(query, start)
     fill(js, f"{stream.name}.a", 100)
     other = planner.query(stream.name, minPartitions=7)
-    pieces = planned(query, start, end)
-    assert planned(other, other.initial(), end) == pieces
-    assert len(pieces) == 4
+    ranges = planned(query, start, end)
+    assert planned(other, other.initial(), end) == ranges
+    assert len(ranges) == 4
     assert planned(query, end, end) == []
 
 

@@ -28,7 +28,7 @@ NOTES = "notes"
 EXACT = ("window", "transaction", "scan")
 
 
-class Target:
+class SinkStream:
     """A stream that is written to, and read back without the package."""
 
     def __init__(self, js: JetStream, server: NatsServer, name: str) -> None:
@@ -36,7 +36,7 @@ class Target:
         self.server = server
         self.name = name
 
-    def make(self, **fields: Any) -> Target:
+    def make(self, **fields: Any) -> SinkStream:
         fields = {"storage": "memory", "duplicate_window": 600.0} | fields
         subjects = [f"{self.name}.>"]
         self.js.create_stream(name=self.name, subjects=subjects, **fields)
@@ -69,8 +69,8 @@ class Target:
 
 
 @pytest.fixture
-def target(js: JetStream, nats_server: NatsServer, stream_name: str) -> Target:
-    return Target(js, nats_server, stream_name)
+def target(js: JetStream, nats_server: NatsServer, stream_name: str) -> SinkStream:
+    return SinkStream(js, nats_server, stream_name)
 
 
 def save(frame: DataFrame, options: dict[str, str], mode: str = "append") -> None:
@@ -86,7 +86,7 @@ def refusal(call: Callable[[], object]) -> str:
     return str(error.value)
 
 
-def numbers(spark: SparkSession, count: int, target: Target) -> DataFrame:
+def numbers(spark: SparkSession, count: int, target: SinkStream) -> DataFrame:
     """Rows whose payloads are the numbers from 0 on, on three subjects."""
     return spark.range(count).selectExpr(
         f"concat('{target.name}.x', id % 3) AS subject", "cast(id AS string) AS data"
@@ -102,7 +102,7 @@ def wanted(count: int) -> Counter[bytes]:
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "window", "transaction", "scan"])
 def test_every_row_is_stored_once_and_intact(
-    spark: SparkSession, target: Target, delivery: str
+    spark: SparkSession, target: SinkStream, delivery: str
 ) -> None:
     """However it is delivered, each row is one message, on its subject."""
     target.make(allow_atomic=True)
@@ -112,7 +112,9 @@ def test_every_row_is_stored_once_and_intact(
     assert all(subject == f"{target.name}.x{int(data) % 3}" for subject, data in found)
 
 
-def test_columns_become_headers_ids_and_times_to_live(spark: SparkSession, target: Target) -> None:
+def test_columns_become_headers_ids_and_times_to_live(
+    spark: SparkSession, target: SinkStream
+) -> None:
     """Headers, msg_id, ttl and expectations of a row are those of its message."""
     target.make(allow_msg_ttl=True)
     frame = spark.createDataFrame(
@@ -138,7 +140,7 @@ def test_columns_become_headers_ids_and_times_to_live(spark: SparkSession, targe
     "column",
     ["map('K', 'v')", "map('K', array('v'))", "array(named_struct('name', 'K', 'value', 'v'))"],
 )
-def test_headers_come_in_three_types(spark: SparkSession, target: Target, column: str) -> None:
+def test_headers_come_in_three_types(spark: SparkSession, target: SinkStream, column: str) -> None:
     """Headers are a map to a value, a map to values, or an array of names and values."""
     target.make()
     frame = spark.range(1).selectExpr(f"{column} AS headers", "'d' AS data")
@@ -148,7 +150,7 @@ def test_headers_come_in_three_types(spark: SparkSession, target: Target, column
 
 @pytest.mark.parametrize("ttl", ["60", "60L", "60.0D", "interval '60' second", "'1m'"])
 def test_a_time_to_live_is_seconds_or_a_duration(
-    spark: SparkSession, target: Target, ttl: str
+    spark: SparkSession, target: SinkStream, ttl: str
 ) -> None:
     """A ttl is a number of seconds, an interval, or text as the server takes it."""
     target.make(allow_msg_ttl=True)
@@ -158,7 +160,7 @@ def test_a_time_to_live_is_seconds_or_a_duration(
     assert "Nats-TTL: 60" in lines or "Nats-TTL: 1m" in lines
 
 
-def test_null_says_nothing(spark: SparkSession, target: Target) -> None:
+def test_null_says_nothing(spark: SparkSession, target: SinkStream) -> None:
     """A NULL subject is the option's, and NULL headers, ids, ttls and expectations are none."""
     target.make(allow_msg_ttl=True)
     frame = spark.createDataFrame(
@@ -172,7 +174,7 @@ def test_null_says_nothing(spark: SparkSession, target: Target) -> None:
 
 
 def test_a_stored_header_of_another_stream_is_not_taken_for_ours(
-    spark: SparkSession, target: Target
+    spark: SparkSession, target: SinkStream
 ) -> None:
     """Headers that were read with a message do not say how it is stored again."""
     target.make()
@@ -189,7 +191,7 @@ def test_a_stored_header_of_another_stream_is_not_taken_for_ours(
     ]
 
 
-def test_equal_rows_are_as_many_messages(spark: SparkSession, target: Target) -> None:
+def test_equal_rows_are_as_many_messages(spark: SparkSession, target: SinkStream) -> None:
     """Rows with the same content are not duplicates of each other."""
     target.make()
     frame = spark.range(1000).selectExpr("cast(id % 7 AS string) AS data").coalesce(1)
@@ -200,7 +202,7 @@ def test_equal_rows_are_as_many_messages(spark: SparkSession, target: Target) ->
 @pytest.mark.parametrize("delivery", EXACT)
 @pytest.mark.parametrize("ids", ["content", "position"])
 def test_a_job_with_an_id_is_written_once_however_often_it_runs(
-    spark: SparkSession, target: Target, delivery: str, ids: str
+    spark: SparkSession, target: SinkStream, delivery: str, ids: str
 ) -> None:
     """With the same jobId a second run finds its rows in the stream."""
     target.make(allow_atomic=True)
@@ -212,7 +214,7 @@ def test_a_job_with_an_id_is_written_once_however_often_it_runs(
     assert len(target.payloads()) == 2510
 
 
-def test_no_rows_are_no_messages(spark: SparkSession, target: Target) -> None:
+def test_no_rows_are_no_messages(spark: SparkSession, target: SinkStream) -> None:
     """An empty DataFrame leaves the stream as it is."""
     target.make()
     save(numbers(spark, 0, target), target.options())
@@ -220,7 +222,7 @@ def test_no_rows_are_no_messages(spark: SparkSession, target: Target) -> None:
 
 
 def test_overwriting_empties_the_stream_only_where_that_is_said(
-    spark: SparkSession, target: Target
+    spark: SparkSession, target: SinkStream
 ) -> None:
     """The mode overwrite is refused, or with overwriteMode=purge leaves the new rows alone."""
     target.make()
@@ -251,7 +253,7 @@ def test_overwriting_empties_the_stream_only_where_that_is_said(
     ],
 )
 def test_columns_are_checked_before_any_task(
-    spark: SparkSession, target: Target, columns: list[str], said: str
+    spark: SparkSession, target: SinkStream, columns: list[str], said: str
 ) -> None:
     """A column that is unknown, missing or of another type is an error on the driver."""
     target.make()
@@ -279,7 +281,7 @@ def test_columns_are_checked_before_any_task(
 )
 def test_a_stream_that_can_not_take_rows_so_is_found_out_on_the_driver(
     spark: SparkSession,
-    target: Target,
+    target: SinkStream,
     fields: dict[str, Any],
     options: dict[str, str],
     said: str,
@@ -292,7 +294,7 @@ def test_a_stream_that_can_not_take_rows_so_is_found_out_on_the_driver(
     assert target.payloads() == []
 
 
-def test_a_missing_stream_is_named(spark: SparkSession, target: Target) -> None:
+def test_a_missing_stream_is_named(spark: SparkSession, target: SinkStream) -> None:
     """Nothing is written where the stream does not exist."""
     frame = spark.range(1).selectExpr("'x' AS data")
     error = refusal(lambda: save(frame, target.options(subject=target.subject())))
@@ -316,7 +318,7 @@ def test_a_missing_stream_is_named(spark: SparkSession, target: Target) -> None:
     ],
 )
 def test_a_row_that_can_not_be_stored_is_named_without_its_payload(
-    spark: SparkSession, target: Target, row: dict[str, Any], said: str
+    spark: SparkSession, target: SinkStream, row: dict[str, Any], said: str
 ) -> None:
     """The error says which row of which partition, and never shows what is in it."""
     target.make(allow_msg_ttl=True)
@@ -338,7 +340,7 @@ def test_a_row_that_can_not_be_stored_is_named_without_its_payload(
 
 
 def test_another_streams_subject_is_a_row_error(
-    spark: SparkSession, target: Target, js: JetStream
+    spark: SparkSession, target: SinkStream, js: JetStream
 ) -> None:
     """A row for a subject of another stream is refused by that, and named."""
     target.make()
@@ -350,7 +352,7 @@ def test_another_streams_subject_is_a_row_error(
     assert "expected stream does not match" in error
 
 
-def test_a_full_stream_is_a_row_error(spark: SparkSession, target: Target) -> None:
+def test_a_full_stream_is_a_row_error(spark: SparkSession, target: SinkStream) -> None:
     """A stream that takes no more refuses the first row that has no place."""
     target.make(max_msgs=10, discard="new")
     frame = numbers(spark, 12, target).coalesce(1)
@@ -360,7 +362,7 @@ def test_a_full_stream_is_a_row_error(spark: SparkSession, target: Target) -> No
 
 
 def test_a_message_id_that_an_atomic_batch_can_not_have_is_explained(
-    spark: SparkSession, target: Target
+    spark: SparkSession, target: SinkStream
 ) -> None:
     """A transaction is refused whole where a msg_id of it is in the stream already."""
     target.make(allow_atomic=True)
@@ -373,7 +375,7 @@ def test_a_message_id_that_an_atomic_batch_can_not_have_is_explained(
     assert target.payloads() == [b"first"]
 
 
-def test_secrets_are_in_no_error(spark: SparkSession, target: Target) -> None:
+def test_secrets_are_in_no_error(spark: SparkSession, target: SinkStream) -> None:
     """Neither a login nor the URL with it is shown when writing fails."""
     target.make()
     port = target.server.port
@@ -432,7 +434,7 @@ def digest(payloads: list[bytes]) -> str:
     return hashlib.sha256(b"\n".join(sorted(payloads))).hexdigest()
 
 
-def window_over(target: Target) -> None:
+def window_over(target: SinkStream) -> None:
     """Wait until the stream has forgotten the ids that it knows now."""
     subject = f"{target.name}.{NOTES}.probe"
     target.js.publish(subject, msg_id="probe")
@@ -441,7 +443,7 @@ def window_over(target: Target) -> None:
 
 @pytest.mark.parametrize("delivery", EXACT)
 def test_a_batch_that_is_run_again_is_stored_once(
-    spark: SparkSession, target: Target, lines: Lines, delivery: str
+    spark: SparkSession, target: SinkStream, lines: Lines, delivery: str
 ) -> None:
     """Rows of a batch that was written, but not noted as done, are not written again."""
     target.make(allow_atomic=True)
@@ -458,7 +460,7 @@ def test_a_batch_that_is_run_again_is_stored_once(
 
 @pytest.mark.parametrize("delivery", EXACT)
 def test_a_replay_after_the_duplicate_window(
-    spark: SparkSession, target: Target, lines: Lines, delivery: str
+    spark: SparkSession, target: SinkStream, lines: Lines, delivery: str
 ) -> None:
     """After an outage longer than the window only the delivery window writes twice."""
     target.make(allow_atomic=True, duplicate_window=1.0)
@@ -474,7 +476,7 @@ def test_a_replay_after_the_duplicate_window(
 
 @pytest.mark.parametrize("delivery", EXACT)
 def test_a_batch_that_breaks_off_is_finished_by_the_next_run(
-    spark: SparkSession, target: Target, lines: Lines, tmp_path: Path, delivery: str
+    spark: SparkSession, target: SinkStream, lines: Lines, tmp_path: Path, delivery: str
 ) -> None:
     """Where a query fails in the middle of its rows, the next start adds what is missing."""
     from pyspark.errors import StreamingQueryException
@@ -509,7 +511,7 @@ def test_a_batch_that_breaks_off_is_finished_by_the_next_run(
 
 
 def test_complete_mode_replaces_what_is_there(
-    spark: SparkSession, target: Target, lines: Lines
+    spark: SparkSession, target: SinkStream, lines: Lines
 ) -> None:
     """The output mode complete is an overwrite: refused, or only the last result stays."""
     from pyspark.errors import StreamingQueryException
@@ -527,7 +529,7 @@ def test_complete_mode_replaces_what_is_there(
     assert sorted(target.payloads()) == [b"0=10", b"1=10"]
 
 
-def test_a_query_has_no_job_id(spark: SparkSession, target: Target, lines: Lines) -> None:
+def test_a_query_has_no_job_id(spark: SparkSession, target: SinkStream, lines: Lines) -> None:
     """A jobId is refused for streams, whose id is that of the checkpoint."""
     from pyspark.errors import StreamingQueryException
 
@@ -575,7 +577,7 @@ def test_a_task_that_is_tried_again_writes_its_rows_once(
 ) -> None:
     """A task that fails behind its last row is the same one when Spark tries it again."""
     targets = {
-        delivery: Target(js, nats_server, f"{stream_name}_{delivery}").make(allow_atomic=True)
+        delivery: SinkStream(js, nats_server, f"{stream_name}_{delivery}").make(allow_atomic=True)
         for delivery in EXACT
     }
     names = {delivery: target.name for delivery, target in targets.items()}
@@ -591,7 +593,7 @@ def test_the_short_window_is_said_once(
     js: JetStream, nats_server: NatsServer, stream_name: str, tmp_path: Path
 ) -> None:
     """A duplicate window below expectedRecovery is a warning, not one for each micro-batch."""
-    target = Target(js, nats_server, stream_name).make(duplicate_window=1.0)
+    target = SinkStream(js, nats_server, stream_name).make(duplicate_window=1.0)
     lines = Lines(tmp_path)
     for _ in range(4):
         lines.add(10)

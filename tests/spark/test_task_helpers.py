@@ -31,11 +31,11 @@ from jetstream_sync.spark.task_helpers import (
     read_range_batches,
 )
 from jetstream_sync.spark.work_queue import WORK_DDL, acknowledge, take_work
-from jetstream_sync.spark.writing.message_ids import Origin
-from jetstream_sync.spark.writing.rows import Columns, RowLayout
-from jetstream_sync.spark.writing.transactions import AtomicBatches
+from jetstream_sync.spark.writing.message_ids import WriteTaskId
+from jetstream_sync.spark.writing.rows import RowColumns, RowLayout
+from jetstream_sync.spark.writing.transactions import AtomicBatchSender
 from jetstream_sync.spark.writing.write_errors import RowError, SinkError
-from jetstream_sync.spark.writing.write_plan import Delivery, Written, check_target
+from jetstream_sync.spark.writing.write_plan import WritePlan, Written, check_target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +49,7 @@ EXACT = ("window", "transaction", "scan")
 LAYOUT = RowLayout.of_names(("data",))
 STREAM = "OUT"
 
-Rows = list[bytes]
+Payloads = list[bytes]
 
 
 def make_stream(server: NatsServer, **fields: Any) -> None:
@@ -58,7 +58,7 @@ def make_stream(server: NatsServer, **fields: Any) -> None:
         nc.jetstream().create_stream(name=STREAM, subjects=["out.>"], **fields)
 
 
-def delivery(server: NatsServer, kind: str, **options: str) -> Delivery:
+def delivery(server: NatsServer, kind: str, **options: str) -> WritePlan:
     """A delivery to the stream, of rows that are payloads alone."""
     given = {"servers": server.url, "stream": STREAM, "subject": "out.rows", "delivery": kind}
     if kind in {"transaction", "scan"}:
@@ -66,18 +66,18 @@ def delivery(server: NatsServer, kind: str, **options: str) -> Delivery:
     wanted = WriteOptions.from_options(given | options)
     with jetstream_sync.connect(server.url) as nc:
         target = check_target(nc.jetstream(), wanted, LAYOUT)
-    return Delivery(options=wanted, layout=LAYOUT, target=target)
+    return WritePlan(options=wanted, layout=LAYOUT, target=target)
 
 
-def origin(batch: int = 0, partition: int = 0) -> Origin:
-    return Origin(name="query", batch=batch, partition=partition)
+def origin(batch: int = 0, partition: int = 0) -> WriteTaskId:
+    return WriteTaskId(name="query", batch=batch, partition=partition)
 
 
-def numbered(start: int, end: int) -> Rows:
+def numbered(start: int, end: int) -> Payloads:
     return [b"%d" % number for number in range(start, end)]
 
 
-def columns(rows: Rows, size: int = 100) -> Iterator[Columns]:
+def columns(rows: Payloads, size: int = 100) -> Iterator[RowColumns]:
     """Rows as Spark brings them, some at a time."""
     for start in range(0, len(rows), size):
         yield LAYOUT.columns([rows[start : start + size]])
@@ -87,19 +87,19 @@ class BreaksOffError(Exception):
     """What ends the first attempt."""
 
 
-def broken_off(rows: Rows, count: int) -> Iterator[Columns]:
+def broken_off(rows: Payloads, count: int) -> Iterator[RowColumns]:
     """The first rows, and then an error."""
     yield from columns(rows[:count])
     raise BreaksOffError
 
 
-def payloads(server: NatsServer) -> Rows:
+def payloads(server: NatsServer) -> Payloads:
     """What is on the subject of rows, in its order."""
     with RawClient(server.port) as raw:
         return [each.data for each in raw.stored(STREAM) if each.subject == "out.rows"]
 
 
-def assert_once(server: NatsServer, rows: Rows) -> None:
+def assert_once(server: NatsServer, rows: Payloads) -> None:
     found = Counter(payloads(server))
     assert found == Counter(rows), found - Counter(rows) or Counter(rows) - found
 
@@ -180,7 +180,12 @@ def test_batches_and_partitions_are_apart(server: NatsServer, kind: str) -> None
     make_stream(server)
     rows = numbered(0, 50)
     write = delivery(server, kind).write
-    for each in (origin(), origin(1), origin(1, 1), Origin(name="other", batch=0, partition=0)):
+    for each in (
+        origin(),
+        origin(1),
+        origin(1, 1),
+        WriteTaskId(name="other", batch=0, partition=0),
+    ):
         assert write(each, columns(rows)).duplicates == 0
     assert_once(server, rows * 4)
 
@@ -284,7 +289,7 @@ def test_two_attempts_at_once_store_each_row_once(server: NatsServer, kind: str)
     write = delivery(server, kind, ids="position").write
     meeting = threading.Barrier(2)
 
-    def slowly() -> Iterator[Columns]:
+    def slowly() -> Iterator[RowColumns]:
         for part in columns(rows, 1000):
             meeting.wait(20)
             yield part
@@ -317,7 +322,7 @@ def test_a_server_that_is_killed_and_comes_back_loses_nothing(
     make_stream(fresh_server, storage="file")
     rows = numbered(0, 12_000)
 
-    def interrupted() -> Iterator[Columns]:
+    def interrupted() -> Iterator[RowColumns]:
         for number, part in enumerate(columns(rows, 500)):
             if number in {6, 15}:
                 fresh_server.kill()
@@ -338,7 +343,7 @@ def test_nobody_waits_longer_than_ack_timeout(fresh_server: NatsServer) -> None:
     make_stream(fresh_server)
     kind = delivery(fresh_server, "window", ackTimeout="1s")
 
-    def stuck() -> Iterator[Columns]:
+    def stuck() -> Iterator[RowColumns]:
         fresh_server.pause()
         yield from columns(numbered(0, 10))
 
@@ -355,7 +360,7 @@ def test_a_stream_that_is_deleted_meanwhile_is_waited_for(fresh_server: NatsServ
     with jetstream_sync.connect(fresh_server.url) as nc:
         js = nc.jetstream()
 
-        def gone() -> Iterator[Columns]:
+        def gone() -> Iterator[RowColumns]:
             yield from columns(numbered(0, 10))
             js.delete_stream(STREAM)
             threading.Timer(0.5, make_stream, (fresh_server,)).start()
@@ -576,7 +581,7 @@ def queue(server: NatsServer, js: JetStream) -> dict[str, str]:
 
 def test_work_that_was_done_is_gone(queue: dict[str, str], server: NatsServer) -> None:
     """Each message comes once, and leaves the queue at the end of its with block."""
-    done: Rows = []
+    done: Payloads = []
     for batch in take_work(queue, batch=30, idle_seconds=0.2):
         with batch:
             done += [message.data for message in batch]
@@ -663,16 +668,16 @@ def test_a_batch_that_is_forgotten_is_sent_again(
 ) -> None:
     """A leader that steps down forgets a batch and says nothing; there is time left to try it again."""
     make_stream(server)
-    really = AtomicBatches._row_commands
-    forgotten: Rows = []
+    really = AtomicBatchSender._row_commands
+    forgotten: Payloads = []
 
-    def forget(self: AtomicBatches, rows: Any, head: bytes, reply: bytes) -> Rows:
+    def forget(self: AtomicBatchSender, rows: Any, head: bytes, reply: bytes) -> Payloads:
         made = really(self, rows, head, reply)
         if not forgotten:
             forgotten.append(made.pop())  # which would have committed it
         return made
 
-    monkeypatch.setattr(AtomicBatches, "_row_commands", forget)
+    monkeypatch.setattr(AtomicBatchSender, "_row_commands", forget)
     rows = numbered(0, 1500)
     write = delivery(server, "transaction", ackTimeout="8s").write
     assert write(origin(), columns(rows)).rows == 1500
@@ -709,7 +714,7 @@ def test_a_leader_that_steps_down_loses_nothing(cluster: NatsCluster, kind: str)
     rows = numbered(0, 6000)
     led: set[str] = set()
 
-    def interrupted() -> Iterator[Columns]:
+    def interrupted() -> Iterator[RowColumns]:
         with jetstream_sync.connect(first.url) as nc:
             for number, part in enumerate(columns(rows, 500)):
                 if number in {3, 8}:

@@ -15,17 +15,17 @@ from ...jetstream.connection import Connection
 from ...jetstream.context import JetStream
 from ...jetstream.stored import leader_get
 from ...nanos import time_to_ns
-from ..connections import api_of, connection
-from ..options import EARLIEST, LATEST, Offsets, ReadOptions
+from ..connections import api_requests, connection
+from ..options import EARLIEST, LATEST, OffsetSpec, ReadOptions
 from ..reading.direct import count_from
-from ..retry import patiently
-from ..streams import Selection, StreamView
-from .batches import Counts
+from ..retry import retry_transient
+from ..streams import StreamSelection, StreamView
+from .batches import MessageCounter
 
-__all__ = ["Access", "first_since", "sequence_of"]
+__all__ = ["SourceAccess", "first_seq_since", "resolve_offset"]
 
 
-def sequence_of(given: Offsets | None, default: int, view: StreamView) -> int:
+def resolve_offset(given: OffsetSpec | None, default: int, view: StreamView) -> int:
     """
     Return the sequence that an option means in a stream; it may be one that the stream does not have.
 
@@ -43,7 +43,7 @@ def sequence_of(given: Offsets | None, default: int, view: StreamView) -> int:
     return view.end_seq if value == LATEST else value
 
 
-def first_since(
+def first_seq_since(
     time_ns: int, view: StreamView, stored_at: Callable[[int], tuple[int, int] | None]
 ) -> int:
     """
@@ -74,7 +74,7 @@ def first_since(
 T = TypeVar("T")
 
 
-class Access:
+class SourceAccess:
     """
     The server, as the driver's planning sees it; for one thread.
 
@@ -88,41 +88,43 @@ class Access:
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
-        self._known: tuple[Connection, JetStream] | None = None
-        self.selection = Selection(
+        self._opened: tuple[Connection, JetStream] | None = None
+        self.selection = StreamSelection(
             options.stream, options.stream_pattern, options.connection.domain
         )
 
     @property
     def js(self) -> JetStream:
         """JetStream on the process's connection, which is another one after one that was given up."""
-        known = self._known
+        known = self._opened
         if known is None or known[0].is_closed:
             settings = self.options.connection
             opened = connection(settings)
-            known = self._known = opened, settings.jetstream(opened)
+            known = self._opened = opened, settings.jetstream(opened)
         return known[1]
 
     def close(self) -> None:
         """Close the connection, if there is one."""
-        if self._known is not None:
-            self._known[0].close()
+        if self._opened is not None:
+            self._opened[0].close()
 
-    def patiently(self, call: Callable[[], T], what: str) -> T:
+    def retry_transient(self, call: Callable[[], T], what: str) -> T:
         """Call a function until it works, see `patience.patiently`."""
-        return patiently(call, self.options.planning_timeout, what)
+        return retry_transient(call, self.options.planning_timeout, what)
 
     def snapshot(self) -> dict[str, StreamView]:
-        """Ask for all streams once, see `Selection.snapshot`."""
-        return self.patiently(lambda: self.selection.snapshot(self.js), "looking at the streams")
+        """Ask for all streams once, see `StreamSelection.snapshot`."""
+        return self.retry_transient(
+            lambda: self.selection.snapshot(self.js), "looking at the streams"
+        )
 
-    def counts(self, view: StreamView, filters: tuple[str, ...]) -> Counts:
+    def counts(self, view: StreamView, filters: tuple[str, ...]) -> MessageCounter:
         """Return what knows how many messages match between sequences of a stream."""
-        return Counts(view, bool(filters), partial(self._probe, view.name, filters))
+        return MessageCounter(view, bool(filters), partial(self._probe, view.name, filters))
 
     def _probe(self, stream: str, filters: tuple[str, ...], seq: int) -> tuple[int | None, int]:
         found = [
-            self.patiently(partial(self._count, stream, subject, seq), "counting messages")
+            self.retry_transient(partial(self._count, stream, subject, seq), "counting messages")
             for subject in filters or (None,)
         ]
         firsts = [first for first, _ in found if first is not None]
@@ -145,8 +147,8 @@ class Access:
         """
         options = self.options
         if options.starting_timestamp is not None:
-            return self.first_since(view, time_to_ns(options.starting_timestamp))
-        start = sequence_of(options.starting_offsets, default, view)
+            return self.first_seq_since(view, time_to_ns(options.starting_timestamp))
+        start = resolve_offset(options.starting_offsets, default, view)
         if start > view.end_seq:
             raise InvalidOptionError(
                 "startingOffsets",
@@ -159,21 +161,23 @@ class Access:
         """Return the sequence at which the options end a batch read of a stream."""
         options = self.options
         if options.ending_timestamp is not None:
-            return self.first_since(view, time_to_ns(options.ending_timestamp))
-        return min(view.end_seq, sequence_of(options.ending_offsets, LATEST, view))
+            return self.first_seq_since(view, time_to_ns(options.ending_timestamp))
+        return min(view.end_seq, resolve_offset(options.ending_offsets, LATEST, view))
 
-    def first_since(self, view: StreamView, time_ns: int) -> int:
+    def first_seq_since(self, view: StreamView, time_ns: int) -> int:
         """Return the sequence of the first message of a stream that is not older than a time."""
 
         def stored_at(seq: int) -> tuple[int, int] | None:
             # The leader is asked: a replica that is behind would move the end of a read.
-            api, request = api_of(self.js), {"seq": seq, "next_by_subj": ">"}
+            api, request = api_requests(self.js), {"seq": seq, "next_by_subj": ">"}
             try:
                 message = leader_get(api, view.name, request, api.deadline())
             except MessageNotFoundError:
                 return None
             return message.seq, time_to_ns(message.time)
 
-        return first_since(
-            time_ns, view, lambda seq: self.patiently(partial(stored_at, seq), "looking for a time")
+        return first_seq_since(
+            time_ns,
+            view,
+            lambda seq: self.retry_transient(partial(stored_at, seq), "looking for a time"),
         )

@@ -22,21 +22,21 @@ from ...subjects import check_publish_subject, check_subject, subjects_overlap
 from ..options import EARLIEST, ReadOptions
 from ..reading.ranges import SequenceRange
 from ..streams import StreamView
-from .access import Access
-from .batches import Counts, cuts, partition_counts, ranges
-from .data_loss import LossWatch, resume
-from .offsets import Position
+from .access import SourceAccess
+from .batches import MessageCounter, partition_counts, partition_cuts, partition_ranges
+from .data_loss import DataLossPolicy, find_resume_point
+from .offsets import StreamOffset
 
-__all__ = ["Narrowing", "narrowing", "plan_read"]
+__all__ = ["FilterBounds", "filter_bounds", "plan_read"]
 
 #: More subjects than this are not worth a filter each.
-_MOST_SUBJECTS: Final = 16
-_MICROSECOND: Final = 1000
+_MAX_SUBJECTS: Final = 16
+_MICROSECOND_NS: Final = 1000
 _REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Narrowing:
+class FilterBounds:
     """What filters leave of a read; ``None``: all of it."""
 
     subjects: tuple[str, ...] | None = None
@@ -54,27 +54,27 @@ class Narrowing:
     end_ns: int | None = None
     """The time after the latest one."""
 
-    def with_subjects(self, subjects: tuple[str, ...]) -> Narrowing:
+    def with_subjects(self, subjects: tuple[str, ...]) -> FilterBounds:
         """Return what is also left by the subjects of a further filter."""
         if self.subjects is None:
             return replace(self, subjects=subjects)
-        both = _common(self.subjects, subjects)
+        both = _intersection(self.subjects, subjects)
         return self if both is None else replace(self, subjects=both)
 
-    def with_sequences(self, first: int, end: int | None) -> Narrowing:
+    def with_sequences(self, first: int, end: int | None) -> FilterBounds:
         """Return what is also left by a range of sequences."""
         return replace(
-            self, first_seq=max(self.first_seq, first), end_seq=_least(self.end_seq, end)
+            self, first_seq=max(self.first_seq, first), end_seq=_min_or_none(self.end_seq, end)
         )
 
-    def with_times(self, first_ns: int | None, end_ns: int | None) -> Narrowing:
+    def with_times(self, first_ns: int | None, end_ns: int | None) -> FilterBounds:
         """Return what is also left by a range of times."""
         firsts = [each for each in (self.first_ns, first_ns) if each is not None]
         first = max(firsts, default=None)
-        return replace(self, first_ns=first, end_ns=_least(self.end_ns, end_ns))
+        return replace(self, first_ns=first, end_ns=_min_or_none(self.end_ns, end_ns))
 
 
-def narrowing(filters: Iterable[Any], subjects: tuple[str, ...]) -> Narrowing:
+def filter_bounds(filters: Iterable[Any], subjects: tuple[str, ...]) -> FilterBounds:
     """
     Return what filters leave of a read.
 
@@ -83,26 +83,26 @@ def narrowing(filters: Iterable[Any], subjects: tuple[str, ...]) -> Narrowing:
         subjects: the option.
 
     """
-    left = Narrowing(subjects=subjects or None)
+    bounds = FilterBounds(subjects=subjects or None)
     for each in filters:
         column = ".".join(each.attribute) if hasattr(each, "attribute") else ""
         apply = _COLUMNS.get(column)
         if apply is not None:
-            left = apply(left, type(each).__name__, getattr(each, "value", None))
-    return left
+            bounds = apply(bounds, type(each).__name__, getattr(each, "value", None))
+    return bounds
 
 
-def _by_subject(left: Narrowing, kind: str, value: Any) -> Narrowing:
+def _by_subject(bounds: FilterBounds, kind: str, value: Any) -> FilterBounds:
     found: tuple[str, ...] | None = None
     if kind in {"EqualTo", "EqualNullSafe"}:
         found = _literals([value])
-    elif kind == "In" and len(value) <= _MOST_SUBJECTS:
+    elif kind == "In" and len(value) <= _MAX_SUBJECTS:
         found = _literals(value)
     elif kind == "StringStartsWith":
         # Only whole tokens can be said.
         head, dot, _ = value.rpartition(".")
         found = _checked(f"{head}.>", check_subject) if dot else None
-    return left if found is None else left.with_subjects(found)
+    return bounds if found is None else bounds.with_subjects(found)
 
 
 def _literals(values: Iterable[Any]) -> tuple[str, ...] | None:
@@ -125,23 +125,25 @@ def _checked(subject: Any, check: Callable[[str], str]) -> tuple[str, ...] | Non
     return None if _REPLACED in found else (found,)
 
 
-def _by_sequence(left: Narrowing, kind: str, value: Any) -> Narrowing:
+def _by_sequence(bounds: FilterBounds, kind: str, value: Any) -> FilterBounds:
     values = value if kind == "In" else [value]
     if not values or not all(type(each) is int for each in values):
-        return left
-    return left.with_sequences(*_range(kind, min(values), max(values), 1, left.first_seq))
+        return bounds
+    return bounds.with_sequences(*_value_range(kind, min(values), max(values), 1, bounds.first_seq))
 
 
-def _by_time(left: Narrowing, kind: str, value: Any) -> Narrowing:
+def _by_time(bounds: FilterBounds, kind: str, value: Any) -> FilterBounds:
     values = value if kind == "In" else [value]
     if not values or not all(isinstance(each, datetime) and each.tzinfo for each in values):
-        return left
+        return bounds
     times = sorted(map(time_to_ns, values))
     # A row has microseconds, a message nanoseconds: what is at t is up to a microsecond later.
-    return left.with_times(*_range(kind, times[0], times[-1], _MICROSECOND, None))
+    return bounds.with_times(*_value_range(kind, times[0], times[-1], _MICROSECOND_NS, None))
 
 
-def _range(kind: str, least: int, most: int, step: int, lowest: Any) -> tuple[Any, int | None]:
+def _value_range(
+    kind: str, least: int, most: int, step: int, lowest: Any
+) -> tuple[Any, int | None]:
     """Return the first value that a filter lets through, and the one after the last."""
     if kind in {"EqualTo", "EqualNullSafe", "In"}:
         return least, most + step
@@ -152,20 +154,20 @@ def _range(kind: str, least: int, most: int, step: int, lowest: Any) -> tuple[An
     return lowest, None
 
 
-_COLUMNS: Final[dict[str, Callable[[Narrowing, str, Any], Narrowing]]] = {
+_COLUMNS: Final[dict[str, Callable[[FilterBounds, str, Any], FilterBounds]]] = {
     "subject": _by_subject,
     "sequence": _by_sequence,
     "timestamp": _by_time,
 }
 
 
-def _least(one: int | None, other: int | None) -> int | None:
+def _min_or_none(one: int | None, other: int | None) -> int | None:
     if one is None or other is None:
         return other if one is None else one
     return min(one, other)
 
 
-def _common(ones: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...] | None:
+def _intersection(ones: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return patterns for what falls under both; ``None`` when there are none for that."""
     found: list[str] = []
     for one in ones:
@@ -193,10 +195,12 @@ def _covers(pattern: str, other: str) -> bool:
 
 
 #: Seconds that a stream's clock may have been off, in nanoseconds: its leader can change.
-_TIME_SLACK: Final = 60 * 10**9
+_CLOCK_TOLERANCE_NS: Final = 60 * 10**9
 
 
-def plan_read(options: ReadOptions, narrowing: Narrowing | None = None) -> list[SequenceRange]:
+def plan_read(
+    options: ReadOptions, filter_bounds: FilterBounds | None = None
+) -> list[SequenceRange]:
     """
     Plan a read of all that is between two positions of each stream.
 
@@ -204,7 +208,7 @@ def plan_read(options: ReadOptions, narrowing: Narrowing | None = None) -> list[
 
     Args:
         options: of the read.
-        narrowing: what filters leave of it; ``None``: there are none.
+        filter_bounds: what filters leave of it; ``None``: there are none.
 
     Returns:
         What the tasks read; nothing when there is nothing to read.
@@ -216,19 +220,19 @@ def plan_read(options: ReadOptions, narrowing: Narrowing | None = None) -> list[
         Error: as `JetStream.get_stream`.
 
     """
-    left = narrowing or Narrowing(subjects=options.subjects or None)
-    filters = left.subjects
+    bounds = filter_bounds or FilterBounds(subjects=options.subjects or None)
+    filters = bounds.subjects
     if filters == ():
         return []
-    access = Access(options)
+    access = SourceAccess(options)
     views = access.snapshot()
-    access.selection.check_all_there(views)
+    access.selection.check_all_exist(views)
     if not views:
         raise StreamNotFoundError(404, 10059, f"no stream fits {options.stream_pattern!r}")
-    parts: dict[str, tuple[Counts, int, int]] = {}
+    parts: dict[str, tuple[MessageCounter, int, int]] = {}
     rows: dict[str, int] = {}
     for key, view in views.items():
-        start, end = _narrowed(access, view, left)
+        start, end = _bounded_range(access, view, bounds)
         counts = access.counts(view, filters or ())
         parts[key] = counts, start, end
         rows[key] = counts.matching(start, end)
@@ -237,36 +241,38 @@ def plan_read(options: ReadOptions, narrowing: Narrowing | None = None) -> list[
     for key, (counts, start, end) in parts.items():
         if not rows[key]:
             continue
-        position = Position(
+        position = StreamOffset(
             created_ns=views[key].created_ns,
             start_seq=start,
             next_seq=end,
-            cuts=cuts(counts, start, end, rows[key], wanted[key]),
+            cuts=partition_cuts(counts, start, end, rows[key], wanted[key]),
             filters=filters or (),
         )
-        planned += ranges(position, views[key].name)
+        planned += partition_ranges(position, views[key].name)
     return planned
 
 
-def _narrowed(access: Access, view: StreamView, left: Narrowing) -> tuple[int, int]:
+def _bounded_range(access: SourceAccess, view: StreamView, bounds: FilterBounds) -> tuple[int, int]:
     """Return from where to where a stream is read; raises as `plan_read()`."""
-    start = max(_start(access, view), left.first_seq)
+    start = max(_start(access, view), bounds.first_seq)
     end = access.end(view)
-    if left.end_seq is not None:
-        end = min(end, left.end_seq)
-    if view.gives_times:
-        if left.first_ns is not None:
-            start = max(start, access.first_since(view, left.first_ns - _TIME_SLACK))
-        if left.end_ns is not None:
-            end = min(end, access.first_since(view, left.end_ns + _TIME_SLACK))
+    if bounds.end_seq is not None:
+        end = min(end, bounds.end_seq)
+    if view.assigns_timestamps:
+        if bounds.first_ns is not None:
+            start = max(start, access.first_seq_since(view, bounds.first_ns - _CLOCK_TOLERANCE_NS))
+        if bounds.end_ns is not None:
+            end = min(end, access.first_seq_since(view, bounds.end_ns + _CLOCK_TOLERANCE_NS))
     return start, end
 
 
-def _start(access: Access, view: StreamView) -> int:
+def _start(access: SourceAccess, view: StreamView) -> int:
     """Return where to start in a stream; raises as `plan_read()`."""
     options = access.options
     start = access.start(view, EARLIEST)
-    position = Position(
+    position = StreamOffset(
         created_ns=view.created_ns, start_seq=start, next_seq=start, filters=options.subjects
     )
-    return LossWatch(options.fail_on_data_loss).next_seq(resume(position, view, view.name))
+    return DataLossPolicy(options.fail_on_data_loss).next_seq(
+        find_resume_point(position, view, view.name)
+    )

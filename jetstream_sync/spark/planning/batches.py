@@ -20,25 +20,25 @@ from typing import Final
 
 from ..reading.ranges import SequenceRange
 from ..streams import StreamView
-from .offsets import Position
+from .offsets import StreamOffset
 
 __all__ = [
     "MAX_PARTITIONS",
-    "Counts",
-    "Probe",
-    "cuts",
-    "fitted",
+    "CountProbe",
+    "MessageCounter",
+    "divide_rows",
+    "limit_to_bytes",
     "partition_counts",
-    "ranges",
-    "share_out",
+    "partition_cuts",
+    "partition_ranges",
 ]
 
 #: Asks the server: from this sequence on, which is the first message that matches, and how many match?
 #: ``None`` and 0 when none does.
-Probe = Callable[[int], tuple[int | None, int]]
+CountProbe = Callable[[int], tuple[int | None, int]]
 
 
-class Counts:
+class MessageCounter:
     """
     The messages of one stream that match a read's filters, by sequence.
 
@@ -48,18 +48,18 @@ class Counts:
     Args:
         view: the stream.
         filtered: whether filters leave messages out.
-        probe: see `Probe`; a question takes about 0.1 ms.
+        probe: see `CountProbe`; a question takes about 0.1 ms.
 
     """
 
-    def __init__(self, view: StreamView, filtered: bool, probe: Probe) -> None:
-        self._whole = view.is_whole and not filtered
+    def __init__(self, view: StreamView, filtered: bool, probe: CountProbe) -> None:
+        self._is_contiguous = view.is_contiguous and not filtered
         self._view = view
         self._probe = probe
 
     def first(self, start: int) -> int | None:
         """Return the sequence of the first match from ``start`` on; ``None``: there is none yet."""
-        if self._whole:
+        if self._is_contiguous:
             first = max(start, self._view.first_seq)
             return first if first < self._view.end_seq else None
         first_match, _ = self._probe(start)
@@ -72,13 +72,13 @@ class Counts:
         start, end = max(start, self._view.first_seq), min(end, self._view.end_seq)
         if start >= end:
             return 0
-        if self._whole:
+        if self._is_contiguous:
             return end - start
         # In this order: what arrives in between is counted in the second answer.
         beyond = self._probe(end)[1]
         return max(0, self._probe(start)[1] - beyond)
 
-    def reach(self, start: int, end: int, rows: int, slack: int = 0) -> int:
+    def find_end(self, start: int, end: int, rows: int, tolerance: int = 0) -> int:
         """
         Return the end of a range that begins at ``start`` and has so many matches.
 
@@ -86,17 +86,17 @@ class Counts:
             start: its first sequence.
             end: where it ends at the latest.
             rows: how many matches it has at most.
-            slack: so many fewer are fine, which saves questions.
+            tolerance: so many fewer are fine, which saves questions.
 
         """
-        if self._whole:
+        if self._is_contiguous:
             return min(end, max(start, self._view.first_seq) + rows)
         # `low` is an end with few enough rows, `high` one with too many.
         low, high = min(end, start + rows), end
         count = self.matching(start, low)
         if low == end or self.matching(start, end) <= rows:
             return end
-        while high - low > 1 and count < rows - slack:
+        while high - low > 1 and count < rows - tolerance:
             middle = (low + high) // 2
             found = self.matching(start, middle)
             if found <= rows:
@@ -106,7 +106,7 @@ class Counts:
         return low
 
 
-def share_out(total: int, available: Mapping[str, int], first: int = 0) -> dict[str, int]:
+def divide_rows(total: int, available: Mapping[str, int], first: int = 0) -> dict[str, int]:
     """
     Divide the rows of a batch among the streams that have some.
 
@@ -134,7 +134,7 @@ def share_out(total: int, available: Mapping[str, int], first: int = 0) -> dict[
     return shares
 
 
-def fitted(
+def limit_to_bytes(
     shares: Mapping[str, int], sizes: Mapping[str, float], most: int, first: int = 0
 ) -> dict[str, int]:
     """
@@ -150,7 +150,7 @@ def fitted(
     sought = {key: ceil(count * sizes[key]) for key, count in shares.items()}
     if sum(sought.values()) <= most:
         return dict(shares)
-    given = share_out(most, sought, first)
+    given = divide_rows(most, sought, first)
     reduced = {key: min(count, int(given[key] / sizes[key])) for key, count in shares.items()}
     waiting = sorted(key for key, count in shares.items() if count)
     turn = waiting[first % len(waiting)]
@@ -161,7 +161,7 @@ def fitted(
 #: More partitions than this are never planned for one batch of one stream.
 MAX_PARTITIONS: Final = 64
 #: A partition may be smaller than its share by one part in so many, which saves questions.
-_SLACK: Final = 16
+_TOLERANCE_DIVISOR: Final = 16
 
 
 def partition_counts(
@@ -189,7 +189,9 @@ def partition_counts(
     return counts
 
 
-def cuts(counts: Counts, start: int, end: int, rows: int, partitions: int) -> tuple[int, ...]:
+def partition_cuts(
+    counts: MessageCounter, start: int, end: int, rows: int, partitions: int
+) -> tuple[int, ...]:
     """
     Return where the second and each further partition of a range begins.
 
@@ -205,7 +207,7 @@ def cuts(counts: Counts, start: int, end: int, rows: int, partitions: int) -> tu
     at = start
     for left in range(partitions, 1, -1):
         share = -(-rows // left)
-        cut = counts.reach(at, end, share, share // _SLACK)
+        cut = counts.find_end(at, end, share, share // _TOLERANCE_DIVISOR)
         if not at < cut < end:
             break
         found.append(cut)
@@ -214,9 +216,9 @@ def cuts(counts: Counts, start: int, end: int, rows: int, partitions: int) -> tu
     return tuple(found)
 
 
-def ranges(position: Position, stream: str) -> list[SequenceRange]:
+def partition_ranges(position: StreamOffset, stream: str) -> list[SequenceRange]:
     """Return what the tasks of a batch read of a stream."""
     return [
         SequenceRange(stream, low, high, position.filters, position.created_ns)
-        for low, high in position.pieces()
+        for low, high in position.partition_bounds()
     ]

@@ -26,9 +26,9 @@ from dataclasses import dataclass
 
 from ...errors import Error
 from ..streams import StreamView
-from .offsets import Position
+from .offsets import StreamOffset
 
-__all__ = ["DataLossError", "LossWatch", "Resumption", "resume"]
+__all__ = ["DataLossError", "DataLossPolicy", "ResumePoint", "find_resume_point"]
 
 log = logging.getLogger("jetstream_sync.spark")
 
@@ -38,7 +38,7 @@ class DataLossError(Error):
 
 
 @dataclass(frozen=True, slots=True)
-class Resumption:
+class ResumePoint:
     """Where to go on in a stream."""
 
     stream: str
@@ -53,11 +53,11 @@ class Resumption:
     is_fatal: bool = False
     """Whether that is an error, unless ``failOnDataLoss`` is false."""
 
-    may_pass: bool = False
+    may_be_stale: bool = False
     """Whether the answer may be that of a server that is behind, so that it is worth asking again."""
 
 
-def resume(position: Position, view: StreamView | None, stream: str) -> Resumption:
+def find_resume_point(position: StreamOffset, view: StreamView | None, stream: str) -> ResumePoint:
     """
     Compare a position with what the server says about its stream.
 
@@ -69,31 +69,39 @@ def resume(position: Position, view: StreamView | None, stream: str) -> Resumpti
     """
     wanted = position.next_seq
     if view is None:
-        return Resumption(stream, wanted, f"stream {stream} does not exist any more", True)
+        return ResumePoint(stream, wanted, f"stream {stream} does not exist any more", True)
     if view.created_ns != position.created_ns:
         problem = f"stream {stream} was deleted and made again; what was not read of the old one"
-        return Resumption(
+        return ResumePoint(
             stream, view.first_seq, f"{problem}, from sequence {wanted} on, is gone", True
         )
     if view.end_seq < wanted:
         problem = f"stream {stream} ends at sequence {view.end_seq - 1}, but was read up to"
-        return Resumption(stream, view.first_seq, f"{problem} {wanted - 1}", True, may_pass=True)
+        return ResumePoint(
+            stream, view.first_seq, f"{problem} {wanted - 1}", True, may_be_stale=True
+        )
     if view.first_seq > wanted:
         count = view.first_seq - wanted
         problem = f"stream {stream} begins at sequence {view.first_seq}, but is read up to"
         problem += f" {wanted - 1} only: {count} sequences are gone"
-        return Resumption(stream, view.first_seq, problem, not _sheds(view, position))
-    return Resumption(stream, wanted)
+        return ResumePoint(
+            stream, view.first_seq, problem, not _removal_is_expected(view, position)
+        )
+    return ResumePoint(stream, wanted)
 
 
-def _sheds(view: StreamView, position: Position) -> bool:
+def _removal_is_expected(view: StreamView, position: StreamOffset) -> bool:
     """Say whether the head of a stream moves past a reader when all is well."""
-    return view.is_interest or view.sheds_inside or (view.is_work_queue and bool(position.filters))
+    return (
+        view.is_interest
+        or view.removes_individually
+        or (view.is_work_queue and bool(position.filters))
+    )
 
 
-class LossWatch:
+class DataLossPolicy:
     """
-    Makes of what `resume` finds an error, a warning or nothing.
+    Makes of what `find_resume_point` finds an error, a warning or nothing.
 
     Args:
         mode: ``failOnDataLoss``: ``true``, ``false`` or ``strict``.
@@ -103,9 +111,9 @@ class LossWatch:
     def __init__(self, mode: str) -> None:
         self._mode = mode
         #: The last warning of each stream.
-        self._told: dict[str, str] = {}
+        self._last_warnings: dict[str, str] = {}
 
-    def next_seq(self, found: Resumption) -> int:
+    def next_seq(self, found: ResumePoint) -> int:
         """
         Return where to go on; a warning is given once for each loss.
 
@@ -119,7 +127,7 @@ class LossWatch:
             raise DataLossError(f"{found.problem}; failOnDataLoss=false goes on all the same")
         if not found.is_fatal:
             log.debug("%s", found.problem)
-        elif self._told.get(found.stream) != found.problem:
-            self._told[found.stream] = found.problem
+        elif self._last_warnings.get(found.stream) != found.problem:
+            self._last_warnings[found.stream] = found.problem
             log.warning("%s", found.problem)
         return found.next_seq

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from ...errors import Error, InvalidArgumentError
 
-__all__ = ["Offset", "OffsetError", "Position"]
+__all__ = ["Offset", "OffsetError", "StreamOffset"]
 
 VERSION: Final = 1
 
@@ -35,7 +35,7 @@ class OffsetError(Error, ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class StreamOffset:
     """How far one stream is read."""
 
     created_ns: int
@@ -60,16 +60,16 @@ class Position:
         if self.start_seq < 1 or not (rising or bounds == (self.next_seq,) * 2):
             raise InvalidArgumentError(f"these sequences are no batch: {bounds}")
 
-    def ended(self, filters: tuple[str, ...] | None = None) -> Position:
+    def empty_after(self, filters: tuple[str, ...] | None = None) -> StreamOffset:
         """Return the empty batch that begins where this one ends; ``None``: with its filters."""
-        return Position(
+        return StreamOffset(
             created_ns=self.created_ns,
             start_seq=self.next_seq,
             next_seq=self.next_seq,
             filters=self.filters if filters is None else filters,
         )
 
-    def pieces(self) -> list[tuple[int, int]]:
+    def partition_bounds(self) -> list[tuple[int, int]]:
         """Return the ranges of the batch's partitions, each without its end."""
         bounds = (self.start_seq, *self.cuts, self.next_seq)
         return [(low, high) for low, high in itertools.pairwise(bounds) if low < high]
@@ -79,14 +79,14 @@ class Position:
 class Offset:
     """How far a query has read each of its streams, by `stream_key`."""
 
-    positions: Mapping[str, Position]
+    positions: Mapping[str, StreamOffset]
 
     query: str = ""
     """What tells the query from others, at random; it is the same for as long as its checkpoint is."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it in the form that is kept in the checkpoint; equal offsets give equal texts."""
-        streams = {key: _written(self.positions[key]) for key in sorted(self.positions)}
+        streams = {key: _to_json(self.positions[key]) for key in sorted(self.positions)}
         named = {"query": self.query} if self.query else {}
         return {**named, "streams": streams, "v": VERSION}
 
@@ -106,7 +106,7 @@ class Offset:
                 f"reads version {VERSION}: use the one that wrote it, or start a new checkpoint"
             )
         try:
-            positions = {str(key): _read(each) for key, each in value["streams"].items()}
+            positions = {str(key): _from_json(each) for key, each in value["streams"].items()}
             return cls(positions, str(value.get("query", "")))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise OffsetError(
@@ -114,7 +114,7 @@ class Offset:
             ) from None
 
 
-def _written(position: Position) -> dict[str, Any]:
+def _to_json(position: StreamOffset) -> dict[str, Any]:
     # In the order of their names. The time as text: not every reader of JSON has such numbers.
     written: dict[str, Any] = {
         "created": str(position.created_ns),
@@ -127,8 +127,8 @@ def _written(position: Position) -> dict[str, Any]:
     return written
 
 
-def _read(value: Mapping[str, Any]) -> Position:
-    return Position(
+def _from_json(value: Mapping[str, Any]) -> StreamOffset:
+    return StreamOffset(
         created_ns=int(value["created"]),
         start_seq=int(value["from"]),
         next_seq=int(value["next"]),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
-__all__ = ["RangeReader", "to_batch"]
+__all__ = ["PartitionReader", "to_batch"]
 
 _NO_HEADERS: Final[dict[str, list[str]]] = {}
 
@@ -38,32 +38,34 @@ def to_batch(
     Return a chunk as a record batch; any thread may call it.
 
     Args:
-        chunk: with what the columns need, see `Wanted.of`.
+        chunk: with what the columns need, see `FieldSelection.of`.
         columns: the schema that the batch has to have, with columns of `schema.READ_TYPES`; or their
             names, for the schema that `arrow_schema` makes of them.
         domain: what the column ``domain`` says; ``None``: NULL.
 
     """
     schema = columns if isinstance(columns, pa.Schema) else arrow_schema(columns)
-    headers = _headers_of(chunk) if {"headers", "msg_id"}.intersection(schema.names) else []
+    headers = (
+        _parse_header_blocks(chunk) if {"headers", "msg_id"}.intersection(schema.names) else []
+    )
     arrays: dict[str, Callable[[pa.DataType], pa.Array]] = {
-        "subject": lambda kind: _texts(chunk.subjects, kind),
+        "subject": lambda kind: _string_array(chunk.subjects, kind),
         "data": lambda kind: pa.array(chunk.data, kind),
-        "headers": lambda kind: _maps(headers, len(chunk), kind),
+        "headers": lambda kind: _headers_array(headers, len(chunk), kind),
         # PyArrow takes a list several times as fast as a range.
         "sequence": lambda kind: pa.array([*chunk.sequences], kind),
-        "timestamp": lambda kind: _microseconds(chunk.times_ns, kind),
-        "stream": lambda kind: _repeated(chunk.stream, len(chunk), kind),
+        "timestamp": lambda kind: _timestamp_array(chunk.times_ns, kind),
+        "stream": lambda kind: _constant_array(chunk.stream, len(chunk), kind),
         "time_ns": lambda kind: pa.array(chunk.times_ns, kind),
-        "msg_id": lambda kind: _message_ids(headers, len(chunk), kind),
+        "msg_id": lambda kind: _msg_id_array(headers, len(chunk), kind),
         "size": lambda kind: pa.array(chunk.sizes, kind),
-        "domain": lambda kind: _repeated(domain, len(chunk), kind),
+        "domain": lambda kind: _constant_array(domain, len(chunk), kind),
     }
     made = [arrays[field.name](field.type) for field in schema]
     return pa.RecordBatch.from_arrays(made, schema=schema)
 
 
-def _texts(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
+def _string_array(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
     """Make texts of bytes; what is no UTF-8 among them is replaced."""
     try:
         return pa.array(values, kind)
@@ -71,22 +73,22 @@ def _texts(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
         return pa.array([value.decode("utf-8", "replace") for value in values], kind)
 
 
-def _repeated(value: str | None, count: int, kind: pa.DataType) -> pa.Array:
+def _constant_array(value: str | None, count: int, kind: pa.DataType) -> pa.Array:
     return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
 
 
-def _microseconds(times_ns: Sequence[int], kind: pa.DataType) -> pa.Array:
+def _timestamp_array(times_ns: Sequence[int], kind: pa.DataType) -> pa.Array:
     return pc.divide(pa.array(times_ns, pa.int64()), 1000).cast(kind)
 
 
-def _headers_of(chunk: Chunk) -> list[dict[str, list[str]]]:
+def _parse_header_blocks(chunk: Chunk) -> list[dict[str, list[str]]]:
     """Return the headers of each message; nothing at all when there is no header in the chunk."""
     if not any(chunk.headers):
         return []
-    return [_read(block) if block else _NO_HEADERS for block in chunk.headers]
+    return [_parse_block(block) if block else _NO_HEADERS for block in chunk.headers]
 
 
-def _read(block: bytes) -> dict[str, list[str]]:
+def _parse_block(block: bytes) -> dict[str, list[str]]:
     """Return the values of each name; what is no UTF-8 in them is replaced."""
     headers = parse_headers(block)
     if headers is None:
@@ -103,7 +105,7 @@ def _read(block: bytes) -> dict[str, list[str]]:
     return found
 
 
-def _message_ids(
+def _msg_id_array(
     headers: Sequence[dict[str, list[str]]], count: int, kind: pa.DataType
 ) -> pa.Array:
     if not headers:
@@ -116,7 +118,9 @@ def _message_id(headers: dict[str, list[str]]) -> str | None:
     return values[0] if values else None
 
 
-def _maps(headers: Sequence[dict[str, list[str]]], count: int, kind: pa.DataType) -> pa.Array:
+def _headers_array(
+    headers: Sequence[dict[str, list[str]]], count: int, kind: pa.DataType
+) -> pa.Array:
     """Make a map of names to values for each message, put together from its columns."""
     names: list[str] = []
     values: list[str] = []
@@ -145,7 +149,7 @@ def _offsets(ends: list[int]) -> pa.Buffer:
     return pa.array(ends, pa.int32()).buffers()[1]
 
 
-class RangeReader:
+class PartitionReader:
     """
     Reads ranges into Arrow; it is pickled with a reader and sent to the executors.
 

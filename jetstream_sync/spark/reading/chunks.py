@@ -13,16 +13,16 @@ from typing import Final
 
 from .ranges import SequenceRange
 
-__all__ = ["MAX_ROWS", "Answer", "Chunk", "Job", "Pace", "Wanted"]
+__all__ = ["MAX_REQUEST_ROWS", "BatchSizer", "Chunk", "FieldSelection", "ReadResponse", "ReadTask"]
 
 #: What a row takes in Arrow beside its texts and bytes: numbers, and where each text ends.
-_FIXED: Final = 80
+_ROW_OVERHEAD_BYTES: Final = 80
 #: A header block is text, and each of its headers has some ends of texts, for which this stands.
-_HEADERS: Final = 3
+_HEADER_FACTOR: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FieldSelection:
     """Which parts of a message are asked for; what is not is neither parsed nor kept."""
 
     subjects: bool
@@ -32,7 +32,7 @@ class Wanted:
     sizes: bool
 
     @classmethod
-    def of(cls, columns: Collection[str]) -> Wanted:
+    def of(cls, columns: Collection[str]) -> FieldSelection:
         """Return what columns need, by their names in `schema`."""
         return cls(
             subjects="subject" in columns,
@@ -73,13 +73,13 @@ class Chunk:
     """How large their payloads are, in bytes."""
 
     @property
-    def _fixed(self) -> int:
-        return _FIXED + len(self.stream)
+    def _row_overhead(self) -> int:
+        return _ROW_OVERHEAD_BYTES + len(self.stream)
 
     def __len__(self) -> int:
         return len(self.sequences)
 
-    def part(self, start: int, end: int) -> Chunk:
+    def slice(self, start: int, end: int) -> Chunk:
         """Return the messages from one index up to another."""
         if start == 0 and end >= len(self):
             return self
@@ -93,7 +93,7 @@ class Chunk:
             sizes=self.sizes[start:end],
         )
 
-    def bounded(self, limit: int) -> Iterator[Chunk]:
+    def split_by_size(self, limit: int) -> Iterator[Chunk]:
         """
         Yield the messages in chunks that take so many bytes in Arrow at most, or have one message.
 
@@ -105,23 +105,27 @@ class Chunk:
         if self.total_bytes() > limit:
             for index, total in enumerate(accumulate(self._row_bytes())):
                 if total - before > limit and index > start:
-                    yield self.part(start, index)
+                    yield self.slice(start, index)
                     start, before = index, last
                 last = total
         if start < len(self):
-            yield self.part(start, len(self))
+            yield self.slice(start, len(self))
 
     def total_bytes(self) -> int:
         """Return about how many bytes the messages take in Arrow; never less than it will be."""
-        total = len(self) * self._fixed
+        total = len(self) * self._row_overhead
         total += sum(map(len, self.subjects)) + sum(map(len, self.data))
-        return total + _HEADERS * sum(map(len, self.headers))
+        return total + _HEADER_FACTOR * sum(map(len, self.headers))
 
     def _row_bytes(self) -> Iterator[int]:
-        fixed = self._fixed
+        fixed = self._row_overhead
         columns = [
             [factor * len(each) for each in column]
-            for column, factor in ((self.subjects, 1), (self.data, 1), (self.headers, _HEADERS))
+            for column, factor in (
+                (self.subjects, 1),
+                (self.data, 1),
+                (self.headers, _HEADER_FACTOR),
+            )
             if column
         ]
         if not columns:
@@ -130,15 +134,15 @@ class Chunk:
 
 
 #: Messages of one request at most, so that small ones do not take many times their size in memory.
-MAX_ROWS: Final = 16_384
+MAX_REQUEST_ROWS: Final = 16_384
 #: How much of a batch the expected messages are to fill: one that got too large is cut.
-_FILLED: Final = 0.9
+_TARGET_FILL: Final = 0.9
 #: How many messages are asked for at first where filters leave an unknown number out.
-_FIRST_ROWS: Final = 1024
+_INITIAL_ROWS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReadResponse:
     """What one request brought."""
 
     chunk: Chunk
@@ -149,23 +153,23 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class ReadTask:
     """A range and how to read it."""
 
     range: SequenceRange
-    wanted: Wanted
+    fields: FieldSelection
     batch_bytes: int
     """How large an answer should be, about, in Arrow."""
     message_bytes: float
     """How large a message is, by what is known of the stream."""
-    patience: float
+    silence_timeout: float
     """Seconds of silence after which a request is given up."""
-    witness: Callable[[int, int, Sequence[int]], None]
+    validate_batch: Callable[[int, int, Sequence[int]], None]
     """Is told of each answer, before anything else is asked for: from where on and up to where it
     tells, and the sequences of its messages. It raises where that can not be right."""
 
 
-class Pace:
+class BatchSizer:
     """
     How many messages to ask for: as fit into the batch, and as the range is likely to have.
 
@@ -177,18 +181,18 @@ class Pace:
     One thread uses it.
     """
 
-    def __init__(self, job: Job, start_seq: int, *, filtered: bool) -> None:
-        self._job = job
+    def __init__(self, task: ReadTask, start_seq: int, *, filtered: bool) -> None:
+        self._task = task
         self._start_seq = start_seq
-        self._row_bytes = max(1.0, job.message_bytes)
+        self._row_bytes = max(1.0, task.message_bytes)
         self._rows = 0
         self._filtered = filtered
 
-    def came(self, rows: int) -> None:
+    def add_rows(self, rows: int) -> None:
         """Note how many messages came."""
         self._rows += rows
 
-    def weigh(self, chunk: Chunk) -> None:
+    def learn_size(self, chunk: Chunk) -> None:
         """Learn how large messages are."""
         if len(chunk):
             # A few messages say little about the rest.
@@ -197,15 +201,15 @@ class Pace:
 
     def rows(self, next_seq: int) -> int:
         """Return how many messages to ask for from a sequence on; at least one."""
-        fitting = int(self._job.batch_bytes * _FILLED / self._row_bytes)
-        return max(1, min(fitting, MAX_ROWS, self._expected(next_seq)))
+        fitting = int(self._task.batch_bytes * _TARGET_FILL / self._row_bytes)
+        return max(1, min(fitting, MAX_REQUEST_ROWS, self._expected(next_seq)))
 
     def _expected(self, next_seq: int) -> int:
         """Guess how many messages the rest of the range has, rather too many than too few."""
-        left = self._job.range.end_seq - next_seq
+        left = self._task.range.end_seq - next_seq
         if not self._filtered:
             return left
         if next_seq == self._start_seq:
-            return min(left, _FIRST_ROWS)
+            return min(left, _INITIAL_ROWS)
         density = self._rows / (next_seq - self._start_seq)
         return min(left, int(left * density * 1.1) + 16)

@@ -32,14 +32,14 @@ from ...jetstream.requests import APIRequests
 from ...jetstream.stored_many import MAX_BYTES, is_direct_status
 from ...nanos import time_from_text, time_to_ns
 from ...protocol.parser import Delivery
-from ..connections import api_of
-from .chunks import Answer, Chunk, Job, Pace
+from ..connections import api_requests
+from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask
 from .ranges import DirectGetRefusedError
 
-__all__ = ["DirectReader", "count_from", "own_headers", "times_ns"]
+__all__ = ["DirectReader", "count_from", "own_headers", "parse_times_ns"]
 
 
-def times_ns(lines: Iterable[bytes], start: int) -> list[int]:
+def parse_times_ns(lines: Iterable[bytes], start: int) -> list[int]:
     """
     Read times such as ``2026-01-31T12:00:00.123456789Z``.
 
@@ -73,7 +73,7 @@ def times_ns(lines: Iterable[bytes], start: int) -> list[int]:
 
 _PLAIN: Final = b"NATS/1.0"
 _SEQUENCE: Final = b"Nats-Sequence: "
-_STRANGE: Final = (
+_UNEXPECTED_HEADERS: Final = (
     "a direct get answered with other headers than ADR-31 has;"
     " servers before 2.11 do not know direct gets of several messages"
 )
@@ -98,16 +98,16 @@ class DirectReader:
 
     """
 
-    def __init__(self, api: APIRequests, job: Job) -> None:
+    def __init__(self, api: APIRequests, task: ReadTask) -> None:
         self._api = api
-        self._job = job
-        self._route = api.routes.direct_get(job.range.stream).encode()
-        filters = job.range.filters
+        self._task = task
+        self._route = api.routes.direct_get(task.range.stream).encode()
+        filters = task.range.filters
         self._filter = filters[0] if len(filters) == 1 else None
         # The server takes one filter; several are applied here.
-        self._matches = _matcher(filters) if len(filters) > 1 else None
+        self._matches = _subject_matcher(filters) if len(filters) > 1 else None
 
-    def answers(self, start_seq: int) -> Generator[Answer, None, None]:
+    def responses(self, start_seq: int) -> Generator[ReadResponse, None, None]:
         """
         Yield answers until there are no more, or the range is through; one is fetched ahead.
 
@@ -117,43 +117,43 @@ class DirectReader:
         Raises:
             NoRespondersError: nobody answers direct gets for the stream now.
             TimeoutError, ConnectionClosedError: the answer broke off, or none came; asking again
-                from the last `Answer.next_seq` on is right.
+                from the last `ReadResponse.next_seq` on is right.
             InvalidResponseError: the answer is none.
             APIError: the server refused.
 
         """
-        pace = Pace(self._job, start_seq, filtered=self._filter is not None)
-        gathering = self._ask(start_seq, pace)
+        sizer = BatchSizer(self._task, start_seq, filtered=self._filter is not None)
+        gathering = self._request(start_seq, sizer)
         try:
             while True:
-                items = gathering.wait(self._job.patience)
+                items = gathering.wait(self._task.silence_timeout)
                 gathering.close()
-                pending = _pending(items.pop(), self._route)
-                added = _added([item[2] for item in items])
-                sequences = added.sequences
+                pending = _remaining_messages(items.pop(), self._route)
+                server_headers = _parse_server_headers([item[2] for item in items])
+                sequences = server_headers.sequences
                 next_seq = sequences[-1] + 1 if sequences else start_seq
-                pace.came(len(sequences))
-                self._job.witness(start_seq, next_seq, sequences)
+                sizer.add_rows(len(sequences))
+                self._task.validate_batch(start_seq, next_seq, sequences)
                 # Messages that are left and do not come are not asked for at once again.
-                goes_on = pending > 0 and start_seq < next_seq < self._job.range.end_seq
-                if goes_on:
-                    gathering = self._ask(next_seq, pace)
+                has_more = pending > 0 and start_seq < next_seq < self._task.range.end_seq
+                if has_more:
+                    gathering = self._request(next_seq, sizer)
                 # By now the next answer is on its way, while this one is worked on.
-                chunk = self._chunk(items, added)
-                pace.weigh(chunk)
-                del items, added
-                yield Answer(chunk, next_seq)
-                if not goes_on:
+                chunk = self._chunk(items, server_headers)
+                sizer.learn_size(chunk)
+                del items, server_headers
+                yield ReadResponse(chunk, next_seq)
+                if not has_more:
                     return
                 start_seq = next_seq
         finally:
             gathering.close()
 
-    def _ask(self, seq: int, pace: Pace) -> Gathering:
+    def _request(self, seq: int, sizer: BatchSizer) -> Gathering:
         body: dict[str, Any] = {
             "seq": seq,
-            "batch": pace.rows(seq),
-            "max_bytes": min(self._job.batch_bytes, MAX_BYTES),
+            "batch": sizer.rows(seq),
+            "max_bytes": min(self._task.batch_bytes, MAX_BYTES),
         }
         if self._filter is not None:
             body["next_by_subj"] = self._filter
@@ -165,33 +165,33 @@ class DirectReader:
             raise
         return gathering
 
-    def _chunk(self, items: list[Delivery], added: _Added) -> Chunk:
+    def _chunk(self, items: list[Delivery], server_headers: _ServerHeaders) -> Chunk:
         """Make the columns of messages, given what the server added to their headers."""
-        added = added.before(self._job.range.end_seq)
-        data = [item[3] for item in items[: len(added.sequences)]]
-        subjects = [line[_SUBJECT_AT:] for line in added.subjects]
+        server_headers = server_headers.before(self._task.range.end_seq)
+        data = [item[3] for item in items[: len(server_headers.sequences)]]
+        subjects = [line[_SUBJECT_AT:] for line in server_headers.subjects]
         if self._matches is not None:
             fits = [self._matches(subject) is not None for subject in subjects]
             subjects, data = list(compress(subjects, fits)), list(compress(data, fits))
-            added = _Added(
-                list(compress(added.sequences, fits)),
-                list(compress(added.own, fits)),
-                list(compress(added.subjects, fits)),
-                list(compress(added.times, fits)),
+            server_headers = _ServerHeaders(
+                list(compress(server_headers.sequences, fits)),
+                list(compress(server_headers.own, fits)),
+                list(compress(server_headers.subjects, fits)),
+                list(compress(server_headers.times, fits)),
             )
-        wanted = self._job.wanted
+        fields = self._task.fields
         return Chunk(
-            stream=self._job.range.stream,
-            sequences=added.sequences,
-            subjects=subjects if wanted.subjects else (),
-            data=data if wanted.data else (),
-            headers=[own_headers(each) for each in added.own] if wanted.headers else (),
-            times_ns=times_ns(added.times, _TIME_AT) if wanted.times else (),
-            sizes=list(map(len, data)) if wanted.sizes else (),
+            stream=self._task.range.stream,
+            sequences=server_headers.sequences,
+            subjects=subjects if fields.subjects else (),
+            data=data if fields.data else (),
+            headers=[own_headers(each) for each in server_headers.own] if fields.headers else (),
+            times_ns=parse_times_ns(server_headers.times, _TIME_AT) if fields.times else (),
+            sizes=list(map(len, data)) if fields.sizes else (),
         )
 
 
-class _Added(NamedTuple):
+class _ServerHeaders(NamedTuple):
     """What the server added to the headers of messages, by columns of one length."""
 
     sequences: Sequence[int]
@@ -202,12 +202,12 @@ class _Added(NamedTuple):
     times: Sequence[bytes]
     """The lines with the times."""
 
-    def before(self, end_seq: int) -> _Added:
+    def before(self, end_seq: int) -> _ServerHeaders:
         """Return the columns up to a sequence."""
         inside = bisect_left(self.sequences, end_seq)
         if inside == len(self.sequences):
             return self
-        return _Added(
+        return _ServerHeaders(
             self.sequences[:inside],
             self.own[:inside],
             self.subjects[:inside],
@@ -215,7 +215,7 @@ class _Added(NamedTuple):
         )
 
 
-def _added(blocks: list[bytes]) -> _Added:
+def _parse_server_headers(blocks: list[bytes]) -> _ServerHeaders:
     """
     Read the header blocks of an answer.
 
@@ -231,14 +231,14 @@ def _added(blocks: list[bytes]) -> _Added:
     else:
         tails = [block.rsplit(_NEWLINE, _TAIL_LINES) for block in blocks]
         if min(map(len, tails)) <= _TAIL_LINES:
-            raise InvalidResponseError(_STRANGE)
+            raise InvalidResponseError(_UNEXPECTED_HEADERS)
         own, subjects, sequences, times = (
             [tail[column] for tail in tails] for column in (0, 2, 3, 4)
         )
-    return _Added(_sequences(sequences), own, subjects, times)
+    return _ServerHeaders(_parse_sequences(sequences), own, subjects, times)
 
 
-def _sequences(lines: Sequence[bytes]) -> Sequence[int]:
+def _parse_sequences(lines: Sequence[bytes]) -> Sequence[int]:
     """
     Read the lines with the sequences, which rise.
 
@@ -249,15 +249,15 @@ def _sequences(lines: Sequence[bytes]) -> Sequence[int]:
     if not lines:
         return ()
     try:
-        first, last = _sequence(lines[0]), _sequence(lines[-1])
+        first, last = _parse_sequence(lines[0]), _parse_sequence(lines[-1])
         if last - first == len(lines) - 1:
             return range(first, last + 1)
-        return list(map(_sequence, lines))
+        return list(map(_parse_sequence, lines))
     except ValueError:
-        raise InvalidResponseError(_STRANGE) from None
+        raise InvalidResponseError(_UNEXPECTED_HEADERS) from None
 
 
-def _sequence(line: bytes) -> int:
+def _parse_sequence(line: bytes) -> int:
     if not line.startswith(_SEQUENCE):
         raise ValueError(line)
     return int(line[_SEQUENCE_AT:])
@@ -286,7 +286,7 @@ def count_from(js: JetStream, stream: str, seq: int, subject: str | None) -> tup
         APIError, TimeoutError, ConnectionClosedError: as `JetStream.get_stream`.
 
     """
-    api = api_of(js)
+    api = api_requests(js)
     body = {"seq": max(seq, 1), "batch": 1, "next_by_subj": subject or ">"}
     route = api.routes.direct_get(stream).encode()
     try:
@@ -294,9 +294,9 @@ def count_from(js: JetStream, stream: str, seq: int, subject: str | None) -> tup
     except NoRespondersError:
         return _count_by_consumer(js, stream, max(seq, 1), subject)
     if _is_status((b"", b"", block, b"")):
-        _pending((b"", b"", block, b""), route)
+        _remaining_messages((b"", b"", block, b""), route)
         return None, 0
-    first = _added([block]).sequences[0]
+    first = _parse_server_headers([block]).sequences[0]
     left = block.rsplit(_NEWLINE, 4)[1].partition(b": ")[2]
     return first, int(left) + 1
 
@@ -337,7 +337,7 @@ def _is_status(delivery: Delivery) -> bool:
     return is_direct_status(delivery)
 
 
-def _pending(status: Delivery, route: bytes) -> int:
+def _remaining_messages(status: Delivery, route: bytes) -> int:
     """
     Return how many messages are left by the status that ends an answer.
 
@@ -362,7 +362,7 @@ def _pending(status: Delivery, route: bytes) -> int:
     return int(pending)
 
 
-def _matcher(filters: tuple[str, ...]) -> Any:
+def _subject_matcher(filters: tuple[str, ...]) -> Any:
     """Return what says of a subject, as bytes, whether it falls under one of several patterns."""
     patterns = []
     for pattern in filters:

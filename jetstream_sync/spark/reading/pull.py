@@ -42,19 +42,19 @@ from ...jetstream.consumers import CREATE, add_consumer, delete_consumer
 from ...jetstream.gathering import Gathering
 from ...jetstream.requests import APIRequests
 from ...protocol.parser import Delivery
-from .chunks import Answer, Chunk, Job, Pace
+from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask
 from .ranges import RangeStalledError
 
-__all__ = ["WORTH_LEAVING_OUT", "PullReader"]
+__all__ = ["MIN_SKIPPED_PAYLOAD_BYTES", "PullReader"]
 
 #: Seconds until the server deletes a consumer that nobody uses.
-_INACTIVE: Final = 30.0
+_INACTIVE_THRESHOLD_S: Final = 30.0
 #: A pull may bring so many times the bytes that its messages should have.
-_LEEWAY: Final = 2
+_MAX_BYTES_FACTOR: Final = 2
 #: Messages of this size on average are worth a header that stands for the payload.
-WORTH_LEAVING_OUT: Final = 1024
+MIN_SKIPPED_PAYLOAD_BYTES: Final = 1024
 #: Seconds of silence after which a pull may have ended without a word.
-_DOUBT: Final = 0.5
+_CONSUMER_CHECK_DELAY_S: Final = 0.5
 _MSG_SIZE: Final = b"Nats-Msg-Size: "
 _PLAIN: Final = b"NATS/1.0"
 
@@ -64,24 +64,24 @@ class _Pull(NamedTuple):
     max_bytes: int
 
 
-class _Consumer:
+class _ConsumerState:
     """
     What is known of the consumer that is read.
 
     Its replies say the number of each delivery, the message's sequence and time, and what is left.
     """
 
-    __slots__ = ("_behind", "_next", "left", "name")
+    __slots__ = ("_extra_tokens", "_next", "name", "remaining")
 
     def __init__(self, name: str, pending: int) -> None:
         self.name = name
         #: How many messages it still has to deliver, by what it last said.
-        self.left = pending
+        self.remaining = pending
         self._next = 1
         # How many tokens stand behind those that tell something, in the newer form of replies.
-        self._behind = 0
+        self._extra_tokens = 0
 
-    def noted(self, replies: Sequence[bytes]) -> Sequence[int]:
+    def accept(self, replies: Sequence[bytes]) -> Sequence[int]:
         """
         Check that nothing is missing, take note of what is left, and return the sequences.
 
@@ -90,9 +90,9 @@ class _Consumer:
             NotJSMessageError: a reply is none of a consumer.
 
         """
-        self._behind = max(0, replies[0].count(b".") - 10)
+        self._extra_tokens = max(0, replies[0].count(b".") - 10)
         _, _, _, first_seq, first_number, _, _ = map(_number, ack_tokens(replies[0]))
-        _, _, _, last_seq, last_number, _, left = map(_number, ack_tokens(replies[-1]))
+        _, _, _, last_seq, last_number, _, remaining = map(_number, ack_tokens(replies[-1]))
         count = len(replies)
         if first_number != self._next or last_number != first_number + count - 1:
             raise InvalidResponseError(
@@ -100,15 +100,15 @@ class _Consumer:
                 f"to {last_number}, where {self._next} was due"
             )
         self._next = last_number + 1
-        self.left = left
+        self.remaining = remaining
         if last_seq - first_seq == count - 1:
             return range(first_seq, last_seq + 1)
-        parts = 4 + self._behind
+        parts = 4 + self._extra_tokens
         return [int(reply.rsplit(b".", parts)[1]) for reply in replies]
 
     def times_ns(self, replies: Sequence[bytes]) -> list[int]:
         """Return the times, in nanoseconds since 1970."""
-        parts = 2 + self._behind
+        parts = 2 + self._extra_tokens
         return [int(reply.rsplit(b".", parts)[1]) for reply in replies]
 
 
@@ -122,15 +122,17 @@ class PullReader:
 
     """
 
-    def __init__(self, api: APIRequests, job: Job) -> None:
+    def __init__(self, api: APIRequests, task: ReadTask) -> None:
         self._api = api
-        self._job = job
-        self._headers_only = not job.wanted.data and job.message_bytes >= WORTH_LEAVING_OUT
+        self._task = task
+        self._headers_only = (
+            not task.fields.data and task.message_bytes >= MIN_SKIPPED_PAYLOAD_BYTES
+        )
         self._route = b""
         # Whether the next message alone is larger than a pull may be.
         self._oversized = False
 
-    def answers(self, start_seq: int) -> Generator[Answer, None, None]:
+    def responses(self, start_seq: int) -> Generator[ReadResponse, None, None]:
         """
         Yield answers until there are no more, or the range is through; one is fetched ahead.
 
@@ -140,41 +142,41 @@ class PullReader:
         Raises:
             RangeStalledError: the consumer went away, or delivered with a gap, or something else.
             TimeoutError, ConnectionClosedError: an answer broke off, or none came. After these,
-                asking again from the last `Answer.next_seq` on is right.
+                asking again from the last `ReadResponse.next_seq` on is right.
             APIError: the server refused to make the consumer.
 
         """
         api = self._api
-        stream = self._job.range.stream
+        stream = self._task.range.stream
         name = f"spark_{os.urandom(8).hex()}"
         self._route = api.routes.next_msg(stream, name).encode()
-        pace = Pace(self._job, start_seq, filtered=bool(self._job.range.filters))
+        sizer = BatchSizer(self._task, start_seq, filtered=bool(self._task.range.filters))
         pull = None
         try:
             # Inside: the consumer may be there without an answer that says so.
             info = add_consumer(api, stream, self._config(name, start_seq), CREATE)
-            consumer = _Consumer(name, info.num_pending or 0)
-            pull = self._pull(consumer, pace, start_seq)
+            consumer = _ConsumerState(name, info.num_pending or 0)
+            pull = self._pull(consumer, sizer, start_seq)
             while pull is not None:
-                items = self._gathered(pull, consumer, start_seq)
+                items = self._wait_for_pull(pull, consumer, start_seq)
                 pull.gathering.close()
                 if not items:
                     # What was there has gone, or is too large for a pull that has a limit.
-                    pull = self._pull(consumer, pace, start_seq) if self._oversized else None
+                    pull = self._pull(consumer, sizer, start_seq) if self._oversized else None
                     continue
                 replies = [item[1] for item in items]
-                sequences = consumer.noted(replies)
+                sequences = consumer.accept(replies)
                 next_seq = sequences[-1] + 1
-                pace.came(len(sequences))
-                self._job.witness(start_seq, next_seq, sequences)
-                goes_on = next_seq < self._job.range.end_seq
-                pull = self._pull(consumer, pace, next_seq) if goes_on else None
+                sizer.add_rows(len(sequences))
+                self._task.validate_batch(start_seq, next_seq, sequences)
+                has_more = next_seq < self._task.range.end_seq
+                pull = self._pull(consumer, sizer, next_seq) if has_more else None
                 # By now the next answer is on its way, while this one is worked on.
-                times_ns = consumer.times_ns(replies) if self._job.wanted.times else ()
+                times_ns = consumer.times_ns(replies) if self._task.fields.times else ()
                 chunk = self._chunk(items, sequences, times_ns)
-                pace.weigh(chunk)
+                sizer.learn_size(chunk)
                 del items, replies, times_ns
-                yield Answer(chunk, next_seq)
+                yield ReadResponse(chunk, next_seq)
                 start_seq = next_seq
         except (InvalidResponseError, NotJSMessageError) as error:
             raise RangeStalledError(stream, start_seq, str(error)) from error
@@ -183,12 +185,12 @@ class PullReader:
                 pull.gathering.close()
             self._delete(name)
 
-    def _pull(self, consumer: _Consumer, pace: Pace, start_seq: int) -> _Pull | None:
+    def _pull(self, consumer: _ConsumerState, sizer: BatchSizer, start_seq: int) -> _Pull | None:
         """Ask for more, up to what is there and what the range may still have; ``None``: nothing is."""
-        rows = min(1 if self._oversized else pace.rows(start_seq), consumer.left)
+        rows = min(1 if self._oversized else sizer.rows(start_seq), consumer.remaining)
         if rows <= 0:
             return None
-        max_bytes = 0 if self._oversized else self._job.batch_bytes * _LEEWAY
+        max_bytes = 0 if self._oversized else self._task.batch_bytes * _MAX_BYTES_FACTOR
         self._oversized = False
         request = PullRequest(batch=rows, max_bytes=max_bytes, no_wait=True)
         gathering = Gathering(self._api.core, _is_status, rows)
@@ -199,7 +201,9 @@ class PullReader:
             raise
         return _Pull(gathering, max_bytes)
 
-    def _gathered(self, pull: _Pull, consumer: _Consumer, start_seq: int) -> list[Delivery]:
+    def _wait_for_pull(
+        self, pull: _Pull, consumer: _ConsumerState, start_seq: int
+    ) -> list[Delivery]:
         """
         Wait for a pull's end, and return its messages.
 
@@ -208,23 +212,25 @@ class PullReader:
 
         """
         try:
-            items = pull.gathering.wait(min(_DOUBT, self._job.patience))
+            items = pull.gathering.wait(min(_CONSUMER_CHECK_DELAY_S, self._task.silence_timeout))
         except TimeoutError:
             items = pull.gathering.items
             # The server ends a pull that sent exactly its bytes without a word.
             size = sum(len(part) for item in items for part in item)
             if not pull.max_bytes or size < pull.max_bytes:
-                items = self._awaited(pull, consumer, start_seq)
+                items = self._wait_past_silence(pull, consumer, start_seq)
         if items and _is_status(items[-1]):
             status = read_status(items[-1][2], b"")
             if status is None or status.kind not in {Kind.QUIET, Kind.FULL}:
                 said = "an empty status" if status is None else str(status.error)
-                raise RangeStalledError(self._job.range.stream, start_seq, said)
+                raise RangeStalledError(self._task.range.stream, start_seq, said)
             items.pop()
             self._oversized = status.kind is Kind.FULL and not items
         return items
 
-    def _awaited(self, pull: _Pull, consumer: _Consumer, start_seq: int) -> list[Delivery]:
+    def _wait_past_silence(
+        self, pull: _Pull, consumer: _ConsumerState, start_seq: int
+    ) -> list[Delivery]:
         """
         Wait on for a pull's end after some silence.
 
@@ -232,39 +238,39 @@ class PullReader:
             RangeStalledError: the consumer is gone, and took the pull along without a word.
 
         """
-        stream = self._job.range.stream
+        stream = self._task.range.stream
         try:
             consumer_info(self._api, stream, consumer.name)
         except NotFoundError as error:
             raise RangeStalledError(stream, start_seq, str(error)) from error
         except PermissionsError:
             pass  # whoever may read need not be allowed to ask
-        return pull.gathering.wait(self._job.patience)
+        return pull.gathering.wait(self._task.silence_timeout)
 
     def _chunk(
         self, items: list[Delivery], sequences: Sequence[int], times_ns: Sequence[int]
     ) -> Chunk:
         """Make the columns of messages; those behind the range are left out."""
-        wanted = self._job.wanted
+        fields = self._task.fields
         headers: Sequence[bytes] = [item[2] for item in items]
         sizes: Sequence[int] = ()
         if self._headers_only:
             headers, sizes = _without_size(headers)
-        elif wanted.sizes:
+        elif fields.sizes:
             sizes = [len(item[3]) for item in items]
         chunk = Chunk(
-            stream=self._job.range.stream,
+            stream=self._task.range.stream,
             sequences=sequences,
-            subjects=[item[0] for item in items] if wanted.subjects else (),
-            data=[item[3] for item in items] if wanted.data else (),
-            headers=headers if wanted.headers and any(headers) else (),
+            subjects=[item[0] for item in items] if fields.subjects else (),
+            data=[item[3] for item in items] if fields.data else (),
+            headers=headers if fields.headers and any(headers) else (),
             times_ns=times_ns,
-            sizes=sizes if wanted.sizes else (),
+            sizes=sizes if fields.sizes else (),
         )
-        return chunk.part(0, bisect_left(sequences, self._job.range.end_seq))
+        return chunk.slice(0, bisect_left(sequences, self._task.range.end_seq))
 
     def _config(self, name: str, start_seq: int) -> ConsumerConfig:
-        filters = self._job.range.filters
+        filters = self._task.range.filters
         return ConsumerConfig(
             name=name,
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
@@ -273,18 +279,20 @@ class PullReader:
             filter_subject=filters[0] if len(filters) == 1 else None,
             filter_subjects=filters if len(filters) > 1 else None,
             headers_only=True if self._headers_only else None,
-            inactive_threshold=_INACTIVE,
+            inactive_threshold=_INACTIVE_THRESHOLD_S,
             num_replicas=1,
             mem_storage=True,
         )
 
     def _delete(self, name: str) -> None:
         """Delete the consumer, as far as that can be done now: the server does it later, too."""
-        api = APIRequests(self._api.core, self._api.routes, _DOUBT, ends_with_link=True)
+        api = APIRequests(
+            self._api.core, self._api.routes, _CONSUMER_CHECK_DELAY_S, ends_with_link=True
+        )
         if api.core.address is None:
             return
         with suppress(Error):
-            delete_consumer(api, self._job.range.stream, name)
+            delete_consumer(api, self._task.range.stream, name)
 
 
 def _is_status(delivery: Delivery) -> bool:

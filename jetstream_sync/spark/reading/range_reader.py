@@ -25,13 +25,13 @@ from ...jetstream.connection import Connection
 from ...jetstream.requests import APIRequests
 from ...jetstream.stored import leader_get
 from ...net.clock import Deadline
-from ..connections import api_of
+from ..connections import api_requests
 from ..options import ReadOptions
 from ..retry import is_transient
-from ..streams import StreamView, view_of
-from .chunks import Chunk, Job, Wanted
+from ..streams import StreamView, stream_view
+from .chunks import Chunk, FieldSelection, ReadTask
 from .direct import DirectReader
-from .pull import WORTH_LEAVING_OUT, PullReader
+from .pull import MIN_SKIPPED_PAYLOAD_BYTES, PullReader
 from .ranges import (
     DirectGetRefusedError,
     RangeLostError,
@@ -45,9 +45,9 @@ __all__ = ["ReadPlan", "choose_mode", "read_chunks"]
 log = logging.getLogger("jetstream_sync.spark")
 
 #: A range with more messages than this is worth a consumer.
-_WORTH_A_CONSUMER: Final = 50_000
-_FIRST_WAIT: Final = 0.05
-_LONGEST_WAIT: Final = 1.0
+_MIN_CONSUMER_ROWS: Final = 50_000
+_MIN_WAIT_S: Final = 0.05
+_MAX_WAIT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class ReadPlan:
     """Where JetStream's API is instead; excludes `domain`."""
     timeout: float = 10.0
     """How long an answer may take, in seconds."""
-    patience: float = 60.0
+    retry_timeout: float = 60.0
     """How long to go on trying where nothing comes, in seconds."""
 
     @classmethod
@@ -84,7 +84,7 @@ class ReadPlan:
 
 
 def choose_mode(
-    mode: str, view: StreamView, rows: int, filters: tuple[str, ...], wanted: Wanted
+    mode: str, view: StreamView, rows: int, filters: tuple[str, ...], fields: FieldSelection
 ) -> str:
     """
     Return how to read: by direct gets or by pulling.
@@ -97,17 +97,19 @@ def choose_mode(
         view: the stream.
         rows: how many messages the range has at most.
         filters: its filter subjects.
-        wanted: which parts of the messages are asked for.
+        fields: which parts of the messages are asked for.
 
     Raises:
         DirectGetRefusedError: direct gets are needed, or asked for, and the stream allows none.
 
     """
     if mode == "auto":
-        spares = not wanted.data and view.message_bytes >= WORTH_LEAVING_OUT
+        skips_payload = not fields.data and view.message_bytes >= MIN_SKIPPED_PAYLOAD_BYTES
         if view.is_work_queue:
             mode = "direct"
-        elif not view.allow_direct or rows > _WORTH_A_CONSUMER or len(filters) > 1 or spares:
+        elif (
+            not view.allow_direct or rows > _MIN_CONSUMER_ROWS or len(filters) > 1 or skips_payload
+        ):
             mode = "pull"
         else:
             mode = "direct"
@@ -148,73 +150,73 @@ def read_chunks(
 
     """
     js = connection.jetstream(domain=plan.domain, prefix=plan.api_prefix, timeout=plan.timeout)
-    return _Reading(api_of(js), range, columns, plan).chunks()
+    return _RangeReader(api_requests(js), range, columns, plan).chunks()
 
 
-class _Reading:
+class _RangeReader:
     """One range that is being read; for one thread."""
 
     def __init__(
-        self, api: APIRequests, piece: SequenceRange, columns: frozenset[str], plan: ReadPlan
+        self, api: APIRequests, range_: SequenceRange, columns: frozenset[str], plan: ReadPlan
     ) -> None:
         self._api = api
-        self._range = piece
+        self._range = range_
         self._plan = plan
-        self._wanted = Wanted.of(columns)
-        self._next_seq = piece.start_seq
+        self._fields = FieldSelection.of(columns)
+        self._next_seq = range_.start_seq
         self._is_direct = False
         # Whether the stream was looked at since the reader began: a consumer ends with its stream.
-        self._looked = False
-        self._told = False
-        self._deadline = Deadline(plan.patience)
-        self._wait = _FIRST_WAIT
+        self._stream_checked = False
+        self._loss_logged = False
+        self._deadline = Deadline(plan.retry_timeout)
+        self._wait = _MIN_WAIT_S
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield the range's messages, see `read_chunks`."""
         end_seq = self._range.end_seq
-        self._deadline = Deadline(self._plan.patience)
+        self._deadline = Deadline(self._plan.retry_timeout)
         while self._next_seq < end_seq:
             begun_at = self._next_seq
             try:
-                yield from self._answers()
-                if self._next_seq >= end_seq or self._is_through():
+                yield from self._read_responses()
+                if self._next_seq >= end_seq or self._is_complete():
                     return
             except Error as error:
-                self._endure(error, progress=self._next_seq > begun_at)
+                self._recover(error, progress=self._next_seq > begun_at)
             else:
                 behind = "it is there, but whoever answers does not send it"
                 stalled = RangeStalledError(self._range.stream, self._next_seq, behind)
-                self._endure(stalled, progress=self._next_seq > begun_at)
+                self._recover(stalled, progress=self._next_seq > begun_at)
 
-    def _answers(self) -> Iterator[Chunk]:
+    def _read_responses(self) -> Iterator[Chunk]:
         """Yield what comes until there is no more, or the range is through."""
-        answers = self._reader(self._look()).answers(self._next_seq)
-        self._looked = False
+        responses = self._make_reader(self._check_stream()).responses(self._next_seq)
+        self._stream_checked = False
         try:
-            for answer in answers:
-                for chunk in answer.chunk.bounded(self._plan.batch_bytes):
+            for response in responses:
+                for chunk in response.chunk.split_by_size(self._plan.batch_bytes):
                     yield chunk
                     self._next_seq = chunk.sequences[-1] + 1
-                self._next_seq = answer.next_seq
+                self._next_seq = response.next_seq
         finally:
-            answers.close()
+            responses.close()
 
-    def _reader(self, view: StreamView) -> DirectReader | PullReader:
-        wanted, filters = self._wanted, self._range.filters
+    def _make_reader(self, view: StreamView) -> DirectReader | PullReader:
+        fields, filters = self._fields, self._range.filters
         rows = self._range.end_seq - self._next_seq
-        mode = choose_mode(self._plan.mode, view, rows, filters, wanted)
+        mode = choose_mode(self._plan.mode, view, rows, filters, fields)
         self._is_direct = mode == "direct"
-        job = Job(
+        task = ReadTask(
             range=self._range,
-            wanted=wanted,
+            fields=fields,
             batch_bytes=self._plan.batch_bytes,
             message_bytes=view.message_bytes,
-            patience=self._plan.timeout,
-            witness=self._witness,
+            silence_timeout=self._plan.timeout,
+            validate_batch=self._validate_batch,
         )
-        return (DirectReader if self._is_direct else PullReader)(self._api, job)
+        return (DirectReader if self._is_direct else PullReader)(self._api, task)
 
-    def _endure(self, error: Error, *, progress: bool) -> None:
+    def _recover(self, error: Error, *, progress: bool) -> None:
         """
         Wait until it makes sense to go on after an error.
 
@@ -224,16 +226,16 @@ class _Reading:
         """
         passes = isinstance(error, RangeStalledError) or is_transient(error)
         if progress:
-            self._deadline = Deadline(self._plan.patience)
-            self._wait = _FIRST_WAIT
+            self._deadline = Deadline(self._plan.retry_timeout)
+            self._wait = _MIN_WAIT_S
         if not passes or self._deadline.expired() or self._api.core.wait_closed(self._wait):
             raise error
         log.info("reading %s goes on at %d after: %s", self._range.stream, self._next_seq, error)
-        self._wait = min(2 * self._wait, _LONGEST_WAIT)
+        self._wait = min(2 * self._wait, _MAX_WAIT_S)
 
     # --- whether what was read is all that there is ---------------------------------------------
 
-    def _look(self) -> StreamView:
+    def _check_stream(self) -> StreamView:
         """
         Ask for the stream as it is.
 
@@ -243,14 +245,14 @@ class _Reading:
 
         """
         route = self._api.routes.stream_info(self._range.stream)
-        view = view_of(self._api.ask_for(StreamInfo, route))
+        view = stream_view(self._api.ask_for(StreamInfo, route))
         planned_ns = self._range.created_ns
         if planned_ns and view.created_ns != planned_ns:
             raise StreamRecreatedError(self._range.stream, planned_ns, view.created_ns)
-        self._looked = True
+        self._stream_checked = True
         return view
 
-    def _witness(self, start_seq: int, next_seq: int, sequences: Sequence[int]) -> None:
+    def _validate_batch(self, start_seq: int, next_seq: int, sequences: Sequence[int]) -> None:
         """
         Check that an answer is of the right stream, and that nothing was lost before it.
 
@@ -259,14 +261,14 @@ class _Reading:
             Error: as `JetStream.get_stream`.
 
         """
-        is_whole = len(sequences) == next_seq - start_seq
-        if self._is_direct or not (self._looked and is_whole):
-            view = self._look()
-            if not is_whole:
+        is_contiguous = len(sequences) == next_seq - start_seq
+        if self._is_direct or not (self._stream_checked and is_contiguous):
+            view = self._check_stream()
+            if not is_contiguous:
                 up_to = min(next_seq, self._range.end_seq)
                 self._check_head(view, start_seq, sequences, up_to)
 
-    def _is_through(self) -> bool:
+    def _is_complete(self) -> bool:
         """
         Say whether the stream's leader has nothing more of the range, either.
 
@@ -284,7 +286,7 @@ class _Reading:
                 continue
             if found.seq < self._range.end_seq:
                 return False
-        self._check_head(self._look(), self._next_seq, (), self._range.end_seq)
+        self._check_head(self._check_stream(), self._next_seq, (), self._range.end_seq)
         return True
 
     def _check_head(
@@ -305,13 +307,13 @@ class _Reading:
         lost = RangeLostError(self._range.stream, missing, end_seq)
         expected_loss = (
             view.is_interest
-            or view.sheds_inside
+            or view.removes_individually
             or (view.is_work_queue and bool(self._range.filters))
         )
         if self._plan.fail_on_data_loss == "strict" or (
             self._plan.fail_on_data_loss == "true" and not expected_loss
         ):
             raise lost
-        if not self._told:
-            self._told = True
+        if not self._loss_logged:
+            self._loss_logged = True
             log.log(logging.DEBUG if expected_loss else logging.WARNING, "%s", lost)

@@ -40,35 +40,35 @@ from ...errors import (
 )
 from ...jetstream.consumer import PullConsumer
 from ...jetstream.context import JetStream
-from ..connections import api_of
-from ..planning.offsets import Offset, Position
+from ..connections import api_requests
+from ..planning.offsets import Offset, StreamOffset
 from ..streams import StreamView
 
-__all__ = ["Commits", "QueueInUseError"]
+__all__ = ["CommitHandler", "QueueInUseError"]
 
 log = logging.getLogger("jetstream_sync.spark")
 
 #: The deliver policies whose consumers the server lets us move to any sequence.
-_MOVABLE: Final = {
+_RESETTABLE_POLICIES: Final = {
     DeliverPolicy.ALL,
     DeliverPolicy.BY_START_SEQUENCE,
     DeliverPolicy.BY_START_TIME,
 }
 #: How many messages are fetched at a time where a consumer can only be moved by reading.
-_FETCHED: Final = 500
+_FETCH_BATCH: Final = 500
 #: Seconds to wait for messages that another attempt has fetched and not acknowledged.
-_REDELIVERY: Final = 45.0
+_REDELIVERY_WAIT_S: Final = 45.0
 #: In a guard's metadata, the query that it is for.
-_QUERY: Final = "jetstream_sync.query"
+_QUERY_METADATA: Final = "jetstream_sync.query"
 #: What the server puts into metadata by itself begins so.
-_OF_SERVER: Final = "_nats."
+_SERVER_METADATA_PREFIX: Final = "_nats."
 
 
 class QueueInUseError(Error):
     """A work queue is read by another query, and a message of it is for one reader."""
 
 
-class Commits:
+class CommitHandler:
     """
     The commits of one query, in one process.
 
@@ -82,7 +82,7 @@ class Commits:
         self.js = js
         self._consumer = consumer
         #: What was done: where each stream's last commit was.
-        self._done: dict[str, Position] = {}
+        self._committed: dict[str, StreamOffset] = {}
 
     # --- before the first batch -----------------------------------------------------------------
 
@@ -104,21 +104,21 @@ class Commits:
 
         """
         if view.is_work_queue:
-            self._guard(view, filters)
+            self._ensure_guard(view, filters)
         elif view.is_interest:
             return self._check_durable(view, filters)
         elif self._consumer is not None:
-            self._show_progress(view, filters, self._consumer)
+            self._ensure_progress_consumer(view, filters, self._consumer)
         return filters
 
-    def floor(self, view: StreamView) -> int:
+    def first_unprocessed(self, view: StreamView) -> int:
         """Return the first sequence of a stream that is not worked on yet, as far as the server says."""
         if view.is_interest and self._consumer is not None:
             info = self.js.get_consumer(view.name, self._consumer).cached_info
             return max(view.first_seq, info.ack_floor.stream_seq + 1)
         return view.first_seq
 
-    def _guard(self, view: StreamView, filters: tuple[str, ...]) -> None:
+    def _ensure_guard(self, view: StreamView, filters: tuple[str, ...]) -> None:
         if view.deny_purge:
             raise InvalidOptionError(
                 "stream",
@@ -135,7 +135,7 @@ class Commits:
         try:
             info = self.js.get_consumer(view.name, name).cached_info
         except ConsumerNotFoundError:
-            self._make_guard(view, filters, name)
+            self._create_guard(view, filters, name)
         else:
             _check_filters(view, filters, info)
             if info.delivered.consumer_seq:
@@ -146,7 +146,7 @@ class Commits:
                     " reads are for nobody else: leave the option out, or delete the consumer",
                 )
 
-    def _make_guard(
+    def _create_guard(
         self, view: StreamView, filters: tuple[str, ...], name: str, query: str = ""
     ) -> None:
         try:
@@ -155,7 +155,7 @@ class Commits:
                 durable_name=name,
                 ack_policy=AckPolicy.EXPLICIT,
                 description="keeps other consumers off what a Spark query reads",
-                metadata={_QUERY: query} if query else None,
+                metadata={_QUERY_METADATA: query} if query else None,
                 **_filter_fields(filters),
             )
         except BadRequestError as error:
@@ -184,12 +184,14 @@ class Commits:
                 self._consumer,
                 f"stream {view.name} has no such durable; messages from before it was made are gone",
             ) from None
-        _check_movable(info)
+        _check_resettable(info)
         if filters:
             _check_filters(view, filters, info)
         return _filters_of(info)
 
-    def _show_progress(self, view: StreamView, filters: tuple[str, ...], name: str) -> None:
+    def _ensure_progress_consumer(
+        self, view: StreamView, filters: tuple[str, ...], name: str
+    ) -> None:
         try:
             info = self.js.get_consumer(view.name, name).cached_info
         except ConsumerNotFoundError:
@@ -201,12 +203,12 @@ class Commits:
                 **_filter_fields(filters),
             )
         else:
-            _check_movable(info)
+            _check_resettable(info)
             _check_filters(view, filters, info)
 
     # --- one query for one queue ----------------------------------------------------------------
 
-    def check_free(self, offset: Offset, views: Mapping[str, StreamView]) -> None:
+    def check_unclaimed(self, offset: Offset, views: Mapping[str, StreamView]) -> None:
         """
         Check that no other query has the work queues among some streams.
 
@@ -219,7 +221,7 @@ class Commits:
             Error: as `JetStream.get_consumer`.
 
         """
-        for view, position in _queues(offset, views):
+        for view, position in _work_queues(offset, views):
             self._claim(view, position.filters, offset.query, takes=False)
 
     def claim(self, offset: Offset, views: Mapping[str, StreamView]) -> None:
@@ -238,7 +240,7 @@ class Commits:
         """
         if not offset.query:
             return  # of a version that did not name its queries
-        for view, position in _queues(offset, views):
+        for view, position in _work_queues(offset, views):
             self._claim(view, position.filters, offset.query)
 
     def _claim(
@@ -251,14 +253,18 @@ class Commits:
             log.warning(
                 "consumer %r of work queue %s was deleted, and is made again", name, view.name
             )
-            self._make_guard(view, filters, name, query if takes else "")
+            self._create_guard(view, filters, name, query if takes else "")
             return
         metadata = info.config.metadata or {}
-        holder = metadata.get(_QUERY)
+        holder = metadata.get(_QUERY_METADATA)
         if holder is None and takes:
-            kept = {key: each for key, each in metadata.items() if not key.startswith(_OF_SERVER)}
+            kept = {
+                key: each
+                for key, each in metadata.items()
+                if not key.startswith(_SERVER_METADATA_PREFIX)
+            }
             self.js.update_consumer(
-                view.name, replace(info.config, metadata={**kept, _QUERY: query})
+                view.name, replace(info.config, metadata={**kept, _QUERY_METADATA: query})
             )
         elif holder is not None and holder != query:
             raise QueueInUseError(
@@ -283,17 +289,17 @@ class Commits:
             view = views.get(key)
             if view is None or view.created_ns != position.created_ns:
                 continue
-            done = self._done.get(key)
+            done = self._committed.get(key)
             if (
                 done is not None
                 and done.created_ns == position.created_ns
                 and done.next_seq >= position.next_seq
             ):
                 continue
-            self._let_go(view, position)
-            self._done[key] = position
+            self._release(view, position)
+            self._committed[key] = position
 
-    def _let_go(self, view: StreamView, position: Position) -> None:
+    def _release(self, view: StreamView, position: StreamOffset) -> None:
         if position.next_seq > view.end_seq:
             return  # the stream has lost its end; purging would give sequences away
         if view.is_work_queue:
@@ -302,8 +308,8 @@ class Commits:
         elif self._consumer is not None:
             self._move(view, position.next_seq, self._consumer)
 
-    def _purge(self, stream: str, position: Position) -> None:
-        api = api_of(self.js)
+    def _purge(self, stream: str, position: StreamOffset) -> None:
+        api = api_requests(self.js)
         body: dict[str, Any] = {"seq": position.next_seq}
         for subject in position.filters or (None,):
             filtered = body if subject is None else {**body, "filter": subject}
@@ -320,9 +326,9 @@ class Commits:
                 _acknowledge(consumer, seq)
 
 
-def _queues(
+def _work_queues(
     offset: Offset, views: Mapping[str, StreamView]
-) -> Iterator[tuple[StreamView, Position]]:
+) -> Iterator[tuple[StreamView, StreamOffset]]:
     """Return the work queues among some streams, as far as they are those of an offset."""
     for key, position in offset.positions.items():
         view = views.get(key)
@@ -348,9 +354,9 @@ def _filters_of(info: ConsumerInfo) -> tuple[str, ...]:
     return (config.filter_subject,) if config.filter_subject else ()
 
 
-def _check_movable(info: ConsumerInfo) -> None:
+def _check_resettable(info: ConsumerInfo) -> None:
     """Refuse a durable that the server would not let us move."""
-    if info.config.deliver_policy not in _MOVABLE:
+    if info.config.deliver_policy not in _RESETTABLE_POLICIES:
         raise InvalidOptionError(
             "consumer",
             info.name,
@@ -388,7 +394,7 @@ def _acknowledge(consumer: PullConsumer, seq: int) -> None:
         )
     while info.ack_floor.stream_seq + 1 < seq and (info.num_pending or info.num_ack_pending):
         waiting = info.num_pending == 0
-        messages = consumer.fetch(_FETCHED, timeout=_REDELIVERY if waiting else 1.0)
+        messages = consumer.fetch(_FETCH_BATCH, timeout=_REDELIVERY_WAIT_S if waiting else 1.0)
         passed = [each for each in messages if each.metadata.stream_seq < seq]
         for each in messages[len(passed) :]:
             each.nak()

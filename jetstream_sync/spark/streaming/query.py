@@ -1,7 +1,7 @@
 """
 How far a query is behind, for its progress reports.
 
-Spark shows what `Progress.report` returns as ``sources[].latestOffset`` in every progress of the query.
+Spark shows what `ProgressReport.report` returns as ``sources[].latestOffset`` in every progress of the query.
 
 The plan of a streaming query: what the next batch is, and what happens when one is committed.
 
@@ -20,25 +20,32 @@ from uuid import uuid4
 
 from ...errors import InvalidOptionError
 from ..options import EARLIEST, LATEST, ReadOptions
-from ..planning.access import Access
-from ..planning.batches import Counts, cuts, fitted, partition_counts, ranges, share_out
-from ..planning.data_loss import LossWatch, Resumption, resume
-from ..planning.offsets import Offset, Position
+from ..planning.access import SourceAccess
+from ..planning.batches import (
+    MessageCounter,
+    divide_rows,
+    limit_to_bytes,
+    partition_counts,
+    partition_cuts,
+    partition_ranges,
+)
+from ..planning.data_loss import DataLossPolicy, ResumePoint, find_resume_point
+from ..planning.offsets import Offset, StreamOffset
 from ..reading.ranges import SequenceRange
 from ..streams import StreamView
-from .commit import Commits
+from .commit import CommitHandler
 
-__all__ = ["Progress", "StreamingQuery"]
+__all__ = ["ProgressReport", "StreamingQuery"]
 
 
-class Progress:
+class ProgressReport:
     """What the last trigger has seen of each stream, and how much of it is left to read."""
 
     def __init__(self) -> None:
         self._views: Mapping[str, StreamView] = {}
         self._pending: dict[str, int] = {}
 
-    def seen(
+    def update(
         self,
         views: Mapping[str, StreamView],
         available: Mapping[str, int],
@@ -81,20 +88,20 @@ class Progress:
 log = logging.getLogger("jetstream_sync.spark")
 
 #: How often to look, and how many seconds to wait in between, before a stream has really lost its end.
-_LOOKS: Final = 4
-_LOOK_AGAIN: Final = 1.0
+_STATE_CHECKS: Final = 4
+_STATE_CHECK_DELAY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _StreamPart:
     """What there is to read of one stream."""
 
     view: StreamView
-    start: Position
+    start: StreamOffset
     """The empty batch that begins where the last one ended."""
     end_seq: int
     """How far the batch may go."""
-    counts: Counts
+    counts: MessageCounter
     rows: int
     """How many messages match up to there."""
 
@@ -110,9 +117,9 @@ class StreamingQuery:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._access = Access(options)
-        self._loss = LossWatch(options.fail_on_data_loss)
-        self._known_commits: Commits | None = None
+        self._access = SourceAccess(options)
+        self._loss_policy = DataLossPolicy(options.fail_on_data_loss)
+        self._cached_handler: CommitHandler | None = None
         self._initial: dict[str, Any] | None = None
         #: What the query is called when it is new; later ones have the name of their checkpoint.
         self._name = uuid4().hex
@@ -121,10 +128,10 @@ class StreamingQuery:
         #: The filters of each stream that was prepared, with the time when it was made.
         self._prepared: dict[str, tuple[int, tuple[str, ...]]] = {}
         #: With AvailableNow, where each stream that was there ended at the start.
-        self._targets: dict[str, tuple[int, int]] | None = None
+        self._end_targets: dict[str, tuple[int, int]] | None = None
         self._last_batch: float | None = None
         self._turn = 0
-        self.progress = Progress()
+        self.progress = ProgressReport()
 
     # --- what Spark asks for --------------------------------------------------------------------
 
@@ -140,16 +147,16 @@ class StreamingQuery:
 
         """
         if self._initial is None:
-            views = self._look()
-            self._access.selection.check_all_there(views)
-            starts = {key: self._first_position(key, view) for key, view in views.items()}
+            views = self._refresh_views()
+            self._access.selection.check_all_exist(views)
+            starts = {key: self._first_offset(key, view) for key, view in views.items()}
             self._initial = Offset(starts, self._name).to_json()
         return self._initial
 
     def prepare_available_now(self) -> None:
         """Take what the streams have now as all that there will be; raises as `initial()`."""
-        views = self._look()
-        self._targets = {key: (view.created_ns, view.end_seq) for key, view in views.items()}
+        views = self._refresh_views()
+        self._end_targets = {key: (view.created_ns, view.end_seq) for key, view in views.items()}
 
     def latest(self, start: dict[str, Any], *, unlimited: bool) -> dict[str, Any]:
         """
@@ -171,15 +178,15 @@ class StreamingQuery:
 
         """
         offset = Offset.from_json(start)
-        self._look()
+        self._refresh_views()
         # As long as nothing is in the checkpoint, whoever has a queue is not this query.
-        self._own(offset, is_new=start == self._initial)
+        self._claim_queues(offset, is_new=start == self._initial)
         positions = self._resume(offset)
         self._commit(offset)
         parts = {key: self._part(key, self._views[key], each) for key, each in positions.items()}
         available = {key: part.rows for key, part in parts.items()}
         shares = self._admit(parts, unlimited=unlimited)
-        self.progress.seen(self._views, available, shares)
+        self.progress.update(self._views, available, shares)
         if not any(shares.values()):
             return start
         self._last_batch = monotonic()
@@ -201,21 +208,21 @@ class StreamingQuery:
             Error: as `JetStream.get_stream`.
 
         """
-        views = self._views or self._look()
+        views = self._views or self._refresh_views()
         offset = Offset.from_json(end)
         # By now the end is in the checkpoint, and with it what the query is called.
-        self._own(offset)
+        self._claim_queues(offset)
         if start == end:
             return []
         planned: list[SequenceRange] = []
         for key, position in offset.positions.items():
-            if not position.pieces():
+            if not position.partition_bounds():
                 continue
             view = views.get(key)
             if view is None or view.created_ns != position.created_ns:
-                self._loss.next_seq(resume(position, view, key))
+                self._loss_policy.next_seq(find_resume_point(position, view, key))
                 continue
-            planned += ranges(position, view.name)
+            planned += partition_ranges(position, view.name)
         return planned
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -229,9 +236,9 @@ class StreamingQuery:
 
         """
         if not self._views:
-            self._look()
+            self._refresh_views()
         offset = Offset.from_json(end)
-        self._own(offset)
+        self._claim_queues(offset)
         self._commit(offset)
 
     def close(self) -> None:
@@ -239,35 +246,39 @@ class StreamingQuery:
         self._access.close()
 
     @property
-    def _commits(self) -> Commits:
+    def _commit_handler(self) -> CommitHandler:
         js = self._access.js
-        if self._known_commits is None or self._known_commits.js is not js:
-            self._known_commits = Commits(js, self._options.consumer)
-        return self._known_commits
+        if self._cached_handler is None or self._cached_handler.js is not js:
+            self._cached_handler = CommitHandler(js, self._options.consumer)
+        return self._cached_handler
 
     # --- looking --------------------------------------------------------------------------------
 
-    def _look(self) -> dict[str, StreamView]:
+    def _refresh_views(self) -> dict[str, StreamView]:
         self._views = self._access.snapshot()
         return self._views
 
-    def _own(self, offset: Offset, *, is_new: bool = False) -> None:
+    def _claim_queues(self, offset: Offset, *, is_new: bool = False) -> None:
         """Make sure that no other query has the work queues of an offset."""
         views = self._views
 
         def look() -> None:
-            (self._commits.check_free if is_new else self._commits.claim)(offset, views)
+            (self._commit_handler.check_unclaimed if is_new else self._commit_handler.claim)(
+                offset, views
+            )
 
-        self._access.patiently(look, "looking at the consumers of work queues")
+        self._access.retry_transient(look, "looking at the consumers of work queues")
 
     def _commit(self, offset: Offset) -> None:
         for key in offset.positions.keys() & self._views.keys():
             self._prepare(key, self._views[key], offset.positions[key])
         views = self._views
-        self._access.patiently(lambda: self._commits.commit(offset, views), "committing")
+        self._access.retry_transient(
+            lambda: self._commit_handler.commit(offset, views), "committing"
+        )
 
     def _prepare(
-        self, key: str, view: StreamView, position: Position | None = None
+        self, key: str, view: StreamView, position: StreamOffset | None = None
     ) -> tuple[str, ...]:
         """
         Make sure once that a stream can be read and committed; return its filters.
@@ -283,27 +294,32 @@ class StreamingQuery:
             subjects = self._options.subjects
             if view.is_work_queue:
                 _check_filters(view, subjects, position)
-            filters = self._access.patiently(
-                lambda: self._commits.prepare(view, subjects), f"preparing stream {view.name}"
+            filters = self._access.retry_transient(
+                lambda: self._commit_handler.prepare(view, subjects),
+                f"preparing stream {view.name}",
             )
             _check_filters(view, filters, position)
             known = self._prepared[key] = view.created_ns, filters
         return known[1]
 
-    def _first_position(self, key: str, view: StreamView) -> Position:
+    def _first_offset(self, key: str, view: StreamView) -> StreamOffset:
         """Return where a new query starts in a stream."""
         filters = self._prepare(key, view)
-        if view.is_consumed:
+        if view.removes_when_consumed:
             self._check_start(view)
-            return self._head(view, filters)
+            return self._head_offset(view, filters)
         start = self._access.start(view, LATEST)
-        position = _at(view, start, filters)
-        return _at(view, self._loss.next_seq(resume(position, view, key)), filters)
+        position = _empty_batch(view, start, filters)
+        return _empty_batch(
+            view, self._loss_policy.next_seq(find_resume_point(position, view, key)), filters
+        )
 
-    def _head(self, view: StreamView, filters: tuple[str, ...]) -> Position:
+    def _head_offset(self, view: StreamView, filters: tuple[str, ...]) -> StreamOffset:
         """Return the position of all that is in a stream and not worked on."""
-        floor = self._access.patiently(lambda: self._commits.floor(view), "looking at the consumer")
-        return _at(view, floor, filters)
+        first_unprocessed = self._access.retry_transient(
+            lambda: self._commit_handler.first_unprocessed(view), "looking at the consumer"
+        )
+        return _empty_batch(view, first_unprocessed, filters)
 
     def _check_start(self, view: StreamView) -> None:
         options = self._options
@@ -321,60 +337,60 @@ class StreamingQuery:
 
     # --- where to go on -------------------------------------------------------------------------
 
-    def _resume(self, offset: Offset) -> dict[str, Position]:
+    def _resume(self, offset: Offset) -> dict[str, StreamOffset]:
         """Return where the next batch starts in each stream that is there."""
         found = self._resumptions(offset)
-        for looks in range(1, _LOOKS):
-            if not any(each.may_pass for each in found.values()):
+        for looks in range(1, _STATE_CHECKS):
+            if not any(each.may_be_stale for each in found.values()):
                 break
             log.warning("a stream seems to have lost its end; looking again (%d)", looks)
-            sleep(_LOOK_AGAIN)
-            self._look()
+            sleep(_STATE_CHECK_DELAY_S)
+            self._refresh_views()
             found = self._resumptions(offset)
-        positions: dict[str, Position] = {}
+        positions: dict[str, StreamOffset] = {}
         for key, resumption in found.items():
-            next_seq = self._loss.next_seq(resumption)
+            next_seq = self._loss_policy.next_seq(resumption)
             view = self._views.get(key)
             if view is not None:
                 filters = self._prepare(key, view, offset.positions[key])
-                positions[key] = _at(view, next_seq, filters)
+                positions[key] = _empty_batch(view, next_seq, filters)
         for key, view in self._views.items():
             if key not in positions:
-                positions[key] = self._head(view, self._prepare(key, view))
+                positions[key] = self._head_offset(view, self._prepare(key, view))
         return positions
 
-    def _resumptions(self, offset: Offset) -> dict[str, Resumption]:
+    def _resumptions(self, offset: Offset) -> dict[str, ResumePoint]:
         selection = self._access.selection
         return {
-            key: resume(position, self._views.get(key), key)
+            key: find_resume_point(position, self._views.get(key), key)
             for key, position in offset.positions.items()
             if selection.has(key.rpartition("/")[2])
         }
 
     # --- how far to go --------------------------------------------------------------------------
 
-    def _part(self, key: str, view: StreamView, start: Position) -> _Part:
+    def _part(self, key: str, view: StreamView, start: StreamOffset) -> _StreamPart:
         end_seq = view.end_seq
-        if self._targets is not None:
-            created_ns, target = self._targets.get(key, (0, 0))
+        if self._end_targets is not None:
+            created_ns, target = self._end_targets.get(key, (0, 0))
             end_seq = min(end_seq, target) if created_ns == view.created_ns else 0
         counts = self._access.counts(view, start.filters)
         rows = counts.matching(start.next_seq, end_seq)
-        return _Part(view, start, end_seq, counts, rows)
+        return _StreamPart(view, start, end_seq, counts, rows)
 
-    def _admit(self, parts: Mapping[str, _Part], *, unlimited: bool) -> dict[str, int]:
+    def _admit(self, parts: Mapping[str, _StreamPart], *, unlimited: bool) -> dict[str, int]:
         """Return how many messages of each stream the next batch takes."""
         available = {key: part.rows for key, part in parts.items()}
         options, total = self._options, sum(available.values())
         if unlimited or not total:
             return available
-        if self._targets is None and self._is_too_soon(total):
+        if self._end_targets is None and self._is_too_soon(total):
             return dict.fromkeys(available, 0)
-        shares = share_out(options.max_offsets_per_trigger or total, available, self._turn)
+        shares = divide_rows(options.max_offsets_per_trigger or total, available, self._turn)
         if options.max_bytes_per_trigger is None:
             return shares
         sizes = {key: part.view.message_bytes for key, part in parts.items()}
-        return fitted(shares, sizes, options.max_bytes_per_trigger, self._turn)
+        return limit_to_bytes(shares, sizes, options.max_bytes_per_trigger, self._turn)
 
     def _is_too_soon(self, rows: int) -> bool:
         """Say whether to wait for more messages; the first batch of a process never waits."""
@@ -384,21 +400,23 @@ class StreamingQuery:
         return monotonic() - self._last_batch < self._options.max_trigger_delay
 
     def _batches(
-        self, offset: Offset, parts: Mapping[str, _Part], shares: Mapping[str, int]
-    ) -> dict[str, Position]:
+        self, offset: Offset, parts: Mapping[str, _StreamPart], shares: Mapping[str, int]
+    ) -> dict[str, StreamOffset]:
         """Return the batch of each stream; that of a stream with no share is empty."""
         wanted = partition_counts(
             shares, self._options.max_records_per_partition, self._options.min_partitions
         )
-        ended = {key: position.ended() for key, position in offset.positions.items()}
+        ended = {key: position.empty_after() for key, position in offset.positions.items()}
         for key, part in parts.items():
             ended[key] = _batch(part, shares[key], wanted[key]) if shares[key] else part.start
         return ended
 
 
-def _check_filters(view: StreamView, filters: tuple[str, ...], position: Position | None) -> None:
+def _check_filters(
+    view: StreamView, filters: tuple[str, ...], position: StreamOffset | None
+) -> None:
     """Refuse to go on with other filters where a commit takes messages away, also unread ones."""
-    if position is None or not view.is_consumed or view.created_ns != position.created_ns:
+    if position is None or not view.removes_when_consumed or view.created_ns != position.created_ns:
         return
     if set(filters) != set(position.filters):
         raise InvalidOptionError(
@@ -410,19 +428,19 @@ def _check_filters(view: StreamView, filters: tuple[str, ...], position: Positio
         )
 
 
-def _at(view: StreamView, seq: int, filters: tuple[str, ...]) -> Position:
+def _empty_batch(view: StreamView, seq: int, filters: tuple[str, ...]) -> StreamOffset:
     """Return the empty batch at a sequence of a stream."""
-    return Position(created_ns=view.created_ns, start_seq=seq, next_seq=seq, filters=filters)
+    return StreamOffset(created_ns=view.created_ns, start_seq=seq, next_seq=seq, filters=filters)
 
 
-def _batch(part: _Part, rows: int, partitions: int) -> Position:
+def _batch(part: _StreamPart, rows: int, partitions: int) -> StreamOffset:
     start, end_seq = part.start.next_seq, part.end_seq
     if rows < part.rows:
-        end_seq = part.counts.reach(start, end_seq, rows)
-    return Position(
+        end_seq = part.counts.find_end(start, end_seq, rows)
+    return StreamOffset(
         created_ns=part.view.created_ns,
         start_seq=start,
         next_seq=end_seq,
-        cuts=cuts(part.counts, start, end_seq, rows, partitions),
+        cuts=partition_cuts(part.counts, start, end_seq, rows, partitions),
         filters=part.start.filters,
     )

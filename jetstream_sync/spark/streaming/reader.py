@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 
 from ...errors import Error
 from ..options import ReadOptions
-from ..reading.arrow import RangeReader
+from ..reading.arrow import PartitionReader
 from .query import StreamingQuery
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._reader = RangeReader(options, schema)
+        self._reader = PartitionReader(options, schema)
         self._query: StreamingQuery | None = None
 
     # --- on the driver --------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._planned.latest(start, unlimited=isinstance(limit, ReadAllAvailable))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - PySpark's name
-        """Return how far the streams are, and how much waits; see `Progress.report`."""
+        """Return how far the streams are, and how much waits; see `ProgressReport.report`."""
         return self._planned.progress.report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:

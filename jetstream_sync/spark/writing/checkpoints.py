@@ -13,7 +13,7 @@ Which rows of a partition an earlier attempt has stored, read from the headers o
 Skip what an earlier attempt has stored, by looking at what the stream has.
 
 Before the first row of a partition is written, a note goes to the stream itself, on a subject of the
-partition, see `markers`. An attempt that finds the note of its own batch reads the headers of what was stored
+partition, see `checkpoints`. An attempt that finds the note of its own batch reads the headers of what was stored
 behind it, and leaves out the rows whose ids are there. That is looked at once: what another attempt
 stores at the same time is told by the ids alone, within the stream's duplicate window.
 """
@@ -35,17 +35,17 @@ from ...nanos import time_to_ns
 from ..options import WriteOptions
 from ..reading.range_reader import ReadPlan, read_chunks
 from ..reading.ranges import SequenceRange
-from ..retry import patiently
-from .message_ids import Origin
+from ..retry import retry_transient
+from .message_ids import WriteTaskId
 
-__all__ = ["Marker", "Markers", "Scan", "StoredIds"]
+__all__ = ["Checkpoint", "CheckpointStore", "ScanRecovery", "StoredIds"]
 
 _VERSION: Final = 1
 _ROLLUP: Final = "Nats-Rollup"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Marker:
+class Checkpoint:
     """How far the rows of a partition have been written."""
 
     batch: int
@@ -63,7 +63,7 @@ class Marker:
     seq: int = 0
     """The sequence of the marker itself; 0: there is none yet."""
 
-    def stored(self, seq: int, rows: int) -> Marker:
+    def stored(self, seq: int, rows: int) -> Checkpoint:
         """Return the marker as it is once it is stored, with rows behind it."""
         return replace(self, seq=seq, first_seq=self.first_seq or seq, last_seq=seq + rows)
 
@@ -80,7 +80,7 @@ class Marker:
         )
 
 
-class Markers:
+class CheckpointStore:
     """
     The notes of one partition of a query or job.
 
@@ -94,14 +94,14 @@ class Markers:
     """
 
     def __init__(
-        self, api: APIRequests, stream: str, prefix: str, origin: Origin, *, roll_up: bool
+        self, api: APIRequests, stream: str, prefix: str, task_id: WriteTaskId, *, roll_up: bool
     ) -> None:
         self._api = api
         self._stream = stream
         self._roll_up = roll_up
-        self.subject = f"{prefix}.{origin.token}.{origin.partition}"
+        self.subject = f"{prefix}.{task_id.token}.{task_id.partition}"
 
-    def read(self) -> Marker | None:
+    def read(self) -> Checkpoint | None:
         """
         Return the last note, ``None`` when there is none.
 
@@ -120,20 +120,20 @@ class Markers:
             raise InvalidResponseError(
                 f"what is on {self.subject!r} was not written by this sink, or by a newer one"
             )
-        marker = Marker(
+        checkpoint = Checkpoint(
             batch=int(fields["batch"]),
             rows=int(fields["rows"]),
             first_seq=int(fields["first"]),
         )
-        return marker.stored(found.seq, int(fields["here"]))
+        return checkpoint.stored(found.seq, int(fields["here"]))
 
-    def write(self, js: JetStream, marker: Marker, seen: int) -> int:
+    def write(self, js: JetStream, checkpoint: Checkpoint, seen: int) -> int:
         """
         Store a note alone, and return its sequence.
 
         Args:
             js: JetStream.
-            marker: the note.
+            checkpoint: the note.
             seen: the sequence of the last one, 0 for none.
 
         Raises:
@@ -143,7 +143,7 @@ class Markers:
         """
         return js.publish(
             self.subject,
-            marker.to_json(),
+            checkpoint.to_json(),
             stream=self._stream,
             expected_last_subject_sequence=seen,
             headers={_ROLLUP: "sub"} if self._roll_up else None,
@@ -219,7 +219,7 @@ class StoredIds:
         return [place for place, each in enumerate(ids) if each not in self.ids]
 
 
-class Scan:
+class ScanRecovery:
     """
     What of a partition is stored, by a note and the ids behind it.
 
@@ -231,15 +231,17 @@ class Scan:
 
     """
 
-    def __init__(self, js: JetStream, markers: Markers, batch: int, stored: StoredIds) -> None:
+    def __init__(
+        self, js: JetStream, checkpoints: CheckpointStore, batch: int, stored: StoredIds
+    ) -> None:
         self._js = js
-        self._markers = markers
+        self._checkpoints = checkpoints
         self._batch = batch
         self.stored = stored
         #: The sequence of the note.
         self.seq = 0
         #: Whether a later batch was begun, so that all of this one is stored.
-        self.is_over = False
+        self.batch_is_complete = False
 
     def begin(self, timeout: float) -> None:
         """
@@ -253,22 +255,22 @@ class Scan:
             Error: the stream can not be read or written.
 
         """
-        marker = patiently(self._note, timeout, "writing a marker")
-        if marker is not None:
-            self.seq = marker.seq
-            self.is_over = marker.batch > self._batch
-            if not self.is_over:
-                self.stored.read(marker.seq + 1, None)
+        checkpoint = retry_transient(self._find_or_write, timeout, "writing a marker")
+        if checkpoint is not None:
+            self.seq = checkpoint.seq
+            self.batch_is_complete = checkpoint.batch > self._batch
+            if not self.batch_is_complete:
+                self.stored.read(checkpoint.seq + 1, None)
 
-    def _note(self) -> Marker | None:
+    def _find_or_write(self) -> Checkpoint | None:
         """Return the note of an earlier attempt, or write one and return ``None``."""
         while True:
-            marker = self._markers.read()
-            if marker is not None and marker.batch >= self._batch:
-                return marker
-            seen = marker.seq if marker is not None else 0
+            checkpoint = self._checkpoints.read()
+            if checkpoint is not None and checkpoint.batch >= self._batch:
+                return checkpoint
+            seen = checkpoint.seq if checkpoint is not None else 0
             try:
-                self.seq = self._markers.write(self._js, Marker(batch=self._batch), seen)
+                self.seq = self._checkpoints.write(self._js, Checkpoint(batch=self._batch), seen)
             except WrongLastSequenceError:
                 continue  # another attempt was faster
             return None

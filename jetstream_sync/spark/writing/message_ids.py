@@ -15,19 +15,19 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, Protocol
 
-from .rows import Rows
+from .rows import EncodedRows
 
-__all__ = ["ContentIds", "GivenIds", "Origin", "PositionIds", "RowIds", "digests"]
+__all__ = ["ColumnIds", "ContentIds", "MessageIds", "PositionIds", "WriteTaskId", "row_digests"]
 
 #: Bytes of the hashes of a row, and of the name of a query or job; both fill base64 without a rest.
 _ROW_HASH: Final = 12
 _ORIGIN_HASH: Final = 9
 #: Subjects whose hashers are remembered.
-_REMEMBERED: Final = 4096
+_MAX_CACHED: Final = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
+class WriteTaskId:
     """Where rows come from; the same for each attempt to write them."""
 
     name: str
@@ -51,11 +51,11 @@ class Origin:
         return b2a_base64(digest, newline=False)
 
 
-class _Hashers(dict[bytes, Callable[[], blake2b]]):
+class _SubjectHashers(dict[bytes, Callable[[], blake2b]]):
     """For each subject what makes a hasher that has taken the subject already."""
 
     def __missing__(self, subject: bytes) -> Callable[[], blake2b]:
-        if len(self) >= _REMEMBERED:
+        if len(self) >= _MAX_CACHED:
             self.clear()
         # The length keeps subject and payload apart.
         start = b"%d %b" % (len(subject), subject)
@@ -63,21 +63,21 @@ class _Hashers(dict[bytes, Callable[[], blake2b]]):
         return made
 
 
-_hashers = _Hashers()
+_hashers = _SubjectHashers()
 
 
-def digests(rows: Rows) -> list[bytes]:
+def row_digests(rows: EncodedRows) -> list[bytes]:
     """Return a hash for each row, of all that is stored of it."""
     hashers = _hashers
     result: list[bytes] = []
     append = result.append
-    if rows.extras is None:
+    if rows.header_lines is None:
         for subject, data in zip(rows.subjects, rows.data, strict=True):
             hasher = hashers[subject]()
             hasher.update(data)
             append(hasher.digest())
         return result
-    for subject, extra, data in zip(rows.subjects, rows.extras, rows.data, strict=True):
+    for subject, extra, data in zip(rows.subjects, rows.header_lines, rows.data, strict=True):
         hasher = hashers[subject]()
         if extra:
             hasher.update(b"\r\n%d\r\n%b" % (len(extra), extra))
@@ -86,18 +86,18 @@ def digests(rows: Rows) -> list[bytes]:
     return result
 
 
-class RowIds(Protocol):
+class MessageIds(Protocol):
     """Gives each row its id; the rows come in their order, each once."""
 
-    def of(self, rows: Rows) -> list[bytes] | None:
+    def of(self, rows: EncodedRows) -> list[bytes] | None:
         """Return an id for each row, empty for none; ``None``: no row has one."""
         ...
 
 
-class GivenIds:
+class ColumnIds:
     """The ids that the rows have in their own column, and no others."""
 
-    def of(self, rows: Rows) -> list[bytes] | None:
+    def of(self, rows: EncodedRows) -> list[bytes] | None:
         """Return what the column has."""
         return rows.ids
 
@@ -111,14 +111,14 @@ class PositionIds:
 
     """
 
-    def __init__(self, origin: Origin) -> None:
-        self._prefix = origin.prefix()
+    def __init__(self, task_id: WriteTaskId) -> None:
+        self._prefix = task_id.prefix()
 
-    def of(self, rows: Rows) -> list[bytes] | None:
+    def of(self, rows: EncodedRows) -> list[bytes] | None:
         """Return an id for each row, its own where it has one."""
         prefix = self._prefix
         made = [b"%b%d" % (prefix, number) for number in rows.numbers]
-        return made if rows.ids is None else _own_first(rows.ids, made)
+        return made if rows.ids is None else _prefer_own(rows.ids, made)
 
 
 class ContentIds:
@@ -132,37 +132,37 @@ class ContentIds:
 
     """
 
-    def __init__(self, origin: Origin) -> None:
-        self._prefix = origin.prefix()
+    def __init__(self, task_id: WriteTaskId) -> None:
+        self._prefix = task_id.prefix()
         self._seen: set[bytes] = set()
         # How many more of a content that came several times there were.
-        self._repeated: dict[bytes, int] = {}
+        self._constant_array: dict[bytes, int] = {}
 
-    def of(self, rows: Rows) -> list[bytes] | None:
+    def of(self, rows: EncodedRows) -> list[bytes] | None:
         """Return an id for each row, its own where it has one."""
         if rows.ids is not None and all(rows.ids):
             return rows.ids
         prefix, seen = self._prefix, self._seen
-        hashes = digests(rows)
+        hashes = row_digests(rows)
         expected = len(seen) + len(hashes)
         if seen.isdisjoint(hashes):
             seen.update(hashes)
             if len(seen) == expected:
                 made = [prefix + b2a_base64(each, newline=False) for each in hashes]
-                return made if rows.ids is None else _own_first(rows.ids, made)
+                return made if rows.ids is None else _prefer_own(rows.ids, made)
             # Some came several times just now: they are counted one by one.
             seen.difference_update(hashes)
         made = [self._counted(each) for each in hashes]
-        return made if rows.ids is None else _own_first(rows.ids, made)
+        return made if rows.ids is None else _prefer_own(rows.ids, made)
 
     def _counted(self, digest: bytes) -> bytes:
         made = self._prefix + b2a_base64(digest, newline=False)
         if digest not in self._seen:
             self._seen.add(digest)
             return made
-        count = self._repeated[digest] = self._repeated.get(digest, 0) + 1
+        count = self._constant_array[digest] = self._constant_array.get(digest, 0) + 1
         return b"%b-%d" % (made, count)
 
 
-def _own_first(own: list[bytes], made: list[bytes]) -> list[bytes]:
+def _prefer_own(own: list[bytes], made: list[bytes]) -> list[bytes]:
     return [mine or other for mine, other in zip(own, made, strict=True)]

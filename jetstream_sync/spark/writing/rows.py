@@ -24,14 +24,14 @@ from .write_errors import RowError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["COLUMNS", "Columns", "Encoder", "RowLayout", "Rows"]
+__all__ = ["WRITE_TYPES", "EncodedRows", "RowColumns", "RowEncoder", "RowLayout"]
 
 #: The name of Spark's type for a span of time; `_CALENDAR` tells those apart that are no fixed span.
 _INTERVAL: Final = "interval day to second"
 _CALENDAR: Final = re.compile("year|month")
 
 #: What may be written of a row, and of which type a column has to be for that, as Spark names types.
-COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+WRITE_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "data": ("binary", "string"),
     "subject": ("string",),
     "headers": (
@@ -50,7 +50,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 #: Of these, what says how a row is to be stored, and is checked value by value.
-_STORING: Final = (
+_CONDITION_COLUMNS: Final = (
     "expected_last_sequence",
     "expected_last_subject_sequence",
     "expected_last_msg_id",
@@ -59,18 +59,18 @@ _STORING: Final = (
 #: Headers that are not taken from the column of headers: each is said in another way, is the server's
 #: own, or has it do more than store the message: a rollup removes others, the notes of the sink among
 #: them. So the headers of messages that were read can be written as they are.
-_NOT_PASSED_ON: Final = re.compile(
+_DROPPED_HEADERS: Final = re.compile(
     r"Nats-(?:Msg-Id|Expected-.*|Batch-.*|Stream-Source|Rollup|Schedule(?:-.*)?|Trace-.*)",
     re.IGNORECASE,
 )
 #: A duration as Go writes it, whole seconds, or for ever (ADR-43).
 _TTL_TEXT: Final = re.compile(r"\d+|(?:\d+(?:\.\d+)?(?:h|m|s|ms|us|ns))+|never")
 #: Columns whose text is taken as the bytes that it is in Arrow, which need no decoding.
-_AS_BYTES: Final = frozenset({"data", "subject", "msg_id"})
-#: Bytes of a subject that leave room in a command line for a reply subject and two sizes.
-_MAX_SUBJECT: Final = MAX_CONTROL_LINE - 512
+_BYTES_COLUMNS: Final = frozenset({"data", "subject", "msg_id"})
+#: Maximum bytes of a subject; leaves room in a command line for a reply subject and two sizes.
+_MAX_SUBJECT_BYTES: Final = MAX_CONTROL_LINE - 512
 #: Names and subjects that were checked are remembered, up to this many.
-_REMEMBERED: Final = 4096
+_MAX_CACHED: Final = 4096
 #: The line before the headers, which `encode_headers` begins with.
 _VERSION_LINE: Final = len(b"NATS/1.0\r\n")
 
@@ -98,8 +98,8 @@ class RowLayout:
             kind = field.dataType.simpleString().lower()
             if kind.startswith("interval") and not _CALENDAR.search(kind):
                 kind = _INTERVAL
-            if kind not in COLUMNS[name]:
-                wanted = " or ".join(COLUMNS[name])
+            if kind not in WRITE_TYPES[name]:
+                wanted = " or ".join(WRITE_TYPES[name])
                 raise SchemaError(field.name, f"it is of type {wanted}, not {kind}")
         return layout
 
@@ -115,7 +115,7 @@ class RowLayout:
         found = tuple(names)
         lowered = tuple(name.lower() for name in found)
         for name, known in zip(found, lowered, strict=True):
-            if known not in COLUMNS:
+            if known not in WRITE_TYPES:
                 raise SchemaError(name, f"what can be written is {', '.join(WRITE_COLUMNS)}")
             if lowered.count(known) > 1:
                 raise SchemaError(name, "it is there twice")
@@ -123,20 +123,20 @@ class RowLayout:
             raise SchemaError("data", "it is missing, and is what is written")
         return cls(names=lowered)
 
-    def columns(self, values: Iterable[Sequence[Any]]) -> Columns:
+    def columns(self, values: Iterable[Sequence[Any]]) -> RowColumns:
         """Return columns of lists of values, one for each name."""
-        return Columns(dict(zip(self.names, values, strict=True)))
+        return RowColumns(dict(zip(self.names, values, strict=True)))
 
-    def of_arrow(self, batch: pa.RecordBatch) -> Columns:
+    def of_arrow(self, batch: pa.RecordBatch) -> RowColumns:
         """Return the columns of a record batch as lists."""
         values = []
         for name, column in zip(self.names, batch.columns, strict=True):
-            as_bytes = name in _AS_BYTES and column.type != "binary"
+            as_bytes = name in _BYTES_COLUMNS and column.type != "binary"
             values.append((column.cast("binary") if as_bytes else column).to_pylist())
         return self.columns(values)
 
 
-class Columns:
+class RowColumns:
     """
     The values of some rows by column.
 
@@ -156,7 +156,7 @@ class Columns:
         return sum([len(each) for each in self.values["data"] if each is not None])
 
 
-class Rows:
+class EncodedRows:
     """
     Rows that were checked, as bytes.
 
@@ -169,59 +169,61 @@ class Rows:
 
     """
 
-    __slots__ = ("data", "extras", "ids", "numbers", "subjects")
+    __slots__ = ("data", "header_lines", "ids", "numbers", "subjects")
 
     def __init__(
         self,
         numbers: Sequence[int],
         subjects: list[bytes],
         data: list[bytes],
-        extras: list[bytes] | None,
+        header_lines: list[bytes] | None,
         ids: list[bytes] | None,
     ) -> None:
         self.numbers = numbers
         self.subjects = subjects
         self.data = data
-        self.extras = extras
+        self.header_lines = header_lines
         self.ids = ids
 
     def __len__(self) -> int:
         return len(self.data)
 
     @classmethod
-    def joined(cls, parts: Sequence[Rows]) -> Rows:
+    def concat(cls, parts: Sequence[EncodedRows]) -> EncodedRows:
         """Return the rows of several as one."""
         if len(parts) == 1:
             return parts[0]
-        has_extras = any(part.extras is not None for part in parts)
+        has_extras = any(part.header_lines is not None for part in parts)
         has_ids = any(part.ids is not None for part in parts)
         return cls(
             [number for part in parts for number in part.numbers],
             [subject for part in parts for subject in part.subjects],
             [data for part in parts for data in part.data],
-            [e for part in parts for e in part.extras or [b""] * len(part)] if has_extras else None,
+            [e for part in parts for e in part.header_lines or [b""] * len(part)]
+            if has_extras
+            else None,
             [i for part in parts for i in part.ids or [b""] * len(part)] if has_ids else None,
         )
 
-    def with_ids(self, ids: list[bytes] | None) -> Rows:
+    def with_ids(self, ids: list[bytes] | None) -> EncodedRows:
         """Return the rows with these ids."""
-        return Rows(self.numbers, self.subjects, self.data, self.extras, ids)
+        return EncodedRows(self.numbers, self.subjects, self.data, self.header_lines, ids)
 
-    def chosen(self, indices: Sequence[int]) -> Rows:
+    def select(self, indices: Sequence[int]) -> EncodedRows:
         """Return some of the rows, by their places among these."""
         if len(indices) == len(self.data):
             return self
-        extras, ids = self.extras, self.ids
-        return Rows(
+        header_lines, ids = self.header_lines, self.ids
+        return EncodedRows(
             [self.numbers[i] for i in indices],
             [self.subjects[i] for i in indices],
             [self.data[i] for i in indices],
-            None if extras is None else [extras[i] for i in indices],
+            None if header_lines is None else [header_lines[i] for i in indices],
             None if ids is None else [ids[i] for i in indices],
         )
 
 
-class Encoder:
+class RowEncoder:
     """
     Checks the rows of a partition, and makes bytes of them.
 
@@ -246,7 +248,7 @@ class Encoder:
         """Return the error of a row."""
         return RowError(self._partition, row, subject.decode("utf-8", "replace"), reason)
 
-    def rows(self, columns: Columns, start: int, end: int, first: int) -> Rows:
+    def rows(self, columns: RowColumns, start: int, end: int, first: int) -> EncodedRows:
         """
         Check rows and return them.
 
@@ -265,7 +267,7 @@ class Encoder:
         if set(map(type, data)) != {bytes}:
             data = [self._payload(each, first + i) for i, each in enumerate(data)]
         subjects = self._checked_subjects(values.get("subject"), start, end, first)
-        extras = self._extras(values, start, end, first, subjects)
+        header_lines = self._header_lines(values, start, end, first, subjects)
         given = values.get("msg_id")
         ids = None
         if given is not None:
@@ -274,7 +276,7 @@ class Encoder:
             ]
             if not any(ids):
                 ids = None
-        return Rows(range(first, first + len(data)), subjects, data, extras, ids)
+        return EncodedRows(range(first, first + len(data)), subjects, data, header_lines, ids)
 
     # --- payloads, subjects and ids -------------------------------------------------------------
 
@@ -313,10 +315,10 @@ class Encoder:
                 check_publish_subject(subject.decode())
             except (Error, UnicodeDecodeError) as error:
                 raise self.error(row, subject, str(error)) from error
-            if len(subject) > _MAX_SUBJECT:
-                reason = f"the subject has {len(subject)} bytes, which is more than {_MAX_SUBJECT}"
+            if len(subject) > _MAX_SUBJECT_BYTES:
+                reason = f"the subject has {len(subject)} bytes; the maximum is {_MAX_SUBJECT_BYTES}"
                 raise self.error(row, subject, reason)
-            if len(self._subjects) >= _REMEMBERED:
+            if len(self._subjects) >= _MAX_CACHED:
                 self._subjects.clear()
             self._subjects.add(subject)
         return subject
@@ -339,7 +341,7 @@ class Encoder:
 
     # --- headers --------------------------------------------------------------------------------
 
-    def _extras(
+    def _header_lines(
         self,
         values: Mapping[str, Sequence[Any]],
         start: int,
@@ -348,26 +350,26 @@ class Encoder:
         subjects: list[bytes],
     ) -> list[bytes] | None:
         """Return header lines for each row, ``None`` when none has any."""
-        extras: list[bytes] | None = None
+        header_lines: list[bytes] | None = None
         headers = values.get("headers")
         if headers is not None:
             part = headers[start:end]
             if any(part):
-                extras = [
+                header_lines = [
                     self._lines(each, first + i, subjects[i]) if each else b""
                     for i, each in enumerate(part)
                 ]
-        given = {name: values[name][start:end] for name in _STORING if name in values}
+        given = {name: values[name][start:end] for name in _CONDITION_COLUMNS if name in values}
         storing = {name: part for name, part in given.items() if part.count(None) < len(part)}
         if not storing:
-            return extras
+            return header_lines
         made = [
-            self._storing_lines({name: part[i] for name, part in storing.items()}, row, subject)
+            self._condition_lines({name: part[i] for name, part in storing.items()}, row, subject)
             for i, (row, subject) in enumerate(zip(count(first), subjects, strict=False))
         ]
-        if extras is None:
+        if header_lines is None:
             return made
-        return [a + b for a, b in zip(made, extras, strict=True)]
+        return [a + b for a, b in zip(made, header_lines, strict=True)]
 
     def _lines(self, items: Any, row: int, subject: bytes) -> bytes:
         """Return the header lines of a map, or of a list of pairs or of records."""
@@ -398,14 +400,14 @@ class Encoder:
             start = encode_headers({name: ""})[_VERSION_LINE:-4]
         except Error as error:
             raise self.error(row, subject, str(error)) from error
-        if _NOT_PASSED_ON.fullmatch(name):
+        if _DROPPED_HEADERS.fullmatch(name):
             start = b""
-        if len(self._names) >= _REMEMBERED:
+        if len(self._names) >= _MAX_CACHED:
             self._names.clear()
         self._names[name] = start
         return start
 
-    def _storing_lines(self, given: dict[str, Any], row: int, subject: bytes) -> bytes:
+    def _condition_lines(self, given: dict[str, Any], row: int, subject: bytes) -> bytes:
         """Return the header lines that say how a row is to be stored."""
         ttl = given.pop("ttl", None)
         try:

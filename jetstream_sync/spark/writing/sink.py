@@ -24,11 +24,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, Writ
 from ...errors import InvalidOptionError
 from ..connections import connection
 from ..options import WriteOptions
-from ..retry import patiently
-from .message_ids import Origin
-from .rows import Columns, RowLayout
+from ..retry import retry_transient
+from .message_ids import WriteTaskId
+from .rows import RowColumns, RowLayout
 from .write_errors import SinkError
-from .write_plan import Delivery, Written, check_target
+from .write_plan import WritePlan, Written, check_target
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 __all__ = [
     "CommitMessage",
     "batch_writer",
-    "finish",
-    "give_up",
-    "made_delivery",
+    "commit_write",
+    "log_abort",
+    "make_write_plan",
     "write_batches",
 ]
 
 log = logging.getLogger("jetstream_sync.spark")
 
 #: What the process runs in which the writers of a query commit.
-_COMMITTING: Final = "pyspark.sql.worker.python_streaming_sink_runner"
+_COMMIT_WORKER: Final = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
 @dataclass
@@ -56,7 +56,7 @@ class CommitMessage(WriterCommitMessage):
     written: Written
 
 
-def made_delivery(options: WriteOptions, schema: StructType, overwrite: bool) -> Delivery:
+def make_write_plan(options: WriteOptions, schema: StructType, overwrite: bool) -> WritePlan:
     """Check options and schema against the stream; raises as `sink.batch_writer`."""
     if overwrite and options.overwrite_mode is None:
         raise InvalidOptionError(
@@ -67,42 +67,42 @@ def made_delivery(options: WriteOptions, schema: StructType, overwrite: bool) ->
         )
     layout = RowLayout.of_schema(schema)
     settings = options.connection
-    connected = patiently(partial(connection, settings), options.ack_timeout, "connecting")
+    connected = retry_transient(partial(connection, settings), options.ack_timeout, "connecting")
     js = settings.jetstream(connected)
     # The writer that will write was made before this one, and has said what there is to say.
-    look = partial(check_target, js, options, layout, warns=_COMMITTING not in sys.argv)
-    target = patiently(look, options.ack_timeout, "looking at the stream")
-    return Delivery(options=options, layout=layout, target=target)
+    look = partial(check_target, js, options, layout, warns=_COMMIT_WORKER not in sys.argv)
+    target = retry_transient(look, options.ack_timeout, "looking at the stream")
+    return WritePlan(options=options, layout=layout, target=target)
 
 
 def write_batches(
-    delivery: Delivery, origin: Origin, batches: Iterator[pa.RecordBatch]
+    plan: WritePlan, task_id: WriteTaskId, batches: Iterator[pa.RecordBatch]
 ) -> CommitMessage:
     """
     Write the rows of a task.
 
     Raises:
-        Error: as `Delivery.write`.
+        Error: as `WritePlan.write`.
 
     """
     count = 0
 
-    def columns() -> Iterator[Columns]:
+    def columns() -> Iterator[RowColumns]:
         nonlocal count
         for batch in batches:
             count += batch.num_rows
-            yield delivery.layout.of_arrow(batch)
+            yield plan.layout.of_arrow(batch)
 
-    written = delivery.write(origin, columns())
+    written = plan.write(task_id, columns())
     if written.rows != count:
         raise SinkError(f"{written.rows} of {count} rows are accounted for")
     return CommitMessage(written)
 
 
-def finish(
-    delivery: Delivery,
+def commit_write(
+    plan: WritePlan,
     messages: Sequence[WriterCommitMessage | None],
-    what: str,
+    label: str,
     *,
     overwrite: bool,
 ) -> None:
@@ -119,16 +119,16 @@ def finish(
         raise SinkError(f"{len(messages) - len(written)} of {len(messages)} tasks gave no account")
     if len({each.partition for each in written}) != len(written):
         raise SinkError("several tasks wrote the same partition")
-    options = delivery.options
+    options = plan.options
     if overwrite:
         firsts = [each.first_seq for each in written if each.first_seq is not None]
-        before = min(firsts, default=delivery.target.end_seq)
+        before = min(firsts, default=plan.target.end_seq)
         js = options.connection.jetstream(connection(options.connection))
         purged = js.get_stream(options.stream).purge(seq=before) if before > 1 else 0
-        log.info("%s: %d messages that were there before are purged", what, purged)
+        log.info("%s: %d messages that were there before are purged", label, purged)
     log.info(
         "%s: %d rows are in stream %r, %d of them were already, %d bytes",
-        what,
+        label,
         sum(each.rows for each in written),
         options.stream,
         sum(each.duplicates for each in written),
@@ -136,12 +136,12 @@ def finish(
     )
 
 
-def give_up(messages: Sequence[WriterCommitMessage | None], what: str, stream: str) -> None:
+def log_abort(messages: Sequence[WriterCommitMessage | None], label: str, stream: str) -> None:
     """Say what a job that failed leaves behind: what is stored stays."""
     written = [message.written for message in messages if isinstance(message, CommitMessage)]
     log.warning(
         "%s failed; %d of its tasks have written %d rows to stream %r, and those stay there",
-        what,
+        label,
         len(written),
         sum(each.rows for each in written),
         stream,
@@ -164,30 +164,30 @@ def batch_writer(options: WriteOptions, schema: StructType, overwrite: bool) -> 
         Error: the server can not be reached, or refuses.
 
     """
-    return _BatchWriter(made_delivery(options, schema, overwrite), overwrite)
+    return _BatchWriter(make_write_plan(options, schema, overwrite), overwrite)
 
 
 class _BatchWriter(DataSourceArrowWriter):
     """Writes a batch job; the same object for all of its tasks."""
 
-    def __init__(self, delivery: Delivery, overwrite: bool) -> None:
-        self._delivery = delivery
+    def __init__(self, plan: WritePlan, overwrite: bool) -> None:
+        self._plan = plan
         self._overwrite = overwrite
         # A task that is tried again is of the same job, and makes the same ids.
-        self._job = delivery.options.job_id or uuid.uuid4().hex
-        self._what = f"job {self._job}"
+        self._job = plan.options.job_id or uuid.uuid4().hex
+        self._label = f"job {self._job}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task."""
         context = TaskContext.get()
         assert context is not None
-        origin = Origin(name=f"job {self._job}", batch=0, partition=context.partitionId())
-        return write_batches(self._delivery, origin, iterator)
+        task_id = WriteTaskId(name=f"job {self._job}", batch=0, partition=context.partitionId())
+        return write_batches(self._plan, task_id, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """See that all rows are accounted for."""
-        finish(self._delivery, messages, self._what, overwrite=self._overwrite)
+        commit_write(self._plan, messages, self._label, overwrite=self._overwrite)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Say what is left."""
-        give_up(messages, self._what, self._delivery.options.stream)
+        log_abort(messages, self._label, self._plan.options.stream)

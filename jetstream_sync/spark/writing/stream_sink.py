@@ -10,10 +10,10 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from ...errors import InvalidOptionError
 from ..options import WriteOptions
-from .message_ids import Origin
-from .sink import finish, give_up, made_delivery, write_batches
+from .message_ids import WriteTaskId
+from .sink import commit_write, log_abort, make_write_plan, write_batches
 from .write_errors import SinkError
-from .write_plan import Delivery
+from .write_plan import WritePlan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,14 +37,14 @@ def stream_writer(
         raise InvalidOptionError(
             "jobId", options.job_id, "a streaming query has the id of its checkpoint"
         )
-    return _StreamWriter(made_delivery(options, schema, overwrite), overwrite)
+    return _StreamWriter(make_write_plan(options, schema, overwrite), overwrite)
 
 
 class _StreamWriter(DataSourceStreamArrowWriter):
     """Writes a micro-batch; the same object for all of its tasks, and another one commits."""
 
-    def __init__(self, delivery: Delivery, overwrite: bool) -> None:
-        self._delivery = delivery
+    def __init__(self, plan: WritePlan, overwrite: bool) -> None:
+        self._plan = plan
         self._overwrite = overwrite
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -56,13 +56,13 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         batch = context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
             raise SinkError("Spark does not say which query and batch the rows are of")
-        origin = Origin(name=query, batch=int(batch), partition=context.partitionId())
-        return write_batches(self._delivery, origin, iterator)
+        task_id = WriteTaskId(name=query, batch=int(batch), partition=context.partitionId())
+        return write_batches(self._plan, task_id, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """See that all rows are accounted for."""
-        finish(self._delivery, messages, f"batch {batchId}", overwrite=self._overwrite)
+        commit_write(self._plan, messages, f"batch {batchId}", overwrite=self._overwrite)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Say what is left."""
-        give_up(messages, f"batch {batchId}", self._delivery.options.stream)
+        log_abort(messages, f"batch {batchId}", self._plan.options.stream)

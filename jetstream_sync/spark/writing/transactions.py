@@ -48,27 +48,27 @@ from ...errors import (
 from ...headers import MSG_ID, parse_status
 from ...net.clock import Deadline
 from ...protocol.parser import Delivery
-from ..retry import patiently
-from .checkpoints import Marker, Markers, StoredIds
-from .message_ids import RowIds
-from .publishing import Tally, check_sizes
-from .rows import Encoder, Rows
-from .write_errors import SinkError, is_passing
+from ..retry import retry_transient
+from .checkpoints import Checkpoint, CheckpointStore, StoredIds
+from .message_ids import MessageIds
+from .publishing import WriteStats, check_sizes
+from .rows import EncodedRows, RowEncoder
+from .write_errors import SinkError, is_retriable
 
-__all__ = ["BATCH_ROWS", "AtomicBatches", "TransactionWriter"]
+__all__ = ["BATCH_ROWS", "AtomicBatchSender", "TransactionWriter"]
 
 #: Rows of a batch, beside one message before them.
 BATCH_ROWS: Final = 999
 
-_NOBODY: Final = 503
+_NO_RESPONDERS: Final = 503
 #: Said of a batch where one of its messages was refused before.
-_INCOMPLETE: Final = 10176
+_BATCH_INCOMPLETE: Final = 10176
 
 _FIRST: Final = b".first"
 _LAST: Final = b".last"
 
 
-class AtomicBatches:
+class AtomicBatchSender:
     """
     Sends batches, one after the other; for one thread, which closes it.
 
@@ -80,11 +80,11 @@ class AtomicBatches:
 
     takes_answers = True
 
-    def __init__(self, core: Core, encoder: Encoder) -> None:
+    def __init__(self, core: Core, encoder: RowEncoder) -> None:
         self._core = core
         self._encoder = encoder
         # --- written by the reader: answers, or an error that ends the wait for them ---
-        self._news: Mailbox[Delivery | Error] = Mailbox()
+        self._events: Mailbox[Delivery | Error] = Mailbox()
         self._subjects: frozenset[bytes] = frozenset()
         self._inbox = core.new_inbox()
         self._interest = core.add_interest(f"{self._inbox}.*.*", "", self)
@@ -94,7 +94,7 @@ class AtomicBatches:
         self._core.remove_interest_quietly(self._interest)
 
     def commit(
-        self, subject: bytes, lines: bytes, payload: bytes, rows: Rows, deadline: Deadline
+        self, subject: bytes, lines: bytes, payload: bytes, rows: EncodedRows, deadline: Deadline
     ) -> PubAck:
         """
         Store a message and the rows behind it, all or none.
@@ -128,12 +128,12 @@ class AtomicBatches:
         ]
         check_sizes(self._encoder, rows, made[1:], self._core.composer.max_payload)
         self._subjects = frozenset((subject, *rows.subjects))
-        self._news.items.clear()
+        self._events.items.clear()
         buffer = b"".join(made)
         self._core.writer.send(buffer, len(made), len(buffer), deadline)
-        return self._answer(reply, deadline)
+        return self._wait_for_ack(reply, deadline)
 
-    def _row_commands(self, rows: Rows, head: bytes, reply: bytes) -> list[bytes]:
+    def _row_commands(self, rows: EncodedRows, head: bytes, reply: bytes) -> list[bytes]:
         last = len(rows) - 1
         name = MSG_ID.encode()
         made = []
@@ -143,49 +143,51 @@ class AtomicBatches:
                 lines += b"Nats-Batch-Commit: 1\r\n"
             if rows.ids is not None and rows.ids[i]:
                 lines += b"%b: %b\r\n" % (name, rows.ids[i])
-            if rows.extras is not None:
-                lines += rows.extras[i]
+            if rows.header_lines is not None:
+                lines += rows.header_lines[i]
             made.append(_command(subject, reply if i == last else b"", lines, data))
         return made
 
-    def _answer(self, reply: bytes, deadline: Deadline) -> PubAck:
+    def _wait_for_ack(self, reply: bytes, deadline: Deadline) -> PubAck:
         """Wait for the answer to the last message of a batch; raises as `commit()`."""
         cause: Error | None = None
         while True:
-            news = self._news.get(deadline)
-            if isinstance(news, Error):
-                raise news
-            where, _, header, payload = news
+            events = self._events.get(deadline)
+            if isinstance(events, Error):
+                raise events
+            where, _, header, payload = events
             if where == reply + _FIRST:
                 cause = _answer_error(header, payload)
             elif where == reply + _LAST:
                 error = _answer_error(header, payload)
                 if error is None:
                     return PubAck.from_json(loads(payload))
-                incomplete = isinstance(error, APIError) and error.err_code == _INCOMPLETE
+                incomplete = isinstance(error, APIError) and error.err_code == _BATCH_INCOMPLETE
                 raise (cause or error) if incomplete else error
 
     # --- the reader's side; see `Sink` ----------------------------------------------------------
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Take answers."""
-        self._news.put(deliveries, len(deliveries))
+        self._events.put(deliveries, len(deliveries))
 
     def link_changed(self, *, connected: bool) -> None:
         """Say that no answer will come when the link breaks."""
         if not connected:
-            self._news.put((ConnectionLostError("the link broke before the batch was stored"),), 1)
+            self._events.put(
+                (ConnectionLostError("the link broke before the batch was stored"),), 1
+            )
 
     def denied(self, subject: bytes, error: PermissionsError) -> bool:
         """Say what the user may not do, where it is about a batch."""
         if error.operation != "subscribe" and subject not in self._subjects:
             return False
-        self._news.put((error,), 1)
+        self._events.put((error,), 1)
         return True
 
     def ended(self, reason: BaseException) -> None:
         """Wake the task: the connection is closed."""
-        self._news.close(reason)
+        self._events.close(reason)
 
     def finished(self, deadline: Deadline) -> bool:
         """Say that no callback runs."""
@@ -197,7 +199,7 @@ def _answer_error(header: bytes, payload: bytes) -> Error | None:
     """Return why a message was refused, ``None`` where it was not."""
     if not payload:
         status = parse_status(header) if header else None
-        nobody = status is not None and status.code == _NOBODY
+        nobody = status is not None and status.code == _NO_RESPONDERS
         return NoStreamResponseError("one of the batch's subjects") if nobody else None
     answer = loads(payload)
     error = answer.get("error") if isinstance(answer, dict) else None
@@ -212,12 +214,12 @@ def _command(subject: bytes, reply: bytes, lines: bytes, payload: bytes) -> byte
 
 
 #: Bytes of a batch from which on it is not made longer.
-_BYTES: Final = 8 * 1024 * 1024
+_MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
 #: Parts of the time, in one of which the answer to a batch has to come before it is sent again: the
 #: leader of a stream that steps down forgets a batch, and says nothing.
-_ATTEMPTS: Final = 4
+_ATTEMPTS_PER_TIMEOUT: Final = 4
 #: Seconds before what was refused is looked at again.
-_TICK: Final = 0.05
+_RETRY_DELAY_S: Final = 0.05
 #: Said of a batch: its expectation is not met, or one of its ids is known already.
 _CONFLICTS: Final = frozenset({10071, 10201})
 
@@ -238,23 +240,23 @@ class TransactionWriter:
 
     def __init__(
         self,
-        batches: AtomicBatches,
-        markers: Markers,
+        batches: AtomicBatchSender,
+        checkpoints: CheckpointStore,
         batch: int,
         timeout: float,
-        ids: RowIds,
+        ids: MessageIds,
         stored: StoredIds | None,
     ) -> None:
         self._batches = batches
-        self._markers = markers
+        self._checkpoints = checkpoints
         self._batch = batch
         self._timeout = timeout
         self._ids = ids
         self._stored = stored
-        self._marker: Marker | None = None
-        self.tally = Tally()
+        self._checkpoint: Checkpoint | None = None
+        self.stats = WriteStats()
 
-    def write(self, parts: Iterable[Rows]) -> None:
+    def write(self, parts: Iterable[EncodedRows]) -> None:
         """
         Write all rows that are not stored yet.
 
@@ -267,76 +269,78 @@ class TransactionWriter:
             ConnectionClosedError: the connection is closed.
 
         """
-        self._look()
-        for rows in self._batched(parts):
+        self._read_checkpoint()
+        for rows in self._group(parts):
             written = self._store(rows)
-            tally, marker = self.tally, self._marker
-            tally.rows += len(rows)
-            tally.duplicates += len(rows) - written
-            if marker is not None and marker.batch == self._batch:
-                tally.stored(marker.first_seq, marker.last_seq)
+            stats, checkpoint = self.stats, self._checkpoint
+            stats.rows += len(rows)
+            stats.duplicates += len(rows) - written
+            if checkpoint is not None and checkpoint.batch == self._batch:
+                stats.stored(checkpoint.first_seq, checkpoint.last_seq)
 
-    def _batched(self, parts: Iterable[Rows]) -> Iterator[Rows]:
+    def _group(self, parts: Iterable[EncodedRows]) -> Iterator[EncodedRows]:
         """Give the rows their ids, and join those that go into one batch."""
-        waiting: list[Rows] = []
+        waiting: list[EncodedRows] = []
         count = size = 0
         for part in parts:
             rows = part.with_ids(self._ids.of(part))
             more = sum(map(len, rows.data))
-            if waiting and (count + len(rows) > BATCH_ROWS or size + more > _BYTES):
-                yield Rows.joined(waiting)
+            if waiting and (count + len(rows) > BATCH_ROWS or size + more > _MAX_BATCH_BYTES):
+                yield EncodedRows.concat(waiting)
                 waiting, count, size = [], 0, 0
             waiting.append(rows)
             count += len(rows)
             size += more
         if waiting:
-            yield Rows.joined(waiting)
+            yield EncodedRows.concat(waiting)
 
     # --- what is stored already -----------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _read_checkpoint(self) -> None:
         """Read the last note, and what it speaks of."""
-        self._marker = patiently(self._markers.read, self._timeout, "reading a marker")
-        marker = self._marker
-        if self._stored is not None and marker is not None and marker.batch == self._batch:
-            self._stored.read(marker.first_seq, marker.last_seq + 1)
+        self._checkpoint = retry_transient(
+            self._checkpoints.read, self._timeout, "reading a marker"
+        )
+        checkpoint = self._checkpoint
+        if self._stored is not None and checkpoint is not None and checkpoint.batch == self._batch:
+            self._stored.read(checkpoint.first_seq, checkpoint.last_seq + 1)
 
-    def _missing(self, rows: Rows) -> Rows:
+    def _unstored(self, rows: EncodedRows) -> EncodedRows:
         """Return the rows that are not stored."""
-        marker = self._marker
-        if marker is None or marker.batch < self._batch:
+        checkpoint = self._checkpoint
+        if checkpoint is None or checkpoint.batch < self._batch:
             return rows
-        if marker.batch > self._batch:
+        if checkpoint.batch > self._batch:
             # A later micro-batch is only begun when this one is through.
-            return rows.chosen(())
+            return rows.select(())
         if self._stored is not None:
             assert rows.ids is not None
-            return rows.chosen(self._stored.missing(rows.ids))
-        return rows.chosen([i for i, row in enumerate(rows.numbers) if row >= marker.rows])
+            return rows.select(self._stored.missing(rows.ids))
+        return rows.select([i for i, row in enumerate(rows.numbers) if row >= checkpoint.rows])
 
     # --- storing --------------------------------------------------------------------------------
 
-    def _store(self, rows: Rows) -> int:
+    def _store(self, rows: EncodedRows) -> int:
         """Store what is not stored of some rows, and return how many that were."""
         deadline = Deadline(self._timeout)
         while True:
-            left = self._missing(rows)
+            left = self._unstored(rows)
             if not left.data:
                 return 0
-            before = self._marker
+            before = self._checkpoint
             here = before if before is not None and before.batch == self._batch else None
-            note = Marker(
+            checkpoint = Checkpoint(
                 batch=self._batch,
                 rows=rows.numbers[-1] + 1,
                 first_seq=here.first_seq if here is not None else 0,
             )
             try:
                 ack = self._batches.commit(
-                    self._markers.subject.encode(),
-                    self._markers.header_lines(before.seq if before is not None else 0),
-                    note.to_json(len(left)),
+                    self._checkpoints.subject.encode(),
+                    self._checkpoints.header_lines(before.seq if before is not None else 0),
+                    checkpoint.to_json(len(left)),
                     left,
-                    deadline.sooner(self._timeout / _ATTEMPTS),
+                    deadline.sooner(self._timeout / _ATTEMPTS_PER_TIMEOUT),
                 )
             except (
                 APIError,
@@ -345,28 +349,28 @@ class TransactionWriter:
                 OutboundBufferLimitError,
                 TimeoutError,
             ) as error:
-                self._endure(error, left, deadline)
+                self._handle_failure(error, left, deadline)
             else:
-                self._marker = note.stored(ack.seq - len(left), len(left))
+                self._checkpoint = checkpoint.stored(ack.seq - len(left), len(left))
                 return len(left)
 
-    def _endure(self, error: Error, rows: Rows, deadline: Deadline) -> None:
+    def _handle_failure(self, error: Error, rows: EncodedRows, deadline: Deadline) -> None:
         """Look what is stored after a batch was refused, or nothing is known of it; or raise why."""
         refused = isinstance(error, (APIError, NoStreamResponseError))
         conflict = isinstance(error, APIError) and error.err_code in _CONFLICTS
-        if refused and not conflict and not is_passing(error):
+        if refused and not conflict and not is_retriable(error):
             raise _refusal(rows, error) from error
         if deadline.expired():
             raise TimeoutError(f"a batch was not stored in {self._timeout:g} s: {error}") from error
-        before = self._marker
-        sleep(min(_TICK, deadline.left() or 0.0))
-        self._look()
-        if conflict and self._marker == before:
+        before = self._checkpoint
+        sleep(min(_RETRY_DELAY_S, deadline.left() or 0.0))
+        self._read_checkpoint()
+        if conflict and self._checkpoint == before:
             # Nobody else was there, so it is about a row.
             raise _refusal(rows, error) from error
 
 
-def _refusal(rows: Rows, error: Error) -> SinkError:
+def _refusal(rows: EncodedRows, error: Error) -> SinkError:
     some = f"one of the rows {rows.numbers[0]} to {rows.numbers[-1]} of a partition was refused"
     if isinstance(error, WrongLastSequenceError):
         return SinkError(f"{some}, it expects another message on its subject: {error}")

@@ -11,14 +11,14 @@ from typing import Final
 
 from ...errors import APIError, Error, NoStreamResponseError
 
-__all__ = ["ID_IN_PROCESS", "RowError", "SinkError", "is_passing"]
+__all__ = ["ID_IN_PROCESS", "RowError", "SinkError", "is_retriable"]
 
 #: The id of a message is being stored just now. A leader that stepped down amid that, and leads again,
 #: says so until the duplicate window is over (``processStreamLeaderChange`` in nats-server 2.15).
 ID_IN_PROCESS: Final = 10158
 #: Refusals of a moment: not the leader, too many requests, the same id or subject is being stored
 #: just now, too many atomic batches (``server/errors.json``).
-_PASSING: Final = frozenset({10008, 10009, 10023, ID_IN_PROCESS, 10163, 10164, 10167, 10210})
+_RETRIABLE: Final = frozenset({10008, 10009, 10023, ID_IN_PROCESS, 10163, 10164, 10167, 10210})
 
 
 class SinkError(Error):
@@ -49,8 +49,8 @@ class RowError(SinkError):
         return f"row {self.row} of partition {self.partition}{about}: {self.reason}"
 
 
-def is_passing(error: Error) -> bool:
+def is_retriable(error: Error) -> bool:
     """Say whether a refusal may be over in a moment."""
     if isinstance(error, APIError):
-        return error.err_code in _PASSING
+        return error.err_code in _RETRIABLE
     return isinstance(error, NoStreamResponseError)

@@ -21,28 +21,28 @@ from ...errors import StreamNotFoundError
 from ...jetstream.connection import Connection
 from ...jetstream.context import JetStream
 from ...subjects import subject_matches
-from ..connections import api_of, connection
+from ..connections import api_requests, connection
 from ..options import WriteOptions
-from ..retry import patiently
-from .checkpoints import Markers, Scan, StoredIds
-from .message_ids import ContentIds, GivenIds, Origin, PositionIds, RowIds
-from .publishing import CHUNK_BYTES, CHUNK_ROWS, AckWindow, Tally
-from .rows import Columns, Encoder, RowLayout, Rows
-from .transactions import BATCH_ROWS, AtomicBatches, TransactionWriter
+from ..retry import retry_transient
+from .checkpoints import CheckpointStore, ScanRecovery, StoredIds
+from .message_ids import ColumnIds, ContentIds, MessageIds, PositionIds, WriteTaskId
+from .publishing import CHUNK_BYTES, CHUNK_ROWS, AckWindow, WriteStats
+from .rows import EncodedRows, RowColumns, RowEncoder, RowLayout
+from .transactions import BATCH_ROWS, AtomicBatchSender, TransactionWriter
 from .write_errors import SinkError
 
-__all__ = ["Delivery", "Target", "Written", "check_target"]
+__all__ = ["WritePlan", "WriteTarget", "Written", "check_target"]
 
 log = logging.getLogger("jetstream_sync.spark")
 
 #: Columns that an atomic batch can not have (ADR-50).
 _NOT_IN_BATCHES: Final = ("expected_last_sequence", "expected_last_msg_id")
 #: What was said once in this process.
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class WriteTarget:
     """A stream that was checked; it has no secrets."""
 
     subjects: tuple[str, ...]
@@ -54,14 +54,14 @@ class Target:
     end_seq: int
     """The sequence that its next message was going to have."""
 
-    def takes(self, subject: str) -> bool:
+    def accepts(self, subject: str) -> bool:
         """Say whether it takes messages of a subject."""
         return any(subject_matches(each, subject) for each in self.subjects)
 
 
 def check_target(
     js: JetStream, options: WriteOptions, layout: RowLayout, *, warns: bool = True
-) -> Target:
+) -> WriteTarget:
     """
     Look whether a stream can take rows in the way that the options say.
 
@@ -91,12 +91,12 @@ def check_target(
         raise SinkError(f"stream {name!r} is sealed and takes no messages")
     if config.no_ack:
         raise SinkError(f"stream {name!r} acknowledges nothing (its no_ack), so nothing is certain")
-    target = Target(
+    target = WriteTarget(
         subjects=tuple(config.subjects or ()),
         allows_rollup=bool(config.allow_rollup_hdrs),
         end_seq=max(info.state.last_seq + 1, info.state.first_seq),
     )
-    if options.subject is not None and not target.takes(options.subject):
+    if options.subject is not None and not target.accepts(options.subject):
         raise SinkError(f"stream {name!r} does not take the subject {options.subject!r}")
     if options.subject is None and "subject" not in layout.names:
         raise SinkError("there is neither a column nor an option 'subject'")
@@ -111,12 +111,12 @@ def check_target(
     return target
 
 
-def _check_marked(target: Target, options: WriteOptions, config: StreamConfig) -> None:
+def _check_marked(target: WriteTarget, options: WriteOptions, config: StreamConfig) -> None:
     """Check that the stream takes and keeps the notes of how far the sink has come."""
     name, subject = options.stream, options.marker_subject
     if subject is None:
         raise SinkError(f"delivery={options.delivery} needs the option markerSubject")
-    if not target.takes(f"{subject}.query.0"):
+    if not target.accepts(f"{subject}.query.0"):
         raise SinkError(
             f"stream {name!r} does not take {subject}.*.*, where delivery={options.delivery} notes "
             f"how far it has come; add that to its subjects"
@@ -158,8 +158,8 @@ def _check_window(options: WriteOptions, config: StreamConfig, *, warns: bool) -
     )
     if options.on_short_window == "error":
         raise SinkError(text)
-    if warns and text not in _said:
-        _said.add(text)
+    if warns and text not in _warned:
+        _warned.add(text)
         log.warning(text)
 
 
@@ -194,7 +194,7 @@ class Written:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delivery:
+class WritePlan:
     """
     How rows are written; the same for all partitions, and made once, on the driver.
 
@@ -207,15 +207,15 @@ class Delivery:
     layout: RowLayout
     """The columns of the rows."""
 
-    target: Target
+    target: WriteTarget
     """What is known of the stream."""
 
-    def write(self, origin: Origin, columns: Iterable[Columns]) -> Written:
+    def write(self, task_id: WriteTaskId, columns: Iterable[RowColumns]) -> Written:
         """
         Write the rows of a partition; on return the stream has every one.
 
         Args:
-            origin: the query or job, batch and partition.
+            task_id: the query or job, batch and partition.
             columns: the rows, in parts.
 
         Raises:
@@ -225,26 +225,28 @@ class Delivery:
 
         """
         options = self.options
-        connected = patiently(
+        connected = retry_transient(
             partial(connection, options.connection), options.ack_timeout, "connecting"
         )
-        encoder = Encoder(origin.partition, options.stream, options.subject)
+        encoder = RowEncoder(task_id.partition, options.stream, options.subject)
         size = _Size()
         rows = self._rows(encoder, columns, size)
         if options.delivery == "transaction":
-            tally = self._in_transactions(connected, encoder, origin, rows)
+            stats = self._in_transactions(connected, encoder, task_id, rows)
         else:
-            tally = self._published(connected, encoder, origin, rows)
+            stats = self._published(connected, encoder, task_id, rows)
         return Written(
-            partition=origin.partition,
-            rows=tally.rows,
-            duplicates=tally.duplicates,
+            partition=task_id.partition,
+            rows=stats.rows,
+            duplicates=stats.duplicates,
             bytes=size.bytes,
-            first_seq=tally.first_seq,
-            last_seq=tally.last_seq,
+            first_seq=stats.first_seq,
+            last_seq=stats.last_seq,
         )
 
-    def _rows(self, encoder: Encoder, columns: Iterable[Columns], size: _Size) -> Iterator[Rows]:
+    def _rows(
+        self, encoder: RowEncoder, columns: Iterable[RowColumns], size: _Size
+    ) -> Iterator[EncodedRows]:
         """Yield rows in parts that are sent in one piece."""
         in_batches = self.options.delivery == "transaction"
         most = BATCH_ROWS if in_batches else min(CHUNK_ROWS, self.options.max_pending)
@@ -263,79 +265,95 @@ class Delivery:
     # --- the ways to write ----------------------------------------------------------------------
 
     def _published(
-        self, connected: Connection, encoder: Encoder, origin: Origin, parts: Iterable[Rows]
-    ) -> Tally:
+        self,
+        connected: Connection,
+        encoder: RowEncoder,
+        task_id: WriteTaskId,
+        parts: Iterable[EncodedRows],
+    ) -> WriteStats:
         options = self.options
         js = options.connection.jetstream(connected)
         scan = None
         if options.delivery == "scan":
-            stored = self._stored(connected, origin)
-            scan = Scan(js, self._markers(connected, origin), origin.batch, stored)
+            stored = self._stored(connected, task_id)
+            scan = ScanRecovery(js, self._checkpoints(connected, task_id), task_id.batch, stored)
             scan.begin(options.ack_timeout)
-        ids = self._ids(origin)
-        alone = any(name.startswith("expected_") for name in self.layout.names)
+        ids = self._ids(task_id)
+        individually = any(name.startswith("expected_") for name in self.layout.names)
         skipped = 0
         window = AckWindow(
-            api_of(js).core, encoder, options.max_pending, options.ack_timeout, self.target.takes
+            api_requests(js).core,
+            encoder,
+            options.max_pending,
+            options.ack_timeout,
+            self.target.accepts,
         )
         try:
             for part in parts:
                 rows = part.with_ids(ids.of(part))
                 if scan is not None:
                     assert rows.ids is not None
-                    rows = rows.chosen(() if scan.is_over else scan.stored.missing(rows.ids))
+                    rows = rows.select(
+                        () if scan.batch_is_complete else scan.stored.missing(rows.ids)
+                    )
                     skipped += len(part) - len(rows)
                 if rows.data:
-                    window.send(rows, alone=alone)
+                    window.send(rows, individually=individually)
             window.finish()
         finally:
             window.close()
-        tally = window.tally
-        tally.rows += skipped
-        tally.duplicates += skipped
+        stats = window.stats
+        stats.rows += skipped
+        stats.duplicates += skipped
         if scan is not None:
-            tally.stored(scan.seq, scan.seq)
-        return tally
+            stats.stored(scan.seq, scan.seq)
+        return stats
 
     def _in_transactions(
-        self, connected: Connection, encoder: Encoder, origin: Origin, parts: Iterable[Rows]
-    ) -> Tally:
+        self,
+        connected: Connection,
+        encoder: RowEncoder,
+        task_id: WriteTaskId,
+        parts: Iterable[EncodedRows],
+    ) -> WriteStats:
         options = self.options
         in_order = options.ids == "position"
-        batches = AtomicBatches(api_of(options.connection.jetstream(connected)).core, encoder)
+        batches = AtomicBatchSender(
+            api_requests(options.connection.jetstream(connected)).core, encoder
+        )
         try:
             writer = TransactionWriter(
                 batches,
-                self._markers(connected, origin),
-                origin.batch,
+                self._checkpoints(connected, task_id),
+                task_id.batch,
                 options.ack_timeout,
-                GivenIds() if in_order else self._ids(origin),
-                None if in_order else self._stored(connected, origin),
+                ColumnIds() if in_order else self._ids(task_id),
+                None if in_order else self._stored(connected, task_id),
             )
             writer.write(parts)
         finally:
             batches.close()
-        return writer.tally
+        return writer.stats
 
-    def _ids(self, origin: Origin) -> RowIds:
+    def _ids(self, task_id: WriteTaskId) -> MessageIds:
         if self.options.delivery == "at-least-once":
-            return GivenIds()
-        return PositionIds(origin) if self.options.ids == "position" else ContentIds(origin)
+            return ColumnIds()
+        return PositionIds(task_id) if self.options.ids == "position" else ContentIds(task_id)
 
-    def _stored(self, connected: Connection, origin: Origin) -> StoredIds:
+    def _stored(self, connected: Connection, task_id: WriteTaskId) -> StoredIds:
         # Ids of a column of their own may begin with anything.
-        prefix = b"" if "msg_id" in self.layout.names else origin.prefix()
+        prefix = b"" if "msg_id" in self.layout.names else task_id.prefix()
         js = self.options.connection.jetstream(connected)
         return StoredIds(connected, js, self.options, prefix)
 
-    def _markers(self, connected: Connection, origin: Origin) -> Markers:
+    def _checkpoints(self, connected: Connection, task_id: WriteTaskId) -> CheckpointStore:
         options = self.options
         assert options.marker_subject is not None
-        return Markers(
-            api_of(options.connection.jetstream(connected)),
+        return CheckpointStore(
+            api_requests(options.connection.jetstream(connected)),
             options.stream,
             options.marker_subject,
-            origin,
+            task_id,
             roll_up=self.target.allows_rollup,
         )
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_sync.nanos import time_to_ns
-from jetstream_sync.spark.planning.batch_read import Narrowing, narrowing
+from jetstream_sync.spark.planning.batch_read import FilterBounds, filter_bounds
 from jetstream_sync.subjects import subject_matches
 
 
@@ -104,7 +104,7 @@ def column_of(each: Any) -> str:
     return (each.child if isinstance(each, Not) else each).attribute[0]
 
 
-def keeps(left: Narrowing, subject: str, sequence: int, time_ns: int) -> bool:
+def keeps(left: FilterBounds, subject: str, sequence: int, time_ns: int) -> bool:
     return (
         (left.subjects is None or any(subject_matches(each, subject) for each in left.subjects))
         and left.first_seq <= sequence
@@ -128,7 +128,7 @@ def test_what_passes_the_filters_is_read(
     passes = all(each.passes(row[column_of(each)]) for each in given_filters)
     chosen = not option or any(subject_matches(each, subject) for each in option)
     if passes and chosen:
-        left = narrowing(given_filters, tuple(option))
+        left = filter_bounds(given_filters, tuple(option))
         assert keeps(left, subject, sequence, time_to_ns(time) + nanoseconds)
 
 
@@ -158,12 +158,12 @@ def test_what_passes_the_filters_is_read(
 )
 def test_subjects(filters: list[Any], option: tuple[str, ...], left: object) -> None:
     """A filter on the subject becomes filter subjects within those of the option, where it can."""
-    assert narrowing(filters, option).subjects == left
+    assert filter_bounds(filters, option).subjects == left
 
 
 def test_sequences_and_times_are_exact() -> None:
     """A row has microseconds; the nanoseconds of what is at a time belong to it."""
-    left = narrowing(
+    left = filter_bounds(
         [
             GreaterThan(("sequence",), 5),
             LessThanOrEqual(("sequence",), 9),
@@ -182,4 +182,4 @@ def test_sequences_and_times_are_exact() -> None:
 def test_too_many_subjects_are_not_worth_it() -> None:
     """A long list of subjects is left to Spark."""
     many = [f"a.{number}" for number in range(100)]
-    assert narrowing([In(("subject",), many)], ()).subjects is None
+    assert filter_bounds([In(("subject",), many)], ()).subjects is None

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from jetstream_sync.spark.planning.batches import (
     MAX_PARTITIONS,
-    Counts,
-    cuts,
-    fitted,
+    MessageCounter,
+    partition_cuts,
+    divide_rows,
+    limit_to_bytes,
     partition_counts,
-    share_out,
 )
 from jetstream_sync.spark.streams import StreamView
 
@@ -30,8 +30,8 @@ def view(first_seq: int, end_seq: int, messages: int) -> StreamView:
         retention="limits",
         allow_direct=True,
         deny_purge=False,
-        sheds_inside=False,
-        gives_times=True,
+        removes_individually=False,
+        assigns_timestamps=True,
     )
 
 
@@ -58,7 +58,7 @@ streams = st.sets(st.integers(1, 200), min_size=1)
 @given(streams, st.integers(1, 201), st.integers(1, 201))
 def test_matching_counts_what_is_between(present: set[int], start: int, end: int) -> None:
     """Deleted messages are not counted."""
-    counts = Counts(
+    counts = MessageCounter(
         view(min(present), max(present) + 1, len(present)), False, Server(present).probe
     )
     assert counts.matching(start, end) == len([each for each in present if start <= each < end])
@@ -68,8 +68,8 @@ def test_matching_counts_what_is_between(present: set[int], start: int, end: int
 def test_the_end_of_a_batch_is_exact(present: set[int], start: int, rows: int) -> None:
     """A batch has as many messages as it may have, as long as there are so many."""
     end = max(present) + 1
-    counts = Counts(view(min(present), end, len(present)), False, Server(present).probe)
-    reached = counts.reach(start, end, rows)
+    counts = MessageCounter(view(min(present), end, len(present)), False, Server(present).probe)
+    reached = counts.find_end(start, end, rows)
     there = len([each for each in present if start <= each])
     taken = len([each for each in present if start <= each < reached])
     assert taken == min(rows, there)
@@ -81,7 +81,9 @@ def test_a_batch_never_has_too_many(present: set[int], rows: int, arriving: int)
     """The limit holds although new messages arrive while the server is asked."""
     end = max(present) + 1
     server = Server(present, arriving)
-    reached = Counts(view(min(present), end, len(present)), True, server.probe).reach(1, end, rows)
+    reached = MessageCounter(view(min(present), end, len(present)), True, server.probe).find_end(
+        1, end, rows
+    )
     assert len([each for each in present if each < reached]) <= rows
 
 
@@ -91,20 +93,20 @@ def test_whole_streams_need_no_questions() -> None:
     def refuse(_: int) -> tuple[int | None, int]:
         pytest.fail("the server was asked")
 
-    counts = Counts(view(11, 1011, 1000), False, refuse)
+    counts = MessageCounter(view(11, 1011, 1000), False, refuse)
     assert counts.matching(1, 1011) == 1000
     assert counts.matching(20, 30) == 10
-    assert counts.reach(11, 1011, 400) == 411
-    assert counts.reach(11, 1011, 4000) == 1011
-    assert cuts(counts, 11, 1011, 1000, 4) == (261, 511, 761)
+    assert counts.find_end(11, 1011, 400) == 411
+    assert counts.find_end(11, 1011, 4000) == 1011
+    assert partition_cuts(counts, 11, 1011, 1000, 4) == (261, 511, 761)
 
 
 def test_few_questions_find_the_end_in_a_large_stream() -> None:
     """The end is searched for by halves, not by walking."""
     present = set(range(1, 1_000_000, 1000))
     server = Server(present)
-    counts = Counts(view(1, 1_000_000, 1_000_000), True, server.probe)
-    reached = counts.reach(1, 1_000_000, 100)
+    counts = MessageCounter(view(1, 1_000_000, 1_000_000), True, server.probe)
+    reached = counts.find_end(1, 1_000_000, 100)
     assert len([each for each in present if each < reached]) == 100
     assert server.questions <= 50
 
@@ -116,39 +118,39 @@ def test_few_questions_find_the_end_in_a_large_stream() -> None:
 )
 def test_shares_are_what_there_is_to_give(available: dict[str, int], total: int, turn: int) -> None:
     """All that may be given is given, and nobody gets more than it has."""
-    shares = share_out(total, available, turn)
+    shares = divide_rows(total, available, turn)
     assert sum(shares.values()) == min(total, sum(available.values()))
     assert all(0 <= shares[key] <= count for key, count in available.items())
 
 
 def test_a_small_stream_does_not_wait_for_a_large_one() -> None:
     """Shares are equal; what one does not need goes to the others."""
-    assert share_out(10, {"A": 1000, "B": 3, "C": 0}) == {"A": 7, "B": 3, "C": 0}
-    assert share_out(10, {"A": 1000, "B": 1000}) == {"A": 5, "B": 5}
+    assert divide_rows(10, {"A": 1000, "B": 3, "C": 0}) == {"A": 7, "B": 3, "C": 0}
+    assert divide_rows(10, {"A": 1000, "B": 1000}) == {"A": 5, "B": 5}
 
 
 def test_too_few_rows_go_round() -> None:
     """Where there is less than one row for each stream, each has its turn."""
-    got = [share_out(1, {"A": 9, "B": 9, "C": 9}, turn) for turn in range(3)]
+    got = [divide_rows(1, {"A": 9, "B": 9, "C": 9}, turn) for turn in range(3)]
     assert [max(each, key=each.__getitem__) for each in got] == ["A", "B", "C"]
 
 
 def test_bytes_are_shared_by_streams() -> None:
     """A limit in bytes gives each stream the same, and what one does not need goes to the others."""
-    assert fitted({"A": 100, "B": 50}, {"A": 10.0, "B": 20.0}, 1000) == {"A": 50, "B": 25}
-    assert fitted({"A": 100}, {"A": 10.0}, 1000) == {"A": 100}
-    assert fitted({"A": 10**6, "B": 3}, {"A": 10.0, "B": 10.0}, 1000) == {"A": 97, "B": 3}
+    assert limit_to_bytes({"A": 100, "B": 50}, {"A": 10.0, "B": 20.0}, 1000) == {"A": 50, "B": 25}
+    assert limit_to_bytes({"A": 100}, {"A": 10.0}, 1000) == {"A": 100}
+    assert limit_to_bytes({"A": 10**6, "B": 3}, {"A": 10.0, "B": 10.0}, 1000) == {"A": 97, "B": 3}
 
 
 def test_one_row_is_always_left() -> None:
     """A message that is larger than the limit is read all the same."""
-    assert fitted({"A": 5, "B": 0}, {"A": 1e6, "B": 1.0}, 1000) == {"A": 1, "B": 0}
+    assert limit_to_bytes({"A": 5, "B": 0}, {"A": 1e6, "B": 1.0}, 1000) == {"A": 1, "B": 0}
 
 
 def test_large_messages_have_their_turn() -> None:
     """A stream whose messages are larger than its share does not wait for ever."""
     got = [
-        fitted({"A": 900, "B": 9, "C": 0}, {"A": 1.0, "B": 800.0, "C": 1.0}, 1000, n)
+        limit_to_bytes({"A": 900, "B": 9, "C": 0}, {"A": 1.0, "B": 800.0, "C": 1.0}, 1000, n)
         for n in (0, 1)
     ]
     assert [each["B"] for each in got] == [0, 1]
@@ -159,8 +161,8 @@ def test_large_messages_have_their_turn() -> None:
 def test_partitions_have_about_equally_many(present: set[int], partitions: int) -> None:
     """However sparse a stream is, no partition has more than its share."""
     end = max(present) + 1
-    counts = Counts(view(min(present), end, len(present)), True, Server(present).probe)
-    found = cuts(counts, 1, end, len(present), min(partitions, len(present)))
+    counts = MessageCounter(view(min(present), end, len(present)), True, Server(present).probe)
+    found = partition_cuts(counts, 1, end, len(present), min(partitions, len(present)))
     bounds = [1, *found, end]
     sizes = [
         len([each for each in present if low <= each < high])

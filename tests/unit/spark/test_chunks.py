@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.spark.reading.chunks import Chunk, Wanted
+from jetstream_sync.spark.reading.chunks import Chunk, FieldSelection
 
 ROWS = st.lists(st.tuples(st.binary(max_size=300), st.binary(max_size=20), st.binary(max_size=40)))
 
@@ -28,7 +28,7 @@ def chunk_of(rows: Sequence[tuple[bytes, bytes, bytes]]) -> Chunk:
 def test_a_chunk_is_cut_by_size(rows: list[tuple[bytes, bytes, bytes]], limit: int) -> None:
     """The parts are the whole, in order, none is empty, and none is too large but for one message."""
     whole = chunk_of(rows)
-    parts = list(whole.bounded(limit))
+    parts = list(whole.split_by_size(limit))
     assert [seq for part in parts for seq in part.sequences] == list(whole.sequences)
     assert [each for part in parts for each in part.data] == list(whole.data)
     assert [each for part in parts for each in part.headers] == list(whole.headers)
@@ -43,7 +43,7 @@ def test_a_chunk_is_cut_by_size(rows: list[tuple[bytes, bytes, bytes]], limit: i
 @given(st.integers(min_value=0, max_value=50), st.integers(min_value=1, max_value=2000))
 def test_columns_that_are_not_wanted_stay_empty(count: int, limit: int) -> None:
     """A chunk with sequences alone is cut, too."""
-    parts = list(Chunk(stream="ORDERS", sequences=range(count)).bounded(limit))
+    parts = list(Chunk(stream="ORDERS", sequences=range(count)).split_by_size(limit))
     assert [seq for part in parts for seq in part.sequences] == list(range(count))
     assert all(not part.data and not part.subjects and not part.headers for part in parts)
     assert all(len(part) == 1 or part.total_bytes() <= limit for part in parts)
@@ -51,7 +51,7 @@ def test_columns_that_are_not_wanted_stay_empty(count: int, limit: int) -> None:
 
 def test_what_columns_need() -> None:
     """Only what a column is made of is asked for."""
-    assert Wanted.of({"sequence", "stream", "domain"}) == Wanted(
+    assert FieldSelection.of({"sequence", "stream", "domain"}) == FieldSelection(
         subjects=False, data=False, headers=False, times=False, sizes=False
     )
     for column, part in (
@@ -64,5 +64,5 @@ def test_what_columns_need() -> None:
         ("size", "sizes"),
     ):
         nothing = {"subjects", "data", "headers", "times", "sizes"}
-        expected = Wanted(**{name: name == part for name in nothing})
-        assert Wanted.of({column}) == expected
+        expected = FieldSelection(**{name: name == part for name in nothing})
+        assert FieldSelection.of({column}) == expected

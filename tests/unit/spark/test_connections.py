@@ -13,15 +13,15 @@ from jetstream_sync.errors import InvalidOptionError
 from jetstream_sync.options import TLSOptions
 from jetstream_sync.spark.connections import (
     ConnectionSettings,
-    FromFile,
-    FromVariable,
-    Hidden,
+    EnvironmentSecret,
+    FileSecret,
+    Secret,
 )
 
 
 def test_a_hidden_text_never_shows() -> None:
     """However it is printed, a secret is three stars; calling it gives the text."""
-    secret = Hidden("hunter2")
+    secret = Secret("hunter2")
     assert f"{secret} {secret!r} {secret!s} {[secret]}" == "*** *** *** [***]"
     assert format(secret) == "***"
     assert secret() == "hunter2"
@@ -29,19 +29,19 @@ def test_a_hidden_text_never_shows() -> None:
 
 def test_a_hidden_text_shows_in_no_traceback() -> None:
     """An exception that carries a secret does not print it."""
-    error = InvalidOptionError("password", Hidden("hunter2"), "is not good")
+    error = InvalidOptionError("password", Secret("hunter2"), "is not good")
     assert "hunter2" not in "".join(traceback.format_exception(error))
     assert "***" in str(error)
 
 
 def test_a_hidden_text_reaches_the_executors() -> None:
     """It is pickled with its text, and equal to itself there."""
-    secret = Hidden("hunter2")
+    secret = Secret("hunter2")
     again = pickle.loads(pickle.dumps(secret))
     assert again() == "hunter2"
     assert again == secret
     assert hash(again) == hash(secret)
-    assert again != Hidden("other")
+    assert again != Secret("other")
 
 
 def test_logins_are_taken_out_of_urls() -> None:
@@ -68,7 +68,7 @@ def test_settings_become_options_of_the_client() -> None:
     """What is set, and only that, is passed on to connect()."""
     settings = ConnectionSettings(
         user="u",
-        password=Hidden("p"),
+        password=Secret("p"),
         tls_ca="ca.pem",
         tls_handshake_first=True,
         connect_timeout=3.0,
@@ -81,13 +81,13 @@ def test_settings_become_options_of_the_client() -> None:
     assert options["connect_timeout"] == 3.0
     assert "token" not in options
     assert "user_credentials" not in options
-    assert ConnectionSettings(creds=Hidden("c")).connect_options()["user_credentials"]() == "c"
+    assert ConnectionSettings(creds=Secret("c")).connect_options()["user_credentials"]() == "c"
     assert ConnectionSettings(creds_file="f").connect_options()["user_credentials"] == "f"
 
 
 def test_a_secret_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is read when it is used, in the process that uses it; when missing, the error names it."""
-    source = pickle.loads(pickle.dumps(FromVariable("passwordEnv", "ORDERS_PASSWORD")))
+    source = pickle.loads(pickle.dumps(EnvironmentSecret("passwordEnv", "ORDERS_PASSWORD")))
     monkeypatch.delenv("ORDERS_PASSWORD", raising=False)
     with pytest.raises(InvalidOptionError) as caught:
         source()
@@ -100,7 +100,7 @@ def test_a_secret_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_secret_from_a_file(tmp_path: Path) -> None:
     """It is read when it is used, without the line end; when missing or empty, the error says so."""
     path = tmp_path / "token"
-    source = pickle.loads(pickle.dumps(FromFile("tokenFile", str(path))))
+    source = pickle.loads(pickle.dumps(FileSecret("tokenFile", str(path))))
     for content in (None, "", "\n"):
         if content is not None:
             path.write_text(content)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from jetstream_sync.spark.planning.data_loss import DataLossError, LossWatch, resume
-from jetstream_sync.spark.planning.offsets import Position
+from jetstream_sync.spark.planning.data_loss import DataLossError, DataLossPolicy, find_resume_point
+from jetstream_sync.spark.planning.offsets import StreamOffset
 from jetstream_sync.spark.streams import StreamView
 
 LIMITS = StreamView(
@@ -21,19 +21,19 @@ LIMITS = StreamView(
     retention="limits",
     allow_direct=True,
     deny_purge=False,
-    sheds_inside=False,
-    gives_times=True,
+    removes_individually=False,
+    assigns_timestamps=True,
 )
 
 
-def at(seq: int, *filters: str) -> Position:
-    return Position(created_ns=1, start_seq=seq, next_seq=seq, filters=filters)
+def at(seq: int, *filters: str) -> StreamOffset:
+    return StreamOffset(created_ns=1, start_seq=seq, next_seq=seq, filters=filters)
 
 
-def outcome(view: StreamView | None, position: Position, mode: str) -> int | str:
+def outcome(view: StreamView | None, position: StreamOffset, mode: str) -> int | str:
     """Where it goes on, or ``error``."""
     try:
-        return LossWatch(mode).next_seq(resume(position, view, "S"))
+        return DataLossPolicy(mode).next_seq(find_resume_point(position, view, "S"))
     except DataLossError:
         return "error"
 
@@ -58,7 +58,12 @@ def test_nothing_is_lost_where_the_position_is_there(seq: int, mode: str) -> Non
             at(50),
             ("error", 101, "error"),
         ),
-        ("key-value", replace(LIMITS, first_seq=60, sheds_inside=True), at(50), (60, 60, "error")),
+        (
+            "key-value",
+            replace(LIMITS, first_seq=60, removes_individually=True),
+            at(50),
+            (60, 60, "error"),
+        ),
         (
             "interest",
             replace(LIMITS, first_seq=60, retention="interest"),
@@ -88,7 +93,7 @@ def test_nothing_is_lost_where_the_position_is_there(seq: int, mode: str) -> Non
     ],
 )
 def test_the_table(
-    case: str, view: StreamView | None, position: Position, outcomes: tuple[int | str, ...]
+    case: str, view: StreamView | None, position: StreamOffset, outcomes: tuple[int | str, ...]
 ) -> None:
     """Each loss is an error or not, as the table in the module says."""
     assert tuple(outcome(view, position, mode) for mode in MODES) == outcomes, case
@@ -96,21 +101,21 @@ def test_the_table(
 
 def test_only_a_lost_end_is_looked_at_again() -> None:
     """A server that is behind can only show too short a stream."""
-    assert resume(at(50), replace(LIMITS, end_seq=40), "S").may_pass
-    assert not resume(at(50), replace(LIMITS, first_seq=60), "S").may_pass
-    assert not resume(at(50), None, "S").may_pass
+    assert find_resume_point(at(50), replace(LIMITS, end_seq=40), "S").may_be_stale
+    assert not find_resume_point(at(50), replace(LIMITS, first_seq=60), "S").may_be_stale
+    assert not find_resume_point(at(50), None, "S").may_be_stale
 
 
 def test_an_error_says_what_is_lost() -> None:
     """The message has the stream, the sequences and how many they are."""
     with pytest.raises(DataLossError, match=r"ORDERS.*sequence 60.*49.*10 sequences"):
-        LossWatch("true").next_seq(resume(at(50), replace(LIMITS, first_seq=60), "ORDERS"))
+        DataLossPolicy("true").next_seq(find_resume_point(at(50), replace(LIMITS, first_seq=60), "ORDERS"))
 
 
 def test_a_loss_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """An idle query does not repeat its warning at every trigger."""
-    watch = LossWatch("false")
+    watch = DataLossPolicy("false")
     with caplog.at_level(logging.WARNING, "jetstream_sync.spark"):
         for _ in range(3):
-            watch.next_seq(resume(at(50), replace(LIMITS, first_seq=60), "S"))
+            watch.next_seq(find_resume_point(at(50), replace(LIMITS, first_seq=60), "S"))
     assert len(caplog.records) == 1

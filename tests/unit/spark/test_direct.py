@@ -13,12 +13,12 @@ from jetstream_sync.errors import (
 )
 from jetstream_sync.nanos import time_from_ns, time_to_text
 from jetstream_sync.spark.reading.direct import (
-    _added,
     _is_status,
-    _matcher,
-    _pending,
+    _parse_server_headers,
+    _remaining_messages,
+    _subject_matcher,
     own_headers,
-    times_ns,
+    parse_times_ns,
 )
 from jetstream_sync.subjects import subject_matches
 
@@ -74,10 +74,10 @@ def test_what_the_server_added_is_told_from_the_users_headers(
         subjects.append(".".join(tokens))
         times.append(time_ns)
         blocks.append(as_answered(own[-1], subjects[-1], seq, time_to_text(time_from_ns(time_ns))))
-    found = _added(blocks)
+    found = _parse_server_headers(blocks)
     assert list(found.sequences) == sequences
     assert [line.partition(b": ")[2].decode() for line in found.subjects] == subjects
-    assert times_ns(found.times, len("Nats-Time-Stamp: ")) == times
+    assert parse_times_ns(found.times, len("Nats-Time-Stamp: ")) == times
     assert [own_headers(each) for each in found.own or [b"NATS/1.0"] * len(own)] == own
     for block in blocks:
         assert not _is_status((b"inbox", b"", block, b""))
@@ -96,14 +96,14 @@ def test_times_without_their_zeros(text: str) -> None:
     """The server leaves zeros at the end of the second's fraction out."""
     seconds, _, fraction = text[:-1].partition(".")
     expected = 1769860800 + int(seconds[-2:])
-    assert times_ns([text.encode()], 0) == [expected * 10**9 + int(fraction.ljust(9, "0") or "0")]
+    assert parse_times_ns([text.encode()], 0) == [expected * 10**9 + int(fraction.ljust(9, "0") or "0")]
 
 
 @pytest.mark.parametrize("text", [b"", b"yesterday", b"2026-01-31T12:00:00.xZ"])
 def test_what_is_no_time_is_an_error(text: bytes) -> None:
     """A time that can not be read is said, not guessed."""
     with pytest.raises(InvalidResponseError):
-        times_ns([text], 0)
+        parse_times_ns([text], 0)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_what_is_no_time_is_an_error(text: bytes) -> None:
 def test_an_answer_in_another_form_is_an_error(block: bytes) -> None:
     """A header block without what ADR-31 says is refused, rather than read as something else."""
     with pytest.raises(InvalidResponseError):
-        _added([block])
+        _parse_server_headers([block])
 
 
 def test_the_end_of_an_answer() -> None:
@@ -126,20 +126,20 @@ def test_the_end_of_an_answer() -> None:
     end = b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 17\r\nNats-Last-Sequence: 4\r\n\r\n"
     missing = b"NATS/1.0 404 Message Not Found\r\n\r\n"
     assert _is_status((b"inbox", b"", end, b""))
-    assert _pending((b"inbox", b"", end, b""), b"route") == 17
+    assert _remaining_messages((b"inbox", b"", end, b""), b"route") == 17
     assert _is_status((b"inbox", b"", missing, b""))
-    assert _pending((b"inbox", b"", missing, b""), b"route") == 0
+    assert _remaining_messages((b"inbox", b"", missing, b""), b"route") == 0
 
 
 def test_a_refusal() -> None:
     """Other statuses are errors: nobody listens, or the request was wrong."""
     with pytest.raises(NoRespondersError):
-        _pending((b"", b"", b"NATS/1.0 503\r\n\r\n", b""), b"route")
+        _remaining_messages((b"", b"", b"NATS/1.0 503\r\n\r\n", b""), b"route")
     with pytest.raises(APIError) as caught:
-        _pending((b"", b"", b"NATS/1.0 408 Bad Request\r\n\r\n", b""), b"route")
+        _remaining_messages((b"", b"", b"NATS/1.0 408 Bad Request\r\n\r\n", b""), b"route")
     assert caught.value.code == 408
     with pytest.raises(InvalidResponseError):
-        _pending((b"", b"", b"", b"x"), b"route")
+        _remaining_messages((b"", b"", b"", b"x"), b"route")
 
 
 PATTERNS = st.lists(
@@ -153,4 +153,4 @@ def test_several_filters(patterns: list[str], tokens: list[str]) -> None:
     """A subject passes several filters when it falls under one of them."""
     subject = ".".join(tokens)
     expected = any(subject_matches(pattern, subject) for pattern in patterns)
-    assert (_matcher(tuple(patterns))(subject.encode()) is not None) == expected
+    assert (_subject_matcher(tuple(patterns))(subject.encode()) is not None) == expected

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_sync.spark.writing.message_ids import (
+    ColumnIds,
     ContentIds,
-    GivenIds,
-    Origin,
     PositionIds,
-    digests,
+    WriteTaskId,
+    row_digests,
 )
-from jetstream_sync.spark.writing.rows import Rows
+from jetstream_sync.spark.writing.rows import EncodedRows
 
-ORIGIN = Origin(name="query", batch=7, partition=3)
+ORIGIN = WriteTaskId(name="query", batch=7, partition=3)
 
 contents = st.lists(
     st.tuples(st.sampled_from([b"a", b"a.b", b"1 a"]), st.sampled_from([b"", b"x", b"y", b" x"])),
@@ -25,9 +25,9 @@ contents = st.lists(
 )
 
 
-def rows(pairs: list[tuple[bytes, bytes]], extras: list[bytes] | None = None) -> Rows:
+def rows(pairs: list[tuple[bytes, bytes]], header_lines: list[bytes] | None = None) -> EncodedRows:
     subjects, data = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    return Rows(range(len(pairs)), subjects, data, extras, None)
+    return EncodedRows(range(len(pairs)), subjects, data, header_lines, None)
 
 
 def content_ids(pairs: list[tuple[bytes, bytes]], size: int = 1000) -> list[bytes]:
@@ -57,8 +57,8 @@ def test_ids_by_content_do_not_depend_on_the_order(
 def test_everything_that_is_stored_counts() -> None:
     """Subject, payload and headers make the content, and where one ends the other does not go on."""
     pairs = [(b"a", b"bc"), (b"ab", b"c"), (b"a", b"b"), (b"a", b"")]
-    plain = digests(rows(pairs))
-    headed = digests(rows(pairs, [b"K: v\r\n", b"", b"K: w\r\n", b"\r\n"]))
+    plain = row_digests(rows(pairs))
+    headed = row_digests(rows(pairs, [b"K: v\r\n", b"", b"K: w\r\n", b"\r\n"]))
     assert len(set(plain + headed)) == 7
     assert plain[1] == headed[1]
 
@@ -70,11 +70,11 @@ def test_ids_tell_queries_batches_and_partitions_apart(
     """The same row of anything else has another id, and in the same place the same one."""
     origins = [
         ORIGIN,
-        Origin(name="other", batch=7, partition=3),
-        Origin(name="query", batch=8, partition=3),
-        Origin(name="query", batch=7, partition=4),
-        Origin(name="query", batch=73, partition=0),
-        Origin(name="3 query", batch=7, partition=7),
+        WriteTaskId(name="other", batch=7, partition=3),
+        WriteTaskId(name="query", batch=8, partition=3),
+        WriteTaskId(name="query", batch=7, partition=4),
+        WriteTaskId(name="query", batch=73, partition=0),
+        WriteTaskId(name="3 query", batch=7, partition=7),
     ]
     one = [(b"a", b"x")]
     made = [(kind(origin).of(rows(one)) or [])[0] for origin in origins]
@@ -85,7 +85,7 @@ def test_ids_tell_queries_batches_and_partitions_apart(
 
 def test_ids_by_position_are_those_of_the_place() -> None:
     """A row's number in its partition is in its id."""
-    part = Rows([5, 9], [b"a", b"a"], [b"x", b"x"], None, None)
+    part = EncodedRows([5, 9], [b"a", b"a"], [b"x", b"x"], None, None)
     made = PositionIds(ORIGIN).of(part)
     assert made == [ORIGIN.prefix() + b"5", ORIGIN.prefix() + b"9"]
 
@@ -93,7 +93,7 @@ def test_ids_by_position_are_those_of_the_place() -> None:
 @pytest.mark.parametrize("kind", [ContentIds, PositionIds])
 def test_a_row_keeps_an_id_of_its_own(kind: type[ContentIds | PositionIds]) -> None:
     """What the column says comes before what would be made."""
-    part = Rows(range(3), [b"a"] * 3, [b"x"] * 3, None, [b"mine", b"", b"too"])
+    part = EncodedRows(range(3), [b"a"] * 3, [b"x"] * 3, None, [b"mine", b"", b"too"])
     made = kind(ORIGIN).of(part)
     assert made is not None
     assert (made[0], made[2]) == (b"mine", b"too")
@@ -102,19 +102,19 @@ def test_a_row_keeps_an_id_of_its_own(kind: type[ContentIds | PositionIds]) -> N
 
 def test_without_made_ids_there_are_those_of_the_column() -> None:
     """Delivery at least once makes no ids."""
-    assert GivenIds().of(rows([(b"a", b"x")])) is None
-    part = Rows(range(2), [b"a"] * 2, [b"x"] * 2, None, [b"mine", b""])
-    assert GivenIds().of(part) == [b"mine", b""]
+    assert ColumnIds().of(rows([(b"a", b"x")])) is None
+    part = EncodedRows(range(2), [b"a"] * 2, [b"x"] * 2, None, [b"mine", b""])
+    assert ColumnIds().of(part) == [b"mine", b""]
 
 
 def test_many_subjects_are_no_trouble() -> None:
     """Hashes are right also for more subjects than are remembered."""
     pairs = [(b"%d" % number, b"x") for number in range(10_000)]
-    assert len(set(digests(rows(pairs)))) == 10_000
-    assert digests(rows(pairs[:1])) == digests(rows(pairs))[:1]
+    assert len(set(row_digests(rows(pairs)))) == 10_000
+    assert row_digests(rows(pairs[:1])) == row_digests(rows(pairs))[:1]
 
 
 def test_a_name_in_a_subject_is_one_token() -> None:
     """What stands for a query in a subject has no dot, space or wildcard."""
-    token = Origin(name="a.b *>", batch=0, partition=0).token
+    token = WriteTaskId(name="a.b *>", batch=0, partition=0).token
     assert token.isalnum()

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_sync.errors import InvalidArgumentError
-from jetstream_sync.spark.planning.offsets import Offset, OffsetError, Position
+from jetstream_sync.spark.planning.offsets import Offset, OffsetError, StreamOffset
 from jetstream_sync.spark.streams import stream_key
 
 
 @st.composite
-def positions(draw: st.DrawFn) -> Position:
+def positions(draw: st.DrawFn) -> StreamOffset:
     bounds = sorted(draw(st.sets(st.integers(1, 2**63), min_size=1, max_size=6)))
-    return Position(
+    return StreamOffset(
         created_ns=draw(st.integers(0, 2**63)),
         start_seq=bounds[0],
         next_seq=bounds[-1],
@@ -49,7 +49,7 @@ def test_the_same_offset_is_the_same_text(offset: Offset) -> None:
 
 def test_the_form_in_the_checkpoint() -> None:
     """An offset says for each stream when it was made, and the batch's start, cuts and end."""
-    position = Position(
+    position = StreamOffset(
         created_ns=17, start_seq=1001, next_seq=1501, cuts=(1200,), filters=("a.>",)
     )
     assert Offset({"ORDERS": position}).to_json() == {
@@ -68,22 +68,22 @@ def test_the_form_in_the_checkpoint() -> None:
 
 
 @given(positions())
-def test_pieces_make_up_the_batch(position: Position) -> None:
+def test_partition_bounds_cover_the_batch(position: StreamOffset) -> None:
     """The partitions of a batch join, from its start to its end, and none is empty."""
-    pieces = position.pieces()
-    assert [low for low, _ in pieces] + [position.next_seq] == [
+    bounds = position.partition_bounds()
+    assert [low for low, _ in bounds] + [position.next_seq] == [
         position.start_seq,
-        *(high for _, high in pieces),
+        *(high for _, high in bounds),
     ]
-    assert all(low < high for low, high in pieces)
+    assert all(low < high for low, high in bounds)
 
 
 def test_the_batch_after_another_starts_at_its_end() -> None:
     """`ended` is the empty batch behind a batch."""
-    position = Position(created_ns=5, start_seq=1, next_seq=9, cuts=(4,), filters=("a",))
-    assert position.ended() == Position(created_ns=5, start_seq=9, next_seq=9, filters=("a",))
-    assert position.ended(()).filters == ()
-    assert position.ended().pieces() == []
+    position = StreamOffset(created_ns=5, start_seq=1, next_seq=9, cuts=(4,), filters=("a",))
+    assert position.empty_after() == StreamOffset(created_ns=5, start_seq=9, next_seq=9, filters=("a",))
+    assert position.empty_after(()).filters == ()
+    assert position.empty_after().partition_bounds() == []
 
 
 @pytest.mark.parametrize("version", [None, 0, 2, "1"])
@@ -114,7 +114,7 @@ def test_cuts_lie_within_the_batch() -> None:
     """A batch with cuts outside of it, or twice the same, can not be made."""
     for cuts in [(1,), (9,), (5, 5), (6, 5)]:
         with pytest.raises(InvalidArgumentError):
-            Position(created_ns=1, start_seq=1, next_seq=9, cuts=cuts)
+            StreamOffset(created_ns=1, start_seq=1, next_seq=9, cuts=cuts)
 
 
 def test_streams_of_two_domains_are_two_streams() -> None:

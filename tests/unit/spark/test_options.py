@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jetstream_sync.errors import InvalidOptionError
 from jetstream_sync.nanos import time_to_ns
 from jetstream_sync.spark import ReadOptions, WriteOptions
-from jetstream_sync.spark.options import EARLIEST, LATEST, shown_secrets
+from jetstream_sync.spark.options import EARLIEST, LATEST, exposed_secrets
 
 
 def read(**options: str) -> ReadOptions:
@@ -287,9 +287,9 @@ def test_no_error_repeats_a_secret(option: str, secret: str) -> None:
 def test_which_secrets_spark_shows() -> None:
     """Those whose option has no name by which Spark hides it, and logins among the servers."""
     hidden = {"credsSecret": "c", "password": "p", "user": "u", "token": "t", "servers": "nats://h"}
-    assert shown_secrets(hidden) == {}
-    assert set(shown_secrets({"CREDS": "c"})) == {"creds"}
-    assert set(shown_secrets({"nkeyseed": "c", "Servers": "u:p@h"})) == {"nkeySeed", "servers"}
+    assert exposed_secrets(hidden) == {}
+    assert set(exposed_secrets({"CREDS": "c"})) == {"creds"}
+    assert set(exposed_secrets({"nkeyseed": "c", "Servers": "u:p@h"})) == {"nkeySeed", "servers"}
 
 
 @pytest.mark.parametrize(

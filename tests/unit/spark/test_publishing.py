@@ -14,11 +14,11 @@ from jetstream_sync.errors import (
     TimeoutError,
     WrongLastSequenceError,
 )
-from jetstream_sync.spark.writing.publishing import Tally, check_sizes, commands
-from jetstream_sync.spark.writing.rows import Encoder, Rows
-from jetstream_sync.spark.writing.write_errors import RowError, SinkError, is_passing
+from jetstream_sync.spark.writing.publishing import WriteStats, check_sizes, commands
+from jetstream_sync.spark.writing.rows import EncodedRows, RowEncoder
+from jetstream_sync.spark.writing.write_errors import RowError, SinkError, is_retriable
 
-ENCODER = Encoder(4, "STREAM", "s")
+ENCODER = RowEncoder(4, "STREAM", "s")
 
 
 def taken_apart(command: bytes) -> tuple[bytes, bytes, bytes, bytes]:
@@ -35,7 +35,7 @@ def taken_apart(command: bytes) -> tuple[bytes, bytes, bytes, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("extras", "ids"),
+    ("header_lines", "ids"),
     [
         (None, None),
         (None, [b"one", b"two"]),
@@ -45,9 +45,11 @@ def taken_apart(command: bytes) -> tuple[bytes, bytes, bytes, bytes]:
         ([b"K: v\r\n", b""], None),
     ],
 )
-def test_a_command_has_all_of_its_row(extras: list[bytes] | None, ids: list[bytes] | None) -> None:
+def test_a_command_has_all_of_its_row(
+    header_lines: list[bytes] | None, ids: list[bytes] | None
+) -> None:
     """Whatever the rows have, each command says its own sizes, and every header once."""
-    rows = Rows(range(2), [b"a", b"b.c"], [b"xyz", b""], extras, ids)
+    rows = EncodedRows(range(2), [b"a", b"b.c"], [b"xyz", b""], header_lines, ids)
     made = commands(rows, ENCODER.common, [b"r.0", b"r.1"])
     for number, command in enumerate(made):
         subject, reply, header, payload = taken_apart(command)
@@ -56,14 +58,14 @@ def test_a_command_has_all_of_its_row(extras: list[bytes] | None, ids: list[byte
         lines = [b"Nats-Expected-Stream: STREAM"]
         if ids is not None and ids[number]:
             lines.append(b"Nats-Msg-Id: " + ids[number])
-        if extras is not None and extras[number]:
+        if header_lines is not None and header_lines[number]:
             lines.append(b"K: v")
         assert header.split(b"\r\n") == [*lines, b""]
 
 
 def test_a_row_above_the_servers_limit_is_found_before_it_is_sent() -> None:
     """The size counts headers and payload, and nothing else of the command."""
-    rows = Rows(range(7, 9), [b"s"] * 2, [b"x", b"x" * 100], None, None)
+    rows = EncodedRows(range(7, 9), [b"s"] * 2, [b"x", b"x" * 100], None, None)
     made = commands(rows, ENCODER.common, repeat(b"reply"))
     header = len(taken_apart(made[1])[2]) + 12
     check_sizes(ENCODER, rows, made, header + 100)
@@ -73,13 +75,13 @@ def test_a_row_above_the_servers_limit_is_found_before_it_is_sent() -> None:
     assert f"{header + 100} bytes" in str(error.value)
 
 
-def test_a_tally_knows_where_rows_are() -> None:
+def test_a_stats_knows_where_rows_are() -> None:
     """The lowest and the highest sequence that were noted."""
-    tally = Tally()
-    assert (tally.first_seq, tally.last_seq) == (None, None)
+    stats = WriteStats()
+    assert (stats.first_seq, stats.last_seq) == (None, None)
     for lowest, highest in ((5, 9), (7, 8), (2, 3)):
-        tally.stored(lowest, highest)
-    assert (tally.first_seq, tally.last_seq) == (2, 9)
+        stats.stored(lowest, highest)
+    assert (stats.first_seq, stats.last_seq) == (2, 9)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_a_tally_knows_where_rows_are() -> None:
 )
 def test_some_refusals_are_over_in_a_moment(error: Error, passes: bool) -> None:
     """What a stream says while it is busy or without a leader is tried again, and nothing else."""
-    assert is_passing(error) is passes
+    assert is_retriable(error) is passes
 
 
 def test_errors_of_the_sink_can_be_pickled() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_sync.errors import InvalidResponseError, NotJSMessageError
-from jetstream_sync.spark.reading.pull import _Consumer, _without_size
+from jetstream_sync.spark.reading.pull import _ConsumerState, _without_size
 
 FORMS = {
     "short": "$JS.ACK.ORDERS.c.1.{seq}.{number}.{time}.{left}",
@@ -33,13 +33,13 @@ def test_replies_tell_sequences_and_times(form: str, found: set[int], dense: boo
     sequences = sorted(found)
     if dense:
         sequences = list(range(sequences[0], sequences[0] + len(sequences)))
-    known = _Consumer("c", len(sequences) + 5)
-    assert known.left == len(sequences) + 5
+    known = _ConsumerState("c", len(sequences) + 5)
+    assert known.remaining == len(sequences) + 5
     came = replies(form, sequences, left=5)
-    assert list(known.noted(came)) == sequences
+    assert list(known.accept(came)) == sequences
     assert known.times_ns(came) == [10**18 + seq for seq in sequences]
-    assert known.left == 5
-    assert list(known.noted(replies(form, [10**13], number=len(came) + 1))) == [10**13]
+    assert known.remaining == 5
+    assert list(known.accept(replies(form, [10**13], number=len(came) + 1))) == [10**13]
 
 
 @pytest.mark.parametrize("form", sorted(FORMS))
@@ -48,17 +48,17 @@ def test_a_delivery_that_is_missing_is_noticed(form: str) -> None:
     came = replies(form, [1, 2, 3, 4])
     for wrong in (came[1:], [came[0], came[2], came[3]], [came[0], came[3]]):
         with pytest.raises(InvalidResponseError):
-            _Consumer("c", 4).noted(wrong)
-    known = _Consumer("c", 4)
-    known.noted(came[:2])
+            _ConsumerState("c", 4).accept(wrong)
+    known = _ConsumerState("c", 4)
+    known.accept(came[:2])
     with pytest.raises(InvalidResponseError):
-        known.noted(came[3:])
+        known.accept(came[3:])
 
 
 def test_what_is_no_reply_is_an_error() -> None:
     """A message that did not come from the consumer is not taken for one."""
     with pytest.raises(NotJSMessageError):
-        _Consumer("c", 1).noted([b"orders.reply"])
+        _ConsumerState("c", 1).accept([b"orders.reply"])
 
 
 def test_the_size_that_stands_for_a_payload() -> None:

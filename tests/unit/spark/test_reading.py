@@ -23,10 +23,16 @@ from jetstream_sync.protocol.parser import Delivery
 from jetstream_sync.spark import DirectGetRefusedError, RangeError, SequenceRange
 from jetstream_sync.spark.reading import direct, pull
 from jetstream_sync.spark.reading import ranges as ranges_module
-from jetstream_sync.spark.reading.chunks import MAX_ROWS, Chunk, Job, Pace, Wanted
-from jetstream_sync.spark.reading.range_reader import ReadPlan, _Reading, choose_mode
+from jetstream_sync.spark.reading.chunks import (
+    MAX_REQUEST_ROWS,
+    BatchSizer,
+    Chunk,
+    FieldSelection,
+    ReadTask,
+)
+from jetstream_sync.spark.reading.range_reader import ReadPlan, _RangeReader, choose_mode
 from jetstream_sync.spark.schema import READ_COLUMNS
-from jetstream_sync.spark.streams import StreamView, view_of
+from jetstream_sync.spark.streams import StreamView, stream_view
 
 INFO = {
     "created": "2026-01-31T12:00:00Z",
@@ -41,8 +47,8 @@ INFO = {
         "last_ts": "2026-01-31T12:00:00Z",
     },
 }
-VIEW = view_of(decode(StreamInfo, INFO))
-USUAL = Wanted.of(READ_COLUMNS)
+VIEW = stream_view(decode(StreamInfo, INFO))
+USUAL = FieldSelection.of(READ_COLUMNS)
 
 
 @pytest.mark.parametrize(
@@ -53,15 +59,15 @@ USUAL = Wanted.of(READ_COLUMNS)
         (VIEW, 50_001, (), USUAL, "pull"),
         (VIEW, 1000, ("a", "b"), USUAL, "pull"),
         (replace(VIEW, allow_direct=False), 1000, (), USUAL, "pull"),
-        (VIEW, 1000, (), Wanted.of({"sequence"}), "direct"),
-        (replace(VIEW, bytes=10_000_000), 1000, (), Wanted.of({"sequence"}), "pull"),
+        (VIEW, 1000, (), FieldSelection.of({"sequence"}), "direct"),
+        (replace(VIEW, bytes=10_000_000), 1000, (), FieldSelection.of({"sequence"}), "pull"),
         (replace(VIEW, bytes=10_000_000), 1000, (), USUAL, "direct"),
         (replace(VIEW, retention="workqueue"), 10**9, ("a", "b"), USUAL, "direct"),
         (replace(VIEW, retention="interest"), 1000, (), USUAL, "direct"),
     ],
 )
 def test_auto(
-    view: StreamView, rows: int, filters: tuple[str, ...], wanted: Wanted, expected: str
+    view: StreamView, rows: int, filters: tuple[str, ...], wanted: FieldSelection, expected: str
 ) -> None:
     """Small ranges and work queues are read by direct gets, the rest through a consumer."""
     assert choose_mode("auto", view, rows, filters, wanted) == expected
@@ -80,39 +86,39 @@ def test_what_is_asked_for_is_done() -> None:
         choose_mode("auto", replace(closed, retention="workqueue"), 1, (), USUAL)
 
 
-def job(end_seq: int, batch_bytes: int = 1_000_000, message_bytes: float = 100.0) -> Job:
-    return Job(
+def job(end_seq: int, batch_bytes: int = 1_000_000, message_bytes: float = 100.0) -> ReadTask:
+    return ReadTask(
         range=SequenceRange("ORDERS", 1, end_seq),
-        wanted=USUAL,
+        fields=USUAL,
         batch_bytes=batch_bytes,
         message_bytes=message_bytes,
-        patience=1.0,
-        witness=lambda *_: None,
+        silence_timeout=1.0,
+        validate_batch=lambda *_: None,
     )
 
 
 def test_no_more_is_asked_for_than_the_range_and_the_batch_have() -> None:
     """A request is for what is left of the range, what fits into a batch, and one message at least."""
-    assert Pace(job(101), 1, filtered=False).rows(1) == 100
-    assert Pace(job(101), 1, filtered=False).rows(100) == 1
-    assert 8000 < Pace(job(10**9), 1, filtered=False).rows(1) <= 10_000
-    assert Pace(job(10**9, message_bytes=1.0), 1, filtered=False).rows(1) == MAX_ROWS
-    assert Pace(job(10**9, message_bytes=1e9), 1, filtered=False).rows(1) == 1
+    assert BatchSizer(job(101), 1, filtered=False).rows(1) == 100
+    assert BatchSizer(job(101), 1, filtered=False).rows(100) == 1
+    assert 8000 < BatchSizer(job(10**9), 1, filtered=False).rows(1) <= 10_000
+    assert BatchSizer(job(10**9, message_bytes=1.0), 1, filtered=False).rows(1) == MAX_REQUEST_ROWS
+    assert BatchSizer(job(10**9, message_bytes=1e9), 1, filtered=False).rows(1) == 1
 
 
 def test_the_size_of_messages_is_learned() -> None:
     """When messages turn out to be larger, fewer are asked for."""
-    pace = Pace(job(10**9), 1, filtered=False)
-    pace.weigh(Chunk(stream="ORDERS", sequences=range(1000), data=[b"x" * 10_000] * 1000))
+    pace = BatchSizer(job(10**9), 1, filtered=False)
+    pace.learn_size(Chunk(stream="ORDERS", sequences=range(1000), data=[b"x" * 10_000] * 1000))
     assert 70 < pace.rows(1001) <= 100
 
 
 @given(st.integers(1, 10**6), st.integers(0, 2000))
 def test_a_filter_is_not_read_far_beyond_the_range(span: int, came: int) -> None:
     """With a filter, what is asked for goes by how many messages came from how far."""
-    pace = Pace(job(2 * span + 2), 1, filtered=True)
+    pace = BatchSizer(job(2 * span + 2), 1, filtered=True)
     assert pace.rows(1) <= 1024
-    pace.came(came)
+    pace.add_rows(came)
     assert 1 <= pace.rows(span + 1) <= max(1, came * 1.1 * (span + 1) / span + 16)
 
 
@@ -177,7 +183,7 @@ def test_messages_that_do_not_come_are_not_asked_for_for_ever(
     end = (b"inbox", b"", b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 7\r\n\r\n", b"")
     monkeypatch.setattr(direct, "Gathering", answering(end))
     reader = direct.DirectReader(APIRequests(NO_CORE, Routes(), 1.0), job(101))
-    found = list(islice(reader.answers(1), 5))
+    found = list(islice(reader.responses(1), 5))
     assert [(len(answer.chunk), answer.next_seq) for answer in found] == [(0, 1)]
 
 
@@ -187,16 +193,16 @@ def test_a_message_that_is_no_delivery_ends_the_consumer(monkeypatch: pytest.Mon
     monkeypatch.setattr(pull, "add_consumer", lambda *_: SimpleNamespace(num_pending=1))
     reader = pull.PullReader(APIRequests(NO_CORE, Routes(), 1.0), job(101))
     with pytest.raises(ranges_module.RangeStalledError):
-        next(reader.answers(1))
+        next(reader.responses(1))
 
 
 def test_a_leader_that_answers_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer without a message is an error that says so, and does not end a range."""
     api = APIRequests(NO_CORE, Routes(), 1.0)
     monkeypatch.setattr(api, "ask", lambda *_: {})
-    reading = _Reading(api, SequenceRange("ORDERS", 1, 10), frozenset(READ_COLUMNS), ReadPlan())
+    reading = _RangeReader(api, SequenceRange("ORDERS", 1, 10), frozenset(READ_COLUMNS), ReadPlan())
     with pytest.raises(InvalidResponseError):
-        reading._is_through()
+        reading._is_complete()
 
 
 def test_an_answer_has_ended_when_it_has() -> None:

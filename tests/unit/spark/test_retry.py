@@ -6,7 +6,7 @@ import pytest
 
 from jetstream_sync import errors
 from jetstream_sync.spark import retry
-from jetstream_sync.spark.retry import is_transient, patiently
+from jetstream_sync.spark.retry import is_transient, retry_transient
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_call_is_repeated_until_it_works(monkeypatch: pytest.MonkeyPatch) -> N
             raise left.pop()
         return "done"
 
-    assert patiently(call, 60.0, "asking") == "done"
+    assert retry_transient(call, 60.0, "asking") == "done"
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
 
 
@@ -53,7 +53,7 @@ def test_a_refusal_is_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         raise errors.StreamNotFoundError(404, 10059, "no")
 
     with pytest.raises(errors.StreamNotFoundError):
-        patiently(call, 60.0, "asking")
+        retry_transient(call, 60.0, "asking")
 
 
 def test_patience_ends() -> None:
@@ -63,4 +63,4 @@ def test_patience_ends() -> None:
         raise errors.TimeoutError("late")
 
     with pytest.raises(errors.TimeoutError):
-        patiently(call, 0.0, "asking")
+        retry_transient(call, 0.0, "asking")

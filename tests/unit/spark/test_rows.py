@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from jetstream_sync.spark.schema import WRITE_COLUMNS, SchemaError
-from jetstream_sync.spark.writing.rows import COLUMNS, Columns, Encoder, RowLayout, Rows
+from jetstream_sync.spark.writing.rows import (
+    WRITE_TYPES,
+    EncodedRows,
+    RowColumns,
+    RowEncoder,
+    RowLayout,
+)
 from jetstream_sync.spark.writing.write_errors import RowError
 
 
@@ -26,10 +32,10 @@ def schema(**types: str) -> Any:
     )
 
 
-def encoded(default: str | None = "s", **values: list[Any]) -> Rows:
+def encoded(default: str | None = "s", **values: list[Any]) -> EncodedRows:
     """Rows from the tenth of a partition on; a subject for those that have none is given."""
     count = len(values["data"])
-    return Encoder(2, "STREAM", default).rows(Columns(dict(values)), 0, count, 10)
+    return RowEncoder(2, "STREAM", default).rows(RowColumns(dict(values)), 0, count, 10)
 
 
 def refusal(default: str | None = "s", **values: list[Any]) -> RowError:
@@ -43,11 +49,11 @@ def refusal(default: str | None = "s", **values: list[Any]) -> RowError:
 
 def test_the_columns_are_the_documented_ones() -> None:
     """What has a type here is what the schema lists."""
-    assert tuple(COLUMNS) == WRITE_COLUMNS
+    assert tuple(WRITE_TYPES) == WRITE_COLUMNS
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [(name, kind) for name, kinds in COLUMNS.items() for kind in kinds]
+    ("name", "kind"), [(name, kind) for name, kinds in WRITE_TYPES.items() for kind in kinds]
 )
 def test_each_column_is_taken_in_its_types(name: str, kind: str) -> None:
     """Every documented type of a column passes the check."""
@@ -93,7 +99,7 @@ def test_payloads_are_bytes() -> None:
     assert made.data == [b"\xc3\xa4", b"\xff", b"x", b"y", b""]
     assert list(made.numbers) == [10, 11, 12, 13, 14]
     assert made.subjects == [b"s"] * 5
-    assert made.extras is None
+    assert made.header_lines is None
     assert made.ids is None
 
 
@@ -147,7 +153,7 @@ def test_headers_are_lines() -> None:
             [{"name": "A", "value": "ä"}, {"name": "A", "value": "b"}],
         ],
     )
-    assert made.extras == [
+    assert made.header_lines == [
         b"",
         b"",
         b"A: 1\r\nB: 2\r\nB: 3\r\n",
@@ -159,7 +165,7 @@ def test_headers_are_lines() -> None:
 def test_no_headers_at_all_cost_nothing() -> None:
     """Columns that say nothing for any row are left out."""
     made = encoded(data=[b""] * 2, headers=[None, {}], msg_id=[None, ""], ttl=[None, None])
-    assert made.extras is None
+    assert made.header_lines is None
     assert made.ids is None
 
 
@@ -172,7 +178,7 @@ def test_no_headers_at_all_cost_nothing() -> None:
 )
 def test_headers_that_say_how_to_store_are_not_passed_on(name: str) -> None:
     """What a message was stored with, or made the server do, is not to be done again."""
-    assert encoded(data=[b""], headers=[{name: "x", "K": "v"}]).extras == [b"K: v\r\n"]
+    assert encoded(data=[b""], headers=[{name: "x", "K": "v"}]).header_lines == [b"K: v\r\n"]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +195,7 @@ def test_headers_that_say_how_to_store_are_not_passed_on(name: str) -> None:
 def test_a_time_to_live_is_said_as_the_server_wants_it(ttl: Any, text: bytes) -> None:
     """Seconds, spans and durations come out as ADR-43 has them, before other headers."""
     made = encoded(data=[b""], ttl=[ttl], headers=[{"Nats-TTL": "7"}])
-    assert made.extras == [b"Nats-TTL: %b\r\nNats-TTL: 7\r\n" % text]
+    assert made.header_lines == [b"Nats-TTL: %b\r\nNats-TTL: 7\r\n" % text]
 
 
 def test_expectations_are_headers() -> None:
@@ -200,7 +206,7 @@ def test_expectations_are_headers() -> None:
         expected_last_subject_sequence=[None, 0],
         expected_last_msg_id=[None, "m"],
     )
-    assert made.extras == [
+    assert made.header_lines == [
         b"Nats-Expected-Last-Sequence: 5\r\n",
         b"Nats-Expected-Last-Subject-Sequence: 0\r\nNats-Expected-Last-Msg-Id: m\r\n",
     ]
@@ -213,16 +219,16 @@ def test_many_subjects_and_names_are_no_trouble() -> None:
         data=[b""] * 10_000, subject=subjects, headers=[{each: "v"} for each in subjects]
     )
     assert made.subjects == [each.encode() for each in subjects]
-    assert made.extras is not None
-    assert made.extras[-1] == b"s9999: v\r\n"
+    assert made.header_lines is not None
+    assert made.header_lines[-1] == b"s9999: v\r\n"
 
 
 def test_rows_are_chosen_and_joined() -> None:
     """Some of the rows, or several parts of them, are rows as before."""
-    one = Rows(range(3), [b"a"] * 3, [b"1", b"2", b"3"], [b"", b"x", b"y"], None)
-    two = Rows([7], [b"b"], [b"4"], None, [b"id"])
-    both = Rows.joined([one.chosen([0, 2]), two])
+    one = EncodedRows(range(3), [b"a"] * 3, [b"1", b"2", b"3"], [b"", b"x", b"y"], None)
+    two = EncodedRows([7], [b"b"], [b"4"], None, [b"id"])
+    both = EncodedRows.concat([one.select([0, 2]), two])
     assert list(both.numbers) == [0, 2, 7]
     assert both.data == [b"1", b"3", b"4"]
-    assert both.extras == [b"", b"y", b""]
+    assert both.header_lines == [b"", b"y", b""]
     assert both.ids == [b"", b"", b"id"]

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from jetstream_sync.api.stream import StreamInfo
 from jetstream_sync.codec import decode
-from jetstream_sync.spark.options import EARLIEST, LATEST, Offsets
-from jetstream_sync.spark.planning.access import first_since, sequence_of
-from jetstream_sync.spark.streams import Selection, StreamView, view_of
+from jetstream_sync.spark.options import EARLIEST, LATEST, OffsetSpec
+from jetstream_sync.spark.planning.access import first_seq_since, resolve_offset
+from jetstream_sync.spark.streams import StreamSelection, StreamView, stream_view
 
 
 def info(config: dict[str, object] | None = None, **state: object) -> StreamInfo:
@@ -29,26 +29,26 @@ def info(config: dict[str, object] | None = None, **state: object) -> StreamInfo
 
 def test_a_stream_that_never_had_a_message_begins_at_one() -> None:
     """The server says 0 for the first sequence of such a stream."""
-    view = view_of(info())
+    view = stream_view(info())
     assert (view.first_seq, view.end_seq) == (1, 1)
-    assert view.is_whole
+    assert view.is_contiguous
 
 
 def test_a_purged_stream_begins_behind_its_last_message() -> None:
     """Purging gives no sequence away."""
-    view = view_of(info(first_seq=11, last_seq=10))
+    view = stream_view(info(first_seq=11, last_seq=10))
     assert (view.first_seq, view.end_seq) == (11, 11)
 
 
 def test_the_time_of_creation_is_exact() -> None:
     """It tells a stream from the one of the same name before it, to the nanosecond."""
-    assert view_of(info()).created_ns % 1_000_000_000 == 123456789
+    assert stream_view(info()).created_ns % 1_000_000_000 == 123456789
 
 
 def test_holes_show() -> None:
     """A stream is whole as long as no message in its middle is missing."""
-    assert view_of(info(messages=10, first_seq=5, last_seq=14)).is_whole
-    assert not view_of(info(messages=9, first_seq=5, last_seq=14)).is_whole
+    assert stream_view(info(messages=10, first_seq=5, last_seq=14)).is_contiguous
+    assert not stream_view(info(messages=9, first_seq=5, last_seq=14)).is_contiguous
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_holes_show() -> None:
 )
 def test_streams_that_lose_messages_by_design(config: dict[str, object], sheds: bool) -> None:
     """Limits by subject and messages that expire one by one make holes when all is well."""
-    assert view_of(info(config)).sheds_inside is sheds
+    assert stream_view(info(config)).removes_individually is sheds
 
 
 @pytest.mark.parametrize(
@@ -77,24 +77,26 @@ def test_streams_that_lose_messages_by_design(config: dict[str, object], sheds: 
 )
 def test_patterns(pattern: str, fits: list[str], does_not: list[str]) -> None:
     """A star stands for anything; between slashes is a regular expression for the whole name."""
-    selection = Selection(pattern=pattern)
+    selection = StreamSelection(pattern=pattern)
     assert all(selection.has(name) for name in fits)
     assert not any(selection.has(name) for name in does_not)
 
 
 def view(first_seq: int, end_seq: int) -> StreamView:
-    return view_of(info(messages=end_seq - first_seq, first_seq=first_seq, last_seq=end_seq - 1))
+    return stream_view(
+        info(messages=end_seq - first_seq, first_seq=first_seq, last_seq=end_seq - 1)
+    )
 
 
 def test_positions_of_options() -> None:
     """The two ends of a stream have their numbers; others are sequences."""
     there = view(5, 11)
-    assert sequence_of(None, EARLIEST, there) == 5
-    assert sequence_of(None, LATEST, there) == 11
-    assert sequence_of(Offsets(LATEST), EARLIEST, there) == 11
-    assert sequence_of(Offsets(None, (("ORDERS", 7),)), LATEST, there) == 7
-    assert sequence_of(Offsets(None, (("ORDERS", EARLIEST),)), LATEST, there) == 5
-    assert sequence_of(Offsets(None, (("OTHER", 7),)), LATEST, there) == 11
+    assert resolve_offset(None, EARLIEST, there) == 5
+    assert resolve_offset(None, LATEST, there) == 11
+    assert resolve_offset(OffsetSpec(LATEST), EARLIEST, there) == 11
+    assert resolve_offset(OffsetSpec(None, (("ORDERS", 7),)), LATEST, there) == 7
+    assert resolve_offset(OffsetSpec(None, (("ORDERS", EARLIEST),)), LATEST, there) == 5
+    assert resolve_offset(OffsetSpec(None, (("OTHER", 7),)), LATEST, there) == 11
 
 
 @given(
@@ -112,6 +114,6 @@ def test_the_first_message_since_a_time(
         return next(((each, times[each]) for each in sorted(times) if each >= seq), None)
 
     there = view(min(times), max(times) + 1)
-    found = first_since(wanted, there, stored_at)
+    found = first_seq_since(wanted, there, stored_at)
     since = [seq for seq, time in times.items() if time >= wanted]
     assert [seq for seq in times if seq >= found] == since

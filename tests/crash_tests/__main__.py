@@ -1,4 +1,4 @@
-"""Run it: ``python -m tests.kills``."""
+"""Run it: ``python -m tests.crash_tests``."""
 
 from __future__ import annotations
 

