@@ -1,7 +1,7 @@
 """
-NATS JetStream as a data source and sink of Apache Spark, in Python alone.
+NATS JetStream as a data source and sink of Apache Spark, in pure Python.
 
-Importing this needs neither PySpark nor PyArrow: what does is imported when it is first asked for.
+Importing this package needs neither PySpark nor PyArrow: the parts that do are imported on first use.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ __all__ = [
     "take_work",
 ]
 
-# What needs PySpark or PyArrow, with the module that has it.
+# Names that need PySpark or PyArrow, with their modules.
 _LATE: Final = {"JetStreamDataSource": "source"}
 
 

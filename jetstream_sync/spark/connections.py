@@ -1,12 +1,10 @@
 """
-How the driver and the executors of a Spark job connect, and the one connection of each process.
+Connection settings of a Spark job, and the one connection of each worker process.
 
-Settings travel from the driver to the executors inside pickled objects, so unlike the client's own
-options they take their secrets along; in exchange no secret is ever shown: `Secret` stands for each,
-and the login in a server's URL is one of them. What is given by file or by variable is read where it
-is used, at every connect and reconnect.
-
-The JetStream API of a context, for messages in a form that the context does not show.
+Settings travel from the driver to the executors inside pickled objects. Unlike the client's own options they
+therefore carry their secrets, but they never show one: each secret is a `Secret`, which prints as ``***``, and
+logins are removed from the server URLs that are shown. A secret that is given as a file or an environment
+variable is read by the process that connects, at every connect and reconnect.
 """
 
 from __future__ import annotations
@@ -34,16 +32,16 @@ __all__ = [
 ]
 
 _SPARK_FILE_PREFIX: Final = "sparkFile:"
-#: Seconds between two walks through the servers, and how many there are before it is given up.
+#: Seconds between two rounds through the servers, and the number of rounds before giving up.
 _RECONNECT_WAIT_S: Final = 0.25
 _MAX_RECONNECT_ATTEMPTS: Final = 240
 
 
 class Secret:
     """
-    A text that nobody is to see: it shows as ``***`` and is had by calling it.
+    A text that is never shown: it prints as ``***``, and calling it returns the text.
 
-    It may be pickled, with the text.
+    Pickling it keeps the text.
     """
 
     __slots__ = ("_text",)
@@ -70,82 +68,84 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSecret:
-    """A secret in an environment variable of the process that connects."""
+    """A secret in an environment variable of the connecting process."""
 
     option: str
-    """The option that names it."""
+    """The option that names the variable."""
 
     variable: str
-    """The variable."""
+    """The name of the variable."""
 
     def __call__(self) -> str:
         """
-        Read it.
+        Return the value of the variable.
 
         Raises:
-            InvalidOptionError: it is not set here.
+            InvalidOptionError: the variable is not set in this process.
 
         """
         value = os.environ.get(self.variable)
         if not value:
             raise InvalidOptionError(
-                self.option, self.variable, "there is no such variable in the process that connects"
+                self.option,
+                self.variable,
+                "is not set in the environment of the connecting process",
             )
         return value
 
 
 @dataclass(frozen=True, slots=True)
 class FileSecret:
-    """A secret in a file of the machine that connects; a line end behind it does not belong to it."""
+    """A secret in a file on the connecting machine; line ends at the end of the file are removed."""
 
     option: str
-    """The option that names it."""
+    """The option that names the file."""
 
     path: str
-    """The file, or ``sparkFile:NAME``."""
+    """The path, or ``sparkFile:NAME``."""
 
     def __call__(self) -> str:
         """
-        Read it.
+        Return the content of the file.
 
         Raises:
-            InvalidOptionError: it can not be read, or is empty.
+            InvalidOptionError: the file cannot be read, or is empty.
 
         """
         try:
             with open(_path(self.path), encoding="utf-8") as file:  # noqa: PTH123 - nothing else does
                 value = file.read().rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
-            reason = f"can not be read by the process that connects: {type(error).__name__}"
+            reason = f"cannot be read by the connecting process: {type(error).__name__}"
             raise InvalidOptionError(self.option, self.path, reason) from None
         if not value:
             raise InvalidOptionError(self.option, self.path, "the file is empty")
         return value
 
 
-#: Where a secret comes from; calling it returns the text.
+#: The source of a secret; calling it returns the text.
 SecretSource = Secret | EnvironmentSecret | FileSecret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
     """
-    Where NATS is, and how to log in.
+    The servers to connect to, and the login.
 
-    It can be pickled, with its secrets, and shown, without them.
+    It can be pickled with its secrets, and shown without them.
     """
 
     servers: tuple[str, ...] = (DEFAULT_SERVER,)
-    """The servers' URLs, without logins."""
+    """The server URLs, without logins."""
     logins: Secret | None = None
-    """The same URLs as they were given, with commas between them; ``None``: none has a login."""
+    """The same URLs as given, separated by commas; ``None``: none of them has a login."""
     user: str | None = None
     password: SecretSource | None = None
     token: SecretSource | None = None
     creds_file: str | None = None
-    """The path of a ``.creds`` file, or ``sparkFile:NAME``, as for every file here."""
+    """The path of a ``.creds`` file, or ``sparkFile:NAME``, as for every path here."""
     creds: Secret | None = None
-    """The content of such a file."""
+    """The content of a ``.creds`` file."""
     nkey_seed_file: str | None = None
     nkey_seed: Secret | None = None
     tls_ca: str | None = None
@@ -154,27 +154,27 @@ class ConnectionSettings:
     tls_hostname: str | None = None
     tls_handshake_first: bool = False
     connect_timeout: float = 5.0
-    """How long one server may take, in seconds."""
+    """Maximum time to connect to one server, in seconds."""
     domain: str | None = None
-    """The JetStream domain; ``None``: that of the server."""
+    """The JetStream domain; ``None``: that of the connected server."""
     api_prefix: str | None = None
-    """Where JetStream's API is, where an account imports it elsewhere; excludes `domain`."""
+    """The prefix of the JetStream API subjects, where an account imports the API; excludes `domain`."""
     timeout: float = 10.0
-    """How long an answer may take, in seconds."""
+    """Maximum time to wait for a reply, in seconds."""
 
     @classmethod
     def split_login(cls, urls: str) -> tuple[tuple[str, ...], Secret | None]:
         """
-        Take the logins out of servers' URLs.
+        Separate the logins from server URLs.
 
         Args:
-            urls: one URL, or several with commas between them.
+            urls: one URL, or several separated by commas.
 
         Returns:
-            The URLs without logins; and, where one had a login, all of them as they were.
+            The URLs without logins, and all URLs as given if one of them has a login.
 
         Raises:
-            InvalidOptionError: one is no URL of a server.
+            InvalidOptionError: one is not a valid server URL.
 
         """
         addresses = [ServerAddress.parse(url.strip()) for url in urls.split(",")]
@@ -182,7 +182,7 @@ class ConnectionSettings:
         return tuple(each.url for each in addresses), Secret(urls) if has_login else None
 
     def connect_options(self) -> dict[str, Any]:
-        """Return what `jetstream_sync.connect` takes beside the servers."""
+        """Return the keyword arguments for `jetstream_sync.connect`, without the servers."""
         options: dict[str, Any] = {
             "name": "jetstream_sync.spark",
             "user": self.user,
@@ -207,7 +207,7 @@ class ConnectionSettings:
         return {name: value for name, value in options.items() if value is not None}
 
     def jetstream(self, connection: Connection) -> JetStream:
-        """Return the entry to JetStream that these settings mean, on a connection."""
+        """Return a JetStream context with these settings on a connection."""
         return connection.jetstream(
             domain=self.domain, prefix=self.api_prefix, timeout=self.timeout
         )
@@ -215,22 +215,22 @@ class ConnectionSettings:
 
 def connection(settings: ConnectionSettings) -> Connection:
     """
-    Return this process's connection for these settings, open and answering as far as can be said.
+    Return the connection of this process for these settings.
 
-    It is the same one for all tasks of a worker process, and another one in a forked child. A
-    connection that has slept may have lost its link without noticing, so the server is asked first;
-    one that does not answer is given up for a new link. It belongs to the process: nobody closes it.
+    All tasks of a worker process share it; a forked child gets its own. The connection may have lost its
+    link unnoticed while the process was idle. So a round trip to the server comes first, and a link that does
+    not answer is replaced. The connection lives as long as the process: do not close it.
 
     Any thread may call it.
 
     Args:
-        settings: where and how to connect.
+        settings: the servers and the login.
 
     Raises:
         NoServersError: no server could be reached.
         AuthorizationError: the server refused the login.
-        InvalidOptionError: an option can not work, or a file or variable that it names is missing.
-        Error: all else as `jetstream_sync.connect`.
+        InvalidOptionError: an option is invalid, or a file or variable that it names is missing.
+        Error: any other error of `jetstream_sync.connect`.
 
     """
     servers = ",".join(settings.servers) if settings.logins is None else settings.logins()
@@ -241,26 +241,28 @@ def connection(settings: ConnectionSettings) -> Connection:
         except TimeoutError:
             found.reconnect()
         except ConnectionLostError:
-            pass  # a new link is sought; what is asked meanwhile waits for it
+            pass  # reconnecting; requests wait for the new link
         except ConnectionClosedError:
-            continue  # closed since we got it, so that the next one is another
+            continue  # closed after it was looked up: the next look-up opens another one
         return found
 
 
 def _path(path: str) -> str:
     """
-    Return where a file is on this machine.
+    Return the path of a file on this machine.
 
     Raises:
-        InvalidOptionError: it is meant to be one that Spark distributed, and there is no Spark here.
+        InvalidOptionError: it is a ``sparkFile:`` name, and PySpark is not installed here.
 
     """
     if not path.startswith(_SPARK_FILE_PREFIX):
         return path
     try:
-        from pyspark import SparkFiles  # noqa: PLC0415 - the rest of this works without it
+        from pyspark import SparkFiles  # noqa: PLC0415 - everything else works without PySpark
     except ImportError:
-        raise InvalidOptionError("sparkFile", path, "there is no pyspark here") from None
+        raise InvalidOptionError(
+            "sparkFile", path, "needs pyspark, which is not installed"
+        ) from None
     return str(SparkFiles.get(path[len(_SPARK_FILE_PREFIX) :]))
 
 
@@ -269,5 +271,5 @@ def _optional_path(path: str | None) -> str | None:
 
 
 def api_requests(js: JetStream) -> APIRequests:
-    """Return what asks the API for a context."""
-    return js._api  # noqa: SLF001 - there is no public way to raw messages
+    """Return the API client of a JetStream context, for messages in their raw form."""
+    return js._api  # noqa: SLF001 - there is no public API for raw messages

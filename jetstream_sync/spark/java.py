@@ -1,7 +1,8 @@
 """
-What to say when there is no Java: Spark runs in a JVM, and says only that its gateway has exited.
+Find the Java that Spark would start, and explain how to install a missing one.
 
-The search is the one of Spark's own start script: ``JAVA_HOME`` when it is set, else ``PATH``.
+Without Java, PySpark only reports that its gateway process has exited. The search is that of Spark's own
+start script: ``JAVA_HOME`` if it is set, else ``PATH``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ..errors import Error
 
 __all__ = ["OLDEST_JAVA", "Java", "JavaNotFoundError", "find_java"]
 
-#: Spark 4 needs this version of Java, or a newer one.
+#: The oldest Java version that Spark 4 supports.
 OLDEST_JAVA: Final = 17
 
 _INSTALL: Final = (
@@ -31,10 +32,10 @@ _VERSION = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
 
 class JavaNotFoundError(Error):
     """
-    Spark needs Java, and there is none, or too old a one; the message says what to do.
+    Spark needs Java, and none was found or it is too old; the message says how to install it.
 
     Args:
-        found: what was looked for, and what is there instead.
+        found: where the search looked, and what it found.
 
     """
 
@@ -52,8 +53,8 @@ class Java:
     The Java that Spark would start.
 
     Attributes:
-        path: the program.
-        version: its main version; ``None`` when its installation does not say.
+        path: the executable.
+        version: its major version; ``None`` if the installation does not tell it.
 
     """
 
@@ -63,15 +64,15 @@ class Java:
 
 def find_java(variables: Mapping[str, str] | None = None) -> Java:
     """
-    Find the Java that Spark would start.
+    Return the Java that Spark would start.
 
-    Nothing is started: the version is what the installation's ``release`` file says.
+    No process is started: the version comes from the ``release`` file of the installation.
 
     Args:
-        variables: the environment variables to go by; ``None`` for those of this process.
+        variables: the environment variables to use; ``None``: those of this process.
 
     Raises:
-        JavaNotFoundError: there is none, or it is too old for Spark.
+        JavaNotFoundError: there is no Java, or it is too old for Spark.
 
     """
     variables = os.environ if variables is None else variables
@@ -79,11 +80,11 @@ def find_java(variables: Mapping[str, str] | None = None) -> Java:
     if home:
         path, where = Path(home, "bin", "java"), f"JAVA_HOME is {home}"
         if not os.access(path, os.X_OK):
-            raise JavaNotFoundError(f"{where}, but there is no program {path}")
+            raise JavaNotFoundError(f"{where}, but {path} is not an executable file")
     else:
         found = shutil.which("java", path=variables.get("PATH", os.defpath))
         if found is None:
-            raise JavaNotFoundError("JAVA_HOME is not set, and there is no program java on PATH")
+            raise JavaNotFoundError("JAVA_HOME is not set, and there is no java on PATH")
         path, where = Path(found), "JAVA_HOME is not set"
     java = Java(path=path, version=_version(path))
     if java.version is not None and java.version < OLDEST_JAVA:
@@ -92,10 +93,10 @@ def find_java(variables: Mapping[str, str] | None = None) -> Java:
 
 
 def _version(path: Path) -> int | None:
-    # A Linux distribution links /usr/bin/java to the installation.
+    # Linux distributions make /usr/bin/java a symbolic link into the installation.
     release = path.resolve().parent.parent / "release"
     try:
-        said = _VERSION.search(release.read_text(encoding="utf-8", errors="replace"))
+        match = _VERSION.search(release.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return None
-    return None if said is None else int(said[1])
+    return None if match is None else int(match[1])

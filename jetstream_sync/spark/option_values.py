@@ -1,8 +1,8 @@
 """
-Options as Spark passes them: names in any case, values that are text.
+Parse options as Spark passes them: case-insensitive names and text values.
 
-`OptionValues` reads them one by one, and says of a value that can not be used which option it is, what was
-given, and what can be. A value that may be a secret is never repeated.
+Errors name the option, the given value and the accepted values. A value that may be a secret is never
+repeated.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ _INTEGER: Final = re.compile(r"-?\d{1,19}", re.ASCII)
 
 class OptionValues:
     """
-    The options that a user gave.
+    The options given by a user.
 
     Args:
         options: names and values.
-        known: the names that there are, as they are documented.
-        ignored: names of others, in lower case, which Spark itself passes along.
+        known: the documented option names.
+        ignored: names that Spark itself adds, in lower case.
 
     Raises:
-        InvalidOptionError: there is no such option; it names the nearest one.
+        InvalidOptionError: an option is unknown; the error suggests the closest name.
 
     """
 
@@ -73,10 +73,10 @@ class OptionValues:
             if canonical is None:
                 close = closest(name.lower(), names)
                 hint = f"; did you mean {names[close]}?" if close else ""
-                # The value is not repeated: it may be a secret under a name with a slip.
+                # The value is not repeated: it may be a secret under a misspelled name.
                 raise InvalidOptionError(name, "...", f"there is no such option{hint}")
             if not isinstance(value, str):
-                raise InvalidOptionError(canonical, "...", "a value is text")
+                raise InvalidOptionError(canonical, "...", "the value must be text")
             self._values[canonical] = value
 
     def __contains__(self, name: str) -> bool:
@@ -84,22 +84,22 @@ class OptionValues:
 
     def exclude(self, *names: str) -> None:
         """
-        Let at most one of these options be given.
+        Allow at most one of these options.
 
         Raises:
-            InvalidOptionError: there are two.
+            InvalidOptionError: two of them are given.
 
         """
         given = [name for name in names if name in self]
         if len(given) > 1:
-            raise InvalidOptionError(given[1], "...", f"excludes {given[0]}")
+            raise InvalidOptionError(given[1], "...", f"cannot be combined with {given[0]}")
 
     def require(self, name: str, reason: str) -> None:
         """
-        Insist on an option.
+        Require an option.
 
         Raises:
-            InvalidOptionError: it was not given.
+            InvalidOptionError: it is not given.
 
         """
         if name not in self:
@@ -107,7 +107,7 @@ class OptionValues:
 
     def require_with(self, name: str, other: str) -> None:
         """
-        Let an option be given only beside another one.
+        Allow an option only together with another one.
 
         Raises:
             InvalidOptionError: the other one is missing.
@@ -117,24 +117,24 @@ class OptionValues:
             raise InvalidOptionError(name, "...", f"needs {other}")
 
     def text(self, name: str) -> str | None:
-        """Return the value without white space around it, ``None`` when it was not given."""
+        """Return the value without surrounding white space, ``None`` if it is not given."""
         value = self._values.get(name)
         if value is None:
             return None
         if not value.strip():
-            raise InvalidOptionError(name, value, "it is empty")
+            raise InvalidOptionError(name, value, "must not be empty")
         return value.strip()
 
     def validated(self, name: str, check: Callable[[str], T]) -> T | None:
         """
-        Return what a check makes of the value.
+        Return the result of a check function for the value, ``None`` if it is not given.
 
         Args:
-            name: the option's.
-            check: raises `ValueError` for what it does not like.
+            name: the name of the option.
+            check: converts the value, or raises `ValueError`.
 
         Raises:
-            InvalidOptionError: it did.
+            InvalidOptionError: the check failed.
 
         """
         value = self.text(name)
@@ -142,10 +142,10 @@ class OptionValues:
 
     def items(self, name: str, check: Callable[[str], str]) -> tuple[str, ...]:
         """
-        Return the values of a list with commas, each checked.
+        Return the items of a comma-separated list, each checked.
 
         Raises:
-            InvalidOptionError: an item is empty, comes twice, or is not what it should be.
+            InvalidOptionError: an item is empty, duplicated or invalid.
 
         """
         value = self.text(name)
@@ -153,42 +153,42 @@ class OptionValues:
             return ()
         items = tuple(_validated(name, item.strip(), check) for item in value.split(","))
         if len(set(items)) < len(items):
-            raise InvalidOptionError(name, value, "an item is there twice")
+            raise InvalidOptionError(name, value, "has a duplicate item")
         return items
 
     def secret(self, name: str) -> Secret | None:
-        """Return a value that nobody is to see, as it is."""
+        """Return the unchanged value as a `Secret`, ``None`` if it is not given."""
         value = self._values.get(name)
         if value is None:
             return None
         if not value:
-            raise InvalidOptionError(name, "...", "it is empty")
+            raise InvalidOptionError(name, "...", "must not be empty")
         return Secret(value)
 
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        """Return one of several words, in whatever case it was given."""
+        """Return one of several keywords, in lower case."""
         value = self.text(name)
         if value is None:
             return default
         if value.lower() not in choices:
-            raise InvalidOptionError(name, value, f"one of {', '.join(choices)}")
+            raise InvalidOptionError(name, value, f"must be one of {', '.join(choices)}")
         return value.lower()
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """Return a value that is true or false."""
+        """Return a boolean value, given as true or false."""
         return self.choice(name, ("true", "false"), str(default).lower()) == "true"
 
     def number(self, name: str, minimum: int, maximum: int) -> int | None:
-        """Return a whole number, ``None`` when it was not given."""
+        """Return an integer, ``None`` if it is not given."""
         value = self.text(name)
         if value is None:
             return None
         if not _INTEGER.fullmatch(value) or not minimum <= int(value) <= maximum:
-            raise InvalidOptionError(name, value, f"a whole number from {minimum} to {maximum}")
+            raise InvalidOptionError(name, value, f"must be an integer from {minimum} to {maximum}")
         return int(value)
 
     def seconds(self, name: str, default: float, minimum: float, maximum: float) -> float:
-        """Return a duration in seconds; it is given as a number of them or as ``1m30s``."""
+        """Return a duration in seconds, given as a number of seconds or as ``1m30s``."""
         value = self.text(name)
         if value is None:
             return default
@@ -201,12 +201,12 @@ class OptionValues:
             raise InvalidOptionError(
                 name,
                 value,
-                f"a duration such as 500ms, 10s or 2m, from {minimum:g} to {maximum:g} s",
+                f"must be a duration such as 500ms, 10s or 2m, from {minimum:g} to {maximum:g} s",
             )
         return total
 
     def size(self, name: str, default: int | None, minimum: int, maximum: int) -> int | None:
-        """Return a number of bytes; it is given as one, or as ``4MB`` or ``4MiB``."""
+        """Return a size in bytes, given as a number of bytes or as ``4MB`` or ``4MiB``."""
         value = self.text(name)
         if value is None:
             return default
@@ -216,12 +216,12 @@ class OptionValues:
             raise InvalidOptionError(
                 name,
                 value,
-                f"a size such as 4194304, 4MB or 4MiB, from {minimum} to {maximum} bytes",
+                f"must be a size such as 4194304, 4MB or 4MiB, from {minimum} to {maximum} bytes",
             )
         return int(float(match[1]) * unit)
 
     def time(self, name: str) -> datetime | None:
-        """Return a time in UTC; it is given in ISO 8601 with its zone, or in ms since 1970."""
+        """Return a time in UTC, given in ISO 8601 with a time zone or in milliseconds since 1970."""
         value = self.text(name)
         if value is None:
             return None
@@ -233,7 +233,7 @@ class OptionValues:
             raise InvalidOptionError(
                 name,
                 value,
-                "a time with its zone such as 2026-01-31T12:00:00Z, or milliseconds since 1970",
+                "must be a time with its zone such as 2026-01-31T12:00:00Z, or milliseconds since 1970",
             ) from None
 
 
@@ -247,7 +247,7 @@ def _validated(name: str, value: str, check: Callable[[str], T]) -> T:
 
 
 def _iso_time(value: str) -> datetime:
-    """Read a time with its zone; with up to nine digits behind the second nothing is dropped."""
+    """Parse a time with a time zone, and up to nine fractional digits of the second."""
     try:
         return time_from_text(value)
     except ValueError:

@@ -1,8 +1,8 @@
 """
-The options of the data source and the sink, parsed once, on the driver.
+The options of the data source and the sink, parsed once on the driver.
 
-Names are taken in any case, as Spark lower-cases them, and values are text. The records say what was
-meant; nothing that they carry shows a secret.
+Option names are case-insensitive, since Spark converts them to lower case, and all values are text. The
+parsed options show no secrets.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from .option_values import OptionValues
 
 __all__ = ["EARLIEST", "LATEST", "OffsetSpec", "ReadOptions", "WriteOptions", "exposed_secrets"]
 
-#: In `OffsetSpec`: from the first message that the stream has.
+#: Offset of the first message of a stream.
 EARLIEST: Final = -2
-#: In `OffsetSpec`: behind the last message that the stream has.
+#: Offset after the last message of a stream.
 LATEST: Final = -1
 
 _CONNECTION_OPTIONS: Final = (
@@ -95,7 +95,7 @@ _WRITE_OPTIONS: Final = (
     "markerSubject",
     "overwriteMode",
 )
-#: What Spark passes along with a user's options.
+#: Options that Spark itself adds, in lower case.
 _SPARK_OPTIONS: Final = ("checkpointlocation", "queryname")
 
 _INT64_MAX: Final = 2**63 - 1
@@ -106,96 +106,96 @@ _MB: Final = 1000 * 1000
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
     """
-    Positions in streams: one for all of them, or one for each by name.
+    Offsets of streams: one for all streams, or one for each stream by name.
 
-    A position is a sequence, or `EARLIEST` or `LATEST`. As a start it is the first sequence to read,
-    as an end the first one not to read.
+    An offset is a sequence, `EARLIEST` or `LATEST`. As a start it is the first sequence to read, as an end
+    the first sequence not to read.
     """
 
     everywhere: int | None = None
-    """`EARLIEST` or `LATEST`, for all streams; ``None``: see `by_stream`."""
+    """`EARLIEST` or `LATEST` for all streams; ``None``: see `by_stream`."""
 
     by_stream: tuple[tuple[str, int], ...] = ()
-    """Names and positions."""
+    """Stream names and their offsets."""
 
     def of(self, stream: str) -> int | None:
-        """Return the position in a stream, ``None`` when none is given for it."""
+        """Return the offset of a stream, ``None`` if it has none."""
         return self.everywhere if self.everywhere is not None else dict(self.by_stream).get(stream)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What to read, and how; each field is the option of the same name in camel case."""
+    """What to read and how; each field is the option of the same name in camel case."""
 
     connection: ConnectionSettings
-    """Where the server is, and how to log in."""
+    """The servers and the login."""
     stream: tuple[str, ...] = ()
-    """The names of the streams; none when there is a `stream_pattern`."""
+    """The names of the streams; empty if `stream_pattern` is given."""
     stream_pattern: str | None = None
-    """A pattern for their names: ``ORDERS_*``, or a regular expression between slashes."""
+    """A pattern for stream names: ``ORDERS_*``, or a regular expression between slashes."""
     subjects: tuple[str, ...] = ()
-    """Subjects, with wildcards, of which messages are read; none: of all."""
+    """The filter subjects, with wildcards; empty: all subjects."""
     starting_offsets: OffsetSpec | None = None
-    """Where to start; ``None``: not said, or `starting_timestamp` is."""
+    """Where to start; ``None``: not given, or `starting_timestamp` is."""
     starting_timestamp: datetime | None = None
-    """Start with the first message that was stored at this time or later; in UTC."""
+    """Start with the first message stored at this time or later, in UTC."""
     ending_offsets: OffsetSpec | None = None
-    """Where to end; ``None``: not said, or `ending_timestamp` is. Batch only."""
+    """Where to end; ``None``: not given, or `ending_timestamp` is. Batch only."""
     ending_timestamp: datetime | None = None
-    """End before the first message that was stored at this time or later; in UTC. Batch only."""
+    """End before the first message stored at this time or later, in UTC. Batch only."""
     max_offsets_per_trigger: int | None = None
-    """Messages of a micro-batch at most; ``None``: no limit."""
+    """Maximum messages of a micro-batch; ``None``: no limit."""
     max_bytes_per_trigger: int | None = None
-    """Bytes of a micro-batch at most, about; ``None``: no limit."""
+    """Approximate maximum bytes of a micro-batch; ``None``: no limit."""
     min_offsets_per_trigger: int | None = None
-    """Messages to wait for before there is a micro-batch; ``None``: one is enough."""
+    """Minimum messages of a micro-batch; ``None``: one."""
     max_trigger_delay: float = 900.0
-    """How long to wait for them at most, in seconds."""
+    """Maximum time to wait for `min_offsets_per_trigger` messages, in seconds."""
     min_partitions: int | None = None
-    """Tasks to read with at least; ``None``: as `max_records_per_partition` makes them."""
+    """Minimum number of read tasks; ``None``: as `max_records_per_partition` requires."""
     max_records_per_partition: int = 100_000
-    """Messages that one task reads, about."""
+    """Approximate maximum messages of one read task."""
     fail_on_data_loss: str = "true"
     """``true``, ``false`` or ``strict``."""
     read_mode: str = "auto"
     """``auto``, ``direct`` or ``pull``."""
     batch_bytes: int = 4 * _MB
-    """The size of what is read and handed to Spark at a time."""
+    """Approximate size of one read and of one batch handed to Spark, in bytes."""
     planning_timeout: float = 60.0
-    """How long the driver goes on trying where the server does not answer, in seconds."""
+    """How long the driver retries while the server does not answer, in seconds."""
     consumer: str | None = None
-    """A durable consumer that shows how far the query has come; ``None``: none."""
+    """A durable consumer that shows the progress of the query; ``None``: none."""
     pushdown: bool = False
-    """Whether Spark may pass its filters on."""
+    """Whether Spark may push filters down to the source."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
         """
-        Read the options of a source.
+        Parse the options of the source.
 
         Args:
             options: as Spark passes them.
 
         Raises:
-            InvalidOptionError: an option does not exist, is out of range or excludes another one.
+            InvalidOptionError: an option is unknown, out of range or excluded by another one.
 
         """
         given = OptionValues(options, (*_CONNECTION_OPTIONS, *_READ_OPTIONS), _SPARK_OPTIONS)
         given.exclude("stream", "streamPattern")
         if "streamPattern" not in given:
-            given.require("stream", "name a stream, or give a streamPattern")
+            given.require("stream", "is required: set it to a stream name, or set streamPattern")
         given.exclude("startingOffsets", "startingTimestamp")
         given.exclude("endingOffsets", "endingTimestamp")
         given.exclude("consumer", "streamPattern")
         streams = given.items("stream", check_stream_name)
         consumer = given.validated("consumer", check_consumer_name)
         if consumer is not None and len(streams) > 1:
-            raise InvalidOptionError("consumer", consumer, "a consumer is one of one stream")
+            raise InvalidOptionError("consumer", consumer, "needs exactly one stream")
         fewest = given.number("minOffsetsPerTrigger", 1, _INT64_MAX)
         most = given.number("maxOffsetsPerTrigger", 1, _INT64_MAX)
         if fewest is not None and most is not None and fewest > most:
             raise InvalidOptionError(
-                "minOffsetsPerTrigger", str(fewest), f"is above maxOffsetsPerTrigger={most}"
+                "minOffsetsPerTrigger", str(fewest), f"must not exceed maxOffsetsPerTrigger={most}"
             )
         given.require_with("maxTriggerDelay", "minOffsetsPerTrigger")
         return cls(
@@ -225,61 +225,63 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """Where to write, and how; each field is the option of the same name in camel case."""
+    """Where to write and how; each field is the option of the same name in camel case."""
 
     connection: ConnectionSettings
-    """Where the server is, and how to log in."""
+    """The servers and the login."""
     stream: str
-    """The stream that has to take the messages."""
+    """The stream that must store the messages."""
     subject: str | None = None
-    """The subject of rows that have none; ``None``: each has to have one."""
+    """The subject of rows without one; ``None``: every row needs one."""
     delivery: str = "window"
     """``at-least-once``, ``window``, ``transaction`` or ``scan``."""
     max_pending: int = 4096
-    """Messages that may wait for their acknowledgement at a time."""
+    """Maximum number of messages waiting for their acknowledgement."""
     ack_timeout: float = 30.0
-    """How long one may wait, in seconds."""
+    """Maximum time without any acknowledgement, in seconds."""
     ids: str = "content"
-    """What message ids are made of: ``content`` or ``position``."""
+    """How message ids are made: from the ``content`` or the ``position`` of the row."""
     expected_recovery: float = 600.0
-    """How long an outage may last that ``window`` is to survive, in seconds."""
+    """The longest outage after which ``window`` must not write duplicates, in seconds."""
     on_short_window: str = "warn"
-    """What to do where the stream's duplicate window is shorter: ``warn`` or ``error``."""
+    """What to do if the duplicate window of the stream is shorter: ``warn`` or ``error``."""
     job_id: str | None = None
-    """Makes a batch job that is run again write the same message ids; ``None``: a new one each time."""
+    """Gives a repeated batch job the same message ids; ``None``: a new id for every run."""
     marker_subject: str | None = None
-    """Where ``transaction`` and ``scan`` note how far they have come."""
+    """The subject prefix of the write checkpoints of ``transaction`` and ``scan``."""
     overwrite_mode: str | None = None
-    """``purge``: the mode overwrite purges what was there before; ``None``: it is refused."""
+    """``purge``: mode overwrite purges the earlier messages; ``None``: mode overwrite is refused."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
         """
-        Read the options of a sink.
+        Parse the options of the sink.
 
         Args:
             options: as Spark passes them.
 
         Raises:
-            InvalidOptionError: an option does not exist, is out of range or excludes another one.
+            InvalidOptionError: an option is unknown, out of range or excluded by another one.
 
         """
         given = OptionValues(options, (*_CONNECTION_OPTIONS, *_WRITE_OPTIONS), _SPARK_OPTIONS)
-        given.require("stream", "name the stream that has to take the messages")
+        given.require("stream", "is required: set it to the stream that stores the messages")
         deliveries = ("at-least-once", "window", "transaction", "scan")
         delivery = given.choice("delivery", deliveries, "window")
-        marked = delivery in {"transaction", "scan"}
-        if marked:
-            given.require("markerSubject", f"delivery={delivery} notes there how far it has come")
-        for option, fits in (
-            ("markerSubject", marked),
+        needs_checkpoints = delivery in {"transaction", "scan"}
+        if needs_checkpoints:
+            given.require(
+                "markerSubject", f"is required by delivery={delivery} for its checkpoints"
+            )
+        for option, applies in (
+            ("markerSubject", needs_checkpoints),
             ("ids", delivery != "at-least-once"),
             ("expectedRecovery", delivery == "window"),
             ("onShortWindow", delivery == "window"),
         ):
-            if option in given and not fits:
+            if option in given and not applies:
                 raise InvalidOptionError(
-                    option, given.text(option), f"has no meaning with delivery={delivery}"
+                    option, given.text(option), f"has no effect with delivery={delivery}"
                 )
         overwrite = given.text("overwriteMode")
         if overwrite is not None:
@@ -302,11 +304,11 @@ class WriteOptions:
         )
 
 
-# --- what both have ---------------------------------------------------------------------------
+# --- options of both --------------------------------------------------------------------------
 
 
 def _connection(given: OptionValues) -> ConnectionSettings:
-    """Read how to connect; what can not work together is refused here, not on an executor."""
+    """Parse the connection options; conflicts are found here on the driver, not on an executor."""
     given.exclude("password", "passwordEnv", "passwordFile")
     given.exclude("token", "tokenEnv", "tokenFile")
     given.exclude("credsFile", "creds", "credsSecret", "nkeySeedFile", "nkeySeed", "nkeySeedSecret")
@@ -342,13 +344,12 @@ def _connection(given: OptionValues) -> ConnectionSettings:
 
 def exposed_secrets(options: Mapping[str, str]) -> dict[str, str]:
     """
-    Return which options have a secret that Spark shows, with what to use instead.
+    Return the options whose secrets Spark would show, each with its replacement.
 
-    Spark hides a value by the name of its option: by itself where that has secret, token or password
-    in it. Any thread may call it.
+    Spark redacts the values of options with secret, token or password in their name. Any thread may call it.
 
     Args:
-        options: as Spark passes them; they may be wrong.
+        options: as Spark passes them; they may be invalid.
 
     """
     values = {name.lower(): value for name, value in options.items()}
@@ -359,7 +360,7 @@ def exposed_secrets(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _secret(given: OptionValues, name: str) -> SecretSource | None:
-    """Read a secret that may also be named by a variable or a file."""
+    """Parse a secret that may also be given as an environment variable or a file."""
     variable, file = given.text(f"{name}Env"), given.text(f"{name}File")
     if variable is not None:
         return EnvironmentSecret(f"{name}Env", variable)
@@ -368,7 +369,7 @@ def _secret(given: OptionValues, name: str) -> SecretSource | None:
     return given.secret(name)
 
 
-# --- what a source has ------------------------------------------------------------------------
+# --- options of the source --------------------------------------------------------------------
 
 
 def _check_pattern(pattern: str) -> str:
@@ -376,7 +377,7 @@ def _check_pattern(pattern: str) -> str:
         try:
             re.compile(pattern[1:-1])
         except re.error as error:
-            raise ValueError(f"it is no regular expression: {error}") from None
+            raise ValueError(f"invalid regular expression: {error}") from None
         return pattern
     check_stream_name(pattern.replace("*", "_"))
     return pattern
@@ -388,7 +389,7 @@ def _subjects(given: OptionValues) -> tuple[str, ...]:
         for other in subjects[:number]:
             if subjects_overlap(subject, other):
                 raise InvalidOptionError(
-                    "subjects", subject, f"overlaps with {other}, and the server refuses both"
+                    "subjects", subject, f"overlaps with {other}, which the server refuses"
                 )
     return subjects
 
@@ -401,8 +402,8 @@ def _offsets(given: OptionValues, name: str, streams: tuple[str, ...]) -> Offset
         return OffsetSpec(LATEST)
     if value.lower() == "earliest" and name == "startingOffsets":
         return OffsetSpec(EARLIEST)
-    words = "earliest, latest" if name == "startingOffsets" else "latest"
-    reason = f'{words}, or JSON with a sequence for each stream: {{"ORDERS": 17}}'
+    keywords = "earliest, latest" if name == "startingOffsets" else "latest"
+    reason = f'expected {keywords}, or JSON with a sequence for each stream: {{"ORDERS": 17}}'
     try:
         positions: Any = json.loads(value)
     except ValueError:
@@ -413,12 +414,14 @@ def _offsets(given: OptionValues, name: str, streams: tuple[str, ...]) -> Offset
     for stream, position in positions.items():
         if type(position) is not int or not least <= position <= _INT64_MAX or position == 0:
             raise InvalidOptionError(
-                name, value, f"the position in {stream} is a sequence from 1 up, or {least} to -1"
+                name,
+                value,
+                f"the offset of {stream} must be a sequence from 1 up, or {least} to -1",
             )
     unknown = [stream for stream in positions if streams and stream not in streams]
     if unknown:
-        raise InvalidOptionError(name, value, f"{unknown[0]} is not among the streams")
+        raise InvalidOptionError(name, value, f"stream {unknown[0]} is not read")
     missing = [stream for stream in streams if stream not in positions]
     if missing:
-        raise InvalidOptionError(name, value, f"there is no position for {missing[0]}")
+        raise InvalidOptionError(name, value, f"has no offset for stream {missing[0]}")
     return OffsetSpec(None, tuple(sorted(positions.items())))

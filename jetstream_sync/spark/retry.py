@@ -1,8 +1,8 @@
 """
-What to try again, and for how long.
+Retry calls that failed with a transient error.
 
-An error while a batch is planned ends the query at once: Spark tries nothing again there. So what
-passes by itself (a server that restarts, a leader that is being chosen) is waited for here.
+Spark does not retry the planning of a batch: an error there ends the query at once. So transient errors,
+such as a server restart or a leader election, are waited out here.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ _MAX_WAIT_S: Final = 5.0
 
 
 def is_transient(error: Error) -> bool:
-    """Say whether the same call may work in a moment."""
+    """Return whether the same call may succeed when it is repeated."""
     return isinstance(error, _TRANSIENT) and not isinstance(error, _NOT_TRANSIENT)
 
 
 def retry_transient(call: Callable[[], T], timeout: float, what: str) -> T:
     """
-    Call a function until it works.
+    Call a function until it succeeds.
 
-    Between the attempts there is a wait, 0.1 s at first and up to 5 s.
+    The wait between two attempts starts at 0.1 s and doubles up to 5 s.
 
     Args:
-        call: it may be called several times.
-        timeout: seconds after which the next error is final.
-        what: what it does, for the log.
+        call: the function; it may be called several times.
+        timeout: seconds after which the next error is raised.
+        what: a description of the call for the log, such as ``reading the streams``.
 
     Raises:
-        Error: it is not one that passes, or it did not pass in time.
+        Error: it is not transient, or it persisted until the timeout.
 
     """
     deadline = Deadline(timeout)
@@ -78,6 +78,6 @@ def retry_transient(call: Callable[[], T], timeout: float, what: str) -> T:
         except Error as error:
             if not is_transient(error) or deadline.expired():
                 raise
-            log.warning("%s failed, and is tried again in %.1f s: %s", what, wait, error)
+            log.warning("%s failed; next attempt in %.1f s: %s", what, wait, error)
         sleep(min(wait, deadline.left() or 0.0))
         wait = min(2 * wait, _MAX_WAIT_S)

@@ -1,8 +1,8 @@
 """
-The columns: what they are called, what Spark and Arrow type each has, and which are asked for.
+Column names with their Spark and Arrow types, and column selection.
 
-A schema that a user gives selects columns by name. Spark's types are compared by their names, so
-this needs no PySpark; the functions that make Arrow's types import PyArrow when they are called.
+A schema given by the user selects columns by name. Spark types are compared by name, so this module needs
+no PySpark. The functions that create Arrow types import PyArrow when they are called.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
     "check_read_columns",
 ]
 
-#: Each column that can be read, with its type as Spark's ``simpleString`` has it.
+#: The columns that can be read, with their Spark types as ``simpleString`` prints them.
 READ_TYPES: Final[Mapping[str, str]] = {
     "subject": "string",
     "data": "binary",
@@ -38,11 +38,11 @@ READ_TYPES: Final[Mapping[str, str]] = {
     "size": "int",
     "domain": "string",
 }
-#: Those that are read where no schema is given.
+#: The columns that are read without a schema.
 READ_COLUMNS: Final = ("subject", "data", "headers", "sequence", "timestamp", "stream")
-#: The schema of these.
+#: The default schema, as DDL.
 READ_DDL: Final = ", ".join(f"{name} {READ_TYPES[name]}" for name in READ_COLUMNS)
-#: Each column that can be written.
+#: The columns that can be written.
 WRITE_COLUMNS: Final = (
     "data",
     "subject",
@@ -56,7 +56,7 @@ WRITE_COLUMNS: Final = (
 
 
 class SchemaError(InvalidArgumentError):
-    """A column does not exist, or has another type."""
+    """A column does not exist, or has the wrong type."""
 
     def __init__(self, column: str, reason: str) -> None:
         super().__init__(column, reason)
@@ -69,43 +69,45 @@ class SchemaError(InvalidArgumentError):
 
 def check_read_columns(fields: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """
-    Check the columns of a schema that a user gave for reading.
+    Check the columns of a read schema given by the user.
 
     Args:
-        fields: the name and type of each, as ``(field.name, field.dataType.simpleString())``.
+        fields: name and type of each column, as ``(field.name, field.dataType.simpleString())``.
 
     Returns:
-        Their names, in order.
+        The column names, in order.
 
     Raises:
-        SchemaError: one can not be read, comes twice or has another type.
+        SchemaError: a column cannot be read, is duplicated or has the wrong type.
 
     """
     names: list[str] = []
     for name, kind in fields:
         expected = READ_TYPES.get(name)
         if expected is None:
-            raise SchemaError(name, f"what can be read is {', '.join(READ_TYPES)}")
+            raise SchemaError(
+                name, f"cannot be read; the columns to read are {', '.join(READ_TYPES)}"
+            )
         if kind != expected:
-            raise SchemaError(name, f"it is of type {expected}, not {kind}")
+            raise SchemaError(name, f"must be of type {expected}, not {kind}")
         if name in names:
-            raise SchemaError(name, "it is there twice")
+            raise SchemaError(name, "is duplicated")
         names.append(name)
     return tuple(names)
 
 
 def arrow_schema(columns: Iterable[str] = READ_COLUMNS) -> pa.Schema:
     """
-    Return Arrow's schema for columns, as PySpark's ``to_arrow_schema(..., timezone="UTC")`` has it.
+    Return the Arrow schema of columns, equal to PySpark's ``to_arrow_schema(..., timezone="UTC")``.
 
     Args:
-        columns: their names; all may be NULL, as in a schema that is given as text.
+        columns: the column names; all columns are nullable, as in a schema given as DDL.
 
     Raises:
         SchemaError: there is no such column.
 
     """
-    import pyarrow as pa  # noqa: PLC0415 - the names above are wanted without it
+    import pyarrow as pa  # noqa: PLC0415 - the constants above are used without it
 
     values = pa.list_(pa.field("element", pa.string()))
     types: dict[str, Any] = {

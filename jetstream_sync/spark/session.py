@@ -1,11 +1,13 @@
 """
-A Spark session that knows the data source, and has workers that can run it.
+Register the data source in a Spark session, with workers that can run it.
 
-Facts about PySpark 4.3 that this rests on, each seen in a virtual environment that is not activated:
-the workers run ``python3``, whichever comes first on ``PATH``; the setting ``spark.pyspark.python``
-of a session builder changes nothing; the variable ``PYSPARK_PYTHON`` counts when it is there before
-the session starts; ``SparkContext.pythonExec`` counts for every function and data source that is
-handed to Spark after it was changed.
+Facts about PySpark 4.3 that this relies on, each observed in a virtual environment that is not activated:
+
+1. The workers run the first ``python3`` on ``PATH``.
+2. The setting ``spark.pyspark.python`` of a session builder has no effect.
+3. The variable ``PYSPARK_PYTHON`` takes effect if it is set before the session starts.
+4. ``SparkContext.pythonExec`` takes effect for every function and data source that is passed to Spark after
+   the change.
 """
 
 from __future__ import annotations
@@ -20,47 +22,46 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _REDACTION_CONF: Final = "spark.sql.redaction.options.regex"
-#: Whether shuffled rows of a streaming query are dealt out by how many cores there happen to be.
+#: Whether the number of shuffle partitions of a stateless streaming query depends on the number of cores.
 _ADAPTIVE_CONF: Final = "spark.sql.adaptive.streaming.stateless.enabled"
-#: Options whose values are secrets, or may have a login in them. What Spark hides without this has
-#: secret, password, token or url in its name. A login needs no scheme before it, so no look at the
-#: value tells it from what is none.
+#: Options whose values are secrets, or may contain a login. By default Spark redacts options with secret,
+#: password, token or url in their name. A login in a server address needs no URL scheme, so the value alone
+#: does not tell whether there is one.
 _REDACTED_OPTIONS: Final = "(?i)^(creds|nkeySeed|servers)$"
 
 
 def register(spark: SparkSession) -> None:
     """
-    Make ``format("jetstream")`` known to a session that can run it, hides its secrets, and is exact.
+    Register ``format("jetstream")`` in a session, and configure the session for it.
 
-    Where the workers run on this machine (the master is ``local``) and no other interpreter was
-    chosen for them (``PYSPARK_PYTHON``), they run the interpreter of this process from now on: in
-    a virtual environment that is not activated they would run another one, which has no such
-    package.
+    *Interpreter.* If the workers run on this machine (the master is ``local``) and ``PYSPARK_PYTHON`` is not
+    set, they use the interpreter of this process from now on. Otherwise workers started from a virtual
+    environment that is not activated would run another interpreter without this package.
 
-    Spark writes the options of a table into the plan of a view of it, and so into its event log. It
-    hides those that are called secret, password or token by itself; from now on it hides ``creds``,
-    ``nkeySeed`` and ``servers``, too.
+    *Secrets.* Spark writes the options of a table into the plan of a view of it, and so into its event log.
+    It redacts options with secret, password or token in their name. From now on it also redacts ``creds``,
+    ``nkeySeed`` and ``servers``.
 
-    A batch that is run again has to have the same rows in the same partitions, or the sink does not
-    know them again. Where a streaming query without a state shuffles, Spark since 4.1 makes fewer
-    partitions of the shuffled ones, and how many depends on the number of cores. From now on it leaves
-    them as they are (``spark.sql.adaptive.streaming.stateless.enabled``), unless that was set before.
+    *Replays.* A repeated batch must have the same rows in the same partitions, or the sink cannot recognize
+    them. Since Spark 4.1 the number of shuffle partitions of a stateless streaming query depends on the
+    number of cores. From now on it is fixed (``spark.sql.adaptive.streaming.stateless.enabled`` is set to
+    ``false``), unless that setting was set before.
 
-    Where the package is installed, Spark finds the data source without this, see
-    ``pyspark_jetstream``. It does not where the package was shipped (``--py-files``,
-    ``addPyFile``), or where the interpreter is another one.
+    Where the package is installed, Spark also finds the data source without this call, see
+    ``pyspark_jetstream``. It does not if the package was shipped with ``--py-files`` or ``addPyFile``, or if
+    the workers run another interpreter.
 
     Args:
-        spark: the session; on a cluster only the data source is registered, and the workers'
-            interpreter is what ``PYSPARK_PYTHON`` said when the driver started.
+        spark: the session. On a cluster the interpreter of the workers is not changed: it is the value of
+            ``PYSPARK_PYTHON`` when the driver started.
 
     Raises:
-        ImportError: PySpark is older than 4.0, or pyarrow is missing.
+        ImportError: PySpark is older than 4.0, or PyArrow is missing.
 
     """
-    from .source import RedactedDataSource  # noqa: PLC0415 - it imports PySpark and pyarrow
+    from .source import RedactedDataSource  # noqa: PLC0415 - it imports PySpark and PyArrow
 
-    # A Spark Connect session has no context: its workers are the server's matter.
+    # A Spark Connect session has no context: its workers are configured on the Spark server.
     context = getattr(spark, "sparkContext", None)
     if (
         context is not None
@@ -79,5 +80,5 @@ def register(spark: SparkSession) -> None:
 
 
 def _interpreter_is_configured() -> bool:
-    # spark-submit puts what its setting spark.pyspark.python says into the variable.
+    # spark-submit copies its setting spark.pyspark.python into this variable.
     return bool(os.environ.get("PYSPARK_PYTHON"))

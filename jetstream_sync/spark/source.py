@@ -1,8 +1,4 @@
-"""
-Reading with ``spark.read``: the batch reader of the data source.
-
-The data source ``jetstream``, as Spark knows it.
-"""
+"""The data source ``jetstream`` that Spark creates, with its readers for ``spark.read``."""
 
 from __future__ import annotations
 
@@ -41,16 +37,21 @@ __all__ = [
 
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
+log = logging.getLogger("jetstream_sync.spark")
+
+#: Options that this process has already warned about.
+_warned: set[str] = set()
+
 
 class JetStreamReader(DataSourceReader):
     """
-    Reads what is between two positions of each stream.
+    Batch reader of the range between two offsets of each stream.
 
-    Spark plans once for each ``load()``: what is stored later is for the next ``load()``.
+    Spark plans once for each ``load()``: messages stored later are read by the next ``load()``.
 
     Args:
-        options: of the read.
-        schema: the columns that are wanted.
+        options: the read options.
+        schema: the columns to read.
 
     """
 
@@ -60,12 +61,12 @@ class JetStreamReader(DataSourceReader):
         self._reader = PartitionReader(options, schema)
 
     def partitions(self) -> list[InputPartition]:
-        """Return one partition for each task, planned on the driver; raises as `plan_read`."""
+        """Return one partition for each task, planned on the driver; raises like `plan_read`."""
         planned = plan_read(self._options, self._filter_bounds)
         return [InputPartition(each) for each in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one partition, on an executor; raises as `read_chunks`."""
+        """Read one partition on an executor; raises like `read_chunks`."""
         return self._reader.read(partition)
 
     def __repr__(self) -> str:
@@ -74,60 +75,54 @@ class JetStreamReader(DataSourceReader):
 
 class PushdownReader(JetStreamReader):
     """
-    The same, for a table that is only ever read with one set of filters.
+    Batch reader with filter pushdown, for a table that is always read with the same filters.
 
-    Spark keeps the plan of the last query with the table, and applies it to every other query of
-    the same ``load()``. So this is for those who ask for it.
+    Spark keeps the plan of the last query with the table, and uses it for every other query of the same
+    ``load()``. Therefore pushdown is an explicit option.
     """
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - PySpark's name
-        """Take what filters say about subjects, sequences and times; Spark applies them all again."""
+        """Use filters on subject, sequence and timestamp; Spark re-evaluates all filters."""
         self._filter_bounds = filter_bounds(filters, self._options.subjects)
         return filters
 
 
 def in_pushdown_worker() -> bool:
-    """Say whether this is the process in which Spark passes filters on; others refuse who takes them."""
+    """Return whether this process plans pushdown; in any other one Spark rejects such a reader."""
     return _PUSHDOWN_WORKER in sys.argv
-
-
-log = logging.getLogger("jetstream_sync.spark")
-
-#: What was said once in this process.
-_warned: set[str] = set()
 
 
 class JetStreamDataSource(DataSource):
     """
-    JetStream's streams as tables that Spark reads and writes, in batches and as they grow.
+    JetStream streams as tables that Spark reads and writes, in batches and in streaming queries.
 
-    ``spark.dataSource.register(JetStreamDataSource)`` makes it known as ``jetstream``; where the
-    package is installed Spark finds it by itself. The options are those of `ReadOptions` and
-    `WriteOptions`; they are checked on the driver, before any task starts.
+    ``spark.dataSource.register(JetStreamDataSource)`` registers it as ``jetstream``. Where the package is
+    installed, Spark finds it without that. The options are those of `ReadOptions` and `WriteOptions`; they
+    are checked on the driver before any task starts.
     """
 
-    #: Whether the session hides all options with secrets.
+    #: Whether the session redacts all options with secrets.
     _secrets_are_redacted: ClassVar[bool] = False
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for ``format()``."""
+        """Return the short name for ``format()``."""
         return "jetstream"
 
     def schema(self) -> str:
-        """Return the columns that are read where no schema is given."""
+        """Return the default schema, as DDL."""
         return READ_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """
-        Return what reads with ``spark.read``.
+        Return the reader for ``spark.read``.
 
         Args:
-            schema: the columns that are wanted, by their names.
+            schema: the columns to read, selected by name.
 
         Raises:
-            InvalidOptionError: an option does not exist or can not work.
-            SchemaError: there is no such column, or it has another type.
+            InvalidOptionError: an option is unknown or invalid.
+            SchemaError: a column does not exist, or has the wrong type.
 
         """
         options = self._read_options()
@@ -136,8 +131,8 @@ class JetStreamDataSource(DataSource):
         return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return what reads with ``spark.readStream``; raises as `reader()`."""
-        from .streaming.reader import JetStreamStreamReader  # noqa: PLC0415 - PySpark has its base since 4.2
+        """Return the reader for ``spark.readStream``; raises like `reader()`."""
+        from .streaming.reader import JetStreamStreamReader  # noqa: PLC0415 - its base needs PySpark 4.2
 
         options = self._read_options()
         _check_columns(schema)
@@ -146,31 +141,35 @@ class JetStreamDataSource(DataSource):
             ("endingTimestamp", options.ending_timestamp),
         ):
             if value is not None:
-                raise InvalidOptionError(name, value, "a stream has no end; that is for spark.read")
+                raise InvalidOptionError(
+                    name, value, "applies to spark.read only: a streaming query has no end"
+                )
         return JetStreamStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """
-        Return what writes with ``df.write``.
+        Return the writer for ``df.write``.
 
         Args:
-            schema: of the rows.
-            overwrite: whether the mode is ``overwrite`` and not ``append``.
+            schema: the schema of the rows.
+            overwrite: whether the save mode is ``overwrite`` instead of ``append``.
 
         Raises:
-            InvalidOptionError: an option does not exist or can not work.
-            SchemaError: there is no such column, or it has another type.
+            InvalidOptionError: an option is unknown or invalid.
+            SchemaError: a column does not exist, or has the wrong type.
+            SinkError: the stream cannot store such rows in this way.
+            Error: the server cannot be reached, or refuses.
 
         """
-        from .writing.sink import batch_writer  # noqa: PLC0415 - who reads does without it
+        from .writing.sink import batch_writer  # noqa: PLC0415 - readers do not need it
 
         return batch_writer(self._write_options(), schema, overwrite)
 
     def streamWriter(  # noqa: N802 - PySpark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
-        """Return what writes with ``df.writeStream``; raises as `writer()`."""
-        from .writing.stream_sink import stream_writer  # noqa: PLC0415 - who reads does without it
+        """Return the writer for ``df.writeStream``; raises like `writer()`."""
+        from .writing.stream_sink import stream_writer  # noqa: PLC0415 - its base needs PySpark 4.1
 
         return stream_writer(self._write_options(), schema, overwrite)
 
@@ -183,26 +182,26 @@ class JetStreamDataSource(DataSource):
         return WriteOptions.from_options(self.options)
 
     def _warn_exposed_secrets(self) -> None:
-        """Say once which options have secrets that Spark may show."""
+        """Warn once about each option with a secret that Spark may show."""
         if self._secrets_are_redacted:
             return
         for name, instead in exposed_secrets(self.options).items():
             if name not in _warned:
                 _warned.add(name)
                 log.warning(
-                    "a view of this table puts the secret in its option %s into Spark's event log:"
-                    " use %s, or call jetstream_sync.spark.register(spark) first",
+                    "a view of this table would put the secret of option %s into Spark's event log:"
+                    " use %s instead, or call jetstream_sync.spark.register(spark) first",
                     name,
                     instead,
                 )
 
     def __repr__(self) -> str:
-        # The options may have secrets in them.
+        # The options may contain secrets.
         return "JetStreamDataSource()"
 
 
 class RedactedDataSource(JetStreamDataSource):
-    """The same in a session that hides its secrets, see `session.register`."""
+    """The data source in a session that redacts its secrets, see `session.register`."""
 
     _secrets_are_redacted = True
 

@@ -1,11 +1,7 @@
 """
-What a stream holds at the moment.
+Stream state and stream selection.
 
-A `StreamView` is what one ``STREAM.INFO`` said, in the words that planning needs.
-
-Which streams a read means.
-
-A trigger asks once for each stream, and all its decisions are made on that answer, a `StreamView`.
+Each trigger asks for the state of each selected stream once. All its decisions use this `StreamView`.
 """
 
 from __future__ import annotations
@@ -26,69 +22,75 @@ __all__ = ["StreamSelection", "StreamView", "stream_key", "stream_view"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamView:
-    """A stream as one answer of the server shows it."""
+    """The state and the relevant settings of a stream, from one ``STREAM.INFO`` reply."""
 
     name: str
-    """Its name."""
+    """The name of the stream."""
 
     created_ns: int
-    """When it was made, in nanoseconds since 1970."""
+    """When the stream was created, in nanoseconds since 1970."""
 
     first_seq: int
-    """The sequence of its first message; `end_seq` when it has none."""
+    """The sequence of the first message; `end_seq` if there is none."""
 
     end_seq: int
-    """The sequence that the next message will have, as far as can be said."""
+    """The sequence that the next message will get."""
 
     messages: int
-    """How many messages it holds."""
+    """The number of messages."""
 
     bytes: int
-    """How many bytes they take."""
+    """The size of all messages, in bytes."""
 
     retention: str
-    """When it lets go of a message; a word of `RetentionPolicy`, or one of a newer server."""
+    """The retention policy: a value of `RetentionPolicy`, or one of a newer server."""
 
     allow_direct: bool
-    """Whether its replicas answer direct gets."""
+    """Whether the replicas answer direct gets."""
 
     deny_purge: bool
-    """Whether nobody may purge it."""
+    """Whether purging is denied."""
 
     removes_individually: bool
-    """Whether messages also leave it by subject or by a time of their own, as in a key-value bucket."""
+    """Whether messages also expire one by one or by subject, as in a key-value bucket."""
 
     assigns_timestamps: bool
-    """Whether it gives messages their times itself, and does not take them from other streams."""
+    """Whether it assigns the message times itself, instead of copying them from other streams."""
 
     @property
     def is_work_queue(self) -> bool:
-        """Whether a message stays until it was worked on."""
+        """Whether a message stays until it was acknowledged."""
         return self.retention == RetentionPolicy.WORK_QUEUE
 
     @property
     def is_interest(self) -> bool:
-        """Whether a message stays until all who want it have had it."""
+        """Whether a message stays until all interested consumers have acknowledged it."""
         return self.retention == RetentionPolicy.INTEREST
 
     @property
     def removes_when_consumed(self) -> bool:
-        """Whether reading a message is to take it away, in the end."""
+        """Whether processed messages are removed from the stream."""
         return self.is_work_queue or self.is_interest
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether every sequence from the first to the last has its message."""
+        """Whether every sequence from the first to the last has a message."""
         return self.messages == self.end_seq - self.first_seq
+
+    def removes_unread(self, filters: tuple[str, ...]) -> bool:
+        """Return whether the stream removes messages in normal operation that a reader has not read."""
+        return (
+            self.is_interest or self.removes_individually or (self.is_work_queue and bool(filters))
+        )
 
     @property
     def message_bytes(self) -> float:
-        """How many bytes a message takes on average; at least 1."""
+        """The average message size in bytes; at least 1."""
         return max(1.0, self.bytes / self.messages) if self.messages else 1.0
 
 
 def stream_view(info: StreamInfo) -> StreamView:
-    """Return the view that an info gives."""
+    """Return the view of a stream info."""
     config, state = info.config, info.state
     end_seq = state.last_seq + 1
     return StreamView(
@@ -108,16 +110,16 @@ def stream_view(info: StreamInfo) -> StreamView:
 
 @dataclass(frozen=True)
 class StreamSelection:
-    """The streams that a read means: by name, or all that a pattern fits."""
+    """The streams to read: by name, or all that match a pattern."""
 
     names: tuple[str, ...] = ()
-    """The names; none when there is a pattern."""
+    """The stream names; empty if there is a pattern."""
 
     pattern: str | None = None
-    """``ORDERS_*``, or a regular expression between slashes."""
+    """A glob such as ``ORDERS_*``, or a regular expression between slashes."""
 
     domain: str | None = None
-    """Their JetStream domain."""
+    """The JetStream domain of the streams."""
 
     @cached_property
     def _expression(self) -> re.Pattern[str]:
@@ -127,26 +129,26 @@ class StreamSelection:
             return re.compile(pattern[1:-1])
         return re.compile(".*".join(map(re.escape, pattern.split("*"))))
 
-    def has(self, name: str) -> bool:
-        """Say whether a stream of this name is meant."""
+    def selects(self, name: str) -> bool:
+        """Return whether a stream of this name is selected."""
         if self.pattern is None:
             return name in self.names
         return self._expression.fullmatch(name) is not None
 
     def snapshot(self, js: JetStream) -> dict[str, StreamView]:
         """
-        Ask for every stream that is meant and there, once.
+        Ask for the state of each selected stream once.
 
         Returns:
             The views by `stream_key`, sorted. A stream that does not exist has none.
 
         Raises:
-            Error: as `JetStream.get_stream`, but for a stream that is not there.
+            Error: any error of `JetStream.get_stream`, except that a stream does not exist.
 
         """
         names = self.names
         if self.pattern is not None:
-            names = tuple(name for name in js.stream_names() if self.has(name))
+            names = tuple(name for name in js.stream_names() if self.selects(name))
         views: dict[str, StreamView] = {}
         for name in sorted(names):
             try:
@@ -158,17 +160,17 @@ class StreamSelection:
 
     def check_all_exist(self, views: Mapping[str, StreamView]) -> None:
         """
-        Refuse to begin where a stream that was named does not exist.
+        Check that all streams selected by name exist.
 
         Raises:
-            StreamNotFoundError: one is not there, or no stream fits the pattern.
+            StreamNotFoundError: one does not exist.
 
         """
         for name in self.names:
             if stream_key(name, self.domain) not in views:
-                raise StreamNotFoundError(404, 10059, f"there is no stream {name!r}")
+                raise StreamNotFoundError(404, 10059, f"stream {name!r} does not exist")
 
 
 def stream_key(stream: str, domain: str | None) -> str:
-    """Return what a stream is called in offsets; names have no slash."""
+    """Return the key of a stream in offsets; stream and domain names contain no slash."""
     return stream if domain is None else f"{domain}/{stream}"

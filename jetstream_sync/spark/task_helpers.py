@@ -1,9 +1,9 @@
 """
-Reading and writing inside of tasks: for ``foreachPartition``, ``mapPartitions`` and ``mapInArrow``.
+Functions to read and write inside your own tasks: ``foreachPartition``, ``mapPartitions``, ``mapInArrow``.
 
-These work with any PySpark that has Python workers, also one without Python data sources (before
-4.0), and without Spark. All tasks of a worker process use one connection, see
-`connections.connection`. They take the options of the data source, as one mapping for all of them.
+They work with every PySpark that has Python workers, also before 4.0, which has no Python data sources, and
+without Spark. All tasks of a worker process share one connection, see `connections.connection`. They take
+the options of the data source as a mapping.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["plan_ranges", "publish_partition", "read_range", "read_range_batches"]
 
-#: Rows that are turned into columns at a time.
+#: Rows that are converted to columns at once.
 _ROWS_PER_PART: Final = 4096
-#: Ways to deliver that need to know an attempt from another job.
+#: Delivery modes that must recognize a repeated attempt.
 _NEED_JOB_ID: Final = frozenset({"transaction", "scan"})
 
 
@@ -50,42 +50,44 @@ def publish_partition(
     partition: int | None = None,
 ) -> Written:
     """
-    Publish the rows of a partition; on return the stream has every one.
+    Publish the rows of a partition; on return the stream has stored all of them.
 
-    In a task of a streaming query (``foreachPartition`` called from ``foreachBatch``) message ids are made
-    of the query, the batch and the partition, so a batch that is run again makes the same ones. Two
-    calls for one batch need different ``jobId`` options, or equal rows of theirs count as one. In
-    any other job they are made of the ``jobId``; without one the ids protect this call alone, and a task
-    that is tried again writes its rows again.
+    In a task of a streaming query (``foreachPartition`` called from ``foreachBatch``) the message ids are
+    made from query, batch and partition. So a repeated batch has the same ids. Two calls for one batch need
+    different ``jobId`` options, or equal rows of them count as duplicates. In any other job the ids are made
+    from the ``jobId``. Without a ``jobId`` they protect this call only, and a repeated task writes its rows
+    again.
 
     Any thread may call it.
 
     Args:
-        rows: rows of Spark, mappings, or tuples; record batches of Arrow; or ``bytes``, which are
-            the payloads.
-        options: those of the sink, see `WriteOptions`.
-        columns: the names of the columns of tuples; ``None``: what the rows say.
-        partition: its number; ``None``: what Spark says, 0 without Spark.
+        rows: Spark rows, mappings or tuples; Arrow record batches; or ``bytes``, which are the payloads.
+        options: the options of the sink, see `WriteOptions`.
+        columns: the column names of tuples; ``None``: taken from the rows.
+        partition: the partition number; ``None``: that of the Spark task, 0 without Spark.
+
+    Returns:
+        The number of rows, duplicates and bytes, and the sequences.
 
     Raises:
-        InvalidOptionError: an option does not exist or can not work.
-        SchemaError: there is no such column.
-        SinkError: the stream does not take the rows; with `RowError` one row is the reason.
-        Error: all else as `WritePlan.write`.
+        InvalidOptionError: an option is unknown or invalid.
+        SchemaError: a column does not exist.
+        SinkError: the stream does not store the rows; a `RowError` names the row.
+        Error: any other error of `WritePlan.write`.
 
     """
-    wanted = options if isinstance(options, WriteOptions) else WriteOptions.from_options(options)
-    task_id = _write_task_id(wanted, partition)
+    parsed = options if isinstance(options, WriteOptions) else WriteOptions.from_options(options)
+    task_id = _write_task_id(parsed, partition)
     layout, parts = _columns(rows, columns)
     if layout is None:
         return Written.nothing(task_id.partition)
-    js = wanted.connection.jetstream(connection(wanted.connection))
-    target = check_target(js, wanted, layout)
-    return WritePlan(options=wanted, layout=layout, target=target).write(task_id, parts)
+    js = parsed.connection.jetstream(connection(parsed.connection))
+    target = check_target(js, parsed, layout)
+    return WritePlan(options=parsed, layout=layout, target=target).write(task_id, parts)
 
 
 def _write_task_id(options: WriteOptions, partition: int | None) -> WriteTaskId:
-    """Return where rows come from, as far as Spark says it."""
+    """Return the id of this write task, from the Spark task context as far as there is one."""
     context = _task_context()
     query = batch = None
     if context is not None:
@@ -100,16 +102,16 @@ def _write_task_id(options: WriteOptions, partition: int | None) -> WriteTaskId:
     if not names:
         if options.delivery in _NEED_JOB_ID:
             raise SinkError(
-                f"delivery={options.delivery} needs the option jobId outside of a streaming query"
+                f"delivery={options.delivery} needs the option jobId outside a streaming query"
             )
         names.append(f"call {uuid.uuid4().hex}")
     return WriteTaskId(name=" ".join(names), batch=int(batch or 0), partition=partition or 0)
 
 
 def _task_context() -> Any:
-    """Return Spark's context of this task, ``None`` outside of one."""
+    """Return the Spark context of this task, ``None`` outside a task."""
     try:
-        from pyspark import TaskContext  # noqa: PLC0415 - this works without it
+        from pyspark import TaskContext  # noqa: PLC0415 - this works without PySpark
     except ImportError:
         return None
     return TaskContext.get()
@@ -118,7 +120,7 @@ def _task_context() -> Any:
 def _columns(
     rows: Iterable[Any], names: Sequence[str] | None
 ) -> tuple[RowLayout | None, Iterator[RowColumns]]:
-    """Return the layout of rows, and the rows by column; no layout where there are no rows."""
+    """Return the layout of the rows, and the rows by column; the layout is ``None`` without rows."""
     rest = iter(rows)
     first = next(rest, None)
     if first is None:
@@ -136,7 +138,7 @@ def _columns(
         return layout, (layout.columns(_by_name(part, known)) for part in _parts(every))
     found = names or getattr(first, "__fields__", None) or getattr(first, "_fields", None)
     if found is None:
-        raise InvalidArgumentError("the rows do not name their columns; say columns=...")
+        raise InvalidArgumentError("the rows do not name their columns: set columns=...")
     layout = RowLayout.of_names(found)
     return layout, (layout.columns(zip(*part, strict=True)) for part in _parts(every))
 
@@ -150,7 +152,7 @@ def _by_name(rows: list[Mapping[str, Any]], names: tuple[str, ...]) -> list[list
     for row in rows:
         if not row.keys() <= set(names):
             more = ", ".join(sorted(row.keys() - set(names)))
-            raise InvalidArgumentError(f"a row has {more}, which the first one does not have")
+            raise InvalidArgumentError(f"a row has {more}, which the first row does not have")
     return [[row.get(name) for row in rows] for name in names]
 
 
@@ -159,16 +161,16 @@ def _by_name(rows: list[Mapping[str, Any]], names: tuple[str, ...]) -> list[list
 
 def plan_ranges(options: Mapping[str, str] | ReadOptions) -> list[SequenceRange]:
     """
-    Plan what tasks are to read; for the driver.
+    Plan what the tasks read; for the driver.
 
     Args:
-        options: those of the source for batches, see `ReadOptions`.
+        options: the options of a batch read, see `ReadOptions`.
 
     Returns:
-        Ranges of sequences, each for one call of `read_range`.
+        Sequence ranges, each for one call of `read_range`.
 
     Raises:
-        Error: as `plan_read`.
+        Error: any error of `plan_read`.
 
     """
     return plan_read(_read_options(options))
@@ -180,23 +182,23 @@ def read_range(
     columns: Sequence[str] = READ_COLUMNS,
 ) -> Iterator[tuple[Any, ...]]:
     """
-    Yield the messages of a range as tuples, in the order of their sequences; for ``mapPartitions``.
+    Yield the messages of a range as tuples, in sequence order; for ``mapPartitions``.
 
-    What is not among the columns is not decoded, and payloads that nobody asks for may not be sent.
+    Only the selected columns are decoded. Payloads that are not selected may not be sent by the server.
 
     Args:
-        range: what to read, of `plan_ranges`.
-        options: those of the source, see `ReadOptions`.
-        columns: which values a tuple has; see `READ_TYPES`.
+        range: the range to read, from `plan_ranges`.
+        options: the options of the source, see `ReadOptions`.
+        columns: the values of a tuple, see `READ_TYPES`.
 
     Raises:
-        SchemaError: there is no such column.
-        Error: all else as `read_chunks`.
+        SchemaError: a column does not exist.
+        Error: any other error of `read_chunks`.
 
     """
-    wanted = _read_options(options)
-    for chunk in _chunks(range, wanted, columns):
-        made = [_values(chunk, name, wanted.connection.domain) for name in columns]
+    parsed = _read_options(options)
+    for chunk in _chunks(range, parsed, columns):
+        made = [_values(chunk, name, parsed.connection.domain) for name in columns]
         yield from zip(*made, strict=True)
 
 
@@ -206,29 +208,29 @@ def read_range_batches(
     columns: Sequence[str] = READ_COLUMNS,
 ) -> Iterator[pa.RecordBatch]:
     """
-    Yield the messages of a range as Arrow's record batches; for ``mapInArrow``.
+    Yield the messages of a range as Arrow record batches; for ``mapInArrow``.
 
-    Args and errors are those of `read_range`; pyarrow is needed.
+    Arguments and errors are those of `read_range`. PyArrow is needed.
     """
-    from .reading.arrow import to_batch  # noqa: PLC0415 - the other functions work without pyarrow
+    from .reading.arrow import to_batch  # noqa: PLC0415 - the other functions work without PyArrow
 
-    wanted = _read_options(options)
-    for chunk in _chunks(range, wanted, columns):
-        yield to_batch(chunk, columns, wanted.connection.domain)
+    parsed = _read_options(options)
+    for chunk in _chunks(range, parsed, columns):
+        yield to_batch(chunk, columns, parsed.connection.domain)
 
 
 def _read_options(options: Mapping[str, str] | ReadOptions) -> ReadOptions:
     return options if isinstance(options, ReadOptions) else ReadOptions.from_options(options)
 
 
-def _chunks(wanted: SequenceRange, options: ReadOptions, columns: Sequence[str]) -> Iterator[Chunk]:
+def _chunks(part: SequenceRange, options: ReadOptions, columns: Sequence[str]) -> Iterator[Chunk]:
     check_read_columns((name, READ_TYPES.get(name, "")) for name in columns)
     plan = ReadPlan.of(options)
-    return read_chunks(connection(options.connection), wanted, frozenset(columns), plan)
+    return read_chunks(connection(options.connection), part, frozenset(columns), plan)
 
 
 def _values(chunk: Chunk, name: str, domain: str | None) -> Sequence[Any]:
-    """Return one column of a chunk, in values of Python."""
+    """Return one column of a chunk as Python values."""
     count = len(chunk)
     if name in {"headers", "msg_id"}:
         blocks = chunk.headers or [b""] * count

@@ -1,9 +1,9 @@
 """
-Taking messages from a durable consumer inside of tasks, and acknowledging what was worked on.
+Take messages from a durable consumer inside your own tasks, and acknowledge them when they are processed.
 
-A message is acknowledged after it was worked on, and the server's word for that is waited for. One
-that was not is delivered again, at once where the task says so and else after the consumer's
-``ack_wait``. So each message is worked on at least once.
+Each message is processed at least once: it is acknowledged after processing, and the acknowledgement is
+confirmed by the server. A message without an acknowledgement is delivered again, at once if the task returns
+it with `WorkBatch.give_back`, else after the ``ack_wait`` of the consumer.
 """
 
 from __future__ import annotations
@@ -40,27 +40,28 @@ WORK_DDL: Final = (
     "timestamp timestamp, stream string, ack string"
 )
 
-#: Messages that are acknowledged at a time.
+#: Maximum number of messages acknowledged at once.
 _MAX_ACKS: Final = 512
 _ACK: Final = b"+ACK"
 
 
 class WorkBatch:
     """
-    Messages that a task works on.
+    Messages that a task processes.
 
-    In a ``with`` block they are acknowledged at its end, or given back when it ends with an error.
-    Without one that is up to `acknowledge`, here or, by their ``ack`` column, anywhere else.
+    At the end of a ``with`` block they are acknowledged, or returned to the consumer if the block raised an
+    error. Without a block, call `acknowledge` here, or pass their ``ack`` column to the function of that name
+    in any other process.
 
     Args:
-        options: where they came from.
-        messages: what came.
+        options: the options that the messages were taken with.
+        messages: the messages.
 
     """
 
     def __init__(self, options: ReadOptions, messages: list[JetStreamMsg]) -> None:
         self._options = options
-        #: The messages, in their order.
+        #: The messages, in delivery order.
         self.messages = messages
 
     def __len__(self) -> int:
@@ -71,43 +72,43 @@ class WorkBatch:
 
     def acknowledge(self) -> None:
         """
-        Say that all are done with, but those that were settled one by one, and wait for the server.
+        Acknowledge all messages that are not settled yet, and wait for the confirmation of the server.
 
         Raises:
-            Error: as `acknowledge`.
+            Error: any error of the function `acknowledge`.
 
         """
         left = [each.ack_subject.decode() for each in self.messages if not each.is_acked]
         acknowledge(left, self._options)
 
     def give_back(self) -> None:
-        """Have all delivered again, but those that were settled one by one."""
+        """Return all messages that are not settled yet to the consumer, for immediate redelivery."""
         for message in self.messages:
             if not message.is_acked:
                 message.nak()
 
     def in_progress(self) -> None:
-        """Have the server begin its ``ack_wait`` anew, for work that takes long."""
+        """Restart the ``ack_wait`` of all messages that are not settled yet, for long processing."""
         for message in self.messages:
             if not message.is_acked:
                 message.in_progress()
 
     def to_arrow(self) -> pa.RecordBatch:
-        """Return the messages as a record batch with the columns of `WORK_DDL`; needs pyarrow."""
-        import pyarrow as pa  # noqa: PLC0415 - the rest works without it
+        """Return the messages as a record batch with the columns of `WORK_DDL`; needs PyArrow."""
+        import pyarrow as pa  # noqa: PLC0415 - everything else works without it
 
         from .schema import arrow_schema  # noqa: PLC0415
 
         columns = ("subject", "data", "headers", "sequence", "timestamp", "stream")
         schema = arrow_schema(columns).append(pa.field("ack", pa.string()))
-        facts = [message.metadata for message in self.messages]
+        metadata = [message.metadata for message in self.messages]
         values = [
             [message.subject for message in self.messages],
             [message.data for message in self.messages],
             [_pairs(message.headers) for message in self.messages],
-            [fact.stream_seq for fact in facts],
-            [fact.timestamp for fact in facts],
-            [fact.stream for fact in facts],
+            [each.stream_seq for each in metadata],
+            [each.timestamp for each in metadata],
+            [each.stream for each in metadata],
             [message.ack_subject.decode() for message in self.messages],
         ]
         arrays = [pa.array(each, field.type) for each, field in zip(values, schema, strict=True)]
@@ -141,26 +142,26 @@ def take_work(
     idle_seconds: float = 1.0,
 ) -> Iterator[WorkBatch]:
     """
-    Yield messages of a durable consumer, until there are enough, or none for a while.
+    Yield batches of messages from a durable consumer, until a limit or an idle time is reached.
 
-    Any number of tasks may take from one consumer: each message goes to one of them.
+    Any number of tasks may take messages from one consumer: each message goes to one of them.
 
     Args:
-        options: those of the source, of which ``stream`` and ``consumer`` are needed.
-        batch: messages that are handed over at a time, at most.
-        max_messages: messages that are taken in all, at most; ``None``: no limit.
-        max_seconds: no batch is asked for after so many seconds; ``None``: no limit.
-        idle_seconds: seconds without a message after which it ends.
+        options: the options of the source; ``stream`` and ``consumer`` are required.
+        batch: maximum number of messages of a batch.
+        max_messages: maximum number of messages in total; ``None``: no limit.
+        max_seconds: seconds after which no further batch is requested; ``None``: no limit.
+        idle_seconds: seconds without a message after which the iteration ends.
 
     Raises:
-        InvalidOptionError: there is no consumer among the options, or one without explicit
+        InvalidOptionError: the option ``consumer`` is missing, or names a consumer without explicit
             acknowledgements.
-        ConsumerNotFoundError, StreamNotFoundError: it does not exist.
-        Error: the server can not be reached, or refuses.
+        ConsumerNotFoundError, StreamNotFoundError: the consumer or stream does not exist.
+        Error: the server cannot be reached, or refuses.
 
     """
-    wanted = options if isinstance(options, ReadOptions) else ReadOptions.from_options(options)
-    consumer = _consumer(wanted)
+    parsed = options if isinstance(options, ReadOptions) else ReadOptions.from_options(options)
+    consumer = _consumer(parsed)
     until = Deadline(max_seconds)
     left = max_messages
     while not until.expired() and left != 0:
@@ -170,40 +171,42 @@ def take_work(
         if not messages:
             return
         if count > 1:
-            # What is there by now comes along, and nobody waits for more.
+            # Fetch what is available now, without waiting for a full batch.
             messages += consumer.fetch_no_wait(count - 1)
         if left is not None:
             left -= len(messages)
-        yield WorkBatch(wanted, messages)
+        yield WorkBatch(parsed, messages)
 
 
 def acknowledge(replies: Iterable[str], options: Mapping[str, str] | ReadOptions) -> int:
     """
-    Say that messages are done with, and wait until the server has noted it.
+    Acknowledge messages, and wait until the server has confirmed each.
 
-    It may be another process than that which took them, and it may be said again.
+    Any process may acknowledge a message, and repeating an acknowledgement is harmless.
 
     Args:
-        replies: what the column ``ack`` has.
-        options: those of the source.
+        replies: the values of the column ``ack``.
+        options: the options of the source.
 
     Returns:
-        How many there were.
+        The number of messages.
 
     Raises:
         ConsumerNotFoundError: the consumer does not exist any more.
-        TimeoutError: the server did not confirm in time; saying it again is safe.
-        Error: the server can not be reached, or refuses.
+        TimeoutError: the server did not confirm in time; repeating the call is safe.
+        Error: the server cannot be reached, or refuses.
 
     """
-    wanted = options if isinstance(options, ReadOptions) else ReadOptions.from_options(options)
-    settings = wanted.connection
+    parsed = options if isinstance(options, ReadOptions) else ReadOptions.from_options(options)
+    settings = parsed.connection
     core = api_requests(settings.jetstream(connection(settings))).core
     rest = iter(replies)
     total = 0
     while part := list(islice(rest, _MAX_ACKS)):
         retry_transient(
-            partial(_acknowledge, core, part, settings.timeout), settings.timeout, "an ack"
+            partial(_acknowledge, core, part, settings.timeout),
+            settings.timeout,
+            "acknowledging messages",
         )
         total += len(part)
     return total
@@ -211,14 +214,14 @@ def acknowledge(replies: Iterable[str], options: Mapping[str, str] | ReadOptions
 
 def _consumer(options: ReadOptions) -> PullConsumer:
     if options.consumer is None:
-        raise InvalidOptionError("consumer", None, "name the durable consumer to take work from")
+        raise InvalidOptionError("consumer", None, "is required: set it to a durable consumer")
     settings = options.connection
     js = settings.jetstream(connection(settings))
     consumer = js.get_consumer(options.stream[0], options.consumer)
     policy = consumer.cached_info.config.ack_policy
     if policy != AckPolicy.EXPLICIT:
         raise InvalidOptionError(
-            "consumer", options.consumer, f"its ack_policy is {policy}, and has to be explicit"
+            "consumer", options.consumer, f"its ack_policy is {policy}, but must be explicit"
         )
     return consumer
 
@@ -231,7 +234,7 @@ def _acknowledge(core: Core, replies: Sequence[str], timeout: float) -> None:
         for _, _, header, _ in answers.wait(timeout):
             if header and parse_status(header) is not None:
                 raise ConsumerNotFoundError(
-                    404, 10014, "nobody takes the acknowledgements: the consumer is gone"
+                    404, 10014, "no responders for the acknowledgements: the consumer was deleted"
                 )
     finally:
         answers.close()

@@ -23,7 +23,7 @@ from jetstream_sync.spark.options import ReadOptions
 from jetstream_sync.spark.planning.batch_read import plan_read
 from jetstream_sync.spark.planning.data_loss import DataLossError
 from jetstream_sync.spark.planning.offsets import OffsetError
-from jetstream_sync.spark.streaming.query import StreamingQuery
+from jetstream_sync.spark.streaming.query import QueryPlanner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,8 +45,8 @@ class Planner:
         self._options.append(ReadOptions.from_options(given))
         return self._options[-1]
 
-    def query(self, stream: str, **options: object) -> StreamingQuery:
-        return StreamingQuery(self.options(stream, **options))
+    def query(self, stream: str, **options: object) -> QueryPlanner:
+        return QueryPlanner(self.options(stream, **options))
 
     def close(self) -> None:
         for options in self._options:
@@ -61,9 +61,7 @@ def planner(nats_server: NatsServer) -> Iterator[Planner]:
     found.close()
 
 
-def step(
-    query: StreamingQuery, start: dict[str, Any], *, unlimited: bool = False
-) -> dict[str, Any]:
+def step(query: QueryPlanner, start: dict[str, Any], *, unlimited: bool = False) -> dict[str, Any]:
     """Plan the next batch; the offsets go through JSON, as they do in Spark."""
     end = query.latest(json.loads(json.dumps(start)), unlimited=unlimited)
     restored: dict[str, Any] = json.loads(json.dumps(end))
@@ -71,7 +69,7 @@ def step(
 
 
 def planned(
-    query: StreamingQuery, start: dict[str, Any], end: dict[str, Any]
+    query: QueryPlanner, start: dict[str, Any], end: dict[str, Any]
 ) -> list[tuple[int, int]]:
     return [(each.start_seq, each.end_seq) for each in query.partitions(start, end)]
 
@@ -140,7 +138,7 @@ def two(js: JetStream, stream_name: str) -> list[str]:
 
 
 def read(
-    query: StreamingQuery, start: dict[str, Any], end: dict[str, Any]
+    query: QueryPlanner, start: dict[str, Any], end: dict[str, Any]
 ) -> list[tuple[str, int, int]]:
     """The ranges of a batch, with their streams."""
     return [(each.stream, each.start_seq, each.end_seq) for each in query.partitions(start, end)]
@@ -254,7 +252,7 @@ def test_a_leader_that_dies_is_waited_for(cluster: NatsCluster) -> None:
         urls = ",".join(cluster.urls)
         given = {"servers": urls, "stream": "Q", "maxOffsetsPerTrigger": "40", "timeout": "2s"}
         options = ReadOptions.from_options(given)
-        query = StreamingQuery(options)
+        query = QueryPlanner(options)
         first = step(query, query.initial())
         before = stream.info().cluster
         assert before is not None

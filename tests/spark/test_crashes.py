@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from fix_spark import need_java
 from crash_tests.run import DELIVERIES, RETENTIONS, Outcome, run
+from fix_spark import need_java
 
 #: Seconds of kills in each run; the environments of tox say.
 SECONDS = float(os.environ.get("JETSTREAM_SYNC_KILL_SECONDS", "12"))

@@ -629,7 +629,9 @@ def test_a_server_that_stays_away() -> None:
         js = nc.jetstream()
         stream = made(js, "s")
         fill(js, "s.x", 1000)
-        reading = chunks(nc, whole(stream), "auto", batch_bytes=SMALL, timeout=0.2, retry_timeout=0.5)
+        reading = chunks(
+            nc, whole(stream), "auto", batch_bytes=SMALL, timeout=0.2, retry_timeout=0.5
+        )
         next(reading)
         server.kill()
         with within(5.0), pytest.raises((jetstream_sync.TimeoutError, ConnectionError)):

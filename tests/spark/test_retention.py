@@ -13,7 +13,7 @@ from fix_threads import wait_until
 from jetstream_sync import BadRequestError
 from jetstream_sync.spark import ReadOptions
 from jetstream_sync.spark.streaming.commit import QueueInUseError
-from jetstream_sync.spark.streaming.query import StreamingQuery
+from jetstream_sync.spark.streaming.query import QueryPlanner
 
 if TYPE_CHECKING:
     from jetstream_sync import JetStream, Stream
@@ -187,8 +187,8 @@ def test_queries_that_begin_together_do_not_share_a_queue(
     """Of two that have found the queue free, one is refused before it reads or removes anything."""
     options = {"servers": nats_server.url, "stream": queue.name}
 
-    def started() -> tuple[StreamingQuery, dict[str, Any]]:
-        query = StreamingQuery(ReadOptions.from_options(options))
+    def started() -> tuple[QueryPlanner, dict[str, Any]]:
+        query = QueryPlanner(ReadOptions.from_options(options))
         return query, query.initial()
 
     (first, start), (second, other_start) = started(), started()

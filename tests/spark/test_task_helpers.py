@@ -384,7 +384,7 @@ def test_an_id_that_stays_half_stored_is_explained(server: NatsServer) -> None:
         # No server can be made to hold one for sure, so what it says comes from here.
         leader.subscribe("played", cb=refuse)
         leader.flush()
-        with pytest.raises(RowError, match="row 0 of partition 0 .*another one at once"):
+        with pytest.raises(RowError, match="row 0 of partition 0 .*another leader accepts it at once"):
             publish_partition(
                 [(b"a", "played")], options(server, ackTimeout="1s"), columns=("data", "subject")
             )
@@ -422,7 +422,7 @@ def test_rows_that_expect_something_are_written_again_where_that_is_looked_up(
     rows = [{"data": b"a", "expected_last_subject_sequence": 0}]
     publish_partition(rows, given)
     if kind == "window":
-        with pytest.raises(RowError, match="an earlier attempt has stored it"):
+        with pytest.raises(RowError, match="an earlier attempt has stored the row"):
             publish_partition(rows, given)
     else:
         assert publish_partition(rows, given).duplicates == 1

@@ -1,1 +1,1 @@
-"""Planning, on the driver: which sequences of which streams are read, by rules that are pure where they can be."""
+"""Planning on the driver: the sequence ranges that the tasks of a batch read."""

@@ -1,8 +1,4 @@
-"""
-From where to where a read goes in a stream: earliest, latest, a sequence, or a time.
-
-What planning asks the server, on the connection that the options mean.
-"""
+"""Server requests of the planning on the driver: stream state, message counts, and start and end sequences."""
 
 from __future__ import annotations
 
@@ -27,11 +23,11 @@ __all__ = ["SourceAccess", "first_seq_since", "resolve_offset"]
 
 def resolve_offset(given: OffsetSpec | None, default: int, view: StreamView) -> int:
     """
-    Return the sequence that an option means in a stream; it may be one that the stream does not have.
+    Return the sequence that an offset option selects in a stream; the stream may not contain it.
 
     Args:
         given: the option; ``None``: not given.
-        default: `EARLIEST` or `LATEST`, for what is not given.
+        default: `EARLIEST` or `LATEST`, if the option is not given for this stream.
         view: the stream.
 
     """
@@ -49,15 +45,15 @@ def first_seq_since(
     """
     Return the sequence of the first message that was stored at a time or later.
 
-    It is searched for between the first and the last, going by times that rise with the sequences.
+    A binary search, which relies on times that rise with the sequences.
 
     Args:
-        time_ns: in nanoseconds since 1970.
+        time_ns: the time, in nanoseconds since 1970.
         view: the stream.
-        stored_at: returns the sequence and time of the first message from a sequence on.
+        stored_at: returns sequence and time of the first message from a sequence on.
 
     Returns:
-        `StreamView.end_seq` when all are older.
+        The sequence, or `StreamView.end_seq` if all messages are older.
 
     """
     low, high = view.first_seq, view.end_seq
@@ -76,13 +72,12 @@ T = TypeVar("T")
 
 class SourceAccess:
     """
-    The server, as the driver's planning sees it; for one thread.
+    Access to the server for the planning on the driver; for one thread.
 
-    Every method goes on trying for ``planningTimeout`` where an error is one that passes, and
-    raises what `JetStream.get_stream` does.
+    Each method retries transient errors for ``planningTimeout``, and raises like `JetStream.get_stream`.
 
     Args:
-        options: of the read.
+        options: the read options.
 
     """
 
@@ -95,7 +90,7 @@ class SourceAccess:
 
     @property
     def js(self) -> JetStream:
-        """JetStream on the process's connection, which is another one after one that was given up."""
+        """The JetStream context on the connection of this process; a new one if that was closed."""
         known = self._opened
         if known is None or known[0].is_closed:
             settings = self.options.connection
@@ -104,22 +99,22 @@ class SourceAccess:
         return known[1]
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
+        """Close the connection if it was opened."""
         if self._opened is not None:
             self._opened[0].close()
 
     def retry_transient(self, call: Callable[[], T], what: str) -> T:
-        """Call a function until it works, see `patience.patiently`."""
+        """Call a function until it succeeds, see `retry.retry_transient`."""
         return retry_transient(call, self.options.planning_timeout, what)
 
     def snapshot(self) -> dict[str, StreamView]:
-        """Ask for all streams once, see `StreamSelection.snapshot`."""
+        """Return the state of all selected streams, see `StreamSelection.snapshot`."""
         return self.retry_transient(
-            lambda: self.selection.snapshot(self.js), "looking at the streams"
+            lambda: self.selection.snapshot(self.js), "reading the state of the streams"
         )
 
     def counts(self, view: StreamView, filters: tuple[str, ...]) -> MessageCounter:
-        """Return what knows how many messages match between sequences of a stream."""
+        """Return the message counter of a stream and its filters."""
         return MessageCounter(view, bool(filters), partial(self._probe, view.name, filters))
 
     def _probe(self, stream: str, filters: tuple[str, ...], seq: int) -> tuple[int | None, int]:
@@ -135,14 +130,14 @@ class SourceAccess:
 
     def start(self, view: StreamView, default: int) -> int:
         """
-        Return the first sequence that the options mean for a stream.
+        Return the start sequence that the options select in a stream.
 
         Args:
             view: the stream.
-            default: `EARLIEST` or `LATEST`, where they say nothing.
+            default: `EARLIEST` or `LATEST`, if no start is given.
 
         Raises:
-            InvalidOptionError: the stream does not go that far.
+            InvalidOptionError: the start is beyond the end of the stream.
 
         """
         options = self.options
@@ -153,22 +148,22 @@ class SourceAccess:
             raise InvalidOptionError(
                 "startingOffsets",
                 start,
-                f"stream {view.name} has only got to sequence {view.end_seq - 1}",
+                f"is beyond the end of stream {view.name}: its last sequence is {view.end_seq - 1}",
             )
         return start
 
     def end(self, view: StreamView) -> int:
-        """Return the sequence at which the options end a batch read of a stream."""
+        """Return the end sequence that the options select in a stream, for a batch read."""
         options = self.options
         if options.ending_timestamp is not None:
             return self.first_seq_since(view, time_to_ns(options.ending_timestamp))
         return min(view.end_seq, resolve_offset(options.ending_offsets, LATEST, view))
 
     def first_seq_since(self, view: StreamView, time_ns: int) -> int:
-        """Return the sequence of the first message of a stream that is not older than a time."""
+        """Return the sequence of the first message of a stream stored at a time or later."""
 
         def stored_at(seq: int) -> tuple[int, int] | None:
-            # The leader is asked: a replica that is behind would move the end of a read.
+            # Ask the leader: a lagging replica would move the end of the read.
             api, request = api_requests(self.js), {"seq": seq, "next_by_subj": ">"}
             try:
                 message = leader_get(api, view.name, request, api.deadline())
@@ -179,5 +174,5 @@ class SourceAccess:
         return first_seq_since(
             time_ns,
             view,
-            lambda seq: self.retry_transient(partial(stored_at, seq), "looking for a time"),
+            lambda seq: self.retry_transient(partial(stored_at, seq), "searching for a time"),
         )

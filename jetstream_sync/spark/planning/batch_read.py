@@ -1,12 +1,9 @@
 """
-What is left of a read by the filters that Spark passes on.
+Plan a batch read: the ranges that its tasks read, narrowed by the filters that Spark pushes down.
 
-Nothing here decides about a row: Spark applies every filter again. A filter that can not be said in
-subjects, sequences or times is passed over, so a read is never narrower than its filters.
-
-Filters are looked at by the names of their classes, so this needs no PySpark.
-
-The plan of a read that ends: which ranges of which streams a batch query reads.
+Spark re-evaluates all filters. A filter that cannot be expressed as subjects, sequences or times is ignored,
+so the plan never excludes a row that passes the filters. Filters are recognized by their class names, so
+this module needs no PySpark.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from .offsets import StreamOffset
 
 __all__ = ["FilterBounds", "filter_bounds", "plan_read"]
 
-#: More subjects than this are not worth a filter each.
+#: Maximum number of literal subjects; more are not worth a filter each.
 _MAX_SUBJECTS: Final = 16
 _MICROSECOND_NS: Final = 1000
 _REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
@@ -37,10 +34,10 @@ _REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterBounds:
-    """What filters leave of a read; ``None``: all of it."""
+    """The part of a read that passes the filters; ``None``: no bound."""
 
     subjects: tuple[str, ...] | None = None
-    """Filter subjects; none at all: there is nothing to read."""
+    """Filter subjects; an empty tuple: there is nothing to read."""
 
     first_seq: int = 1
     """The first sequence of each stream."""
@@ -55,20 +52,20 @@ class FilterBounds:
     """The time after the latest one."""
 
     def with_subjects(self, subjects: tuple[str, ...]) -> FilterBounds:
-        """Return what is also left by the subjects of a further filter."""
+        """Return the bounds intersected with subjects."""
         if self.subjects is None:
             return replace(self, subjects=subjects)
         both = _intersection(self.subjects, subjects)
         return self if both is None else replace(self, subjects=both)
 
     def with_sequences(self, first: int, end: int | None) -> FilterBounds:
-        """Return what is also left by a range of sequences."""
+        """Return the bounds intersected with a range of sequences."""
         return replace(
             self, first_seq=max(self.first_seq, first), end_seq=_min_or_none(self.end_seq, end)
         )
 
     def with_times(self, first_ns: int | None, end_ns: int | None) -> FilterBounds:
-        """Return what is also left by a range of times."""
+        """Return the bounds intersected with a range of times."""
         firsts = [each for each in (self.first_ns, first_ns) if each is not None]
         first = max(firsts, default=None)
         return replace(self, first_ns=first, end_ns=_min_or_none(self.end_ns, end_ns))
@@ -76,11 +73,11 @@ class FilterBounds:
 
 def filter_bounds(filters: Iterable[Any], subjects: tuple[str, ...]) -> FilterBounds:
     """
-    Return what filters leave of a read.
+    Return the bounds that filters put on a read.
 
     Args:
-        filters: PySpark's, all of which a row has to pass.
-        subjects: the option.
+        filters: filters of PySpark; a row must pass all of them.
+        subjects: the option ``subjects``.
 
     """
     bounds = FilterBounds(subjects=subjects or None)
@@ -99,14 +96,14 @@ def _by_subject(bounds: FilterBounds, kind: str, value: Any) -> FilterBounds:
     elif kind == "In" and len(value) <= _MAX_SUBJECTS:
         found = _literals(value)
     elif kind == "StringStartsWith":
-        # Only whole tokens can be said.
+        # A filter subject matches whole tokens only.
         head, dot, _ = value.rpartition(".")
         found = _checked(f"{head}.>", check_subject) if dot else None
     return bounds if found is None else bounds.with_subjects(found)
 
 
 def _literals(values: Iterable[Any]) -> tuple[str, ...] | None:
-    """Return subjects that are meant word for word; ``None`` when one can not be one."""
+    """Return values as literal subjects, ``None`` if one is not a valid subject."""
     found: list[str] = []
     for value in values:
         checked = _checked(value, check_publish_subject)
@@ -121,7 +118,7 @@ def _checked(subject: Any, check: Callable[[str], str]) -> tuple[str, ...] | Non
         found = check(subject)
     except BadSubjectError:
         return None
-    # In a row this may stand for bytes that are no UTF-8, which the server compares as they are.
+    # In a row this may replace invalid UTF-8, but the server compares the original bytes.
     return None if _REPLACED in found else (found,)
 
 
@@ -137,14 +134,14 @@ def _by_time(bounds: FilterBounds, kind: str, value: Any) -> FilterBounds:
     if not values or not all(isinstance(each, datetime) and each.tzinfo for each in values):
         return bounds
     times = sorted(map(time_to_ns, values))
-    # A row has microseconds, a message nanoseconds: what is at t is up to a microsecond later.
+    # Rows have microseconds, messages nanoseconds: a row at t was stored up to a microsecond later.
     return bounds.with_times(*_value_range(kind, times[0], times[-1], _MICROSECOND_NS, None))
 
 
 def _value_range(
     kind: str, least: int, most: int, step: int, lowest: Any
 ) -> tuple[Any, int | None]:
-    """Return the first value that a filter lets through, and the one after the last."""
+    """Return the first value that passes a filter, and the value after the last one."""
     if kind in {"EqualTo", "EqualNullSafe", "In"}:
         return least, most + step
     if kind in {"GreaterThan", "GreaterThanOrEqual"}:
@@ -168,7 +165,7 @@ def _min_or_none(one: int | None, other: int | None) -> int | None:
 
 
 def _intersection(ones: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return patterns for what falls under both; ``None`` when there are none for that."""
+    """Return the patterns matched by both sets, ``None`` if no pattern expresses that."""
     found: list[str] = []
     for one in ones:
         for other in others:
@@ -182,7 +179,7 @@ def _intersection(ones: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, 
 
 
 def _covers(pattern: str, other: str) -> bool:
-    """Say whether everything that falls under one pattern falls under another."""
+    """Return whether a pattern matches all subjects that another pattern matches."""
     wanted, tokens = pattern.split("."), other.split(".")
     for position, expected in enumerate(wanted):
         if expected == ">":
@@ -194,7 +191,7 @@ def _covers(pattern: str, other: str) -> bool:
     return len(wanted) == len(tokens)
 
 
-#: Seconds that a stream's clock may have been off, in nanoseconds: its leader can change.
+#: Tolerance for different clocks of the leaders of a stream.
 _CLOCK_TOLERANCE_NS: Final = 60 * 10**9
 
 
@@ -202,22 +199,22 @@ def plan_read(
     options: ReadOptions, filter_bounds: FilterBounds | None = None
 ) -> list[SequenceRange]:
     """
-    Plan a read of all that is between two positions of each stream.
+    Plan a read between two offsets of each stream.
 
-    It takes nothing away: a work queue has its messages afterwards, too.
+    The messages stay in the stream, also in a work queue.
 
     Args:
-        options: of the read.
-        filter_bounds: what filters leave of it; ``None``: there are none.
+        options: the read options.
+        filter_bounds: the bounds from filters; ``None``: there are no filters.
 
     Returns:
-        What the tasks read; nothing when there is nothing to read.
+        The ranges for the tasks; empty if there is nothing to read.
 
     Raises:
-        StreamNotFoundError: a stream is not there, or none fits the pattern.
-        InvalidOptionError: the read would begin behind a stream's end.
-        DataLossError: it begins where messages are gone, and ``failOnDataLoss`` is not false.
-        Error: as `JetStream.get_stream`.
+        StreamNotFoundError: a stream does not exist, or none matches the pattern.
+        InvalidOptionError: the start is beyond the end of a stream.
+        DataLossError: messages after the start are gone, and ``failOnDataLoss`` is not false.
+        Error: any other error of `JetStream.get_stream`.
 
     """
     bounds = filter_bounds or FilterBounds(subjects=options.subjects or None)
@@ -228,7 +225,7 @@ def plan_read(
     views = access.snapshot()
     access.selection.check_all_exist(views)
     if not views:
-        raise StreamNotFoundError(404, 10059, f"no stream fits {options.stream_pattern!r}")
+        raise StreamNotFoundError(404, 10059, f"no stream matches {options.stream_pattern!r}")
     parts: dict[str, tuple[MessageCounter, int, int]] = {}
     rows: dict[str, int] = {}
     for key, view in views.items():
@@ -253,7 +250,7 @@ def plan_read(
 
 
 def _bounded_range(access: SourceAccess, view: StreamView, bounds: FilterBounds) -> tuple[int, int]:
-    """Return from where to where a stream is read; raises as `plan_read()`."""
+    """Return start and end of the read of a stream; raises like `plan_read()`."""
     start = max(_start(access, view), bounds.first_seq)
     end = access.end(view)
     if bounds.end_seq is not None:
@@ -267,7 +264,7 @@ def _bounded_range(access: SourceAccess, view: StreamView, bounds: FilterBounds)
 
 
 def _start(access: SourceAccess, view: StreamView) -> int:
-    """Return where to start in a stream; raises as `plan_read()`."""
+    """Return the start of the read of a stream; raises like `plan_read()`."""
     options = access.options
     start = access.start(view, EARLIEST)
     position = StreamOffset(

@@ -1,15 +1,12 @@
 """
-How much of what is there goes into the next batch.
+Batch sizes and partitions: how many messages the next batch has, and how its range is split.
 
-Sequences are no counts where messages were deleted or filters leave most of them out. There the server is
-asked how many messages match from a sequence on, and the end of the batch is searched for. A
-stream without holes that is read whole needs no question.
+Where messages were deleted or filtered out, a difference of sequences does not count messages. There the
+server is asked how many messages match from a sequence on, and a binary search finds the end of the batch. A
+contiguous stream that is read without filters needs no request.
 
-From the range of a batch to partitions: each is a range of sequences of one stream.
-
-A partition is read alone, so many can be read at a time, and it says all by itself which
-messages it has: reading it again gives the same rows. Where every sequence has its message
-the ranges are equally wide; where messages were deleted or are left out, they have about equally many.
+A partition is a sequence range of one stream. Partitions are read in parallel, and a repeated read of one
+returns the same rows. In a contiguous stream they have equal widths, else about equal message counts.
 """
 
 from __future__ import annotations
@@ -33,22 +30,21 @@ __all__ = [
     "partition_ranges",
 ]
 
-#: Asks the server: from this sequence on, which is the first message that matches, and how many match?
-#: ``None`` and 0 when none does.
+#: Asks the server for the first matching message from a sequence on, and the number of matching messages.
+#: ``None`` and 0 if there is none.
 CountProbe = Callable[[int], tuple[int | None, int]]
 
 
 class MessageCounter:
     """
-    The messages of one stream that match a read's filters, by sequence.
+    Counts the messages of one stream that match the filters of a read, by sequence.
 
-    What arrives while the server is asked makes a range look larger than it is, never smaller, so
-    a limit holds all the same.
+    Messages that arrive between two requests make a count too large, never too small. So limits hold.
 
     Args:
         view: the stream.
-        filtered: whether filters leave messages out.
-        probe: see `CountProbe`; a question takes about 0.1 ms.
+        filtered: whether there are filters.
+        probe: see `CountProbe`; a request takes about 0.1 ms.
 
     """
 
@@ -58,7 +54,7 @@ class MessageCounter:
         self._probe = probe
 
     def first(self, start: int) -> int | None:
-        """Return the sequence of the first match from ``start`` on; ``None``: there is none yet."""
+        """Return the sequence of the first match from ``start`` on, ``None`` if there is none yet."""
         if self._is_contiguous:
             first = max(start, self._view.first_seq)
             return first if first < self._view.end_seq else None
@@ -68,30 +64,30 @@ class MessageCounter:
         return first_match
 
     def matching(self, start: int, end: int) -> int:
-        """Return how many messages match from ``start`` up to ``end``, which is not counted."""
+        """Return the number of matches from ``start`` up to, but not including, ``end``."""
         start, end = max(start, self._view.first_seq), min(end, self._view.end_seq)
         if start >= end:
             return 0
         if self._is_contiguous:
             return end - start
-        # In this order: what arrives in between is counted in the second answer.
+        # In this order: messages that arrive in between are part of the second count.
         beyond = self._probe(end)[1]
         return max(0, self._probe(start)[1] - beyond)
 
     def find_end(self, start: int, end: int, rows: int, tolerance: int = 0) -> int:
         """
-        Return the end of a range that begins at ``start`` and has so many matches.
+        Return the end of a range that begins at ``start`` and has a given number of matches.
 
         Args:
-            start: its first sequence.
-            end: where it ends at the latest.
-            rows: how many matches it has at most.
-            tolerance: so many fewer are fine, which saves questions.
+            start: the first sequence.
+            end: the latest end.
+            rows: the maximum number of matches.
+            tolerance: how many fewer matches are accepted, which saves requests.
 
         """
         if self._is_contiguous:
             return min(end, max(start, self._view.first_seq) + rows)
-        # `low` is an end with few enough rows, `high` one with too many.
+        # Invariant: a range up to `low` has at most `rows` matches, a range up to `high` has more.
         low, high = min(end, start + rows), end
         count = self.matching(start, low)
         if low == end or self.matching(start, end) <= rows:
@@ -108,15 +104,15 @@ class MessageCounter:
 
 def divide_rows(total: int, available: Mapping[str, int], first: int = 0) -> dict[str, int]:
     """
-    Divide the rows of a batch among the streams that have some.
+    Divide the rows of a batch fairly among the streams that have messages.
 
-    Everybody gets the same; what one does not need goes to the others. So a small stream does
-    not wait for a large one.
+    All streams get the same number. What one stream does not need goes to the others, so a small stream
+    does not wait for a large one.
 
     Args:
-        total: how many rows there are to give.
-        available: how many each stream has.
-        first: who gets the first one of rows that can not be divided; it goes round with every call.
+        total: the rows to divide.
+        available: the number of messages of each stream.
+        first: the index of the stream that gets the first indivisible row; the caller increments it.
 
     """
     shares = dict.fromkeys(available, 0)
@@ -138,13 +134,13 @@ def limit_to_bytes(
     shares: Mapping[str, int], sizes: Mapping[str, float], most: int, first: int = 0
 ) -> dict[str, int]:
     """
-    Reduce the rows of a batch to so many bytes, which the streams share as they share rows.
+    Limit the rows of a batch to a number of bytes, which the streams share as they share rows.
 
     Args:
-        shares: how many rows of each stream are wanted.
-        sizes: how many bytes one takes there, on average.
-        most: how many bytes there may be.
-        first: whose turn it is: that stream has one row at least, however large it is.
+        shares: the requested rows of each stream.
+        sizes: the average message size of each stream, in bytes.
+        most: the maximum number of bytes.
+        first: the index of the stream that gets at least one row, however large its messages are.
 
     """
     sought = {key: ceil(count * sizes[key]) for key, count in shares.items()}
@@ -158,9 +154,9 @@ def limit_to_bytes(
     return reduced
 
 
-#: More partitions than this are never planned for one batch of one stream.
+#: Maximum number of partitions of one stream in one batch.
 MAX_PARTITIONS: Final = 64
-#: A partition may be smaller than its share by one part in so many, which saves questions.
+#: A partition may be smaller than its share by this fraction, which saves requests.
 _TOLERANCE_DIVISOR: Final = 16
 
 
@@ -168,14 +164,13 @@ def partition_counts(
     rows: Mapping[str, int], max_rows: int, min_partitions: int | None
 ) -> dict[str, int]:
     """
-    Return how many partitions each stream's part of a batch gets.
+    Return the number of partitions of each stream in a batch.
 
     Args:
-        rows: how many messages there are to read of each stream.
-        max_rows: how many a partition has at most, as long as there are not more than
-            `MAX_PARTITIONS` of them.
-        min_partitions: how many there are at least in all, if there are as many messages; ``None``:
-            no more than needed.
+        rows: the number of messages of each stream.
+        max_rows: the maximum rows of a partition, unless that needs more than `MAX_PARTITIONS`.
+        min_partitions: the minimum number of partitions of all streams, if there are as many messages;
+            ``None``: no minimum.
 
     """
     total = sum(rows.values())
@@ -193,14 +188,14 @@ def partition_cuts(
     counts: MessageCounter, start: int, end: int, rows: int, partitions: int
 ) -> tuple[int, ...]:
     """
-    Return where the second and each further partition of a range begins.
+    Return the start sequence of every partition of a range after the first one.
 
     Args:
-        counts: the messages of the stream.
+        counts: the message counts of the stream.
         start: the first sequence of the range.
-        end: the one after its last.
-        rows: how many messages match in it.
-        partitions: how many partitions are wanted; there may be fewer in the end.
+        end: the sequence after the range.
+        rows: the number of matches in the range.
+        partitions: the requested number of partitions; there may be fewer.
 
     """
     found: list[int] = []
@@ -217,7 +212,7 @@ def partition_cuts(
 
 
 def partition_ranges(position: StreamOffset, stream: str) -> list[SequenceRange]:
-    """Return what the tasks of a batch read of a stream."""
+    """Return the ranges that the tasks of a batch read from a stream."""
     return [
         SequenceRange(stream, low, high, position.filters, position.created_ns)
         for low, high in position.partition_bounds()

@@ -1,22 +1,22 @@
 """
-What it means when a stream is not as the checkpoint has left it.
+Detect data loss: a stream that does not continue where the checkpoint ended.
 
-The table, by what is seen and whether ``failOnDataLoss`` is ``true``, ``false`` or ``strict``:
+The action, by what is found and the option ``failOnDataLoss``:
 
-=====================================  ==================  ==========================
-seen                                   ``true``            ``false``
-=====================================  ==================  ==========================
-the head moved past the position       error               warning, go on at the head
-the same where that is how it works    go on at the head   go on at the head
-the stream is another one              error               warning, start at its head
-the stream ends before the position    error               warning, start at its head
-the stream is gone                     error               warning, wait for it
-=====================================  ==================  ==========================
+========================================  ======================  ==============================
+found                                     ``true``                ``false``
+========================================  ======================  ==============================
+unread messages were removed              error                   warning, continue at the start
+unread messages were removed as expected  continue at the start   continue at the start
+the stream was re-created                 error                   warning, restart at its start
+the stream ends before the offset         error                   warning, restart at its start
+the stream does not exist                 error                   warning, wait for it
+========================================  ======================  ==============================
 
-Messages in the middle that were deleted are never an error. A head that moves is how it works in
-streams with interest retention, with a limit by subject or with messages that expire one by one, and in
-a work queue of which only some subjects are read: somebody else has worked on the others. There
-only ``strict`` makes it an error.
+Deleted messages in the middle of a stream are never an error. Removals are expected in streams with interest
+retention, with a limit per subject or with a TTL per message. They are also expected in a work queue that is
+read with filters, since other consumers remove the other subjects. There they are an error only with
+``strict``.
 """
 
 from __future__ import annotations
@@ -34,74 +34,67 @@ log = logging.getLogger("jetstream_sync.spark")
 
 
 class DataLossError(Error):
-    """Messages that were to be read are gone, and ``failOnDataLoss`` says to stop then."""
+    """Unread messages are gone, and ``failOnDataLoss`` makes that an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Where to go on in a stream."""
+    """Where a read of a stream continues."""
 
     stream: str
-    """What it is called."""
+    """The name of the stream."""
 
     next_seq: int
     """The first sequence to read."""
 
     problem: str | None = None
-    """What was lost, for the log or the error; ``None``: nothing."""
+    """What was lost, as text for the log or the error; ``None``: nothing."""
 
     is_fatal: bool = False
-    """Whether that is an error, unless ``failOnDataLoss`` is false."""
+    """Whether the loss is an error unless ``failOnDataLoss`` is false."""
 
     may_be_stale: bool = False
-    """Whether the answer may be that of a server that is behind, so that it is worth asking again."""
+    """Whether a lagging server may have replied, so that the state should be read again."""
 
 
 def find_resume_point(position: StreamOffset, view: StreamView | None, stream: str) -> ResumePoint:
     """
-    Compare a position with what the server says about its stream.
+    Compare an offset of the checkpoint with the state of its stream.
 
     Args:
-        position: of the checkpoint; ``next_seq`` is where to go on.
-        view: the stream as it is; ``None``: it does not exist.
-        stream: what to call it.
+        position: the offset; the read continues at its ``next_seq``.
+        view: the state of the stream; ``None``: it does not exist.
+        stream: the name of the stream for messages.
 
     """
     wanted = position.next_seq
     if view is None:
         return ResumePoint(stream, wanted, f"stream {stream} does not exist any more", True)
     if view.created_ns != position.created_ns:
-        problem = f"stream {stream} was deleted and made again; what was not read of the old one"
+        problem = (
+            f"stream {stream} was deleted and re-created; the unread messages of the old stream"
+        )
         return ResumePoint(
-            stream, view.first_seq, f"{problem}, from sequence {wanted} on, is gone", True
+            stream, view.first_seq, f"{problem}, from sequence {wanted} on, are gone", True
         )
     if view.end_seq < wanted:
-        problem = f"stream {stream} ends at sequence {view.end_seq - 1}, but was read up to"
+        problem = f"stream {stream} ends at sequence {view.end_seq - 1}, but was already read up to"
         return ResumePoint(
             stream, view.first_seq, f"{problem} {wanted - 1}", True, may_be_stale=True
         )
     if view.first_seq > wanted:
         count = view.first_seq - wanted
-        problem = f"stream {stream} begins at sequence {view.first_seq}, but is read up to"
-        problem += f" {wanted - 1} only: {count} sequences are gone"
+        problem = f"stream {stream} starts at sequence {view.first_seq}, but was only read up to"
+        problem += f" {wanted - 1}: {count} sequences are gone"
         return ResumePoint(
-            stream, view.first_seq, problem, not _removal_is_expected(view, position)
+            stream, view.first_seq, problem, not view.removes_unread(position.filters)
         )
     return ResumePoint(stream, wanted)
 
 
-def _removal_is_expected(view: StreamView, position: StreamOffset) -> bool:
-    """Say whether the head of a stream moves past a reader when all is well."""
-    return (
-        view.is_interest
-        or view.removes_individually
-        or (view.is_work_queue and bool(position.filters))
-    )
-
-
 class DataLossPolicy:
     """
-    Makes of what `find_resume_point` finds an error, a warning or nothing.
+    Turns the result of `find_resume_point` into an error, a warning or nothing.
 
     Args:
         mode: ``failOnDataLoss``: ``true``, ``false`` or ``strict``.
@@ -115,16 +108,16 @@ class DataLossPolicy:
 
     def next_seq(self, found: ResumePoint) -> int:
         """
-        Return where to go on; a warning is given once for each loss.
+        Return where to continue; each loss is logged once.
 
         Raises:
-            DataLossError: something is lost, and that is not to be passed over.
+            DataLossError: messages are lost, and ``failOnDataLoss`` makes that an error.
 
         """
         if found.problem is None:
             return found.next_seq
         if self._mode == "strict" or (found.is_fatal and self._mode == "true"):
-            raise DataLossError(f"{found.problem}; failOnDataLoss=false goes on all the same")
+            raise DataLossError(f"{found.problem}; set failOnDataLoss=false to continue anyway")
         if not found.is_fatal:
             log.debug("%s", found.problem)
         elif self._last_warnings.get(found.stream) != found.problem:

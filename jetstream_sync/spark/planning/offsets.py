@@ -1,19 +1,18 @@
 """
-The offset of a streaming query: how far it has read each stream, as it stands in the checkpoint.
+The offset of a streaming query: how far it has read each stream, as stored in the checkpoint.
 
-Four rules, each for something that Spark does:
+Rules, each for a behaviour of Spark:
 
-1. An offset has the *start* of its batch in it, too. After a crash in the first batch Spark asks for
-   the initial offset anew, and ``latest`` is somewhere else by then; the batch is read from its own
-   start all the same.
-2. It has the cuts between the partitions, and the filters. So a batch that is read again has the
-   same partitions with the same rows, whatever the options say by then.
-3. It has a name for the query, made up when it was new: nothing else that Spark tells a source on the
-   driver is the same after a restart, and other than that of a second query.
-4. Spark compares offsets as text. `Offset.to_json` always writes the same offset in the same way,
-   and where there is nothing new the caller hands back the very offset that it was given.
+1. An offset contains the *start* of its batch. After a crash in the first batch Spark asks for the initial
+   offset again, and ``latest`` has moved by then. The batch is still read from its own start.
+2. An offset contains the cuts between partitions and the filters. So a repeated batch has the same
+   partitions with the same rows, even if the options have changed.
+3. An offset contains a random name for the query. Spark passes no other value to a source on the driver that
+   is stable across restarts and unique to the query.
+4. Spark compares offsets as text. `Offset.to_json` gives equal offsets equal texts. If there is nothing new to
+   read, the caller returns the given offset unchanged.
 
-Everything here is pure; any thread may call it.
+Everything here is pure, and any thread may call it.
 """
 
 from __future__ import annotations
@@ -31,37 +30,37 @@ VERSION: Final = 1
 
 
 class OffsetError(Error, ValueError):
-    """An offset from a checkpoint can not be read: another program, or a newer version, wrote it."""
+    """The offset of a checkpoint cannot be read: another source or a newer version wrote it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOffset:
-    """How far one stream is read."""
+    """How far one stream is read, with the batch that ends there."""
 
     created_ns: int
-    """When the stream was made, in nanoseconds since 1970; another time is another stream."""
+    """When the stream was created, in nanoseconds since 1970; it identifies the stream."""
 
     start_seq: int
     """The first sequence of the batch that this offset ends."""
 
     next_seq: int
-    """The sequence after its last one: where the next batch begins."""
+    """The sequence after that batch, where the next batch begins."""
 
     cuts: tuple[int, ...] = ()
-    """Where the second and every further partition of the batch begins."""
+    """The start sequences of the second and all further partitions of the batch."""
 
     filters: tuple[str, ...] = ()
-    """The filter subjects of the batch; none: all subjects."""
+    """The filter subjects of the batch; empty: all subjects."""
 
     def __post_init__(self) -> None:
-        """Refuse what no offset of ours says."""
+        """Check that the sequences rise."""
         bounds = (self.start_seq, *self.cuts, self.next_seq)
         rising = all(low < high for low, high in itertools.pairwise(bounds))
         if self.start_seq < 1 or not (rising or bounds == (self.next_seq,) * 2):
-            raise InvalidArgumentError(f"these sequences are no batch: {bounds}")
+            raise InvalidArgumentError(f"invalid batch bounds {bounds}: sequences must rise from 1")
 
     def empty_after(self, filters: tuple[str, ...] | None = None) -> StreamOffset:
-        """Return the empty batch that begins where this one ends; ``None``: with its filters."""
+        """Return the empty batch that begins where this one ends; ``None``: with the same filters."""
         return StreamOffset(
             created_ns=self.created_ns,
             start_seq=self.next_seq,
@@ -70,7 +69,7 @@ class StreamOffset:
         )
 
     def partition_bounds(self) -> list[tuple[int, int]]:
-        """Return the ranges of the batch's partitions, each without its end."""
+        """Return start and end of each partition; the end is exclusive."""
         bounds = (self.start_seq, *self.cuts, self.next_seq)
         return [(low, high) for low, high in itertools.pairwise(bounds) if low < high]
 
@@ -82,10 +81,10 @@ class Offset:
     positions: Mapping[str, StreamOffset]
 
     query: str = ""
-    """What tells the query from others, at random; it is the same for as long as its checkpoint is."""
+    """The random name of the query; it stays the same as long as its checkpoint exists."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it in the form that is kept in the checkpoint; equal offsets give equal texts."""
+        """Return the offset as stored in the checkpoint; equal offsets give equal JSON texts."""
         streams = {key: _to_json(self.positions[key]) for key in sorted(self.positions)}
         named = {"query": self.query} if self.query else {}
         return {**named, "streams": streams, "v": VERSION}
@@ -93,29 +92,27 @@ class Offset:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offset:
         """
-        Read an offset from a checkpoint.
+        Parse an offset from a checkpoint.
 
         Raises:
-            OffsetError: it is of another version or another source, or is damaged.
+            OffsetError: it has another version, belongs to another source or is damaged.
 
         """
         version = value.get("v")
         if version != VERSION:
             raise OffsetError(
-                f"the checkpoint has an offset of version {version!r}; this version of the package "
-                f"reads version {VERSION}: use the one that wrote it, or start a new checkpoint"
+                f"the checkpoint has an offset of version {version!r}, but this version of the package "
+                f"reads version {VERSION}: use the version that wrote it, or start a new checkpoint"
             )
         try:
             positions = {str(key): _from_json(each) for key, each in value["streams"].items()}
             return cls(positions, str(value.get("query", "")))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise OffsetError(
-                f"the checkpoint has an offset that can not be read: {error}"
-            ) from None
+            raise OffsetError(f"the checkpoint has an invalid offset: {error}") from None
 
 
 def _to_json(position: StreamOffset) -> dict[str, Any]:
-    # In the order of their names. The time as text: not every reader of JSON has such numbers.
+    # Keys in sorted order. The time is text: not every JSON parser supports such large numbers.
     written: dict[str, Any] = {
         "created": str(position.created_ns),
         "cuts": list(position.cuts),

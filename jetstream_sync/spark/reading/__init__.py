@@ -1,1 +1,1 @@
-"""Reading a range of a stream: whole, once and in order, and handed to Spark by columns."""
+"""Reading on the executors: one sequence range at a time, into Arrow record batches."""

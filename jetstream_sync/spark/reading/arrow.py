@@ -1,9 +1,7 @@
 """
-Chunks of messages become Arrow's record batches, by columns.
+Convert chunks of messages to Arrow record batches.
 
-A map that is NULL costs Spark several times what an empty one does, so there is none that is NULL.
-
-How a task reads its partition, whatever planned it.
+A NULL map costs Spark several times as much as an empty one, so the headers are never NULL.
 """
 
 from __future__ import annotations
@@ -38,10 +36,10 @@ def to_batch(
     Return a chunk as a record batch; any thread may call it.
 
     Args:
-        chunk: with what the columns need, see `FieldSelection.of`.
-        columns: the schema that the batch has to have, with columns of `schema.READ_TYPES`; or their
-            names, for the schema that `arrow_schema` makes of them.
-        domain: what the column ``domain`` says; ``None``: NULL.
+        chunk: the messages, with the fields that the columns need, see `FieldSelection.of`.
+        columns: the schema of the batch, with columns of `schema.READ_TYPES`; or the column names, for the
+            schema from `arrow_schema`.
+        domain: the value of the column ``domain``; ``None``: NULL.
 
     """
     schema = columns if isinstance(columns, pa.Schema) else arrow_schema(columns)
@@ -52,7 +50,7 @@ def to_batch(
         "subject": lambda kind: _string_array(chunk.subjects, kind),
         "data": lambda kind: pa.array(chunk.data, kind),
         "headers": lambda kind: _headers_array(headers, len(chunk), kind),
-        # PyArrow takes a list several times as fast as a range.
+        # PyArrow converts a list several times faster than a range.
         "sequence": lambda kind: pa.array([*chunk.sequences], kind),
         "timestamp": lambda kind: _timestamp_array(chunk.times_ns, kind),
         "stream": lambda kind: _constant_array(chunk.stream, len(chunk), kind),
@@ -66,7 +64,7 @@ def to_batch(
 
 
 def _string_array(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
-    """Make texts of bytes; what is no UTF-8 among them is replaced."""
+    """Convert bytes to strings, and replace invalid UTF-8."""
     try:
         return pa.array(values, kind)
     except pa.ArrowInvalid:
@@ -82,14 +80,14 @@ def _timestamp_array(times_ns: Sequence[int], kind: pa.DataType) -> pa.Array:
 
 
 def _parse_header_blocks(chunk: Chunk) -> list[dict[str, list[str]]]:
-    """Return the headers of each message; nothing at all when there is no header in the chunk."""
+    """Return the headers of each message; empty if no message of the chunk has headers."""
     if not any(chunk.headers):
         return []
     return [_parse_block(block) if block else _NO_HEADERS for block in chunk.headers]
 
 
 def _parse_block(block: bytes) -> dict[str, list[str]]:
-    """Return the values of each name; what is no UTF-8 in them is replaced."""
+    """Parse a header block, and replace invalid UTF-8 in values."""
     headers = parse_headers(block)
     if headers is None:
         return _NO_HEADERS
@@ -121,7 +119,7 @@ def _message_id(headers: dict[str, list[str]]) -> str | None:
 def _headers_array(
     headers: Sequence[dict[str, list[str]]], count: int, kind: pa.DataType
 ) -> pa.Array:
-    """Make a map of names to values for each message, put together from its columns."""
+    """Return a map of names to values for each message, assembled from flat arrays."""
     names: list[str] = []
     values: list[str] = []
     name_ends, value_ends = [0], [0]
@@ -151,11 +149,11 @@ def _offsets(ends: list[int]) -> pa.Buffer:
 
 class PartitionReader:
     """
-    Reads ranges into Arrow; it is pickled with a reader and sent to the executors.
+    Reads partitions into Arrow; Spark pickles it and sends it to the executors.
 
     Args:
-        options: of the read.
-        schema: the columns that are wanted.
+        options: the read options.
+        schema: the columns to read.
 
     """
 
@@ -169,11 +167,11 @@ class PartitionReader:
         Yield the rows of a partition.
 
         Args:
-            partition: with a `SequenceRange`; with ``None``, which Spark makes up where there is no
-                partition at all, there are no rows.
+            partition: its value is a `SequenceRange`, or ``None`` for the empty partition that Spark creates
+                if there are no partitions.
 
         Raises:
-            Error: as `read_chunks`.
+            Error: any error of `read_chunks`.
 
         """
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - `to_batch` works without it

@@ -1,8 +1,4 @@
-"""
-Messages as they are read: by columns, undecoded, bounded in bytes.
-
-What the two ways to read a range have in common: what they are told, and what they return.
-"""
+"""Chunks of undecoded messages in columns, and the read tasks that produce them."""
 
 from __future__ import annotations
 
@@ -15,15 +11,15 @@ from .ranges import SequenceRange
 
 __all__ = ["MAX_REQUEST_ROWS", "BatchSizer", "Chunk", "FieldSelection", "ReadResponse", "ReadTask"]
 
-#: What a row takes in Arrow beside its texts and bytes: numbers, and where each text ends.
+#: Bytes of a row in Arrow besides its strings and payload: numbers and string offsets.
 _ROW_OVERHEAD_BYTES: Final = 80
-#: A header block is text, and each of its headers has some ends of texts, for which this stands.
+#: Factor for the size of a header block in Arrow; it covers the string offsets of its headers.
 _HEADER_FACTOR: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class FieldSelection:
-    """Which parts of a message are asked for; what is not is neither parsed nor kept."""
+    """The message fields to read; other fields are neither parsed nor kept."""
 
     subjects: bool
     data: bool
@@ -33,7 +29,7 @@ class FieldSelection:
 
     @classmethod
     def of(cls, columns: Collection[str]) -> FieldSelection:
-        """Return what columns need, by their names in `schema`."""
+        """Return the fields that columns need, by their names in `schema`."""
         return cls(
             subjects="subject" in columns,
             data="data" in columns,
@@ -46,31 +42,31 @@ class FieldSelection:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
     """
-    Messages that came together: lists of one length, in the order of their sequences.
+    Messages as columns of equal length, in sequence order.
 
-    A list of what was not asked for is empty, and `headers` may be when no message has any.
+    The list of a field that was not selected is empty. `headers` may be empty if no message has headers.
     """
 
     stream: str
-    """The stream that they are of."""
+    """The stream that contains the messages."""
 
     sequences: Sequence[int]
-    """Their sequences."""
+    """The sequences of the messages."""
 
     subjects: Sequence[bytes] = ()
-    """Their subjects."""
+    """The subjects."""
 
     data: Sequence[bytes] = ()
-    """Their payloads."""
+    """The payloads."""
 
     headers: Sequence[bytes] = ()
-    """Their own header blocks, without what the server added; ``b""``: none."""
+    """The header blocks as published, without the headers added by the server; ``b""``: none."""
 
     times_ns: Sequence[int] = ()
-    """When the stream stored them, in nanoseconds since 1970."""
+    """When the stream stored each message, in nanoseconds since 1970."""
 
     sizes: Sequence[int] = ()
-    """How large their payloads are, in bytes."""
+    """The payload sizes, in bytes."""
 
     @property
     def _row_overhead(self) -> int:
@@ -80,7 +76,7 @@ class Chunk:
         return len(self.sequences)
 
     def slice(self, start: int, end: int) -> Chunk:
-        """Return the messages from one index up to another."""
+        """Return the messages from one index up to, but not including, another."""
         if start == 0 and end >= len(self):
             return self
         return Chunk(
@@ -95,10 +91,10 @@ class Chunk:
 
     def split_by_size(self, limit: int) -> Iterator[Chunk]:
         """
-        Yield the messages in chunks that take so many bytes in Arrow at most, or have one message.
+        Yield chunks that fit into a size limit, or contain a single message.
 
         Args:
-            limit: in bytes.
+            limit: maximum size in Arrow, in bytes.
 
         """
         start = before = last = 0
@@ -112,7 +108,7 @@ class Chunk:
             yield self.slice(start, len(self))
 
     def total_bytes(self) -> int:
-        """Return about how many bytes the messages take in Arrow; never less than it will be."""
+        """Return an upper estimate of the size of the messages in Arrow, in bytes."""
         total = len(self) * self._row_overhead
         total += sum(map(len, self.subjects)) + sum(map(len, self.data))
         return total + _HEADER_FACTOR * sum(map(len, self.headers))
@@ -133,52 +129,52 @@ class Chunk:
         return (fixed + sum(sizes) for sizes in zip(*columns, strict=True))
 
 
-#: Messages of one request at most, so that small ones do not take many times their size in memory.
+#: Maximum number of messages per request; the memory overhead of small messages is large.
 MAX_REQUEST_ROWS: Final = 16_384
-#: How much of a batch the expected messages are to fill: one that got too large is cut.
+#: Fraction of a batch that the expected messages fill; a batch that gets too large is split.
 _TARGET_FILL: Final = 0.9
-#: How many messages are asked for at first where filters leave an unknown number out.
+#: First request size if filters exclude an unknown number of messages.
 _INITIAL_ROWS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ReadResponse:
-    """What one request brought."""
+    """The result of one request."""
 
     chunk: Chunk
-    """The messages, all of them within the range."""
+    """The messages, all within the range."""
 
     next_seq: int
-    """From where on to ask next; the end of the range, or above it, when the range is through."""
+    """The sequence of the next request; at or above the end of the range if it is complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTask:
-    """A range and how to read it."""
+    """A range, and the parameters of the read."""
 
     range: SequenceRange
     fields: FieldSelection
     batch_bytes: int
-    """How large an answer should be, about, in Arrow."""
+    """Approximate size of a response in Arrow, in bytes."""
     message_bytes: float
-    """How large a message is, by what is known of the stream."""
+    """Average message size of the stream, in bytes."""
     silence_timeout: float
-    """Seconds of silence after which a request is given up."""
+    """Maximum time without any reply to a request, in seconds."""
     validate_batch: Callable[[int, int, Sequence[int]], None]
-    """Is told of each answer, before anything else is asked for: from where on and up to where it
-    tells, and the sequences of its messages. It raises where that can not be right."""
+    """Called for each response before the next request, with its start, its end and the sequences of its
+    messages. It raises an error if the response cannot be right."""
 
 
 class BatchSizer:
     """
-    How many messages to ask for: as fit into the batch, and as the range is likely to have.
-
-    Args:
-        job: what to read.
-        start_seq: from where on.
-        filtered: whether the server leaves messages out.
+    Chooses request sizes that fit into a batch and match what the range is expected to contain.
 
     One thread uses it.
+
+    Args:
+        task: the read task.
+        start_seq: the first sequence to read.
+        filtered: whether the server excludes messages.
     """
 
     def __init__(self, task: ReadTask, start_seq: int, *, filtered: bool) -> None:
@@ -189,23 +185,23 @@ class BatchSizer:
         self._filtered = filtered
 
     def add_rows(self, rows: int) -> None:
-        """Note how many messages came."""
+        """Add the number of received messages."""
         self._rows += rows
 
     def learn_size(self, chunk: Chunk) -> None:
-        """Learn how large messages are."""
+        """Update the estimated message size."""
         if len(chunk):
-            # A few messages say little about the rest.
+            # A few messages are a weak estimate for the rest.
             weight = min(1.0, len(chunk) / 100)
             self._row_bytes += weight * (chunk.total_bytes() / len(chunk) - self._row_bytes)
 
     def rows(self, next_seq: int) -> int:
-        """Return how many messages to ask for from a sequence on; at least one."""
+        """Return how many messages to request from a sequence on; at least one."""
         fitting = int(self._task.batch_bytes * _TARGET_FILL / self._row_bytes)
         return max(1, min(fitting, MAX_REQUEST_ROWS, self._expected(next_seq)))
 
     def _expected(self, next_seq: int) -> int:
-        """Guess how many messages the rest of the range has, rather too many than too few."""
+        """Return an estimate of the messages in the rest of the range, rather too high than too low."""
         left = self._task.range.end_seq - next_seq
         if not self._filtered:
             return left

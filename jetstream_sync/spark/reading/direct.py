@@ -1,17 +1,15 @@
 """
-Times as direct gets have them, read fast: messages that come together share most of the text.
+Read a range with batched direct gets (ADR-31).
 
-Reading a range by direct gets in batches (ADR-31).
+Behaviour of nats-server 2.15 (``server/stream.go``, ``getDirectRequest``) that this relies on:
 
-What nats-server 2.15 does (``server/stream.go``, ``getDirectRequest``), and this relies on:
-
-1. Six headers follow those that a message has, in one order: ``Nats-Stream``, ``Nats-Subject``,
-   ``Nats-Sequence``, ``Nats-Time-Stamp``, ``Nats-Num-Pending``, ``Nats-Last-Sequence``. A message that was
-   republished, or forged, has such headers of its own before them; those are the user's.
-2. ``max_bytes`` ends an answer behind the message that reaches it. ``up_to_seq`` is not looked at.
-3. An answer ends with status 204 and the number of matching messages that are left. Where there is
-   none to begin with, it is status 404 alone. Where the stream answers no direct gets, nobody listens.
-4. The answer comes from any replica, or from a mirror, which may be behind. There is no flow control.
+1. The server adds six headers after those of the message, in a fixed order: ``Nats-Stream``,
+   ``Nats-Subject``, ``Nats-Sequence``, ``Nats-Time-Stamp``, ``Nats-Num-Pending``, ``Nats-Last-Sequence``. A
+   republished or forged message has such headers of its own before them. Those belong to the user.
+2. ``max_bytes`` ends a response after the message that reaches it. ``up_to_seq`` is ignored.
+3. A response ends with status 204 and the number of remaining matches. If there is no match at all, the
+   response is status 404 alone. If the stream does not allow direct gets, there are no responders.
+4. Any replica or mirror may respond, and it may lag behind. There is no flow control.
 """
 
 from __future__ import annotations
@@ -41,17 +39,19 @@ __all__ = ["DirectReader", "count_from", "own_headers", "parse_times_ns"]
 
 def parse_times_ns(lines: Iterable[bytes], start: int) -> list[int]:
     """
-    Read times such as ``2026-01-31T12:00:00.123456789Z``.
+    Parse times such as ``2026-01-31T12:00:00.123456789Z``.
+
+    It is fast because consecutive messages share most of the text.
 
     Args:
-        lines: each with a time at its end.
-        start: where in a line it starts.
+        lines: header lines, each with a time at its end.
+        start: the index of the time in a line.
 
     Returns:
         The times, in nanoseconds since 1970.
 
     Raises:
-        InvalidResponseError: one is no such time.
+        InvalidResponseError: a line has no such time.
 
     """
     times: list[int] = []
@@ -63,22 +63,22 @@ def parse_times_ns(lines: Iterable[bytes], start: int) -> list[int]:
             if line[start:second_end] != second:
                 second = line[start:second_end]
                 second_ns = time_to_ns(time_from_text(second.decode() + "Z"))
-            # The server leaves zeros at the end out, and the dot with the last of them.
+            # The server omits trailing zeros, and the dot if there are only zeros.
             fraction = line[second_end + 1 : -1]
             times.append(second_ns + int(fraction.ljust(9, b"0")))
     except ValueError:
-        raise InvalidResponseError("a direct get answered with something that is no time") from None
+        raise InvalidResponseError("a direct get response has an invalid Nats-Time-Stamp") from None
     return times
 
 
 _PLAIN: Final = b"NATS/1.0"
 _SEQUENCE: Final = b"Nats-Sequence: "
 _UNEXPECTED_HEADERS: Final = (
-    "a direct get answered with other headers than ADR-31 has;"
-    " servers before 2.11 do not know direct gets of several messages"
+    "a direct get response does not have the headers of ADR-31;"
+    " batched direct gets need nats-server 2.11 or newer"
 )
 _NEWLINE: Final = b"\r\n"
-#: What follows a message's own headers: six lines and the empty one.
+#: Line breaks after the headers of the message itself: those of six lines and of the empty line.
 _TAIL_LINES: Final = 8
 
 _WILDCARDS: Final = {"*": rb"[^.]+", ">": rb".+"}
@@ -90,11 +90,11 @@ _TIME_AT: Final = len(b"Nats-Time-Stamp: ")
 
 class DirectReader:
     """
-    Reads a range by direct gets; for one thread.
+    Reads a range with direct gets; for one thread.
 
     Args:
         api: the JetStream API.
-        job: what to read.
+        task: the read task.
 
     """
 
@@ -104,21 +104,21 @@ class DirectReader:
         self._route = api.routes.direct_get(task.range.stream).encode()
         filters = task.range.filters
         self._filter = filters[0] if len(filters) == 1 else None
-        # The server takes one filter; several are applied here.
+        # The server supports one filter; several filters are applied here.
         self._matches = _subject_matcher(filters) if len(filters) > 1 else None
 
     def responses(self, start_seq: int) -> Generator[ReadResponse, None, None]:
         """
-        Yield answers until there are no more, or the range is through; one is fetched ahead.
+        Yield responses until there are no more messages or the range is complete; one is prefetched.
 
         Args:
-            start_seq: where to begin.
+            start_seq: the first sequence to read.
 
         Raises:
-            NoRespondersError: nobody answers direct gets for the stream now.
-            TimeoutError, ConnectionClosedError: the answer broke off, or none came; asking again
-                from the last `ReadResponse.next_seq` on is right.
-            InvalidResponseError: the answer is none.
+            NoRespondersError: the stream does not answer direct gets at present.
+            TimeoutError, ConnectionClosedError: a response was incomplete or missing. It is safe to continue
+                from the last `ReadResponse.next_seq`.
+            InvalidResponseError: a response is malformed.
             APIError: the server refused.
 
         """
@@ -134,11 +134,11 @@ class DirectReader:
                 next_seq = sequences[-1] + 1 if sequences else start_seq
                 sizer.add_rows(len(sequences))
                 self._task.validate_batch(start_seq, next_seq, sequences)
-                # Messages that are left and do not come are not asked for at once again.
+                # If remaining messages do not arrive, the caller decides when to ask again.
                 has_more = pending > 0 and start_seq < next_seq < self._task.range.end_seq
                 if has_more:
                     gathering = self._request(next_seq, sizer)
-                # By now the next answer is on its way, while this one is worked on.
+                # The next response is already requested while this one is processed.
                 chunk = self._chunk(items, server_headers)
                 sizer.learn_size(chunk)
                 del items, server_headers
@@ -166,7 +166,7 @@ class DirectReader:
         return gathering
 
     def _chunk(self, items: list[Delivery], server_headers: _ServerHeaders) -> Chunk:
-        """Make the columns of messages, given what the server added to their headers."""
+        """Return the columns of messages, given their parsed server headers."""
         server_headers = server_headers.before(self._task.range.end_seq)
         data = [item[3] for item in items[: len(server_headers.sequences)]]
         subjects = [line[_SUBJECT_AT:] for line in server_headers.subjects]
@@ -192,18 +192,18 @@ class DirectReader:
 
 
 class _ServerHeaders(NamedTuple):
-    """What the server added to the headers of messages, by columns of one length."""
+    """The headers that the server added to messages, as columns of equal length."""
 
     sequences: Sequence[int]
     own: Sequence[bytes]
-    """What comes before; none at all when no message has headers of its own."""
+    """The bytes before them; empty if no message has headers of its own."""
     subjects: Sequence[bytes]
     """The lines with the subjects."""
     times: Sequence[bytes]
     """The lines with the times."""
 
     def before(self, end_seq: int) -> _ServerHeaders:
-        """Return the columns up to a sequence."""
+        """Return the columns up to, but not including, a sequence."""
         inside = bisect_left(self.sequences, end_seq)
         if inside == len(self.sequences):
             return self
@@ -217,15 +217,15 @@ class _ServerHeaders(NamedTuple):
 
 def _parse_server_headers(blocks: list[bytes]) -> _ServerHeaders:
     """
-    Read the header blocks of an answer.
+    Parse the header blocks of a response.
 
     Raises:
-        InvalidResponseError: the server added something else.
+        InvalidResponseError: the server headers are not the expected ones.
 
     """
     lines = b"".join(blocks).split(_NEWLINE)
     own: Sequence[bytes] = ()
-    # No block has less than these lines, so all have just these.
+    # Each block has at least 8 lines, so the total shows that all have exactly 8.
     if len(lines) == 8 * len(blocks) + 1 and lines[0::8].count(_PLAIN) == len(blocks):
         subjects, sequences, times = lines[2::8], lines[3::8], lines[4::8]
     else:
@@ -240,10 +240,10 @@ def _parse_server_headers(blocks: list[bytes]) -> _ServerHeaders:
 
 def _parse_sequences(lines: Sequence[bytes]) -> Sequence[int]:
     """
-    Read the lines with the sequences, which rise.
+    Parse the lines with the sequences, which rise.
 
     Raises:
-        InvalidResponseError: they are no such lines.
+        InvalidResponseError: a line is malformed.
 
     """
     if not lines:
@@ -265,25 +265,25 @@ def _parse_sequence(line: bytes) -> int:
 
 def count_from(js: JetStream, stream: str, seq: int, subject: str | None) -> tuple[int | None, int]:
     """
-    Ask what a stream holds from a sequence on.
+    Count the messages of a stream from a sequence on.
 
-    A direct get answers it; where the stream allows none, a consumer is made for it and goes by
-    itself. Any thread may call it.
+    A direct get returns the count. If the stream does not allow direct gets, a temporary consumer does. Any
+    thread may call it.
 
     Args:
-        js: where to ask.
-        stream: the stream's name.
-        seq: the first sequence that counts.
-        subject: which messages count, with wildcards; ``None``: all.
+        js: the JetStream context.
+        stream: the stream name.
+        seq: the first sequence to count.
+        subject: a filter subject, with wildcards; ``None``: all messages.
 
     Returns:
-        The sequence of the first such message, and how many there are, that one included;
-        ``None`` and 0 when there is none.
+        The sequence of the first match and the number of matches including it; ``None`` and 0 if there is no
+        match.
 
     Raises:
-        StreamNotFoundError: there is no such stream.
-        DirectGetRefusedError: it is a work queue that allows no direct gets.
-        APIError, TimeoutError, ConnectionClosedError: as `JetStream.get_stream`.
+        StreamNotFoundError: the stream does not exist.
+        DirectGetRefusedError: the stream is a work queue that does not allow direct gets.
+        APIError, TimeoutError, ConnectionClosedError: as from `JetStream.get_stream`.
 
     """
     api = api_requests(js)
@@ -304,10 +304,10 @@ def count_from(js: JetStream, stream: str, seq: int, subject: str | None) -> tup
 def _count_by_consumer(
     js: JetStream, stream: str, seq: int, subject: str | None
 ) -> tuple[int | None, int]:
-    """Do as `count_from()` where the stream allows no direct gets."""
+    """Count like `count_from()` in a stream that does not allow direct gets."""
     found = js.get_stream(stream)
     if found.cached_info.config.retention == RetentionPolicy.WORK_QUEUE:
-        raise DirectGetRefusedError(stream)  # and a consumer would be refused, too
+        raise DirectGetRefusedError(stream)  # a work queue would refuse the consumer, too
     try:
         first = found.get_msg(seq, next_by_subject=subject or ">").seq
     except NotFoundError:
@@ -326,25 +326,25 @@ def _count_by_consumer(
 
 
 def own_headers(before: bytes) -> bytes:
-    """Return the header block of a message, given what comes before the lines that the server added."""
+    """Return the header block of a message, given the bytes before the server headers."""
     return b"" if before == _PLAIN else before + b"\r\n\r\n"
 
 
 def _is_status(delivery: Delivery) -> bool:
-    """Say whether this ends an answer."""
+    """Return whether this message ends a response."""
     if not delivery[2]:
-        return True  # no direct get answers so, and waiting on would be no use
+        return True  # not a direct get response, so waiting for more is pointless
     return is_direct_status(delivery)
 
 
 def _remaining_messages(status: Delivery, route: bytes) -> int:
     """
-    Return how many messages are left by the status that ends an answer.
+    Return the number of remaining messages from the status that ends a response.
 
     Raises:
-        NoRespondersError: nobody answered.
+        NoRespondersError: there are no responders.
         APIError: the request was refused.
-        InvalidResponseError: it is no such status.
+        InvalidResponseError: the status is malformed.
 
     """
     block = status[2]
@@ -363,7 +363,7 @@ def _remaining_messages(status: Delivery, route: bytes) -> int:
 
 
 def _subject_matcher(filters: tuple[str, ...]) -> Any:
-    """Return what says of a subject, as bytes, whether it falls under one of several patterns."""
+    """Return a function that matches a subject, as bytes, against any of several patterns."""
     patterns = []
     for pattern in filters:
         parts = [_WILDCARDS.get(part) or re.escape(part.encode()) for part in pattern.split(".")]

@@ -1,19 +1,21 @@
 """
-Reading a range by pulling from an ephemeral consumer.
+Read a range with an ephemeral pull consumer.
 
-The consumer acknowledges nothing, has one replica in memory and is deleted when the reading ends; one
-that is left behind goes by itself. What is lost on its way is never sent again, so on any doubt the
-reading ends with an error, and goes on with another consumer.
+The consumer needs no acknowledgements, keeps one replica in memory and is deleted after the read. The server
+removes a forgotten one after a time of inactivity. A lost message is not delivered again. So on any doubt the
+read fails, and continues with another consumer.
 
-One pull is under way at a time: the server takes turns between several, so that none would end before
-all do. It is for many messages, and the next one is sent before those of the last one are looked at.
-No more is asked for than the consumer has, so that no pull waits; ``no_wait`` ends one for messages
-that have gone meanwhile.
+One pull request is outstanding at a time: the server alternates between several, so none would complete
+before all do. A request is large, and the next one is sent before the messages of the last one are processed.
+A request never asks for more messages than the consumer has, so it does not wait. ``no_wait`` completes it if
+messages were removed in the meantime.
 
-What nats-server 2.15 does (``server/consumer.go``), and this relies on: the deliveries of one consumer
-come in the order of their numbers, so the first, the last and the count prove that none is missing;
-a pull ends with a status, but for one that sent exactly its messages or its bytes; statuses have no
-reply subject, messages have.
+Behaviour of nats-server 2.15 (``server/consumer.go``) that this relies on:
+
+1. A consumer numbers its deliveries without gaps. So the first number, the last number and the count prove
+   that no message is missing.
+2. A pull request ends with a status, except when exactly its messages or bytes were sent.
+3. Status messages have no reply subject, and other messages have one.
 """
 
 from __future__ import annotations
@@ -47,13 +49,13 @@ from .ranges import RangeStalledError
 
 __all__ = ["MIN_SKIPPED_PAYLOAD_BYTES", "PullReader"]
 
-#: Seconds until the server deletes a consumer that nobody uses.
+#: Seconds of inactivity after which the server deletes a consumer.
 _INACTIVE_THRESHOLD_S: Final = 30.0
-#: A pull may bring so many times the bytes that its messages should have.
+#: ``max_bytes`` of a request, as a multiple of the expected size.
 _MAX_BYTES_FACTOR: Final = 2
-#: Messages of this size on average are worth a header that stands for the payload.
+#: From this average message size on, headers-only delivery is cheaper than sending the payloads.
 MIN_SKIPPED_PAYLOAD_BYTES: Final = 1024
-#: Seconds of silence after which a pull may have ended without a word.
+#: Seconds without a message after which the consumer is checked: a request may end without a status.
 _CONSUMER_CHECK_DELAY_S: Final = 0.5
 _MSG_SIZE: Final = b"Nats-Msg-Size: "
 _PLAIN: Final = b"NATS/1.0"
@@ -66,28 +68,29 @@ class _Pull(NamedTuple):
 
 class _ConsumerState:
     """
-    What is known of the consumer that is read.
+    What is known about the consumer.
 
-    Its replies say the number of each delivery, the message's sequence and time, and what is left.
+    The reply subject of a delivery contains its number, the sequence and time of the message, and the number
+    of remaining messages.
     """
 
     __slots__ = ("_extra_tokens", "_next", "name", "remaining")
 
     def __init__(self, name: str, pending: int) -> None:
         self.name = name
-        #: How many messages it still has to deliver, by what it last said.
+        #: The number of messages not delivered yet, as of the last delivery.
         self.remaining = pending
         self._next = 1
-        # How many tokens stand behind those that tell something, in the newer form of replies.
+        # Additional tokens at the end of reply subjects in the newer format.
         self._extra_tokens = 0
 
     def accept(self, replies: Sequence[bytes]) -> Sequence[int]:
         """
-        Check that nothing is missing, take note of what is left, and return the sequences.
+        Check that no delivery is missing, update `remaining`, and return the sequences.
 
         Raises:
             InvalidResponseError: a delivery is missing.
-            NotJSMessageError: a reply is none of a consumer.
+            NotJSMessageError: a reply subject is not one of a consumer.
 
         """
         self._extra_tokens = max(0, replies[0].count(b".") - 10)
@@ -96,8 +99,8 @@ class _ConsumerState:
         count = len(replies)
         if first_number != self._next or last_number != first_number + count - 1:
             raise InvalidResponseError(
-                f"consumer {self.name!r} delivered {count} messages as the numbers {first_number} "
-                f"to {last_number}, where {self._next} was due"
+                f"consumer {self.name!r} sent {count} deliveries with the numbers {first_number} "
+                f"to {last_number}, but number {self._next} was expected"
             )
         self._next = last_number + 1
         self.remaining = remaining
@@ -107,18 +110,18 @@ class _ConsumerState:
         return [int(reply.rsplit(b".", parts)[1]) for reply in replies]
 
     def times_ns(self, replies: Sequence[bytes]) -> list[int]:
-        """Return the times, in nanoseconds since 1970."""
+        """Return the message times, in nanoseconds since 1970."""
         parts = 2 + self._extra_tokens
         return [int(reply.rsplit(b".", parts)[1]) for reply in replies]
 
 
 class PullReader:
     """
-    Reads a range through a consumer; for one thread.
+    Reads a range with a pull consumer; for one thread.
 
     Args:
         api: the JetStream API.
-        job: what to read.
+        task: the read task.
 
     """
 
@@ -129,21 +132,21 @@ class PullReader:
             not task.fields.data and task.message_bytes >= MIN_SKIPPED_PAYLOAD_BYTES
         )
         self._route = b""
-        # Whether the next message alone is larger than a pull may be.
+        # Whether the next message alone exceeds the byte limit of a request.
         self._oversized = False
 
     def responses(self, start_seq: int) -> Generator[ReadResponse, None, None]:
         """
-        Yield answers until there are no more, or the range is through; one is fetched ahead.
+        Yield responses until there are no more messages or the range is complete; one is prefetched.
 
         Args:
-            start_seq: where to begin.
+            start_seq: the first sequence to read.
 
         Raises:
-            RangeStalledError: the consumer went away, or delivered with a gap, or something else.
-            TimeoutError, ConnectionClosedError: an answer broke off, or none came. After these,
-                asking again from the last `ReadResponse.next_seq` on is right.
-            APIError: the server refused to make the consumer.
+            RangeStalledError: the consumer was lost, or deliveries are missing or malformed.
+            TimeoutError, ConnectionClosedError: a response was incomplete or missing. It is safe to continue
+                from the last `ReadResponse.next_seq`.
+            APIError: the server refused to create the consumer.
 
         """
         api = self._api
@@ -153,7 +156,7 @@ class PullReader:
         sizer = BatchSizer(self._task, start_seq, filtered=bool(self._task.range.filters))
         pull = None
         try:
-            # Inside: the consumer may be there without an answer that says so.
+            # Inside the try block: the consumer may exist even if the reply was lost.
             info = add_consumer(api, stream, self._config(name, start_seq), CREATE)
             consumer = _ConsumerState(name, info.num_pending or 0)
             pull = self._pull(consumer, sizer, start_seq)
@@ -161,7 +164,7 @@ class PullReader:
                 items = self._wait_for_pull(pull, consumer, start_seq)
                 pull.gathering.close()
                 if not items:
-                    # What was there has gone, or is too large for a pull that has a limit.
+                    # The messages were removed, or the next one exceeds the byte limit.
                     pull = self._pull(consumer, sizer, start_seq) if self._oversized else None
                     continue
                 replies = [item[1] for item in items]
@@ -171,7 +174,7 @@ class PullReader:
                 self._task.validate_batch(start_seq, next_seq, sequences)
                 has_more = next_seq < self._task.range.end_seq
                 pull = self._pull(consumer, sizer, next_seq) if has_more else None
-                # By now the next answer is on its way, while this one is worked on.
+                # The next response is already requested while this one is processed.
                 times_ns = consumer.times_ns(replies) if self._task.fields.times else ()
                 chunk = self._chunk(items, sequences, times_ns)
                 sizer.learn_size(chunk)
@@ -186,7 +189,7 @@ class PullReader:
             self._delete(name)
 
     def _pull(self, consumer: _ConsumerState, sizer: BatchSizer, start_seq: int) -> _Pull | None:
-        """Ask for more, up to what is there and what the range may still have; ``None``: nothing is."""
+        """Request the next messages of the range, ``None`` if the consumer has none."""
         rows = min(1 if self._oversized else sizer.rows(start_seq), consumer.remaining)
         if rows <= 0:
             return None
@@ -205,25 +208,25 @@ class PullReader:
         self, pull: _Pull, consumer: _ConsumerState, start_seq: int
     ) -> list[Delivery]:
         """
-        Wait for a pull's end, and return its messages.
+        Wait for the end of a pull request, and return its messages.
 
         Raises:
-            RangeStalledError: it ended otherwise than for want of messages or of room.
+            RangeStalledError: the status that ended it is neither "no messages" nor "byte limit".
 
         """
         try:
             items = pull.gathering.wait(min(_CONSUMER_CHECK_DELAY_S, self._task.silence_timeout))
         except TimeoutError:
             items = pull.gathering.items
-            # The server ends a pull that sent exactly its bytes without a word.
+            # The server sends no status after exactly `max_bytes` bytes.
             size = sum(len(part) for item in items for part in item)
             if not pull.max_bytes or size < pull.max_bytes:
                 items = self._wait_past_silence(pull, consumer, start_seq)
         if items and _is_status(items[-1]):
             status = read_status(items[-1][2], b"")
             if status is None or status.kind not in {Kind.QUIET, Kind.FULL}:
-                said = "an empty status" if status is None else str(status.error)
-                raise RangeStalledError(self._task.range.stream, start_seq, said)
+                reason = "an empty status" if status is None else str(status.error)
+                raise RangeStalledError(self._task.range.stream, start_seq, reason)
             items.pop()
             self._oversized = status.kind is Kind.FULL and not items
         return items
@@ -232,10 +235,10 @@ class PullReader:
         self, pull: _Pull, consumer: _ConsumerState, start_seq: int
     ) -> list[Delivery]:
         """
-        Wait on for a pull's end after some silence.
+        Check the consumer, and continue waiting for the end of a pull request.
 
         Raises:
-            RangeStalledError: the consumer is gone, and took the pull along without a word.
+            RangeStalledError: the consumer does not exist any more.
 
         """
         stream = self._task.range.stream
@@ -244,13 +247,13 @@ class PullReader:
         except NotFoundError as error:
             raise RangeStalledError(stream, start_seq, str(error)) from error
         except PermissionsError:
-            pass  # whoever may read need not be allowed to ask
+            pass  # permission to read does not imply permission for consumer info
         return pull.gathering.wait(self._task.silence_timeout)
 
     def _chunk(
         self, items: list[Delivery], sequences: Sequence[int], times_ns: Sequence[int]
     ) -> Chunk:
-        """Make the columns of messages; those behind the range are left out."""
+        """Return the columns of messages, without those after the end of the range."""
         fields = self._task.fields
         headers: Sequence[bytes] = [item[2] for item in items]
         sizes: Sequence[int] = ()
@@ -285,7 +288,7 @@ class PullReader:
         )
 
     def _delete(self, name: str) -> None:
-        """Delete the consumer, as far as that can be done now: the server does it later, too."""
+        """Try to delete the consumer; otherwise the server deletes it after its inactive threshold."""
         api = APIRequests(
             self._api.core, self._api.routes, _CONSUMER_CHECK_DELAY_S, ends_with_link=True
         )
@@ -300,18 +303,20 @@ def _is_status(delivery: Delivery) -> bool:
 
 
 def _number(token: bytes) -> int:
-    """Read a token of a reply; the names among them are not looked at."""
+    """Parse a token of a reply subject; 0 for the names among them."""
     return int(token) if token.isdigit() else 0
 
 
 def _without_size(headers: Sequence[bytes]) -> tuple[list[bytes], list[int]]:
-    """Take the header out that the server put behind a message's own, in place of its payload."""
+    """Remove the header that replaces the payload, which the server adds after those of the message."""
     own: list[bytes] = []
     sizes: list[int] = []
     for block in headers:
         before, _, size = block.rpartition(_MSG_SIZE)
         if not size[:-4].isdigit():
-            raise InvalidResponseError(f"a message without payload has the headers {block[:60]!r}")
+            raise InvalidResponseError(
+                f"a headers-only message has no Nats-Msg-Size: {block[:60]!r}"
+            )
         sizes.append(int(size[:-4]))
         own.append(b"" if before == _PLAIN + b"\r\n" else before + b"\r\n")
     return own, sizes

@@ -1,14 +1,13 @@
 """
-Reading one range of a stream: all of it, once, in order, or an error that says why not.
+Read one sequence range of a stream: each message once and in order, or raise an error that says why not.
 
-A range is through when a message at its end, or behind it, was seen; or when whoever answers has no
-more and the stream's leader says the same, since another replica, or a mirror, may be behind. That
-covers filters that match nothing at the end, and messages that were deleted or purged.
+A range is complete when a message at or after its end was seen. It is also complete when there are no more
+replies and the stream leader confirms that there are no more messages: another replica or a mirror may lag
+behind. This covers filters without a match at the end, and deleted or purged messages.
 
-What breaks off is taken up at the sequence behind the last message that was yielded: after a lost link, a
-restarted server, a consumer that went away. Each answer of a direct get is followed by a look at the
-stream, before it is yielded: it must be the one that the range was planned for, and its head must
-not have moved past messages that are missing.
+After a lost link, a server restart or the loss of the consumer, the read continues after the last yielded
+message. Every direct get response is checked before it is yielded: the stream must be the one that the range
+was planned for, and its first sequence must not have moved past missing messages.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ __all__ = ["ReadPlan", "choose_mode", "read_chunks"]
 
 log = logging.getLogger("jetstream_sync.spark")
 
-#: A range with more messages than this is worth a consumer.
+#: Ranges with more messages than this are read with a consumer.
 _MIN_CONSUMER_ROWS: Final = 50_000
 _MIN_WAIT_S: Final = 0.05
 _MAX_WAIT_S: Final = 1.0
@@ -52,26 +51,26 @@ _MAX_WAIT_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan:
-    """How to read; it can be pickled, and has no secrets."""
+    """The parameters of a read; it can be pickled, and contains no secrets."""
 
     mode: str = "auto"
     """``direct``, ``pull``, or ``auto``: see `choose_mode`."""
     batch_bytes: int = 4_000_000
-    """How many bytes of Arrow a chunk makes at most, unless it has one message."""
+    """Maximum size of a chunk in Arrow, in bytes, unless it has a single message."""
     fail_on_data_loss: str = "true"
     """``true``, ``false`` or ``strict``."""
     domain: str | None = None
-    """The JetStream domain; ``None``: that of the server."""
+    """The JetStream domain; ``None``: that of the connected server."""
     api_prefix: str | None = None
-    """Where JetStream's API is instead; excludes `domain`."""
+    """The prefix of the JetStream API subjects; excludes `domain`."""
     timeout: float = 10.0
-    """How long an answer may take, in seconds."""
+    """Maximum time to wait for a reply, in seconds."""
     retry_timeout: float = 60.0
-    """How long to go on trying where nothing comes, in seconds."""
+    """How long transient errors are retried without progress, in seconds."""
 
     @classmethod
     def of(cls, options: ReadOptions) -> ReadPlan:
-        """Return what the options of a read say."""
+        """Return the plan for read options."""
         settings = options.connection
         return cls(
             mode=options.read_mode,
@@ -87,20 +86,20 @@ def choose_mode(
     mode: str, view: StreamView, rows: int, filters: tuple[str, ...], fields: FieldSelection
 ) -> str:
     """
-    Return how to read: by direct gets or by pulling.
+    Return the read mode: ``direct`` for direct gets, or ``pull`` for a pull consumer.
 
-    Direct gets leave nothing on the server and are all that a work queue allows. A consumer is faster
-    once it is made, takes several filters, and can leave payloads out that nobody wants.
+    Direct gets leave no state on the server, and are the only mode for a work queue. A consumer is faster
+    after its creation, supports several filters, and can omit payloads that are not selected.
 
     Args:
-        mode: what is asked for: ``auto``, ``direct`` or ``pull``.
+        mode: the requested mode: ``auto``, ``direct`` or ``pull``.
         view: the stream.
-        rows: how many messages the range has at most.
-        filters: its filter subjects.
-        fields: which parts of the messages are asked for.
+        rows: the maximum number of messages in the range.
+        filters: the filter subjects.
+        fields: the selected message fields.
 
     Raises:
-        DirectGetRefusedError: direct gets are needed, or asked for, and the stream allows none.
+        DirectGetRefusedError: direct gets are required or requested, and the stream does not allow them.
 
     """
     if mode == "auto":
@@ -125,27 +124,26 @@ def read_chunks(
     plan: ReadPlan,
 ) -> Iterator[Chunk]:
     """
-    Yield the messages of a range in the order of their sequences, each once.
+    Yield the messages of a range in sequence order, each once.
 
-    What is yielded was received in whole before, and the caller may take its time with it: nothing is
-    under way meanwhile but one or two answers of bounded size, which are taken in by another thread.
-    Closing the iterator early leaves nothing behind.
+    A chunk is completely received before it is yielded. The caller may hold the iterator for any time: only
+    one or two responses of limited size are outstanding, and the reader thread of the connection receives
+    them. Closing the iterator early leaves no state behind.
 
     Args:
-        connection: where to read; it is not closed.
-        range: what to read.
-        columns: the names of the columns that are wanted, see `schema.READ_TYPES`.
-        plan: how to read.
+        connection: the connection; it stays open.
+        range: the range to read.
+        columns: the names of the selected columns, see `schema.READ_TYPES`.
+        plan: the parameters of the read.
 
     Raises:
-        RangeLostError: messages left the stream before they were read, and that is not to be passed
-            over.
+        RangeLostError: messages left the stream before they were read, and ``failOnDataLoss`` makes that an
+            error.
         StreamRecreatedError: the stream is not the one that the range was planned for.
         DirectGetRefusedError: see `choose_mode`.
-        RangeStalledError: the server has messages that it does not deliver.
+        RangeStalledError: the server does not deliver messages that it holds.
         StreamNotFoundError: the stream does not exist.
-        ConnectionClosedError, TimeoutError: the server could not be reached for as long as
-            ``plan.patience`` says.
+        ConnectionClosedError, TimeoutError: the server could not be reached for ``plan.retry_timeout``.
         APIError, PermissionsError: the server refused.
 
     """
@@ -154,7 +152,7 @@ def read_chunks(
 
 
 class _RangeReader:
-    """One range that is being read; for one thread."""
+    """The state of reading one range; for one thread."""
 
     def __init__(
         self, api: APIRequests, range_: SequenceRange, columns: frozenset[str], plan: ReadPlan
@@ -165,14 +163,14 @@ class _RangeReader:
         self._fields = FieldSelection.of(columns)
         self._next_seq = range_.start_seq
         self._is_direct = False
-        # Whether the stream was looked at since the reader began: a consumer ends with its stream.
+        # Whether the stream was checked since the reader started: a consumer ends with its stream.
         self._stream_checked = False
         self._loss_logged = False
         self._deadline = Deadline(plan.retry_timeout)
         self._wait = _MIN_WAIT_S
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield the range's messages, see `read_chunks`."""
+        """Yield the messages of the range, see `read_chunks`."""
         end_seq = self._range.end_seq
         self._deadline = Deadline(self._plan.retry_timeout)
         while self._next_seq < end_seq:
@@ -184,12 +182,12 @@ class _RangeReader:
             except Error as error:
                 self._recover(error, progress=self._next_seq > begun_at)
             else:
-                behind = "it is there, but whoever answers does not send it"
+                behind = "the stream holds the message, but the server does not deliver it"
                 stalled = RangeStalledError(self._range.stream, self._next_seq, behind)
                 self._recover(stalled, progress=self._next_seq > begun_at)
 
     def _read_responses(self) -> Iterator[Chunk]:
-        """Yield what comes until there is no more, or the range is through."""
+        """Yield chunks until there are no more replies, or the range is complete."""
         responses = self._make_reader(self._check_stream()).responses(self._next_seq)
         self._stream_checked = False
         try:
@@ -218,10 +216,10 @@ class _RangeReader:
 
     def _recover(self, error: Error, *, progress: bool) -> None:
         """
-        Wait until it makes sense to go on after an error.
+        Wait before the next attempt after an error.
 
         Raises:
-            Error: it is not one that passes, or it lasts for too long.
+            Error: it is not transient, or it persisted for too long.
 
         """
         passes = isinstance(error, RangeStalledError) or is_transient(error)
@@ -230,18 +228,18 @@ class _RangeReader:
             self._wait = _MIN_WAIT_S
         if not passes or self._deadline.expired() or self._api.core.wait_closed(self._wait):
             raise error
-        log.info("reading %s goes on at %d after: %s", self._range.stream, self._next_seq, error)
+        log.info("reading %s continues at %d after: %s", self._range.stream, self._next_seq, error)
         self._wait = min(2 * self._wait, _MAX_WAIT_S)
 
-    # --- whether what was read is all that there is ---------------------------------------------
+    # --- checks for completeness ----------------------------------------------------------------
 
     def _check_stream(self) -> StreamView:
         """
-        Ask for the stream as it is.
+        Return the current state of the stream.
 
         Raises:
-            StreamRecreatedError: it is another one.
-            Error: as `JetStream.get_stream`.
+            StreamRecreatedError: the stream was deleted and created again.
+            Error: any error of `JetStream.get_stream`.
 
         """
         route = self._api.routes.stream_info(self._range.stream)
@@ -254,11 +252,11 @@ class _RangeReader:
 
     def _validate_batch(self, start_seq: int, next_seq: int, sequences: Sequence[int]) -> None:
         """
-        Check that an answer is of the right stream, and that nothing was lost before it.
+        Check that a response is from the right stream, and that no messages were lost before it.
 
         Raises:
-            StreamRecreatedError, RangeLostError: it is not, or it was.
-            Error: as `JetStream.get_stream`.
+            StreamRecreatedError, RangeLostError: the check failed.
+            Error: any error of `JetStream.get_stream`.
 
         """
         is_contiguous = len(sequences) == next_seq - start_seq
@@ -270,11 +268,11 @@ class _RangeReader:
 
     def _is_complete(self) -> bool:
         """
-        Say whether the stream's leader has nothing more of the range, either.
+        Return whether the stream leader has no more messages of the range.
 
         Raises:
             StreamRecreatedError, RangeLostError: the stream is another one, or lost the rest.
-            Error: as `leader_get`.
+            Error: any error of `leader_get`.
 
         """
         api = self._api
@@ -292,7 +290,7 @@ class _RangeReader:
     def _check_head(
         self, view: StreamView, start_seq: int, sequences: Sequence[int], up_to: int
     ) -> None:
-        """Check that the stream's head has not moved past what is missing among some sequences."""
+        """Check that no message missing from `sequences` was removed from the head of the stream."""
         end_seq = min(view.first_seq, up_to)
         if end_seq <= start_seq:
             return
@@ -305,11 +303,7 @@ class _RangeReader:
         if missing >= end_seq:
             return
         lost = RangeLostError(self._range.stream, missing, end_seq)
-        expected_loss = (
-            view.is_interest
-            or view.removes_individually
-            or (view.is_work_queue and bool(self._range.filters))
-        )
+        expected_loss = view.removes_unread(self._range.filters)
         if self._plan.fail_on_data_loss == "strict" or (
             self._plan.fail_on_data_loss == "true" and not expected_loss
         ):

@@ -1,4 +1,4 @@
-"""What one task reads, and what can go wrong with it."""
+"""Sequence ranges, which tasks read, and the errors of reading them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = [
 
 
 class RangeError(JetStreamError):
-    """A range of a stream could not be read; the fields say which."""
+    """A range of a stream could not be read; the attributes identify it."""
 
 
 class RangeLostError(RangeError):
@@ -27,53 +27,53 @@ class RangeLostError(RangeError):
         super().__init__(stream, start_seq, end_seq)
         self.stream = stream
         self.start_seq = start_seq
-        """The first sequence that is not there any more."""
+        """The first lost sequence."""
         self.end_seq = end_seq
-        """The first one behind those."""
+        """The sequence after the last lost one."""
 
     def __str__(self) -> str:
         return (
             f"stream {self.stream!r} lost the sequences {self.start_seq} to {self.end_seq - 1} "
-            "before they were read; failOnDataLoss=false reads what is left"
+            "before they were read; set failOnDataLoss=false to read the remaining messages"
         )
 
 
 class StreamRecreatedError(RangeError):
-    """The stream was deleted and made again since the range was planned."""
+    """The stream was deleted and re-created after the range was planned."""
 
     def __init__(self, stream: str, planned_ns: int, found_ns: int) -> None:
         super().__init__(stream, planned_ns, found_ns)
         self.stream = stream
         self.planned_ns = planned_ns
-        """When the stream was made that the range was planned for, in nanoseconds since 1970."""
+        """When the planned stream was created, in nanoseconds since 1970."""
         self.found_ns = found_ns
-        """The same of the one that is there."""
+        """When the existing stream was created, in nanoseconds since 1970."""
 
     def __str__(self) -> str:
         return (
-            f"stream {self.stream!r} was deleted and made again: its sequences are not those that "
-            "were planned"
+            f"stream {self.stream!r} was deleted and re-created: its sequences are not the planned "
+            "ones; start a new read"
         )
 
 
 class RangeStalledError(RangeError):
-    """The server holds messages of a range, and does not deliver them; trying again may help."""
+    """The server holds messages of a range but does not deliver them; a retry may succeed."""
 
     def __init__(self, stream: str, seq: int, reason: str) -> None:
         super().__init__(stream, seq, reason)
         self.stream = stream
         self.seq = seq
-        """The sequence that was to be read next."""
+        """The next sequence to read."""
         self.reason = reason
 
     def __str__(self) -> str:
         return (
-            f"stream {self.stream!r} could not be read on from sequence {self.seq}: {self.reason}"
+            f"stream {self.stream!r} could not be read from sequence {self.seq} on: {self.reason}"
         )
 
 
 class DirectGetRefusedError(RangeError):
-    """Nobody answers direct gets for the stream."""
+    """The stream does not answer direct gets."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -81,41 +81,41 @@ class DirectGetRefusedError(RangeError):
 
     def __str__(self) -> str:
         return (
-            f"stream {self.stream!r} answers no direct gets: set its allow_direct, or read it with "
-            "readMode=pull, which a work-queue stream does not allow"
+            f"stream {self.stream!r} does not answer direct gets: set allow_direct on the stream, or "
+            "use readMode=pull, which is not possible for a work queue"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceRange:
     """
-    A half-open range of a stream's sequences: what one task reads.
+    A half-open range of sequences of a stream, which one task reads.
 
-    It can be pickled, and has no secrets.
+    It can be pickled, and contains no secrets.
 
     Raises:
-        InvalidArgumentError: it ends before it starts.
+        InvalidArgumentError: the range ends before it starts.
 
     """
 
     stream: str
-    """The stream's name."""
+    """The name of the stream."""
 
     start_seq: int
-    """The first sequence that belongs to it."""
+    """The first sequence of the range."""
 
     end_seq: int
-    """The first sequence behind it."""
+    """The sequence after the range."""
 
     filters: tuple[str, ...] = ()
-    """Subjects, with wildcards, that a message's has to match one of; none: all belong to it."""
+    """Filter subjects, with wildcards; empty: all messages."""
 
     created_ns: int = 0
-    """When the stream was made, in nanoseconds since 1970, which tells it from one made later under
-    the same name; 0: that is not checked."""
+    """When the stream was created, in nanoseconds since 1970. It distinguishes the stream from a later one
+    of the same name. 0: not checked."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.start_seq <= self.end_seq:
             raise InvalidArgumentError(
-                f"a range from {self.start_seq} to {self.end_seq} ends before it starts"
+                f"invalid range: it starts at {self.start_seq} and ends before that, at {self.end_seq}"
             )

@@ -1,1 +1,1 @@
-"""What ``spark.readStream`` calls: the plan of a query, and what a commit does."""
+"""Streaming queries: the stream reader, the planning of batches, and their commits."""

@@ -1,24 +1,25 @@
 """
-What happens to messages once the batch that carried them is committed.
+Release the messages of committed batches, by the retention policy of their stream.
 
-==========  ==============================================================================
-retention   on a commit
-==========  ==============================================================================
-limits      nothing; a durable that the option ``consumer`` names is moved, for others to look at
-work queue  the stream is purged up to the batch's end, one filter after the other
-interest    the durable of the option ``consumer`` is moved to the batch's end
-==========  ==============================================================================
+==========  ================================================================================
+retention   on commit
+==========  ================================================================================
+limits      nothing; the durable named by the option ``consumer`` is moved, to show progress
+work queue  the stream is purged up to the end of the batch, for one filter after the other
+interest    the durable named by the option ``consumer`` is moved to the end of the batch
+==========  ================================================================================
 
-All of it follows from an offset alone and can be repeated, so a commit that was lost with its process
-is made up for by the next one: Spark hands the end of the last committed batch over at every trigger.
-Nothing here ever goes beyond an offset that Spark has committed, and nothing goes back.
+Rules:
 
-What stays unread must stay in the stream. So a work queue or an interest stream is read from its
-first message that is not worked on, with filters that do not grow, and a consumer of its own
-guards it: for a work queue the server then refuses everybody else a consumer for these subjects.
-Two queries for the same subjects would have the same guard, so in its metadata it has the name of the
-one that it is for. It is written there when the checkpoint has it, too, and before anything is read;
-so a query knows its guard again, whenever it dies.
+1. A commit depends on an offset only and can be repeated. If a commit is lost with its process, the next one
+   makes up for it: at every trigger Spark passes the end of the last committed batch.
+2. A commit never goes beyond an offset that Spark has committed, and never goes back.
+3. Unread messages must stay in the stream. So a work queue or interest stream is read from its first
+   unprocessed message, and with filters that never grow.
+4. A consumer guards a work queue: the server refuses any other consumer for the same subjects. Two queries for
+   the same subjects have the same guard, so its metadata names the query that owns it. The name is written
+   when it is in the checkpoint, and before anything is read. So a query recognizes its guard after a crash at
+   any time.
 """
 
 from __future__ import annotations
@@ -48,59 +49,59 @@ __all__ = ["CommitHandler", "QueueInUseError"]
 
 log = logging.getLogger("jetstream_sync.spark")
 
-#: The deliver policies whose consumers the server lets us move to any sequence.
+#: Deliver policies of consumers that the server can reset to any sequence.
 _RESETTABLE_POLICIES: Final = {
     DeliverPolicy.ALL,
     DeliverPolicy.BY_START_SEQUENCE,
     DeliverPolicy.BY_START_TIME,
 }
-#: How many messages are fetched at a time where a consumer can only be moved by reading.
+#: Messages per fetch when a consumer can only be moved by reading.
 _FETCH_BATCH: Final = 500
-#: Seconds to wait for messages that another attempt has fetched and not acknowledged.
+#: Seconds to wait for redelivery of messages that another attempt fetched but did not acknowledge.
 _REDELIVERY_WAIT_S: Final = 45.0
-#: In a guard's metadata, the query that it is for.
+#: The metadata key of a guard for the name of its query.
 _QUERY_METADATA: Final = "jetstream_sync.query"
-#: What the server puts into metadata by itself begins so.
+#: The prefix of metadata keys that the server adds.
 _SERVER_METADATA_PREFIX: Final = "_nats."
 
 
 class QueueInUseError(Error):
-    """A work queue is read by another query, and a message of it is for one reader."""
+    """Another query reads the work queue, in which each message has a single reader."""
 
 
 class CommitHandler:
     """
-    The commits of one query, in one process.
+    Performs the commits of one query in one process.
 
     Args:
-        js: where the streams are.
-        consumer: the name of the option; ``None``: not given.
+        js: the JetStream context.
+        consumer: the option ``consumer``; ``None``: not given.
 
     """
 
     def __init__(self, js: JetStream, consumer: str | None) -> None:
         self.js = js
         self._consumer = consumer
-        #: What was done: where each stream's last commit was.
+        #: The last committed offset of each stream.
         self._committed: dict[str, StreamOffset] = {}
 
     # --- before the first batch -----------------------------------------------------------------
 
     def prepare(self, view: StreamView, filters: tuple[str, ...]) -> tuple[str, ...]:
         """
-        Make sure that a stream can be read and committed as its retention asks for.
+        Prepare a stream for reads and commits, as its retention policy requires.
 
         Args:
             view: the stream.
-            filters: the option ``subjects``; none: not given.
+            filters: the option ``subjects``; empty: not given.
 
         Returns:
-            The filters to read it with: those of the durable of an interest stream, else the given.
+            The filters to read with: those of the durable of an interest stream, else the given ones.
 
         Raises:
-            InvalidOptionError: an option is missing, or does not go with the stream or the durable.
-            BadRequestError: somebody else has a consumer for the subjects of the work queue.
-            Error: as `JetStream.create_consumer`.
+            InvalidOptionError: an option is missing, or contradicts the stream or the durable.
+            BadRequestError: the work queue has another consumer for these subjects.
+            Error: any other error of `JetStream.create_consumer`.
 
         """
         if view.is_work_queue:
@@ -112,7 +113,7 @@ class CommitHandler:
         return filters
 
     def first_unprocessed(self, view: StreamView) -> int:
-        """Return the first sequence of a stream that is not worked on yet, as far as the server says."""
+        """Return the first unprocessed sequence of a stream."""
         if view.is_interest and self._consumer is not None:
             info = self.js.get_consumer(view.name, self._consumer).cached_info
             return max(view.first_seq, info.ack_floor.stream_seq + 1)
@@ -123,13 +124,13 @@ class CommitHandler:
             raise InvalidOptionError(
                 "stream",
                 view.name,
-                "it is a work queue with deny_purge, from which committed messages can not be removed",
+                "it is a work queue with deny_purge, so committed messages cannot be removed",
             )
         if not view.allow_direct:
             raise InvalidOptionError(
                 "stream",
                 view.name,
-                "it is a work queue without allow_direct, which can not be read without consuming it",
+                "it is a work queue without allow_direct, so reading it would consume the messages",
             )
         name = self._consumer or _guard_name(filters)
         try:
@@ -142,8 +143,8 @@ class CommitHandler:
                 raise InvalidOptionError(
                     "consumer",
                     name,
-                    f"work queue {view.name} has had messages taken through it, and those that a query"
-                    " reads are for nobody else: leave the option out, or delete the consumer",
+                    f"it has already delivered messages of work queue {view.name}, which the query must"
+                    " read itself: leave the option out, or delete the consumer",
                 )
 
     def _create_guard(
@@ -154,7 +155,7 @@ class CommitHandler:
                 view.name,
                 durable_name=name,
                 ack_policy=AckPolicy.EXPLICIT,
-                description="keeps other consumers off what a Spark query reads",
+                description="reserves these subjects for a Spark query",
                 metadata={_QUERY_METADATA: query} if query else None,
                 **_filter_fields(filters),
             )
@@ -164,8 +165,8 @@ class CommitHandler:
             raise BadRequestError(
                 error.code,
                 error.err_code,
-                f"work queue {view.name} has another consumer for these subjects, and a message of"
-                f" a work queue is for one reader only: {error.description}",
+                f"work queue {view.name} has another consumer for these subjects, but each message of"
+                f" a work queue has a single reader: {error.description}",
             ) from None
 
     def _check_durable(self, view: StreamView, filters: tuple[str, ...]) -> tuple[str, ...]:
@@ -173,8 +174,8 @@ class CommitHandler:
             raise InvalidOptionError(
                 "consumer",
                 None,
-                f"stream {view.name} keeps messages as long as its consumers want them: name the"
-                " durable that stands for this query",
+                f"is required: stream {view.name} keeps messages until its consumers have"
+                " acknowledged them, so name the durable consumer of this query",
             )
         try:
             info = self.js.get_consumer(view.name, self._consumer).cached_info
@@ -182,7 +183,7 @@ class CommitHandler:
             raise InvalidOptionError(
                 "consumer",
                 self._consumer,
-                f"stream {view.name} has no such durable; messages from before it was made are gone",
+                f"stream {view.name} has no such durable: create it before messages are published",
             ) from None
         _check_resettable(info)
         if filters:
@@ -199,65 +200,70 @@ class CommitHandler:
                 view.name,
                 durable_name=name,
                 ack_policy=AckPolicy.ALL,
-                description="shows how far a Spark query is",
+                description="shows the progress of a Spark query",
                 **_filter_fields(filters),
             )
         else:
             _check_resettable(info)
             _check_filters(view, filters, info)
 
-    # --- one query for one queue ----------------------------------------------------------------
+    # --- ownership of work queues ---------------------------------------------------------------
 
     def check_unclaimed(self, offset: Offset, views: Mapping[str, StreamView]) -> None:
         """
-        Check that no other query has the work queues among some streams.
+        Check that no other query owns the work queues among some streams.
 
         Args:
-            offset: one that the checkpoint may not have yet.
+            offset: an offset that may not be in the checkpoint yet.
             views: the streams.
 
         Raises:
-            QueueInUseError: one has, or had one that was not given back.
-            Error: as `JetStream.get_consumer`.
+            QueueInUseError: another query owns one.
+            Error: any other error of `JetStream.get_consumer`.
 
         """
         for view, position in _work_queues(offset, views):
-            self._claim(view, position.filters, offset.query, takes=False)
+            self._claim(view, position.filters, offset.query, take_ownership=False)
 
     def claim(self, offset: Offset, views: Mapping[str, StreamView]) -> None:
         """
-        Take the work queues among some streams for a query, for as long as its checkpoint is there.
+        Make a query the owner of the work queues among some streams, as long as its checkpoint exists.
 
         Args:
-            offset: one that the checkpoint has.
+            offset: an offset of the checkpoint.
             views: the streams.
 
         Raises:
-            QueueInUseError: another query has one.
-            BadRequestError: somebody else has a consumer for the subjects of one.
-            Error: as `JetStream.update_consumer`.
+            QueueInUseError: another query owns one.
+            BadRequestError: a work queue has another consumer for these subjects.
+            Error: any other error of `JetStream.update_consumer`.
 
         """
         if not offset.query:
-            return  # of a version that did not name its queries
+            return  # written by a version without query names
         for view, position in _work_queues(offset, views):
             self._claim(view, position.filters, offset.query)
 
     def _claim(
-        self, view: StreamView, filters: tuple[str, ...], query: str, *, takes: bool = True
+        self,
+        view: StreamView,
+        filters: tuple[str, ...],
+        query: str,
+        *,
+        take_ownership: bool = True,
     ) -> None:
         name = self._consumer or _guard_name(filters)
         try:
             info = self.js.get_consumer(view.name, name).cached_info
         except ConsumerNotFoundError:
             log.warning(
-                "consumer %r of work queue %s was deleted, and is made again", name, view.name
+                "consumer %r of work queue %s was deleted; it is created again", name, view.name
             )
-            self._create_guard(view, filters, name, query if takes else "")
+            self._create_guard(view, filters, name, query if take_ownership else "")
             return
         metadata = info.config.metadata or {}
         holder = metadata.get(_QUERY_METADATA)
-        if holder is None and takes:
+        if holder is None and take_ownership:
             kept = {
                 key: each
                 for key, each in metadata.items()
@@ -268,21 +274,22 @@ class CommitHandler:
             )
         elif holder is not None and holder != query:
             raise QueueInUseError(
-                f"work queue {view.name} is read by another query for these subjects, or was by one with"
-                f" another checkpoint: its consumer {name!r} says so. A message of a work queue is for"
-                " one reader; where that query is gone for good, delete the consumer and start again"
+                f"work queue {view.name} is owned by another query for these subjects, or by one with"
+                f" another checkpoint: see the metadata of its consumer {name!r}. Each message of a"
+                " work queue has a single reader. If that query is gone for good, delete the consumer"
+                " and start again"
             )
 
-    # --- afterwards -----------------------------------------------------------------------------
+    # --- commits --------------------------------------------------------------------------------
 
     def commit(self, offset: Offset, views: Mapping[str, StreamView]) -> None:
         """
-        Let go of all that is before an offset that Spark has committed; `claim()` was called before.
+        Release all messages before an offset that Spark has committed; call `claim()` first.
 
-        Streams that are gone, or that were made anew since, are left alone.
+        Streams that were deleted or re-created are skipped.
 
         Raises:
-            Error: as `Stream.purge` and `JetStream.reset_consumer`.
+            Error: any error of `Stream.purge` and `JetStream.reset_consumer`.
 
         """
         for key, position in offset.positions.items():
@@ -301,7 +308,7 @@ class CommitHandler:
 
     def _release(self, view: StreamView, position: StreamOffset) -> None:
         if position.next_seq > view.end_seq:
-            return  # the stream has lost its end; purging would give sequences away
+            return  # the stream lost its end, and a purge would skip sequences of new messages
         if view.is_work_queue:
             if position.next_seq > view.first_seq:
                 self._purge(view.name, position)
@@ -329,7 +336,7 @@ class CommitHandler:
 def _work_queues(
     offset: Offset, views: Mapping[str, StreamView]
 ) -> Iterator[tuple[StreamView, StreamOffset]]:
-    """Return the work queues among some streams, as far as they are those of an offset."""
+    """Yield the work queues of an offset that still exist, with their offsets."""
     for key, position in offset.positions.items():
         view = views.get(key)
         if view is not None and view.is_work_queue and view.created_ns == position.created_ns:
@@ -341,7 +348,7 @@ def _guard_name(filters: Iterable[str]) -> str:
 
 
 def _filter_fields(filters: tuple[str, ...]) -> dict[str, Any]:
-    """Return what says in a consumer's config which subjects it is for."""
+    """Return the filter fields of a consumer configuration."""
     if len(filters) > 1:
         return {"filter_subjects": list(filters)}
     return {"filter_subject": filters[0]} if filters else {}
@@ -355,42 +362,42 @@ def _filters_of(info: ConsumerInfo) -> tuple[str, ...]:
 
 
 def _check_resettable(info: ConsumerInfo) -> None:
-    """Refuse a durable that the server would not let us move."""
+    """Refuse a durable that the server cannot reset."""
     if info.config.deliver_policy not in _RESETTABLE_POLICIES:
         raise InvalidOptionError(
             "consumer",
             info.name,
-            f"its deliver_policy is {info.config.deliver_policy}, and the server moves only"
-            " consumers that deliver all, or from a sequence or time on",
+            f"its deliver_policy is {info.config.deliver_policy}, but must be all, by_start_sequence"
+            " or by_start_time, so that the server can reset it",
         )
 
 
 def _check_filters(view: StreamView, filters: tuple[str, ...], info: ConsumerInfo) -> None:
-    """Refuse filters that are not those of the durable: it would pass over what was not read."""
+    """Refuse filters other than those of the durable, which would skip unread messages."""
     if set(filters) != set(_filters_of(info)):
         theirs = ", ".join(_filters_of(info)) or "all"
         raise InvalidOptionError(
             "subjects",
             ",".join(filters),
-            f"consumer {info.name!r} of stream {view.name} is for others: {theirs}",
+            f"consumer {info.name!r} of stream {view.name} has other filter subjects: {theirs}",
         )
 
 
 def _acknowledge(consumer: PullConsumer, seq: int) -> None:
     """
-    Move a consumer of a server before 2.14, by fetching what it has up to a sequence.
+    Move a consumer on a server before 2.14, by fetching its messages up to a sequence.
 
-    Only the last message is acknowledged, for all before it.
+    Only the last message is acknowledged, which acknowledges all before it.
 
     Raises:
-        InvalidOptionError: it wants an acknowledgement for each message.
-        Error: what was fetched before and not acknowledged does not come again.
+        InvalidOptionError: the consumer does not have ``ack_policy=all``.
+        Error: messages that were fetched before and not acknowledged are not redelivered.
 
     """
     info = consumer.info()
     if info.config.ack_policy != AckPolicy.ALL:
         raise InvalidOptionError(
-            "consumer", info.name, "with a server before 2.14 it needs ack_policy=all"
+            "consumer", info.name, "on a server before 2.14 it must have ack_policy=all"
         )
     while info.ack_floor.stream_seq + 1 < seq and (info.num_pending or info.num_ack_pending):
         waiting = info.num_pending == 0
@@ -401,7 +408,7 @@ def _acknowledge(consumer: PullConsumer, seq: int) -> None:
         if passed:
             passed[-1].ack_sync()
         if not messages and waiting:
-            raise Error(f"consumer {info.name!r} does not deliver what it has pending")
+            raise Error(f"consumer {info.name!r} does not deliver its pending messages")
         if len(passed) < len(messages) or (not messages and not waiting):
             return
         info = consumer.info()

@@ -1,12 +1,8 @@
 """
-How far a query is behind, for its progress reports.
+Plan the batches of a streaming query, and commit them.
 
-Spark shows what `ProgressReport.report` returns as ``sources[].latestOffset`` in every progress of the query.
-
-The plan of a streaming query: what the next batch is, and what happens when one is committed.
-
-It runs on the driver, in one process and thread for the whole query, and is asked at every trigger.
-All that has to survive is in the offsets; what is kept here saves questions.
+This runs on the driver, in one process and thread for the whole query, and is called at every trigger.
+Everything that must survive is in the offsets. The state kept here only saves requests.
 """
 
 from __future__ import annotations
@@ -35,11 +31,11 @@ from ..reading.ranges import SequenceRange
 from ..streams import StreamView
 from .commit import CommitHandler
 
-__all__ = ["ProgressReport", "StreamingQuery"]
+__all__ = ["ProgressReport", "QueryPlanner"]
 
 
 class ProgressReport:
-    """What the last trigger has seen of each stream, and how much of it is left to read."""
+    """The backlog of a query; Spark shows it as ``sources[].latestOffset`` in query progress."""
 
     def __init__(self) -> None:
         self._views: Mapping[str, StreamView] = {}
@@ -52,12 +48,12 @@ class ProgressReport:
         taken: Mapping[str, int],
     ) -> None:
         """
-        Note what a trigger has found.
+        Store the result of a trigger.
 
         Args:
             views: the streams.
-            available: how many messages there were to read in each.
-            taken: how many of them the next batch has.
+            available: the unread messages of each stream.
+            taken: how many of them are in the next batch.
 
         """
         self._views = views
@@ -65,10 +61,9 @@ class ProgressReport:
 
     def report(self) -> dict[str, Any] | None:
         """
-        Return each stream's first and last sequence, messages, bytes and how many wait to be read.
+        Return first and last sequence, messages, bytes and pending messages of each stream.
 
-        Those of the batch that is planned or running do not wait any more. ``None`` before the
-        first trigger.
+        Messages of the planned or running batch do not count as pending. ``None`` before the first trigger.
         """
         if not self._views:
             return None
@@ -87,31 +82,31 @@ class ProgressReport:
 
 log = logging.getLogger("jetstream_sync.spark")
 
-#: How often to look, and how many seconds to wait in between, before a stream has really lost its end.
+#: How often the state is read, at this interval in seconds, before a lost stream end is believed.
 _STATE_CHECKS: Final = 4
 _STATE_CHECK_DELAY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _StreamPart:
-    """What there is to read of one stream."""
+    """The unread messages of one stream."""
 
     view: StreamView
     start: StreamOffset
-    """The empty batch that begins where the last one ended."""
+    """The empty batch at the end of the last one."""
     end_seq: int
-    """How far the batch may go."""
+    """The latest end of the next batch."""
     counts: MessageCounter
     rows: int
-    """How many messages match up to there."""
+    """The number of matching messages up to `end_seq`."""
 
 
-class StreamingQuery:
+class QueryPlanner:
     """
-    The batches of one query; for one thread.
+    Plans and commits the batches of one query; for one thread.
 
     Args:
-        options: of the read.
+        options: the read options.
 
     """
 
@@ -121,29 +116,29 @@ class StreamingQuery:
         self._loss_policy = DataLossPolicy(options.fail_on_data_loss)
         self._cached_handler: CommitHandler | None = None
         self._initial: dict[str, Any] | None = None
-        #: What the query is called when it is new; later ones have the name of their checkpoint.
+        #: The name of a new query; a restarted one has the name in its checkpoint.
         self._name = uuid4().hex
-        #: What the last look at the streams has shown.
+        #: The last known state of the streams.
         self._views: dict[str, StreamView] = {}
-        #: The filters of each stream that was prepared, with the time when it was made.
+        #: Creation time and filters of each prepared stream.
         self._prepared: dict[str, tuple[int, tuple[str, ...]]] = {}
-        #: With AvailableNow, where each stream that was there ended at the start.
+        #: With AvailableNow, creation time and end of each stream when the query started.
         self._end_targets: dict[str, tuple[int, int]] | None = None
         self._last_batch: float | None = None
         self._turn = 0
         self.progress = ProgressReport()
 
-    # --- what Spark asks for --------------------------------------------------------------------
+    # --- called by Spark ------------------------------------------------------------------------
 
     def initial(self) -> dict[str, Any]:
         """
-        Return the offset that a new query starts at; the same one however often it is asked for.
+        Return the start offset of a new query; repeated calls return the same one.
 
         Raises:
-            StreamNotFoundError: a stream that was named is not there.
-            InvalidOptionError: the options do not go with a stream.
-            DataLossError: the start is gone, and ``failOnDataLoss`` is not false.
-            Error: as `JetStream.get_stream`.
+            StreamNotFoundError: a stream selected by name does not exist.
+            InvalidOptionError: the options contradict a stream.
+            DataLossError: messages after the start are gone, and ``failOnDataLoss`` is not false.
+            Error: any other error of `JetStream.get_stream`.
 
         """
         if self._initial is None:
@@ -154,32 +149,32 @@ class StreamingQuery:
         return self._initial
 
     def prepare_available_now(self) -> None:
-        """Take what the streams have now as all that there will be; raises as `initial()`."""
+        """Fix the current end of the streams as the end of the query; raises like `initial()`."""
         views = self._refresh_views()
         self._end_targets = {key: (view.created_ns, view.end_seq) for key, view in views.items()}
 
     def latest(self, start: dict[str, Any], *, unlimited: bool) -> dict[str, Any]:
         """
-        Return where the next batch ends; first let go of what was read before it starts.
+        Return the end of the next batch, after releasing the messages before its start.
 
         Args:
-            start: where the last batch has ended.
-            unlimited: whether the limits of the options do not count, as with ``once``.
+            start: the end of the last batch.
+            unlimited: whether to ignore the limits of the options, as with trigger ``once``.
 
         Returns:
-            The end; ``start`` itself, as it came, when there is nothing to read.
+            The end offset; ``start`` itself, unchanged, if there is nothing to read.
 
         Raises:
             OffsetError: the offset is not one of this source.
-            DataLossError: messages are gone, and ``failOnDataLoss`` says that this is an error.
-            InvalidOptionError: the options do not go with a stream, or with the checkpoint.
+            DataLossError: unread messages are gone, and ``failOnDataLoss`` makes that an error.
+            InvalidOptionError: the options contradict a stream or the checkpoint.
             QueueInUseError: another query reads a work queue.
-            Error: as `JetStream.get_stream` and `Stream.purge`.
+            Error: any other error of `JetStream.get_stream` and `Stream.purge`.
 
         """
         offset = Offset.from_json(start)
         self._refresh_views()
-        # As long as nothing is in the checkpoint, whoever has a queue is not this query.
+        # Before the first commit the checkpoint is empty, so any owner of a queue is another query.
         self._claim_queues(offset, is_new=start == self._initial)
         positions = self._resume(offset)
         self._commit(offset)
@@ -195,22 +190,22 @@ class StreamingQuery:
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SequenceRange]:
         """
-        Return what the tasks of a batch read: the same ranges for the same end, whenever it is asked.
+        Return the ranges that the tasks of a batch read; the same end always gives the same ranges.
 
         Args:
-            start: only compared: a batch that ends where it starts is empty.
-            end: says all the rest.
+            start: the start offset, only compared: a batch that ends where it starts is empty.
+            end: the end offset, which contains the plan.
 
         Raises:
             OffsetError: the offset is not one of this source.
             DataLossError: a stream is gone, and ``failOnDataLoss`` is not false.
             QueueInUseError: another query reads a work queue.
-            Error: as `JetStream.get_stream`.
+            Error: any other error of `JetStream.get_stream`.
 
         """
         views = self._views or self._refresh_views()
         offset = Offset.from_json(end)
-        # By now the end is in the checkpoint, and with it what the query is called.
+        # The end is in the checkpoint by now, with the name of the query.
         self._claim_queues(offset)
         if start == end:
             return []
@@ -227,12 +222,12 @@ class StreamingQuery:
 
     def commit(self, end: dict[str, Any]) -> None:
         """
-        Let go of what was read before an offset that Spark has committed.
+        Release the messages before an offset that Spark has committed.
 
         Raises:
             OffsetError: the offset is not one of this source.
             QueueInUseError: another query reads a work queue.
-            Error: as `Stream.purge` and `JetStream.reset_consumer`.
+            Error: any error of `Stream.purge` and `JetStream.reset_consumer`.
 
         """
         if not self._views:
@@ -242,7 +237,7 @@ class StreamingQuery:
         self._commit(offset)
 
     def close(self) -> None:
-        """Close the connection, which is the process's."""
+        """Close the connection of this process."""
         self._access.close()
 
     @property
@@ -252,22 +247,21 @@ class StreamingQuery:
             self._cached_handler = CommitHandler(js, self._options.consumer)
         return self._cached_handler
 
-    # --- looking --------------------------------------------------------------------------------
+    # --- stream state ---------------------------------------------------------------------------
 
     def _refresh_views(self) -> dict[str, StreamView]:
         self._views = self._access.snapshot()
         return self._views
 
     def _claim_queues(self, offset: Offset, *, is_new: bool = False) -> None:
-        """Make sure that no other query has the work queues of an offset."""
+        """Check that no other query owns the work queues of an offset, and claim them unless new."""
         views = self._views
 
-        def look() -> None:
-            (self._commit_handler.check_unclaimed if is_new else self._commit_handler.claim)(
-                offset, views
-            )
+        def check() -> None:
+            handler = self._commit_handler
+            (handler.check_unclaimed if is_new else handler.claim)(offset, views)
 
-        self._access.retry_transient(look, "looking at the consumers of work queues")
+        self._access.retry_transient(check, "checking the consumers of work queues")
 
     def _commit(self, offset: Offset) -> None:
         for key in offset.positions.keys() & self._views.keys():
@@ -281,12 +275,12 @@ class StreamingQuery:
         self, key: str, view: StreamView, position: StreamOffset | None = None
     ) -> tuple[str, ...]:
         """
-        Make sure once that a stream can be read and committed; return its filters.
+        Prepare a stream once for reads and commits, and return its filters.
 
         Args:
-            key: of the stream.
+            key: the key of the stream.
             view: the stream.
-            position: where the query is in it; ``None``: it is new to the query.
+            position: the offset of the query in it; ``None``: the stream is new to the query.
 
         """
         known = self._prepared.get(key)
@@ -303,7 +297,7 @@ class StreamingQuery:
         return known[1]
 
     def _first_offset(self, key: str, view: StreamView) -> StreamOffset:
-        """Return where a new query starts in a stream."""
+        """Return the offset where a new query starts in a stream."""
         filters = self._prepare(key, view)
         if view.removes_when_consumed:
             self._check_start(view)
@@ -315,9 +309,9 @@ class StreamingQuery:
         )
 
     def _head_offset(self, view: StreamView, filters: tuple[str, ...]) -> StreamOffset:
-        """Return the position of all that is in a stream and not worked on."""
+        """Return the offset of the first unprocessed message of a stream."""
         first_unprocessed = self._access.retry_transient(
-            lambda: self._commit_handler.first_unprocessed(view), "looking at the consumer"
+            lambda: self._commit_handler.first_unprocessed(view), "reading the consumer state"
         )
         return _empty_batch(view, first_unprocessed, filters)
 
@@ -331,25 +325,25 @@ class StreamingQuery:
         raise InvalidOptionError(
             name,
             options.starting_timestamp if earliest else starts,
-            f"what is before the start would leave stream {view.name} unread, as its retention is"
-            f" {view.retention}: leave the option out",
+            f"is not possible with the {view.retention} retention of stream {view.name}, where all"
+            " unprocessed messages must be read: leave the option out",
         )
 
-    # --- where to go on -------------------------------------------------------------------------
+    # --- where to continue ----------------------------------------------------------------------
 
     def _resume(self, offset: Offset) -> dict[str, StreamOffset]:
-        """Return where the next batch starts in each stream that is there."""
-        found = self._resumptions(offset)
-        for looks in range(1, _STATE_CHECKS):
+        """Return the start of the next batch in each stream that exists."""
+        found = self._resume_points(offset)
+        for attempt in range(1, _STATE_CHECKS):
             if not any(each.may_be_stale for each in found.values()):
                 break
-            log.warning("a stream seems to have lost its end; looking again (%d)", looks)
+            log.warning("a stream ends before the offset; reading its state again (%d)", attempt)
             sleep(_STATE_CHECK_DELAY_S)
             self._refresh_views()
-            found = self._resumptions(offset)
+            found = self._resume_points(offset)
         positions: dict[str, StreamOffset] = {}
-        for key, resumption in found.items():
-            next_seq = self._loss_policy.next_seq(resumption)
+        for key, point in found.items():
+            next_seq = self._loss_policy.next_seq(point)
             view = self._views.get(key)
             if view is not None:
                 filters = self._prepare(key, view, offset.positions[key])
@@ -359,15 +353,15 @@ class StreamingQuery:
                 positions[key] = self._head_offset(view, self._prepare(key, view))
         return positions
 
-    def _resumptions(self, offset: Offset) -> dict[str, ResumePoint]:
+    def _resume_points(self, offset: Offset) -> dict[str, ResumePoint]:
         selection = self._access.selection
         return {
             key: find_resume_point(position, self._views.get(key), key)
             for key, position in offset.positions.items()
-            if selection.has(key.rpartition("/")[2])
+            if selection.selects(key.rpartition("/")[2])
         }
 
-    # --- how far to go --------------------------------------------------------------------------
+    # --- how much to read -----------------------------------------------------------------------
 
     def _part(self, key: str, view: StreamView, start: StreamOffset) -> _StreamPart:
         end_seq = view.end_seq
@@ -379,7 +373,7 @@ class StreamingQuery:
         return _StreamPart(view, start, end_seq, counts, rows)
 
     def _admit(self, parts: Mapping[str, _StreamPart], *, unlimited: bool) -> dict[str, int]:
-        """Return how many messages of each stream the next batch takes."""
+        """Return how many messages of each stream are in the next batch."""
         available = {key: part.rows for key, part in parts.items()}
         options, total = self._options, sum(available.values())
         if unlimited or not total:
@@ -393,7 +387,7 @@ class StreamingQuery:
         return limit_to_bytes(shares, sizes, options.max_bytes_per_trigger, self._turn)
 
     def _is_too_soon(self, rows: int) -> bool:
-        """Say whether to wait for more messages; the first batch of a process never waits."""
+        """Return whether to wait for more messages; the first batch of a process never waits."""
         fewest = self._options.min_offsets_per_trigger
         if fewest is None or rows >= fewest or self._last_batch is None:
             return False
@@ -402,7 +396,7 @@ class StreamingQuery:
     def _batches(
         self, offset: Offset, parts: Mapping[str, _StreamPart], shares: Mapping[str, int]
     ) -> dict[str, StreamOffset]:
-        """Return the batch of each stream; that of a stream with no share is empty."""
+        """Return the batch of each stream; it is empty for a stream without a share."""
         wanted = partition_counts(
             shares, self._options.max_records_per_partition, self._options.min_partitions
         )
@@ -415,21 +409,21 @@ class StreamingQuery:
 def _check_filters(
     view: StreamView, filters: tuple[str, ...], position: StreamOffset | None
 ) -> None:
-    """Refuse to go on with other filters where a commit takes messages away, also unread ones."""
+    """Refuse changed filters if a commit would also remove messages that were not read."""
     if position is None or not view.removes_when_consumed or view.created_ns != position.created_ns:
         return
     if set(filters) != set(position.filters):
         raise InvalidOptionError(
             "subjects",
             ",".join(filters),
-            f"the checkpoint has read stream {view.name} for other subjects"
-            f" ({', '.join(position.filters) or 'all'}), and would drop what it has not read:"
+            f"the checkpoint was written with other subjects of stream {view.name}"
+            f" ({', '.join(position.filters) or 'all'}), so unread messages would be removed:"
             " start a new checkpoint",
         )
 
 
 def _empty_batch(view: StreamView, seq: int, filters: tuple[str, ...]) -> StreamOffset:
-    """Return the empty batch at a sequence of a stream."""
+    """Return an empty batch at a sequence of a stream."""
     return StreamOffset(created_ns=view.created_ns, start_seq=seq, next_seq=seq, filters=filters)
 
 

@@ -1,4 +1,4 @@
-"""Reading with ``spark.readStream``: the stream reader of the data source."""
+"""The stream reader of the data source, for ``spark.readStream``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 from ...errors import Error
 from ..options import ReadOptions
 from ..reading.arrow import PartitionReader
-from .query import StreamingQuery
+from .query import QueryPlanner
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,45 +31,45 @@ __all__ = ["JetStreamStreamReader"]
 
 class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
-    Reads streams as they grow.
+    Stream reader, which reads streams as they grow.
 
-    Spark keeps one on the driver for a whole query, in a process of its own, and sends copies of
-    another one to the executors to read with.
+    Spark keeps one instance on the driver for the whole query, in a separate process. It sends copies of
+    another instance to the executors.
 
     Args:
-        options: of the read.
-        schema: the columns that are wanted.
+        options: the read options.
+        schema: the columns to read.
 
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._reader = PartitionReader(options, schema)
-        self._query: StreamingQuery | None = None
+        self._query: QueryPlanner | None = None
 
     # --- on the driver --------------------------------------------------------------------------
 
     @property
-    def _planned(self) -> StreamingQuery:
+    def _planned(self) -> QueryPlanner:
         if self._query is None:
             _stop_on_sigterm()
-            self._query = StreamingQuery(self._options)
+            self._query = QueryPlanner(self._options)
         return self._query
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - PySpark's name
-        """Return where a new query starts; see `StreamingQuery.initial`."""
+        """Return the offset where a new query starts; see `QueryPlanner.initial`."""
         return self._planned.initial()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - PySpark's name
-        """Take what there is now as all that there will be."""
+        """Fix the current end of the streams as the end of the query."""
         self._planned.prepare_available_now()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - PySpark's name
         """
-        Return the limit that the options set.
+        Return the read limit of the options.
 
-        Spark has room for one only, so this is the first of those that are set; `latestOffset` goes
-        by all of them, unless Spark asks it for everything.
+        Spark supports a single limit, so this is the first one that is set. `latestOffset` applies all of
+        them unless Spark asks for all available messages.
         """
         options = self._options
         if options.max_offsets_per_trigger is not None:
@@ -84,37 +84,37 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
         """
-        Return where the next batch ends; see `StreamingQuery.latest`.
+        Return the end offset of the next batch; see `QueryPlanner.latest`.
 
         Raises:
-            Error: this Spark does not say where the batch starts, as it does since 4.2.
+            Error: this PySpark does not pass the start offset; it needs 4.2.
 
         """
         if start is None:
-            raise Error("reading streams needs PySpark 4.2 or newer")
+            raise Error("streaming reads need PySpark 4.2 or newer")
         return self._planned.latest(start, unlimited=isinstance(limit, ReadAllAvailable))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - PySpark's name
-        """Return how far the streams are, and how much waits; see `ProgressReport.report`."""
+        """Return the state of the streams and the backlog; see `ProgressReport.report`."""
         return self._planned.progress.report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return one partition for each task of a batch; see `StreamingQuery.partitions`."""
+        """Return one partition for each task of a batch; see `QueryPlanner.partitions`."""
         return [InputPartition(each) for each in self._planned.partitions(start, end)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Let go of what a committed batch has carried; see `StreamingQuery.commit`."""
+        """Release the messages of committed batches; see `QueryPlanner.commit`."""
         self._planned.commit(end)
 
     def stop(self) -> None:
-        """Close the connection of the query's process."""
+        """Close the connection of this process."""
         if self._query is not None:
             self._query.close()
 
     # --- on the executors -----------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one partition; raises as `read_chunks`."""
+        """Read one partition; raises like `read_chunks`."""
         return self._reader.read(partition)
 
     def __repr__(self) -> str:
@@ -123,11 +123,12 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 def _stop_on_sigterm() -> None:
     """
-    Have this process end in an orderly way when Spark ends the query.
+    Exit this process in an orderly way when Spark ends the query.
 
-    Spark sends SIGTERM, and twice. Without a handler Python dies of the first, and `stop` is not called.
+    Spark sends SIGTERM, and sends it twice. Without a handler the first one kills Python, and `stop` is not
+    called.
     """
-    # Only the main thread may do this; Spark asks on that one.
+    # Only the main thread may install a handler; Spark calls on the main thread.
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGTERM, _leave)
 

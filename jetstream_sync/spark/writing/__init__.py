@@ -1,1 +1,1 @@
-"""Writing: rows become messages, and every one is known to be stored, or the task fails."""
+"""Writing rows as messages: a task succeeds only if the stream has stored all of its rows."""

@@ -1,21 +1,14 @@
 """
-Notes of how far a sink has come, kept in the stream that it writes to.
+Write checkpoints: how far a partition has been written, stored in the target stream itself.
 
-Each partition of a query has a subject of its own there, and the last message on it counts. So a note
-needs no second stream, lives as long as what it speaks of, and has its place in the same order: what
-was written behind a note has a higher sequence. Who writes one says which one he saw last
-(``Nats-Expected-Last-Subject-Sequence``), so of two attempts at one partition only one gets through.
+Each partition of a query has its own checkpoint subject, and the last message on it counts. So there is no
+second stream, a checkpoint lives as long as the rows, and it is ordered with them: rows written after it have
+higher sequences. A writer must know the last checkpoint (``Nats-Expected-Last-Subject-Sequence``), so only one
+of two attempts succeeds. Checkpoints are read from the stream leader, since a replica may lag behind.
 
-A note is read from the stream's leader: a replica may not have the newest one yet.
-
-Which rows of a partition an earlier attempt has stored, read from the headers of the stream itself.
-
-Skip what an earlier attempt has stored, by looking at what the stream has.
-
-Before the first row of a partition is written, a note goes to the stream itself, on a subject of the
-partition, see `checkpoints`. An attempt that finds the note of its own batch reads the headers of what was stored
-behind it, and leaves out the rows whose ids are there. That is looked at once: what another attempt
-stores at the same time is told by the ids alone, within the stream's duplicate window.
+With ``delivery=scan`` a checkpoint is stored before the first row of a partition. A repeated attempt finds it,
+reads the message ids stored after it, and skips those rows. The stream is read once. If another attempt writes
+at the same time, only the duplicate window of the stream detects the duplicates.
 """
 
 from __future__ import annotations
@@ -49,26 +42,26 @@ class Checkpoint:
     """How far the rows of a partition have been written."""
 
     batch: int
-    """The last micro-batch that was begun."""
+    """The last micro-batch that was started."""
 
     rows: int = 0
-    """How many of its rows are stored, where they come in an order."""
+    """The number of its rows that are stored, if their order is stable."""
 
     first_seq: int = 0
-    """The sequence of the first marker of the batch; 0: it is this one."""
+    """The sequence of the first checkpoint of the batch; 0: this is the first one."""
 
     last_seq: int = 0
-    """The sequence of the last row that was stored with this marker; its own without any."""
+    """The sequence of the last row stored with this checkpoint; its own sequence without rows."""
 
     seq: int = 0
-    """The sequence of the marker itself; 0: there is none yet."""
+    """The sequence of the checkpoint itself; 0: it is not stored."""
 
     def stored(self, seq: int, rows: int) -> Checkpoint:
-        """Return the marker as it is once it is stored, with rows behind it."""
+        """Return the checkpoint as stored, with a number of rows after it."""
         return replace(self, seq=seq, first_seq=self.first_seq or seq, last_seq=seq + rows)
 
     def to_json(self, rows: int = 0) -> bytes:
-        """Return what is written with so many rows behind it."""
+        """Return the message payload, for a number of rows after the checkpoint."""
         return dumps(
             {
                 "v": _VERSION,
@@ -82,14 +75,14 @@ class Checkpoint:
 
 class CheckpointStore:
     """
-    The notes of one partition of a query or job.
+    The checkpoints of one partition of a query or job.
 
     Args:
         api: the JetStream API.
-        stream: the stream.
-        prefix: what their subjects begin with.
-        origin: the query or job, and the partition.
-        roll_up: whether a note may replace those before it.
+        stream: the stream name.
+        prefix: the prefix of the checkpoint subjects.
+        task_id: the query or job, and the partition.
+        roll_up: whether a checkpoint replaces earlier ones.
 
     """
 
@@ -103,11 +96,11 @@ class CheckpointStore:
 
     def read(self) -> Checkpoint | None:
         """
-        Return the last note, ``None`` when there is none.
+        Return the last checkpoint, ``None`` if there is none.
 
         Raises:
-            InvalidResponseError: it is none of ours.
-            Error: as `Stream.get_msg`.
+            InvalidResponseError: the message is not a checkpoint of this version.
+            Error: any other error of `Stream.get_msg`.
 
         """
         request = {"last_by_subj": self.subject}
@@ -118,7 +111,8 @@ class CheckpointStore:
         fields = loads(found.data)
         if not isinstance(fields, dict) or fields.get("v") != _VERSION:
             raise InvalidResponseError(
-                f"what is on {self.subject!r} was not written by this sink, or by a newer one"
+                f"the message on {self.subject!r} is not a write checkpoint of this version: use another "
+                "markerSubject, or the version of the package that wrote it"
             )
         checkpoint = Checkpoint(
             batch=int(fields["batch"]),
@@ -129,16 +123,16 @@ class CheckpointStore:
 
     def write(self, js: JetStream, checkpoint: Checkpoint, seen: int) -> int:
         """
-        Store a note alone, and return its sequence.
+        Store a checkpoint without rows, and return its sequence.
 
         Args:
-            js: JetStream.
-            checkpoint: the note.
-            seen: the sequence of the last one, 0 for none.
+            js: the JetStream context.
+            checkpoint: the checkpoint.
+            seen: the sequence of the last known checkpoint, 0 for none.
 
         Raises:
-            WrongLastSequenceError: it is not the last one any more.
-            Error: as `JetStream.publish`.
+            WrongLastSequenceError: another attempt has stored a checkpoint since.
+            Error: any other error of `JetStream.publish`.
 
         """
         return js.publish(
@@ -150,7 +144,7 @@ class CheckpointStore:
         ).seq
 
     def header_lines(self, seen: int) -> bytes:
-        """Return the header lines of a note: it is taken only while the last one has that sequence."""
+        """Return header lines that make the server check the sequence of the last checkpoint."""
         lines = b"%b: %d\r\n" % (EXPECTED_LAST_SUBJECT_SEQ.encode(), seen)
         return b"%b%b: sub\r\n" % (lines, _ROLLUP.encode()) if self._roll_up else lines
 
@@ -160,13 +154,13 @@ _ID: Final = b"\r\n%b: " % MSG_ID.encode()
 
 class StoredIds:
     """
-    The message ids that are in a part of a stream.
+    The message ids stored in a part of a stream.
 
     Args:
-        connection: where to read.
-        js: JetStream on it.
-        options: of the sink.
-        prefix: what the ids begin with; empty: those of others are of interest, too.
+        connection: the connection.
+        js: the JetStream context on it.
+        options: the write options.
+        prefix: the prefix of the ids to keep; empty: all ids.
 
     """
 
@@ -177,20 +171,20 @@ class StoredIds:
         self._js = js
         self._options = options
         self._prefix = prefix
-        #: The ids that were read.
+        #: The ids read so far.
         self.ids: set[bytes] = set()
 
     def read(self, start_seq: int, end_seq: int | None) -> None:
         """
-        Read them.
+        Read the ids of a sequence range.
 
         Args:
-            start_seq: where to begin.
-            end_seq: the first sequence that is not read; ``None``: all there are now.
+            start_seq: the first sequence.
+            end_seq: the sequence after the last one; ``None``: up to the current end of the stream.
 
         Raises:
             RangeLostError: messages have left the stream.
-            Error: it can not be read.
+            Error: the stream cannot be read.
 
         """
         options, settings = self._options, self._options.connection
@@ -213,21 +207,21 @@ class StoredIds:
                         self.ids.add(found)
 
     def missing(self, ids: Sequence[bytes]) -> Sequence[int]:
-        """Return the places of the ids that are not among them."""
+        """Return the indices of the ids that are not stored."""
         if self.ids.isdisjoint(ids):
             return range(len(ids))
-        return [place for place, each in enumerate(ids) if each not in self.ids]
+        return [index for index, each in enumerate(ids) if each not in self.ids]
 
 
 class ScanRecovery:
     """
-    What of a partition is stored, by a note and the ids behind it.
+    Finds the rows of a partition that an earlier attempt has stored.
 
     Args:
-        js: JetStream.
-        markers: the notes of the partition.
+        js: the JetStream context.
+        checkpoints: the checkpoints of the partition.
         batch: the number of the micro-batch.
-        stored: what reads ids.
+        stored: reads the stored ids.
 
     """
 
@@ -238,24 +232,24 @@ class ScanRecovery:
         self._checkpoints = checkpoints
         self._batch = batch
         self.stored = stored
-        #: The sequence of the note.
+        #: The sequence of the checkpoint.
         self.seq = 0
-        #: Whether a later batch was begun, so that all of this one is stored.
+        #: Whether a later batch was started, so that all rows of this one are stored.
         self.batch_is_complete = False
 
     def begin(self, timeout: float) -> None:
         """
-        Find the note of an earlier attempt and read what is behind it, or write one.
+        Read what was stored after the checkpoint of an earlier attempt, or store a checkpoint.
 
         Args:
-            timeout: seconds for which errors that pass are waited out.
+            timeout: how long transient errors are retried, in seconds.
 
         Raises:
-            RangeLostError: messages behind the note have left the stream.
-            Error: the stream can not be read or written.
+            RangeLostError: messages after the checkpoint have left the stream.
+            Error: the stream cannot be read or written.
 
         """
-        checkpoint = retry_transient(self._find_or_write, timeout, "writing a marker")
+        checkpoint = retry_transient(self._find_or_write, timeout, "writing a checkpoint")
         if checkpoint is not None:
             self.seq = checkpoint.seq
             self.batch_is_complete = checkpoint.batch > self._batch
@@ -263,7 +257,7 @@ class ScanRecovery:
                 self.stored.read(checkpoint.seq + 1, None)
 
     def _find_or_write(self) -> Checkpoint | None:
-        """Return the note of an earlier attempt, or write one and return ``None``."""
+        """Return the checkpoint of an earlier attempt, or store one and return ``None``."""
         while True:
             checkpoint = self._checkpoints.read()
             if checkpoint is not None and checkpoint.batch >= self._batch:
@@ -272,5 +266,5 @@ class ScanRecovery:
             try:
                 self.seq = self._checkpoints.write(self._js, Checkpoint(batch=self._batch), seen)
             except WrongLastSequenceError:
-                continue  # another attempt was faster
+                continue  # another attempt was first
             return None

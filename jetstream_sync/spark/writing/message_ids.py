@@ -1,10 +1,10 @@
 """
-Message ids that come out the same when the same rows are written again.
+Message ids that are the same when the same rows are written again.
 
-An id names the query or job, its batch, the partition and the row. The row is named by its content,
-or by its position: after a shuffle a second attempt may see the rows of a partition in another order,
-so a position is right only where a plan keeps the order. Equal rows of one partition are numbered: the
-k-th of them has k in its id, whichever of them it is. The number of an attempt is never part of an id.
+An id consists of the query or job, the batch, the partition and the row. The row is identified by its content
+or by its position. After a shuffle a repeated attempt may see the rows of a partition in another order, so
+positions need a plan with a stable order. Equal rows of a partition are counted: the id of the k-th one
+contains k. The attempt number is never part of an id.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ from .rows import EncodedRows
 
 __all__ = ["ColumnIds", "ContentIds", "MessageIds", "PositionIds", "WriteTaskId", "row_digests"]
 
-#: Bytes of the hashes of a row, and of the name of a query or job; both fill base64 without a rest.
+#: Hash sizes in bytes, of a row and of a write task; as multiples of 3 they need no base64 padding.
 _ROW_HASH: Final = 12
 _ORIGIN_HASH: Final = 9
-#: Subjects whose hashers are remembered.
+#: Maximum number of cached subject hashers.
 _MAX_CACHED: Final = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class WriteTaskId:
-    """Where rows come from; the same for each attempt to write them."""
+    """The source of rows, which is the same for each attempt to write them."""
 
     name: str
     """The id of the query (that of its checkpoint), or of the job."""
 
     batch: int
-    """The number of the micro-batch; 0 in a job."""
+    """The number of the micro-batch; 0 for a job."""
 
     partition: int
-    """The number of the partition."""
+    """The partition number."""
 
     @property
     def token(self) -> str:
-        """What stands for the name in a subject."""
+        """The hash of the name, for use in a subject."""
         return blake2b(self.name.encode(), digest_size=_ORIGIN_HASH).hexdigest()
 
     def prefix(self) -> bytes:
-        """Return what the ids of these rows start with, and no others; the server likes it short."""
+        """Return the unique prefix of the ids of these rows; short, to save memory on the server."""
         text = f"{self.batch} {self.partition} {self.name}"
         digest = blake2b(text.encode(), digest_size=_ORIGIN_HASH).digest()
         return b2a_base64(digest, newline=False)
 
 
 class _SubjectHashers(dict[bytes, Callable[[], blake2b]]):
-    """For each subject what makes a hasher that has taken the subject already."""
+    """Caches for each subject a hasher that has already consumed the subject."""
 
     def __missing__(self, subject: bytes) -> Callable[[], blake2b]:
         if len(self) >= _MAX_CACHED:
             self.clear()
-        # The length keeps subject and payload apart.
+        # The length separates the subject from the payload.
         start = b"%d %b" % (len(subject), subject)
         made = self[subject] = blake2b(start, digest_size=_ROW_HASH).copy
         return made
@@ -67,7 +67,7 @@ _hashers = _SubjectHashers()
 
 
 def row_digests(rows: EncodedRows) -> list[bytes]:
-    """Return a hash for each row, of all that is stored of it."""
+    """Return a hash of each row, over everything that is stored of it."""
     hashers = _hashers
     result: list[bytes] = []
     append = result.append
@@ -87,18 +87,18 @@ def row_digests(rows: EncodedRows) -> list[bytes]:
 
 
 class MessageIds(Protocol):
-    """Gives each row its id; the rows come in their order, each once."""
+    """Assigns message ids to rows, which are passed in order and once."""
 
     def of(self, rows: EncodedRows) -> list[bytes] | None:
-        """Return an id for each row, empty for none; ``None``: no row has one."""
+        """Return an id for each row, empty for none; ``None`` if no row has one."""
         ...
 
 
 class ColumnIds:
-    """The ids that the rows have in their own column, and no others."""
+    """Ids from the column ``msg_id`` only."""
 
     def of(self, rows: EncodedRows) -> list[bytes] | None:
-        """Return what the column has."""
+        """Return the ids of the column."""
         return rows.ids
 
 
@@ -107,7 +107,7 @@ class PositionIds:
     Ids by the position of a row in its partition.
 
     Args:
-        origin: where the rows come from.
+        task_id: the source of the rows.
 
     """
 
@@ -115,7 +115,7 @@ class PositionIds:
         self._prefix = task_id.prefix()
 
     def of(self, rows: EncodedRows) -> list[bytes] | None:
-        """Return an id for each row, its own where it has one."""
+        """Return an id for each row; an id of the column takes precedence."""
         prefix = self._prefix
         made = [b"%b%d" % (prefix, number) for number in rows.numbers]
         return made if rows.ids is None else _prefer_own(rows.ids, made)
@@ -125,21 +125,21 @@ class ContentIds:
     """
     Ids by the content of a row.
 
-    It remembers a hash of each row, some 100 bytes for one.
+    It stores a hash for each row, which takes about 100 bytes.
 
     Args:
-        origin: where the rows come from.
+        task_id: the source of the rows.
 
     """
 
     def __init__(self, task_id: WriteTaskId) -> None:
         self._prefix = task_id.prefix()
         self._seen: set[bytes] = set()
-        # How many more of a content that came several times there were.
-        self._constant_array: dict[bytes, int] = {}
+        # How often a repeated content was seen after the first time.
+        self._repeat_counts: dict[bytes, int] = {}
 
     def of(self, rows: EncodedRows) -> list[bytes] | None:
-        """Return an id for each row, its own where it has one."""
+        """Return an id for each row; an id of the column takes precedence."""
         if rows.ids is not None and all(rows.ids):
             return rows.ids
         prefix, seen = self._prefix, self._seen
@@ -150,7 +150,7 @@ class ContentIds:
             if len(seen) == expected:
                 made = [prefix + b2a_base64(each, newline=False) for each in hashes]
                 return made if rows.ids is None else _prefer_own(rows.ids, made)
-            # Some came several times just now: they are counted one by one.
+            # These rows contain repetitions, so count them one by one.
             seen.difference_update(hashes)
         made = [self._counted(each) for each in hashes]
         return made if rows.ids is None else _prefer_own(rows.ids, made)
@@ -160,7 +160,7 @@ class ContentIds:
         if digest not in self._seen:
             self._seen.add(digest)
             return made
-        count = self._constant_array[digest] = self._constant_array.get(digest, 0) + 1
+        count = self._repeat_counts[digest] = self._repeat_counts.get(digest, 0) + 1
         return b"%b-%d" % (made, count)
 
 

@@ -1,23 +1,23 @@
 """
-Publish rows without waiting for each, and know in the end that the stream has every one.
+Publish rows asynchronously, and confirm that the stream has stored every one.
 
 Rules:
 
-1. A row is in ``_sent_chunks`` or ``_pending`` from before it is sent until its acknowledgement has come. What
-   is there when the link comes back is sent again: with the same id, where it has one.
-2. Rows that all have ids go out in pieces with one reply subject, whose answers are counted: the server
-   works less for a reply subject that it knows. A piece whose answers are not all plain, or that has to be sent
-   again, is taken apart: its rows are sent once more, each with a reply subject that ends in its
-   number. Answers that still come to the piece are not looked at.
-3. One thread sends and counts: that of the task. The connection's reader leaves what comes in
-   ``_events``, and nothing else is shared.
-4. A row that a stream refuses for a moment stays pending and is sent again. Any other refusal ends it
-   all, with the row's number.
-5. Nobody waits for ever: when nothing was acknowledged for the time that is given, that is an error.
+1. A row is in ``_sent_chunks`` or ``_pending`` from before it is sent until it is acknowledged. After a
+   reconnect everything there is sent again, with the same message ids.
+2. Rows that all have ids are sent in chunks with one reply subject, and their acknowledgements are counted:
+   a reply subject that the server knows costs it less. A chunk is split if an acknowledgement is not plain or
+   if it must be sent again: its rows are sent once more, each with a reply subject that ends in its row
+   number. Late acknowledgements of the chunk are ignored.
+3. The thread of the task sends and counts. The reader thread of the connection puts replies and state changes
+   into ``_events``, and reads what is sent only to attribute a permission error.
+4. A row that is refused with a retriable error stays pending and is sent again. Any other refusal fails the
+   task, with the number of the row.
+5. Every wait ends: it is an error if nothing is acknowledged for ``ack_timeout``.
 
-Fast ingest (ADR-50) would save most acknowledgements. It is not used since it was measured with
-nats-server 2.15.1: for rows with ids it takes no less of the server's processor time than this does. Each
-message has its own reply subject there, and a duplicate is passed over in silence.
+Fast ingest (ADR-50) would save most acknowledgements. Measured with nats-server 2.15.1 it does not save
+server CPU time for rows with ids: each message has its own reply subject, and duplicates are not reported. So
+it is not used.
 """
 
 from __future__ import annotations
@@ -53,30 +53,28 @@ from .write_errors import ID_IN_PROCESS, RowError, is_retriable
 
 __all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "AckWindow", "WriteStats", "check_sizes", "commands"]
 
-#: Rows that are sent in one piece, and bytes, when they are large.
+#: Maximum rows of a chunk, and maximum bytes for large rows.
 CHUNK_ROWS: Final = 512
 CHUNK_BYTES: Final = 1024 * 1024
-#: Bytes that may be on their way, whatever the window says.
+#: Maximum bytes in flight, independent of the window.
 _MAX_BYTES_IN_FLIGHT: Final = 32 * 1024 * 1024
-#: Seconds between two looks at the clock while waiting, and before a refused row is sent again.
+#: Seconds between two checks of the timeouts, and before a refused row is sent again.
 _POLL_INTERVAL_S: Final = 0.25
-#: Parts of the time that an acknowledgement may take, after which silent rows are sent again: the
-#: leader of a stream that steps down forgets what it has not stored, and says nothing.
+#: Number of resends within ``ack_timeout``: a stream leader that steps down forgets messages that it has not
+#: stored, without a reply.
 _RESENDS_PER_TIMEOUT: Final = 4
-#: The status of an answer that says that nobody listens.
+#: The status code of a reply without responders.
 _NO_RESPONDERS: Final = 503
-#: What an acknowledgement has in it when the stream had the message already.
+#: Part of an acknowledgement for a duplicate.
 _DUPLICATE: Final = b'"duplicate"'
 
-#: Said of a row that expects what is not so. A server that is not clustered looks at that before it looks
-#: at ids (``server/stream.go``, ``processJetStreamMsg``), so that it refuses a stored row, too.
-_EXPECTATION_HINT: Final = (
-    "; or an earlier attempt has stored it, which delivery=scan and delivery=transaction find out"
-)
-#: What to say of an id that a leader of the stream still holds for half stored.
+#: Added to the error of a row with an unmet expectation. A standalone server checks expectations before
+#: message ids (``server/stream.go``, ``processJetStreamMsg``), so it also refuses a row that is stored.
+_EXPECTATION_HINT: Final = "; or an earlier attempt has stored the row, which delivery=scan and delivery=transaction detect"
+#: Added to the error of a row whose id is being stored, according to the leader of the stream.
 _ID_IN_PROCESS_HINT: Final = (
-    "; a leader that stepped down meanwhile takes it when the duplicate window is over,"
-    " another one at once"
+    "; a leader that stepped down in the meantime accepts the id after the duplicate window,"
+    " another leader accepts it at once"
 )
 
 _DISCONNECTED: Final[list[Delivery]] = []
@@ -86,19 +84,19 @@ _PERMISSION_DENIED: Final[list[Delivery]] = []
 
 def commands(rows: EncodedRows, common: bytes, replies: Iterable[bytes]) -> list[bytes]:
     """
-    Make the command of each row.
+    Return the protocol command of each row.
 
     Args:
-        rows: what to publish, with their ids.
-        common: header lines that all have.
-        replies: the reply subject of each.
+        rows: the rows, with their ids.
+        common: the header lines of all rows.
+        replies: the reply subjects of the rows.
 
     """
     ids = rows.ids
     start = b"NATS/1.0\r\n" + common
     name = b"%b: " % MSG_ID.encode()
     if ids is not None and rows.header_lines is None and len(set(map(len, ids))) == 1 and ids[0]:
-        # Nearly always so, and then everything but the sizes of payloads is known.
+        # The usual case: everything except the payload sizes is known in advance.
         start += name
         head = len(start) + len(ids[0]) + 4
         return [
@@ -129,14 +127,14 @@ def check_sizes(
     encoder: RowEncoder, rows: EncodedRows, commands: list[bytes], max_payload: int
 ) -> None:
     """
-    Check that the server accepts rows of their size; it would end the connection.
+    Check that no row exceeds the limit of the server, which would close the connection.
 
     Raises:
-        RowError: one is too large.
+        RowError: a row is too large.
 
     """
     if max(map(len, commands), default=0) <= max_payload:
-        return  # also with what a command has beside headers and payload
+        return  # an upper bound, since a command is longer than its headers and payload
     for number, subject, command in zip(rows.numbers, rows.subjects, commands, strict=True):
         size = int(command[: command.index(b"\r\n")].rsplit(b" ", 1)[1])
         if size > max_payload:
@@ -144,7 +142,7 @@ def check_sizes(
 
 
 class WriteStats:
-    """What was published so far."""
+    """Counts of published rows, and the range of their sequences."""
 
     __slots__ = ("duplicates", "first_seq", "last_seq", "rows")
 
@@ -155,7 +153,7 @@ class WriteStats:
         self.last_seq: int | None = None
 
     def stored(self, lowest: int, highest: int) -> None:
-        """Take note of sequences under which rows are stored."""
+        """Extend the range of sequences."""
         if self.first_seq is None or lowest < self.first_seq:
             self.first_seq = lowest
         if self.last_seq is None or highest > self.last_seq:
@@ -163,7 +161,7 @@ class WriteStats:
 
 
 class _SentChunk:
-    """Rows that went out together, with one reply subject."""
+    """Rows sent together with one reply subject."""
 
     __slots__ = ("rows", "size", "unacked")
 
@@ -175,17 +173,17 @@ class _SentChunk:
 
 class AckWindow:
     """
-    Publishes the rows of a partition, and counts their acknowledgements.
+    Publishes the rows of a partition, and counts the acknowledgements.
+
+    One thread uses and closes it.
 
     Args:
         core: the connection.
-        encoder: what made the rows.
-        window: rows that may be on their way.
-        ack_timeout: seconds that may pass without any acknowledgement.
-        taken: says whether the stream is there for a subject: only then it is worth to ask again when
-            nobody answers.
-
-    One thread uses it, and closes it.
+        encoder: the encoder of the rows.
+        window: the maximum number of rows in flight.
+        ack_timeout: the maximum time without any acknowledgement, in seconds.
+        stream_accepts: returns whether a subject belongs to the stream. Only then rows are sent again after
+            a reply without responders.
     """
 
     takes_answers = True
@@ -204,45 +202,45 @@ class AckWindow:
         self._ack_timeout = ack_timeout
         self._stream_accepts = stream_accepts
         self.stats = WriteStats()
-        # By the reply subject, which ends in a number below zero, counted down.
+        # By reply subject, which ends in a negative number that counts down.
         self._sent_chunks: dict[bytes, _SentChunk] = {}
         self._last_reply_number = 0
-        # The commands of single rows, by their numbers.
+        # Commands of individually sent rows, by row number.
         self._pending: dict[int, bytes] = {}
         self._rows_in_flight = 0
         self._bytes_in_flight = 0
-        # What an acknowledgement that says nothing special begins with; learned from the first.
+        # The beginning of a plain acknowledgement; learned from the first one.
         self._ack_prefix = b"\0"
-        # Rows that were refused for a moment: until when they may be.
+        # Rows refused with a retriable error, with the deadline of the retries.
         self._refused: dict[int, tuple[float, Error]] = {}
         self._retry_at = 0.0
         self._last_ack_at = monotonic()
         self._last_resend_at = self._last_ack_at
-        # --- written by the reader ---
+        # --- written by the reader thread ---
         self._events: Mailbox[list[Delivery]] = Mailbox()
         self._denials: list[tuple[bytes, PermissionsError]] = []
         inbox = core.new_inbox()
         self._reply = inbox.encode() + b"."
         self._interest = core.add_interest(f"{inbox}.*", "", self)
-        # Behind that: a link that breaks from now on is in the news.
+        # After the subscription, so that every later disconnect is among the events.
         self._connected = core.status is ConnectionStatus.CONNECTED
 
     def close(self) -> None:
-        """Take no more acknowledgements."""
+        """Unsubscribe from acknowledgements."""
         self._core.remove_interest_quietly(self._interest)
 
-    # --- the reader's side; see `Sink` ----------------------------------------------------------
+    # --- called by the reader thread; see `Sink` ------------------------------------------------
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """Take acknowledgements."""
+        """Queue acknowledgements for the task."""
         self._events.put((deliveries,), 1)
 
     def link_changed(self, *, connected: bool) -> None:
-        """Put the news among the acknowledgements."""
+        """Queue a change of the connection state for the task."""
         self._events.put((_RECONNECTED if connected else _DISCONNECTED,), 1)
 
     def denied(self, subject: bytes, error: PermissionsError) -> bool:
-        """Learn that rows are not permitted to go to a subject, or their acknowledgements to come."""
+        """Queue a permission error that concerns these rows or their acknowledgements."""
         if error.operation != "subscribe" and self._row_for_subject(subject) is None:
             return False
         self._denials.append((subject, error))
@@ -250,7 +248,7 @@ class AckWindow:
         return True
 
     def _row_for_subject(self, subject: bytes) -> int | None:
-        """Return the number of a row on its way to a subject; also called by the reader."""
+        """Return the number of a row in flight to a subject; also called by the reader thread."""
         for chunk in list(self._sent_chunks.values()):
             if subject in chunk.rows.subjects:
                 return chunk.rows.numbers[chunk.rows.subjects.index(subject)]
@@ -260,28 +258,28 @@ class AckWindow:
         return None
 
     def ended(self, reason: BaseException) -> None:
-        """Wake the task, for nothing more will come."""
+        """Wake the task when the connection is closed."""
         self._events.close(reason)
 
     def finished(self, deadline: Deadline) -> bool:
-        """Say that no callback runs."""
+        """Return true: there are no callbacks."""
         del deadline
         return True
 
-    # --- the task's side ------------------------------------------------------------------------
+    # --- called by the task ---------------------------------------------------------------------
 
     def send(self, rows: EncodedRows, *, individually: bool = False) -> None:
         """
-        Publish rows as soon as there is room for them.
+        Publish rows as soon as the window has room.
 
         Args:
-            rows: some hundreds at most, with their ids.
-            individually: whether a row that is stored must not be sent again, not even with its id.
+            rows: at most `CHUNK_ROWS` rows, with their ids.
+            individually: whether a stored row must not be sent again, even with its id.
 
         Raises:
-            RowError: one of the rows so far can not be stored.
-            PermissionsError: the user may not get acknowledgements.
-            TimeoutError: nothing was acknowledged for too long.
+            RowError: one of the rows so far cannot be stored.
+            PermissionsError: subscribing to acknowledgements is not permitted.
+            TimeoutError: nothing was acknowledged for ``ack_timeout``.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -307,13 +305,13 @@ class AckWindow:
         self._transmit(buffer, len(made))
 
     def finish(self) -> None:
-        """Wait until every row is stored; raises as `send()`."""
+        """Wait until all rows are stored; raises like `send()`."""
         self._core.writer.send_buffered()
         while self._rows_in_flight:
             self._wait()
 
     def _encode_single(self, rows: EncodedRows) -> list[bytes]:
-        """Make commands with reply subjects of their own."""
+        """Return commands with a reply subject for each row."""
         reply = self._reply
         replies = [b"%b%d" % (reply, number) for number in rows.numbers]
         return commands(rows, self._encoder.common, replies)
@@ -333,7 +331,7 @@ class AckWindow:
             self._last_ack_at = self._last_resend_at = monotonic()
 
     def _transmit(self, buffer: bytes, count: int) -> None:
-        # Without a link, or with one about to be given up, the next one brings them all again.
+        # While disconnected nothing is sent; after the reconnect everything is sent again.
         with suppress(OutboundBufferLimitError, TimeoutError):
             self._core.writer.send(buffer, count, len(buffer), Deadline(self._ack_timeout))
 
@@ -350,18 +348,18 @@ class AckWindow:
         self._resend(list(self._pending))
 
     def _split_chunk(self, reply: bytes) -> list[int]:
-        """Turn a piece into single rows, which are to be sent."""
+        """Replace a chunk by individual rows, which the caller sends."""
         chunk = self._sent_chunks.pop(reply)
         made = self._encode_single(chunk.rows)
         self._pending.update(zip(chunk.rows.numbers, made, strict=True))
-        # Those that were counted will be counted again.
+        # Acknowledged rows of the chunk will be counted again.
         self._rows_in_flight += len(made) - chunk.unacked
         self.stats.rows -= len(made) - chunk.unacked
         self._bytes_in_flight += sum(map(len, made)) - chunk.size
         return list(chunk.rows.numbers)
 
     def _wait(self) -> None:
-        """Wait for news, take them, and do what the clock says."""
+        """Wait for events, process them, and check the timeouts."""
         try:
             self._process(self._events.get(Deadline(_POLL_INTERVAL_S)))
             events = self._events.items
@@ -382,13 +380,13 @@ class AckWindow:
 
     def _timeout_error(self) -> Error:
         if not self._rows_in_flight:
-            return TimeoutError(f"no link to a server for {self._ack_timeout:g} s")
+            return TimeoutError(f"not connected to a server for {self._ack_timeout:g} s")
         for reply in list(self._sent_chunks):
             self._split_chunk(reply)
         number, command = next(iter(self._pending.items()))
         error = self._encoder.error(number, _subject_of(command), "no acknowledgement")
         return TimeoutError(
-            f"{error} for {self._ack_timeout:g} s, and {len(self._pending) - 1} rows more wait for one"
+            f"{error} for {self._ack_timeout:g} s; {len(self._pending) - 1} other rows are unacknowledged"
         )
 
     def _retry(self, now: float) -> None:
@@ -404,7 +402,7 @@ class AckWindow:
         if not deliveries:
             self._process_signal(deliveries)
             return
-        # What is stored plainly comes apart into the sequences, and this costs little for each.
+        # Splitting at the common prefix leaves the sequences, at little cost per acknowledgement.
         tails = b"".join([delivery[3] for delivery in deliveries]).split(self._ack_prefix)
         if len(tails) != len(deliveries) + 1 or tails[0]:
             self._process_each(deliveries)
@@ -428,7 +426,7 @@ class AckWindow:
             self._last_ack_at = self._last_resend_at = monotonic()
 
     def _mark_stored(self, reply: bytes, count: int) -> None:
-        """Count answers to a reply subject, all of which say that a row is stored."""
+        """Count acknowledgements of stored rows with the same reply subject."""
         chunk = self._sent_chunks.get(reply)
         if chunk is not None:
             self._rows_in_flight -= count
@@ -445,7 +443,7 @@ class AckWindow:
             self._refused.pop(number, None)
 
     def _process_each(self, deliveries: list[Delivery]) -> None:
-        """Take acknowledgements of which some say more than a sequence."""
+        """Process acknowledgements of which some contain more than a sequence."""
         for reply, _, header, payload in deliveries:
             ack = self._parse_ack(reply, header, payload)
             before = self._rows_in_flight
@@ -453,7 +451,7 @@ class AckWindow:
                 continue
             self._mark_stored(reply, 1)
             if before == self._rows_in_flight:
-                continue  # the second answer to a row that was sent twice
+                continue  # the second acknowledgement of a row that was sent twice
             self.stats.rows += 1
             self.stats.stored(ack.seq, ack.seq)
             self.stats.duplicates += ack.duplicate
@@ -463,11 +461,11 @@ class AckWindow:
                 self._ack_prefix = payload[: -len(end)]
 
     def _parse_ack(self, reply: bytes, header: bytes, payload: bytes) -> PubAck | None:
-        """Return an acknowledgement; take note where it is none."""
+        """Return the acknowledgement in a reply; handle the reply if it is an error."""
         error: Error
         if header and not payload:
             status = parse_status(header)
-            error = InvalidResponseError(f"a publish was answered with {header[:60]!r}")
+            error = InvalidResponseError(f"unexpected reply to a publish: {header[:60]!r}")
             if status is not None and status.code == _NO_RESPONDERS:
                 error = NoStreamResponseError("")
         else:
@@ -476,7 +474,7 @@ class AckWindow:
             except Error as refusal:
                 error = refusal
         if reply in self._sent_chunks:
-            # Which of its rows it is will be seen when each is sent alone.
+            # Sending each row individually shows which one was refused.
             self._resend(self._split_chunk(reply))
             return None
         number = int(reply[len(self._reply) :])
@@ -485,13 +483,13 @@ class AckWindow:
         return None
 
     def _handle_refusal(self, number: int, error: Error) -> None:
-        """Have a row sent again, or raise why it can not be stored."""
-        passing = is_retriable(error)
+        """Schedule a refused row to be sent again, or raise an error if it cannot be stored."""
+        retriable = is_retriable(error)
         if isinstance(error, NoStreamResponseError):
             subject = _subject_of(self._pending[number]).decode("utf-8", "replace")
             error = NoStreamResponseError(subject)
-            passing = self._stream_accepts(subject)
-        if not passing:
+            retriable = self._stream_accepts(subject)
+        if not retriable:
             raise self._row_error(number, error)
         now = monotonic()
         if not self._refused:
@@ -499,7 +497,7 @@ class AckWindow:
         self._refused.setdefault(number, (now + self._ack_timeout, error))
 
     def _row_error(self, number: int, error: Error) -> RowError:
-        reason = f"it was refused: {error}"
+        reason = f"the server refused it: {error}"
         if isinstance(error, (WrongLastSequenceError, WrongLastMsgIDError)):
             reason += _EXPECTATION_HINT
         elif isinstance(error, APIError) and error.err_code == ID_IN_PROCESS:
@@ -509,7 +507,7 @@ class AckWindow:
         return made
 
     def _process_signal(self, events: list[Delivery]) -> None:
-        """Take what is no acknowledgement."""
+        """Process an event that is not an acknowledgement."""
         if events is _DISCONNECTED:
             self._connected = False
         elif events is _RECONNECTED:

@@ -1,8 +1,8 @@
 """
-Rows as they come, and as they are published.
+Rows as Spark passes them, and as they are published.
 
-Rows are read column by column: lists of the values of one column, beside each other. What can be decided
-for all of them is decided once, so that a row of subject and payload costs little.
+Rows are processed by column, as lists of values. Checks that can be made for a whole column are made once, so
+a row with only subject and payload is cheap.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["WRITE_TYPES", "EncodedRows", "RowColumns", "RowEncoder", "RowLayout"]
 
-#: The name of Spark's type for a span of time; `_CALENDAR` tells those apart that are no fixed span.
+#: Spark's name for intervals of fixed length; `_CALENDAR` excludes those with months or years.
 _INTERVAL: Final = "interval day to second"
 _CALENDAR: Final = re.compile("year|month")
 
-#: What may be written of a row, and of which type a column has to be for that, as Spark names types.
+#: The columns that can be written, with the accepted Spark types.
 WRITE_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "data": ("binary", "string"),
     "subject": ("string",),
@@ -49,35 +49,35 @@ WRITE_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "expected_last_msg_id": ("string",),
 }
 
-#: Of these, what says how a row is to be stored, and is checked value by value.
+#: Columns that set conditions for storing a row; they are checked value by value.
 _CONDITION_COLUMNS: Final = (
     "expected_last_sequence",
     "expected_last_subject_sequence",
     "expected_last_msg_id",
     "ttl",
 )
-#: Headers that are not taken from the column of headers: each is said in another way, is the server's
-#: own, or has it do more than store the message: a rollup removes others, the notes of the sink among
-#: them. So the headers of messages that were read can be written as they are.
+#: Headers that are dropped from the column ``headers``: those that have their own column, those of the server,
+#: and those with effects beyond the message. A rollup would remove other messages, also the checkpoints of the
+#: sink. So the headers of messages that were read can be written unchanged.
 _DROPPED_HEADERS: Final = re.compile(
     r"Nats-(?:Msg-Id|Expected-.*|Batch-.*|Stream-Source|Rollup|Schedule(?:-.*)?|Trace-.*)",
     re.IGNORECASE,
 )
-#: A duration as Go writes it, whole seconds, or for ever (ADR-43).
+#: A Go duration, a number of seconds, or ``never`` (ADR-43).
 _TTL_TEXT: Final = re.compile(r"\d+|(?:\d+(?:\.\d+)?(?:h|m|s|ms|us|ns))+|never")
-#: Columns whose text is taken as the bytes that it is in Arrow, which need no decoding.
+#: Columns whose strings are used as the UTF-8 bytes that Arrow stores, without decoding.
 _BYTES_COLUMNS: Final = frozenset({"data", "subject", "msg_id"})
 #: Maximum bytes of a subject; leaves room in a command line for a reply subject and two sizes.
 _MAX_SUBJECT_BYTES: Final = MAX_CONTROL_LINE - 512
-#: Names and subjects that were checked are remembered, up to this many.
+#: Maximum number of cached header names and subjects.
 _MAX_CACHED: Final = 4096
-#: The line before the headers, which `encode_headers` begins with.
+#: The length of the version line, with which the result of `encode_headers` begins.
 _VERSION_LINE: Final = len(b"NATS/1.0\r\n")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowLayout:
-    """Which columns rows have, in their order; checked."""
+    """The checked columns of rows, in order."""
 
     names: tuple[str, ...]
 
@@ -87,10 +87,10 @@ class RowLayout:
         Check the schema of a DataFrame.
 
         Args:
-            schema: a ``StructType`` of Spark's.
+            schema: a Spark ``StructType``.
 
         Raises:
-            SchemaError: a column is missing, not known, or of another type.
+            SchemaError: a column is missing, unknown or of the wrong type.
 
         """
         layout = cls.of_names(field.name for field in schema.fields)
@@ -100,35 +100,37 @@ class RowLayout:
                 kind = _INTERVAL
             if kind not in WRITE_TYPES[name]:
                 wanted = " or ".join(WRITE_TYPES[name])
-                raise SchemaError(field.name, f"it is of type {wanted}, not {kind}")
+                raise SchemaError(field.name, f"must be of type {wanted}, not {kind}")
         return layout
 
     @classmethod
     def of_names(cls, names: Iterable[str]) -> RowLayout:
         """
-        Check the names of columns; case does not matter, as in Spark.
+        Check column names, which are case-insensitive as in Spark.
 
         Raises:
-            SchemaError: one is missing, not known, or there twice.
+            SchemaError: a column is missing, unknown or duplicated.
 
         """
         found = tuple(names)
         lowered = tuple(name.lower() for name in found)
         for name, known in zip(found, lowered, strict=True):
             if known not in WRITE_TYPES:
-                raise SchemaError(name, f"what can be written is {', '.join(WRITE_COLUMNS)}")
+                raise SchemaError(
+                    name, f"cannot be written; the columns to write are {', '.join(WRITE_COLUMNS)}"
+                )
             if lowered.count(known) > 1:
-                raise SchemaError(name, "it is there twice")
+                raise SchemaError(name, "is duplicated")
         if "data" not in lowered:
-            raise SchemaError("data", "it is missing, and is what is written")
+            raise SchemaError("data", "is required")
         return cls(names=lowered)
 
     def columns(self, values: Iterable[Sequence[Any]]) -> RowColumns:
-        """Return columns of lists of values, one for each name."""
+        """Return columns from one list of values for each name."""
         return RowColumns(dict(zip(self.names, values, strict=True)))
 
     def of_arrow(self, batch: pa.RecordBatch) -> RowColumns:
-        """Return the columns of a record batch as lists."""
+        """Return the columns of a record batch, as lists."""
         values = []
         for name, column in zip(self.names, batch.columns, strict=True):
             as_bytes = name in _BYTES_COLUMNS and column.type != "binary"
@@ -138,10 +140,10 @@ class RowLayout:
 
 class RowColumns:
     """
-    The values of some rows by column.
+    The values of some rows, by column.
 
     Args:
-        values: by the name of the column, lists of the same length.
+        values: lists of equal length, by column name.
 
     """
 
@@ -158,14 +160,14 @@ class RowColumns:
 
 class EncodedRows:
     """
-    Rows that were checked, as bytes.
+    Checked rows, as bytes.
 
     Args:
-        numbers: which rows of their partition they are, counted from 0.
-        subjects: where each goes.
+        numbers: the row numbers in the partition, counted from 0.
+        subjects: the subjects.
         data: the payloads.
-        extras: header lines of each, without those that every row has; ``None``: no row has any.
-        ids: what the column of ids has, empty for none; ``None``: no row has one.
+        header_lines: the header lines of each row besides the common ones; ``None``: no row has any.
+        ids: the values of the column ``msg_id``, empty for none; ``None``: no row has one.
 
     """
 
@@ -190,17 +192,17 @@ class EncodedRows:
 
     @classmethod
     def concat(cls, parts: Sequence[EncodedRows]) -> EncodedRows:
-        """Return the rows of several as one."""
+        """Return several groups of rows as one."""
         if len(parts) == 1:
             return parts[0]
-        has_extras = any(part.header_lines is not None for part in parts)
+        has_header_lines = any(part.header_lines is not None for part in parts)
         has_ids = any(part.ids is not None for part in parts)
         return cls(
             [number for part in parts for number in part.numbers],
             [subject for part in parts for subject in part.subjects],
             [data for part in parts for data in part.data],
             [e for part in parts for e in part.header_lines or [b""] * len(part)]
-            if has_extras
+            if has_header_lines
             else None,
             [i for part in parts for i in part.ids or [b""] * len(part)] if has_ids else None,
         )
@@ -210,7 +212,7 @@ class EncodedRows:
         return EncodedRows(self.numbers, self.subjects, self.data, self.header_lines, ids)
 
     def select(self, indices: Sequence[int]) -> EncodedRows:
-        """Return some of the rows, by their places among these."""
+        """Return some of the rows, by their indices."""
         if len(indices) == len(self.data):
             return self
         header_lines, ids = self.header_lines, self.ids
@@ -225,41 +227,41 @@ class EncodedRows:
 
 class RowEncoder:
     """
-    Checks the rows of a partition, and makes bytes of them.
+    Checks the rows of a partition, and encodes them.
 
     Args:
-        partition: the number of the partition, for errors.
-        stream: the stream that has to take them.
-        subject: where a row goes that says nothing; ``None``: it has to say.
+        partition: the partition number, for errors.
+        stream: the stream that must store the rows.
+        subject: the subject of rows without one; ``None``: each row needs one.
 
     """
 
     def __init__(self, partition: int, stream: str, subject: str | None) -> None:
         self._partition = partition
         self._subject = None if subject is None else check_publish_subject(subject).encode()
-        if subject is not None and len(self._subject or b"") > _MAX_SUBJECT:
-            raise BadSubjectError(subject, f"it has more than {_MAX_SUBJECT} bytes")
+        if subject is not None and len(self._subject or b"") > _MAX_SUBJECT_BYTES:
+            raise BadSubjectError(subject, f"it has more than {_MAX_SUBJECT_BYTES} bytes")
         self._subjects: set[bytes] = set()
         self._names: dict[str, bytes] = {}
-        #: The header lines that every row has.
+        #: The header lines of every row.
         self.common = b"%b: %b\r\n" % (EXPECTED_STREAM.encode(), stream.encode())
 
     def error(self, row: int, subject: bytes, reason: str) -> RowError:
-        """Return the error of a row."""
+        """Return an error about a row."""
         return RowError(self._partition, row, subject.decode("utf-8", "replace"), reason)
 
     def rows(self, columns: RowColumns, start: int, end: int, first: int) -> EncodedRows:
         """
-        Check rows and return them.
+        Check rows, and return them encoded.
 
         Args:
             columns: the values.
-            start: the first row in them.
-            end: the one behind the last.
-            first: the number of the first one in the partition.
+            start: the index of the first row.
+            end: the index after the last row.
+            first: the number of the first row in the partition.
 
         Raises:
-            RowError: one can not be written.
+            RowError: a row cannot be written.
 
         """
         values = columns.values
@@ -288,7 +290,7 @@ class RowEncoder:
         if isinstance(value, (bytearray, memoryview)):
             return bytes(value)
         if value is None:
-            raise self.error(row, b"", "data is NULL; write an empty value where that is meant")
+            raise self.error(row, b"", "data is NULL: use an empty value for an empty payload")
         raise self.error(row, b"", f"data is neither binary nor a string: {type(value).__name__}")
 
     def _checked_subjects(
@@ -297,7 +299,9 @@ class RowEncoder:
         default = self._subject
         if given is None:
             if default is None:
-                raise self.error(first, b"", "there is neither a column nor an option 'subject'")
+                raise self.error(
+                    first, b"", "the subject is missing: add a column or set the option 'subject'"
+                )
             return [default] * (end - start)
         subjects = list(given[start:end])
         if not self._subjects.issuperset(subjects):
@@ -316,7 +320,9 @@ class RowEncoder:
             except (Error, UnicodeDecodeError) as error:
                 raise self.error(row, subject, str(error)) from error
             if len(subject) > _MAX_SUBJECT_BYTES:
-                reason = f"the subject has {len(subject)} bytes; the maximum is {_MAX_SUBJECT_BYTES}"
+                reason = (
+                    f"the subject has {len(subject)} bytes; the maximum is {_MAX_SUBJECT_BYTES}"
+                )
                 raise self.error(row, subject, reason)
             if len(self._subjects) >= _MAX_CACHED:
                 self._subjects.clear()
@@ -333,11 +339,11 @@ class RowEncoder:
 
     def _encoded(self, value: Any, row: int, subject: bytes, column: str) -> bytes:
         if not isinstance(value, str):
-            raise self.error(row, subject, f"{column} is no string: {type(value).__name__}")
+            raise self.error(row, subject, f"{column} is not a string: {type(value).__name__}")
         try:
             return value.encode()
         except UnicodeEncodeError as error:
-            raise self.error(row, subject, f"{column} is no valid text") from error
+            raise self.error(row, subject, f"{column} is not valid Unicode text") from error
 
     # --- headers --------------------------------------------------------------------------------
 
@@ -349,7 +355,7 @@ class RowEncoder:
         first: int,
         subjects: list[bytes],
     ) -> list[bytes] | None:
-        """Return header lines for each row, ``None`` when none has any."""
+        """Return header lines for each row, ``None`` if no row has any."""
         header_lines: list[bytes] | None = None
         headers = values.get("headers")
         if headers is not None:
@@ -360,11 +366,13 @@ class RowEncoder:
                     for i, each in enumerate(part)
                 ]
         given = {name: values[name][start:end] for name in _CONDITION_COLUMNS if name in values}
-        storing = {name: part for name, part in given.items() if part.count(None) < len(part)}
-        if not storing:
+        conditions = {name: part for name, part in given.items() if part.count(None) < len(part)}
+        if not conditions:
             return header_lines
         made = [
-            self._condition_lines({name: part[i] for name, part in storing.items()}, row, subject)
+            self._condition_lines(
+                {name: part[i] for name, part in conditions.items()}, row, subject
+            )
             for i, (row, subject) in enumerate(zip(count(first), subjects, strict=False))
         ]
         if header_lines is None:
@@ -372,7 +380,7 @@ class RowEncoder:
         return [a + b for a, b in zip(made, header_lines, strict=True)]
 
     def _lines(self, items: Any, row: int, subject: bytes) -> bytes:
-        """Return the header lines of a map, or of a list of pairs or of records."""
+        """Return the header lines of a map, or of a list of pairs or structs."""
         lines = []
         for item in items.items() if isinstance(items, Mapping) else items:
             if isinstance(item, Mapping):
@@ -395,7 +403,7 @@ class RowEncoder:
         return b"".join(lines)
 
     def _checked_name(self, name: Any, row: int, subject: bytes) -> bytes:
-        """Return what a header's line begins with; empty: it is not passed on."""
+        """Return the beginning of a header line; empty: the header is dropped."""
         try:
             start = encode_headers({name: ""})[_VERSION_LINE:-4]
         except Error as error:
@@ -408,7 +416,7 @@ class RowEncoder:
         return start
 
     def _condition_lines(self, given: dict[str, Any], row: int, subject: bytes) -> bytes:
-        """Return the header lines that say how a row is to be stored."""
+        """Return the header lines with the conditions for storing a row."""
         ttl = given.pop("ttl", None)
         try:
             made = storing_headers(
@@ -423,7 +431,9 @@ class RowEncoder:
             lines = dict(made or {})
             if isinstance(ttl, str):
                 if not _TTL_TEXT.fullmatch(ttl):
-                    raise InvalidOptionError("ttl", ttl, "it is seconds, or a duration as 1m30s")
+                    raise InvalidOptionError(
+                        "ttl", ttl, "must be seconds, or a duration such as 1m30s"
+                    )
                 lines[MSG_TTL] = ttl
             return encode_headers(lines)[_VERSION_LINE:-2] if lines else b""  # type: ignore[arg-type]
         except Error as error:

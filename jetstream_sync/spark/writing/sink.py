@@ -1,11 +1,9 @@
 """
-What the writers of batch jobs and of micro-batches have in common.
+The writer that Spark creates for ``df.write``, and the parts shared with that for ``df.writeStream``.
 
-Spark makes a writer on the driver and pickles it into the tasks, and calls ``commit`` or ``abort`` on the
-driver, for a streaming query on another object that was made anew. So everything that a commit needs
-is in the messages of the tasks.
-
-The writer that Spark calls for ``df.write``, and how it comes to that and the other one.
+Spark creates a writer on the driver and pickles it into the tasks. It calls ``commit`` or ``abort`` on the
+driver, for a streaming query on another instance. So the messages of the tasks contain everything that a
+commit needs.
 """
 
 from __future__ import annotations
@@ -45,33 +43,33 @@ __all__ = [
 
 log = logging.getLogger("jetstream_sync.spark")
 
-#: What the process runs in which the writers of a query commit.
+#: The worker module in which Spark commits streaming writes.
 _COMMIT_WORKER: Final = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
 @dataclass
 class CommitMessage(WriterCommitMessage):
-    """What a task tells the driver: numbers, and no secrets."""
+    """The result of a task for the driver; it contains no secrets."""
 
     written: Written
 
 
 def make_write_plan(options: WriteOptions, schema: StructType, overwrite: bool) -> WritePlan:
-    """Check options and schema against the stream; raises as `sink.batch_writer`."""
+    """Check options and schema against the stream; raises like `sink.batch_writer`."""
     if overwrite and options.overwrite_mode is None:
         raise InvalidOptionError(
             "overwriteMode",
             None,
-            "the mode overwrite would empty the stream; say overwriteMode=purge where that is meant, or "
-            "write in the mode append",
+            "is required for mode overwrite, which empties the stream: set overwriteMode=purge, or write "
+            "in mode append",
         )
     layout = RowLayout.of_schema(schema)
     settings = options.connection
     connected = retry_transient(partial(connection, settings), options.ack_timeout, "connecting")
     js = settings.jetstream(connected)
-    # The writer that will write was made before this one, and has said what there is to say.
-    look = partial(check_target, js, options, layout, warns=_COMMIT_WORKER not in sys.argv)
-    target = retry_transient(look, options.ack_timeout, "looking at the stream")
+    # The instance that writes was created before this one, and has already logged the warnings.
+    check = partial(check_target, js, options, layout, warns=_COMMIT_WORKER not in sys.argv)
+    target = retry_transient(check, options.ack_timeout, "checking the stream")
     return WritePlan(options=options, layout=layout, target=target)
 
 
@@ -82,7 +80,7 @@ def write_batches(
     Write the rows of a task.
 
     Raises:
-        Error: as `WritePlan.write`.
+        Error: any error of `WritePlan.write`.
 
     """
     count = 0
@@ -95,7 +93,7 @@ def write_batches(
 
     written = plan.write(task_id, columns())
     if written.rows != count:
-        raise SinkError(f"{written.rows} of {count} rows are accounted for")
+        raise SinkError(f"only {written.rows} of {count} rows were confirmed as stored")
     return CommitMessage(written)
 
 
@@ -107,27 +105,28 @@ def commit_write(
     overwrite: bool,
 ) -> None:
     """
-    Look whether every task has written its rows, and take away what was there before, where asked to.
+    Check that each task has written its rows, and purge the earlier messages in mode overwrite.
 
     Raises:
-        SinkError: a task said nothing, or two wrote the same partition.
-        Error: the stream can not be purged.
+        SinkError: a task did not report a result, or two tasks wrote the same partition.
+        Error: the stream cannot be purged.
 
     """
     written = [message.written for message in messages if isinstance(message, CommitMessage)]
     if len(written) != len(messages):
-        raise SinkError(f"{len(messages) - len(written)} of {len(messages)} tasks gave no account")
+        missing = len(messages) - len(written)
+        raise SinkError(f"{missing} of {len(messages)} write tasks did not report a result")
     if len({each.partition for each in written}) != len(written):
-        raise SinkError("several tasks wrote the same partition")
+        raise SinkError("two write tasks reported the same partition")
     options = plan.options
     if overwrite:
         firsts = [each.first_seq for each in written if each.first_seq is not None]
         before = min(firsts, default=plan.target.end_seq)
         js = options.connection.jetstream(connection(options.connection))
         purged = js.get_stream(options.stream).purge(seq=before) if before > 1 else 0
-        log.info("%s: %d messages that were there before are purged", label, purged)
+        log.info("%s: purged %d earlier messages", label, purged)
     log.info(
-        "%s: %d rows are in stream %r, %d of them were already, %d bytes",
+        "%s: stored %d rows in stream %r, of which %d were stored before, %d bytes",
         label,
         sum(each.rows for each in written),
         options.stream,
@@ -137,10 +136,10 @@ def commit_write(
 
 
 def log_abort(messages: Sequence[WriterCommitMessage | None], label: str, stream: str) -> None:
-    """Say what a job that failed leaves behind: what is stored stays."""
+    """Log what a failed job leaves in the stream: stored rows stay there."""
     written = [message.written for message in messages if isinstance(message, CommitMessage)]
     log.warning(
-        "%s failed; %d of its tasks have written %d rows to stream %r, and those stay there",
+        "%s failed; %d of its tasks have stored %d rows in stream %r, which stay there",
         label,
         len(written),
         sum(each.rows for each in written),
@@ -150,44 +149,44 @@ def log_abort(messages: Sequence[WriterCommitMessage | None], label: str, stream
 
 def batch_writer(options: WriteOptions, schema: StructType, overwrite: bool) -> DataSourceWriter:
     """
-    Return the writer of a batch job; called on the driver, which asks the server about the stream.
+    Return the writer of a batch job; called on the driver, it checks the stream on the server.
 
     Args:
-        options: what the user wants.
-        schema: of the rows.
-        overwrite: whether the mode is ``overwrite``.
+        options: the write options.
+        schema: the schema of the rows.
+        overwrite: whether the save mode is ``overwrite``.
 
     Raises:
-        SchemaError: a column is missing, not known or of another type.
+        SchemaError: a column is missing, unknown or of the wrong type.
         InvalidOptionError: the mode is ``overwrite``, and the option ``overwriteMode`` is not set.
-        SinkError: the stream can not take such rows in such a way.
-        Error: the server can not be reached, or refuses.
+        SinkError: the stream cannot store such rows in this way.
+        Error: the server cannot be reached, or refuses.
 
     """
     return _BatchWriter(make_write_plan(options, schema, overwrite), overwrite)
 
 
 class _BatchWriter(DataSourceArrowWriter):
-    """Writes a batch job; the same object for all of its tasks."""
+    """Writer of a batch job; Spark sends the same object to all tasks."""
 
     def __init__(self, plan: WritePlan, overwrite: bool) -> None:
         self._plan = plan
         self._overwrite = overwrite
-        # A task that is tried again is of the same job, and makes the same ids.
+        # All attempts of a task have the same job id, and so the same message ids.
         self._job = plan.options.job_id or uuid.uuid4().hex
         self._label = f"job {self._job}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of one task."""
+        """Write the rows of a task."""
         context = TaskContext.get()
         assert context is not None
         task_id = WriteTaskId(name=f"job {self._job}", batch=0, partition=context.partitionId())
         return write_batches(self._plan, task_id, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """See that all rows are accounted for."""
+        """Check that all rows are stored."""
         commit_write(self._plan, messages, self._label, overwrite=self._overwrite)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Say what is left."""
+        """Log what the failed job leaves in the stream."""
         log_abort(messages, self._label, self._plan.options.stream)

@@ -1,4 +1,4 @@
-"""The writer that Spark calls for ``df.writeStream``; it makes one for each micro-batch."""
+"""The writer that Spark creates for each micro-batch of ``df.writeStream``."""
 
 from __future__ import annotations
 
@@ -27,42 +27,44 @@ def stream_writer(
     options: WriteOptions, schema: StructType, overwrite: bool
 ) -> DataSourceStreamWriter:
     """
-    Return the writer of a micro-batch; called on the driver; args and errors as for `batch_writer()`.
+    Return the writer of a micro-batch; arguments and other errors as for `batch_writer()`.
 
     Raises:
-        InvalidOptionError: also where there is a ``jobId``: a query has an id of its own.
+        InvalidOptionError: a ``jobId`` is given, but a query has its own id.
 
     """
     if options.job_id is not None:
         raise InvalidOptionError(
-            "jobId", options.job_id, "a streaming query has the id of its checkpoint"
+            "jobId",
+            options.job_id,
+            "cannot be used: a streaming query has the id of its checkpoint",
         )
     return _StreamWriter(make_write_plan(options, schema, overwrite), overwrite)
 
 
 class _StreamWriter(DataSourceStreamArrowWriter):
-    """Writes a micro-batch; the same object for all of its tasks, and another one commits."""
+    """Writer of a micro-batch; Spark sends it to all tasks, and commits on another instance."""
 
     def __init__(self, plan: WritePlan, overwrite: bool) -> None:
         self._plan = plan
         self._overwrite = overwrite
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of one task."""
+        """Write the rows of a task."""
         context = TaskContext.get()
         assert context is not None
-        # The query's id is that of its checkpoint: the same after a restart.
+        # The query id is that of the checkpoint, so it is the same after a restart.
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
-            raise SinkError("Spark does not say which query and batch the rows are of")
+            raise SinkError("the Spark task has no query id or batch id: write with writeStream")
         task_id = WriteTaskId(name=query, batch=int(batch), partition=context.partitionId())
         return write_batches(self._plan, task_id, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """See that all rows are accounted for."""
+        """Check that all rows are stored."""
         commit_write(self._plan, messages, f"batch {batchId}", overwrite=self._overwrite)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Say what is left."""
+        """Log what the failed batch leaves in the stream."""
         log_abort(messages, f"batch {batchId}", self._plan.options.stream)

@@ -1,27 +1,25 @@
 """
-One atomic batch (ADR-50) at a time: all of its messages in one send, and what the server says to them.
+Write rows in atomic batches (ADR-50), each with a checkpoint of the partition.
 
-Facts about nats-server 2.15 (``server/stream.go``, ``processJetStreamAtomicBatchMsg``) that this rests on:
+Behaviour of nats-server 2.15 (``server/stream.go``, ``processJetStreamAtomicBatchMsg``) that this relies on:
 
-1. A batch has 1000 messages at most. Their sequences follow each other without a gap, and the
-   acknowledgement of the last message has the last one.
-2. Expectations are checked at the commit, message by message in their order. The first that is not met
-   refuses the batch, and the answer to the last message says so, not to which.
-3. An error before that abandons the batch. The answer to the message tells it, and the last one is
-   told that the batch is incomplete. Messages without a reply subject get no answer.
-4. A stream has 50 open batches at most (10210).
+1. A batch has at most 1000 messages. Their sequences are contiguous, and the acknowledgement of the last
+   message contains the last one.
+2. Expectations are checked at the commit, in message order. The first unmet one refuses the batch. The reply
+   to the last message contains the error, but not which message failed.
+3. An earlier error abandons the batch. It is sent as the reply to the failed message, and the last message
+   gets the error that the batch is incomplete. Messages without a reply subject get no reply.
+4. A stream has at most 50 open batches (error 10210).
 
-Rows in atomic batches, each with a note of how far the partition has come.
+The checkpoint is the first message of its batch. The stream stores it only if the last checkpoint is still the
+one that was seen. So rows that are stored are refused the second time, after an outage of any length and also
+if an abandoned attempt is still running. It comes first because the first unmet expectation determines the
+error.
 
-The note is the first message of its batch, and the stream takes it only while the last note is the one that was
-seen. So what was stored once is refused the second time, however long the outage was, and also
-where a first attempt that was given up still runs. It comes first since the first expectation that is not
-met is what a batch is refused for.
-
-An attempt that finds the note of its own micro-batch has to know which rows it speaks of. A note does not
-say that a partition is complete: where what feeds a task fails, the task sees the end of its rows, as if
-there were no more, and stores them. With ``ids=position`` the note has the number of rows, and that many are
-passed over. Else rows come in any order: each has an id, and those are read from the stream.
+An attempt that finds a checkpoint of its own micro-batch must know which rows it covers. A checkpoint does not
+imply that the partition is complete: if the input of a task fails, the task only sees the end of its rows, and
+stores those before it. With ``ids=position`` the checkpoint contains the number of stored rows, and that many
+are skipped. Otherwise the order of the rows may change, so their ids are read from the stream.
 """
 
 from __future__ import annotations
@@ -57,11 +55,11 @@ from .write_errors import SinkError, is_retriable
 
 __all__ = ["BATCH_ROWS", "AtomicBatchSender", "TransactionWriter"]
 
-#: Rows of a batch, beside one message before them.
+#: Maximum rows of a batch, besides the checkpoint.
 BATCH_ROWS: Final = 999
 
 _NO_RESPONDERS: Final = 503
-#: Said of a batch where one of its messages was refused before.
+#: The error of a batch of which an earlier message was refused.
 _BATCH_INCOMPLETE: Final = 10176
 
 _FIRST: Final = b".first"
@@ -70,11 +68,11 @@ _LAST: Final = b".last"
 
 class AtomicBatchSender:
     """
-    Sends batches, one after the other; for one thread, which closes it.
+    Sends one atomic batch at a time; one thread uses and closes it.
 
     Args:
         core: the connection.
-        encoder: what made the rows.
+        encoder: the encoder of the rows.
 
     """
 
@@ -83,39 +81,39 @@ class AtomicBatchSender:
     def __init__(self, core: Core, encoder: RowEncoder) -> None:
         self._core = core
         self._encoder = encoder
-        # --- written by the reader: answers, or an error that ends the wait for them ---
+        # --- written by the reader thread: replies, or an error that ends the wait for them ---
         self._events: Mailbox[Delivery | Error] = Mailbox()
         self._subjects: frozenset[bytes] = frozenset()
         self._inbox = core.new_inbox()
         self._interest = core.add_interest(f"{self._inbox}.*.*", "", self)
 
     def close(self) -> None:
-        """Take no more answers."""
+        """Unsubscribe from replies."""
         self._core.remove_interest_quietly(self._interest)
 
     def commit(
         self, subject: bytes, lines: bytes, payload: bytes, rows: EncodedRows, deadline: Deadline
     ) -> PubAck:
         """
-        Store a message and the rows behind it, all or none.
+        Store a message and rows after it, all or none.
 
         Args:
-            subject: where the first message goes.
-            lines: its own header lines.
-            payload: what it says.
-            rows: what follows, 1 to `BATCH_ROWS`.
-            deadline: how long to wait for the answer.
+            subject: the subject of the first message.
+            lines: its header lines.
+            payload: its payload.
+            rows: the rows, 1 to `BATCH_ROWS`.
+            deadline: how long to wait for the reply.
 
         Returns:
             The acknowledgement of the last row.
 
         Raises:
-            RowError: a row is larger than the server accepts; nothing was sent.
+            RowError: a row is larger than the server allows; nothing was sent.
             APIError: the batch was refused; nothing was stored.
-            NoStreamResponseError: no stream takes one of the subjects; nothing was stored.
-            PermissionsError: the user may not publish to one of the subjects.
-            ConnectionLostError, TimeoutError: there was no answer; it may be stored.
-            OutboundBufferLimitError: there is no link; nothing was sent.
+            NoStreamResponseError: one of the subjects belongs to no stream; nothing was stored.
+            PermissionsError: publishing to one of the subjects is not permitted.
+            ConnectionLostError, TimeoutError: there was no reply; the batch may be stored.
+            OutboundBufferLimitError: the client is disconnected; nothing was sent.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -149,13 +147,13 @@ class AtomicBatchSender:
         return made
 
     def _wait_for_ack(self, reply: bytes, deadline: Deadline) -> PubAck:
-        """Wait for the answer to the last message of a batch; raises as `commit()`."""
+        """Wait for the reply to the last message of a batch; raises like `commit()`."""
         cause: Error | None = None
         while True:
-            events = self._events.get(deadline)
-            if isinstance(events, Error):
-                raise events
-            where, _, header, payload = events
+            event = self._events.get(deadline)
+            if isinstance(event, Error):
+                raise event
+            where, _, header, payload = event
             if where == reply + _FIRST:
                 cause = _answer_error(header, payload)
             elif where == reply + _LAST:
@@ -165,42 +163,42 @@ class AtomicBatchSender:
                 incomplete = isinstance(error, APIError) and error.err_code == _BATCH_INCOMPLETE
                 raise (cause or error) if incomplete else error
 
-    # --- the reader's side; see `Sink` ----------------------------------------------------------
+    # --- called by the reader thread; see `Sink` ------------------------------------------------
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """Take answers."""
+        """Queue replies for the task."""
         self._events.put(deliveries, len(deliveries))
 
     def link_changed(self, *, connected: bool) -> None:
-        """Say that no answer will come when the link breaks."""
+        """Queue an error when the connection is lost, since no reply will come."""
         if not connected:
             self._events.put(
-                (ConnectionLostError("the link broke before the batch was stored"),), 1
+                (ConnectionLostError("the connection was lost before the batch was stored"),), 1
             )
 
     def denied(self, subject: bytes, error: PermissionsError) -> bool:
-        """Say what the user may not do, where it is about a batch."""
+        """Queue a permission error that concerns the batch."""
         if error.operation != "subscribe" and subject not in self._subjects:
             return False
         self._events.put((error,), 1)
         return True
 
     def ended(self, reason: BaseException) -> None:
-        """Wake the task: the connection is closed."""
+        """Wake the task when the connection is closed."""
         self._events.close(reason)
 
     def finished(self, deadline: Deadline) -> bool:
-        """Say that no callback runs."""
+        """Return true: there are no callbacks."""
         del deadline
         return True
 
 
 def _answer_error(header: bytes, payload: bytes) -> Error | None:
-    """Return why a message was refused, ``None`` where it was not."""
+    """Return the error in a reply, ``None`` if there is none."""
     if not payload:
         status = parse_status(header) if header else None
-        nobody = status is not None and status.code == _NO_RESPONDERS
-        return NoStreamResponseError("one of the batch's subjects") if nobody else None
+        no_responders = status is not None and status.code == _NO_RESPONDERS
+        return NoStreamResponseError("one of the batch's subjects") if no_responders else None
     answer = loads(payload)
     error = answer.get("error") if isinstance(answer, dict) else None
     return APIError.from_response(error) if isinstance(error, dict) else None
@@ -213,14 +211,14 @@ def _command(subject: bytes, reply: bytes, lines: bytes, payload: bytes) -> byte
     return b"HPUB %b %d %d\r\n%b%b\r\n" % (where, *sizes, header, payload)
 
 
-#: Bytes of a batch from which on it is not made longer.
+#: Maximum bytes of a batch with more than one chunk of rows.
 _MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
-#: Parts of the time, in one of which the answer to a batch has to come before it is sent again: the
-#: leader of a stream that steps down forgets a batch, and says nothing.
+#: Number of attempts to send a batch within the timeout: a stream leader that steps down forgets a batch,
+#: without a reply.
 _ATTEMPTS_PER_TIMEOUT: Final = 4
-#: Seconds before what was refused is looked at again.
+#: Seconds before the checkpoint is read again after a failure.
 _RETRY_DELAY_S: Final = 0.05
-#: Said of a batch: its expectation is not met, or one of its ids is known already.
+#: Errors of an unmet expectation and of a duplicate message id.
 _CONFLICTS: Final = frozenset({10071, 10201})
 
 
@@ -229,12 +227,12 @@ class TransactionWriter:
     Writes the rows of a partition in atomic batches; for one thread.
 
     Args:
-        batches: what sends them.
-        markers: the notes of the partition.
+        batches: sends the batches.
+        checkpoints: the checkpoints of the partition.
         batch: the number of the micro-batch.
-        timeout: seconds that one atomic batch may take until it is stored.
-        ids: what gives rows their ids.
-        stored: what reads ids; ``None``: the rows come in the same order each time.
+        timeout: the maximum time until an atomic batch is stored, in seconds.
+        ids: assigns message ids to rows.
+        stored: reads stored ids; ``None``: the order of the rows is stable.
 
     """
 
@@ -264,8 +262,8 @@ class TransactionWriter:
             parts: the rows of the partition.
 
         Raises:
-            SinkError: the stream does not take them.
-            TimeoutError: a batch was not stored in time; trying the partition again is safe.
+            SinkError: the stream does not store them.
+            TimeoutError: a batch was not stored in time; repeating the partition is safe.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -279,7 +277,7 @@ class TransactionWriter:
                 stats.stored(checkpoint.first_seq, checkpoint.last_seq)
 
     def _group(self, parts: Iterable[EncodedRows]) -> Iterator[EncodedRows]:
-        """Give the rows their ids, and join those that go into one batch."""
+        """Assign the ids, and join rows into batches."""
         waiting: list[EncodedRows] = []
         count = size = 0
         for part in parts:
@@ -294,24 +292,24 @@ class TransactionWriter:
         if waiting:
             yield EncodedRows.concat(waiting)
 
-    # --- what is stored already -----------------------------------------------------------------
+    # --- rows that are stored already -----------------------------------------------------------
 
     def _read_checkpoint(self) -> None:
-        """Read the last note, and what it speaks of."""
+        """Read the last checkpoint, and the ids stored with it."""
         self._checkpoint = retry_transient(
-            self._checkpoints.read, self._timeout, "reading a marker"
+            self._checkpoints.read, self._timeout, "reading a checkpoint"
         )
         checkpoint = self._checkpoint
         if self._stored is not None and checkpoint is not None and checkpoint.batch == self._batch:
             self._stored.read(checkpoint.first_seq, checkpoint.last_seq + 1)
 
     def _unstored(self, rows: EncodedRows) -> EncodedRows:
-        """Return the rows that are not stored."""
+        """Return the rows that are not stored yet."""
         checkpoint = self._checkpoint
         if checkpoint is None or checkpoint.batch < self._batch:
             return rows
         if checkpoint.batch > self._batch:
-            # A later micro-batch is only begun when this one is through.
+            # A later micro-batch only starts when this one is complete.
             return rows.select(())
         if self._stored is not None:
             assert rows.ids is not None
@@ -321,7 +319,7 @@ class TransactionWriter:
     # --- storing --------------------------------------------------------------------------------
 
     def _store(self, rows: EncodedRows) -> int:
-        """Store what is not stored of some rows, and return how many that were."""
+        """Store those rows that are not stored yet, and return their number."""
         deadline = Deadline(self._timeout)
         while True:
             left = self._unstored(rows)
@@ -355,7 +353,7 @@ class TransactionWriter:
                 return len(left)
 
     def _handle_failure(self, error: Error, rows: EncodedRows, deadline: Deadline) -> None:
-        """Look what is stored after a batch was refused, or nothing is known of it; or raise why."""
+        """Read the checkpoint after a refusal or a lost reply, or raise an error that is final."""
         refused = isinstance(error, (APIError, NoStreamResponseError))
         conflict = isinstance(error, APIError) and error.err_code in _CONFLICTS
         if refused and not conflict and not is_retriable(error):
@@ -366,14 +364,16 @@ class TransactionWriter:
         sleep(min(_RETRY_DELAY_S, deadline.left() or 0.0))
         self._read_checkpoint()
         if conflict and self._checkpoint == before:
-            # Nobody else was there, so it is about a row.
+            # No other attempt has stored a checkpoint, so a row caused the conflict.
             raise _refusal(rows, error) from error
 
 
 def _refusal(rows: EncodedRows, error: Error) -> SinkError:
-    some = f"one of the rows {rows.numbers[0]} to {rows.numbers[-1]} of a partition was refused"
+    rows_text = (
+        f"one of the rows {rows.numbers[0]} to {rows.numbers[-1]} of the partition was refused"
+    )
     if isinstance(error, WrongLastSequenceError):
-        return SinkError(f"{some}, it expects another message on its subject: {error}")
+        return SinkError(f"{rows_text}, because of its expected sequence: {error}")
     if isinstance(error, APIError) and error.err_code in _CONFLICTS:
-        return SinkError(f"{some}, it has a msg_id that is in the stream already: {error}")
-    return SinkError(f"{some}, so that none of them was stored: {error}")
+        return SinkError(f"{rows_text}, because its msg_id is already in the stream: {error}")
+    return SinkError(f"{rows_text}, so none of them was stored: {error}")

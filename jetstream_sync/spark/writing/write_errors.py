@@ -1,8 +1,8 @@
 """
-What a stream refuses, and whether it may take it a moment later.
+Errors of the sink, and which refusals of a stream are worth a retry.
 
-Spark tries a failed task again whatever the error says. So what can not work fails at once, with the
-row that it is about, and what may work soon is tried again here first.
+Spark repeats a failed task whatever the error is. So an error that cannot pass fails at once, with the row that
+caused it. An error that may pass is first retried here.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from ...errors import APIError, Error, NoStreamResponseError
 
 __all__ = ["ID_IN_PROCESS", "RowError", "SinkError", "is_retriable"]
 
-#: The id of a message is being stored just now. A leader that stepped down amid that, and leads again,
-#: says so until the duplicate window is over (``processStreamLeaderChange`` in nats-server 2.15).
+#: The message id is being stored. A leader that steps down in between and leads again returns this error until
+#: the duplicate window is over (``processStreamLeaderChange`` in nats-server 2.15).
 ID_IN_PROCESS: Final = 10158
-#: Refusals of a moment: not the leader, too many requests, the same id or subject is being stored
-#: just now, too many atomic batches (``server/errors.json``).
+#: Errors that may pass: not the leader, too many requests, the same id or subject is being stored, too many
+#: atomic batches (``server/errors.json``).
 _RETRIABLE: Final = frozenset({10008, 10009, 10023, ID_IN_PROCESS, 10163, 10164, 10167, 10210})
 
 
 class SinkError(Error):
-    """Rows can not be written as the options ask for; the message says what is in the way."""
+    """Rows cannot be written as the options require; the message says why."""
 
 
 class RowError(SinkError):
     """
-    A row can not be stored; its payload is never part of the error.
+    A row cannot be stored; the error never contains its payload.
 
     Args:
         partition: the partition of the row.
-        row: its number there, counted from 0.
-        subject: where it was to go; empty where that is not known.
+        row: its number in the partition, counted from 0.
+        subject: its subject; empty if it is unknown.
         reason: what is wrong.
 
     """
@@ -50,7 +50,7 @@ class RowError(SinkError):
 
 
 def is_retriable(error: Error) -> bool:
-    """Say whether a refusal may be over in a moment."""
+    """Return whether a refused message may be accepted later."""
     if isinstance(error, APIError):
         return error.err_code in _RETRIABLE
     return isinstance(error, NoStreamResponseError)

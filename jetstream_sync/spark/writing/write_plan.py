@@ -1,10 +1,8 @@
 """
-The stream that is written to: what is checked of it, once, on the driver.
+Write the rows of partitions with the delivery mode of the options, to a stream checked on the driver.
 
-A task learns from it only what can not change what it does: which subjects the stream takes, and whether
-it lets a message replace those before it.
-
-Write the rows of one partition, in the way that the options ask for.
+Tasks use only those properties of the stream that do not affect correctness if they change: its subjects,
+and whether it allows rollups.
 """
 
 from __future__ import annotations
@@ -35,27 +33,27 @@ __all__ = ["WritePlan", "WriteTarget", "Written", "check_target"]
 
 log = logging.getLogger("jetstream_sync.spark")
 
-#: Columns that an atomic batch can not have (ADR-50).
+#: Columns that are not possible in an atomic batch (ADR-50).
 _NOT_IN_BATCHES: Final = ("expected_last_sequence", "expected_last_msg_id")
-#: What was said once in this process.
+#: Warnings that this process has already logged.
 _warned: set[str] = set()
 
 
 @dataclass(frozen=True, kw_only=True)
 class WriteTarget:
-    """A stream that was checked; it has no secrets."""
+    """The checked stream; it contains no secrets."""
 
     subjects: tuple[str, ...]
-    """The subjects that it takes, with wildcards."""
+    """The subjects of the stream, with wildcards."""
 
     allows_rollup: bool
-    """Whether a message may replace those before it on its subject (``allow_rollup_hdrs``)."""
+    """Whether a message may replace earlier ones on its subject (``allow_rollup_hdrs``)."""
 
     end_seq: int
-    """The sequence that its next message was going to have."""
+    """The sequence of the next message at the time of the check."""
 
     def accepts(self, subject: str) -> bool:
-        """Say whether it takes messages of a subject."""
+        """Return whether the stream stores messages of a subject."""
         return any(subject_matches(each, subject) for each in self.subjects)
 
 
@@ -63,47 +61,53 @@ def check_target(
     js: JetStream, options: WriteOptions, layout: RowLayout, *, warns: bool = True
 ) -> WriteTarget:
     """
-    Look whether a stream can take rows in the way that the options say.
+    Check that a stream can store rows in the way that the options require.
 
-    A duplicate window that is too short for ``delivery=window`` is logged, once in a process, or
-    is an error, as ``onShortWindow`` says.
+    A duplicate window that is too short for ``delivery=window`` is logged once per process, or is an error,
+    depending on ``onShortWindow``.
 
     Args:
-        js: where the stream is.
-        options: what the user wants.
+        js: the JetStream context.
+        options: the write options.
         layout: the columns of the rows.
-        warns: whether to log what is no error; once is enough.
+        warns: whether to log warnings.
 
     Raises:
-        SinkError: it can not; the message says which setting is in the way.
-        Error: as `JetStream.get_stream`.
+        SinkError: the stream is not suitable; the message names the setting.
+        Error: any other error of `JetStream.get_stream`.
 
     """
     name = options.stream
     try:
         info = js.get_stream(name).cached_info
     except StreamNotFoundError as error:
-        raise SinkError(f"there is no stream {name!r}; make it before it is written to") from error
+        raise SinkError(f"stream {name!r} does not exist: create it first") from error
     config = info.config
     if config.mirror is not None:
-        raise SinkError(f"stream {name!r} is a mirror, which takes no messages")
+        raise SinkError(f"stream {name!r} is a mirror, which does not store published messages")
     if config.sealed:
-        raise SinkError(f"stream {name!r} is sealed and takes no messages")
+        raise SinkError(f"stream {name!r} is sealed and does not store new messages")
     if config.no_ack:
-        raise SinkError(f"stream {name!r} acknowledges nothing (its no_ack), so nothing is certain")
+        raise SinkError(
+            f"stream {name!r} has no_ack set, so it does not confirm that rows are stored"
+        )
     target = WriteTarget(
         subjects=tuple(config.subjects or ()),
         allows_rollup=bool(config.allow_rollup_hdrs),
         end_seq=max(info.state.last_seq + 1, info.state.first_seq),
     )
     if options.subject is not None and not target.accepts(options.subject):
-        raise SinkError(f"stream {name!r} does not take the subject {options.subject!r}")
+        raise SinkError(
+            f"subject {options.subject!r} does not match the subjects of stream {name!r}"
+        )
     if options.subject is None and "subject" not in layout.names:
-        raise SinkError("there is neither a column nor an option 'subject'")
+        raise SinkError(
+            "the subject is missing: add a column 'subject' or set the option 'subject'"
+        )
     if "ttl" in layout.names and not config.allow_msg_ttl:
-        raise SinkError(f"there is a column 'ttl', and stream {name!r} has no allow_msg_ttl")
+        raise SinkError(f"the column 'ttl' needs allow_msg_ttl, which stream {name!r} does not set")
     if options.delivery in {"transaction", "scan"}:
-        _check_marked(target, options, config)
+        _check_checkpoints(target, options, config)
     if options.delivery == "transaction":
         _check_transactions(options, config, layout)
     if options.delivery == "window":
@@ -111,25 +115,25 @@ def check_target(
     return target
 
 
-def _check_marked(target: WriteTarget, options: WriteOptions, config: StreamConfig) -> None:
-    """Check that the stream takes and keeps the notes of how far the sink has come."""
+def _check_checkpoints(target: WriteTarget, options: WriteOptions, config: StreamConfig) -> None:
+    """Check that the stream stores and retains the write checkpoints."""
     name, subject = options.stream, options.marker_subject
     if subject is None:
         raise SinkError(f"delivery={options.delivery} needs the option markerSubject")
     if not target.accepts(f"{subject}.query.0"):
         raise SinkError(
-            f"stream {name!r} does not take {subject}.*.*, where delivery={options.delivery} notes "
-            f"how far it has come; add that to its subjects"
+            f"delivery={options.delivery} stores its checkpoints on {subject}.*.*, which does not match "
+            f"the subjects of stream {name!r}: add it to them"
         )
     if config.retention == RetentionPolicy.INTEREST:
         raise SinkError(
-            f"stream {name!r} keeps a message only while somebody wants it, so the notes of "
-            f"delivery={options.delivery} would be gone; use delivery=window"
+            f"stream {name!r} has interest retention and would lose the checkpoints of "
+            f"delivery={options.delivery}: use delivery=window"
         )
     reads_back = options.delivery == "scan" or options.ids == "content"
     if reads_back and config.retention == RetentionPolicy.WORK_QUEUE:
         raise SinkError(
-            f"stream {name!r} lets go of what was worked on, so that nobody can see which rows it had; "
+            f"stream {name!r} is a work queue, in which stored rows cannot be found again: "
             "use delivery=transaction with ids=position, or delivery=window"
         )
 
@@ -138,12 +142,12 @@ def _check_transactions(options: WriteOptions, config: StreamConfig, layout: Row
     name = options.stream
     if not config.allow_atomic:
         raise SinkError(
-            f"stream {name!r} takes no atomic batches: delivery=transaction needs its allow_atomic "
-            "(nats-server 2.12)"
+            f"delivery=transaction needs allow_atomic, which stream {name!r} does not set "
+            "(nats-server 2.12 or newer)"
         )
     for column in _NOT_IN_BATCHES:
         if column in layout.names:
-            raise SinkError(f"an atomic batch has no place for the column {column!r}")
+            raise SinkError(f"the column {column!r} is not possible in an atomic batch")
 
 
 def _check_window(options: WriteOptions, config: StreamConfig, *, warns: bool) -> None:
@@ -152,9 +156,9 @@ def _check_window(options: WriteOptions, config: StreamConfig, *, warns: bool) -
     if seconds >= options.expected_recovery:
         return
     text = (
-        f"stream {options.stream!r} knows message ids for {seconds:g} s (its duplicate_window), and "
-        f"expectedRecovery is {options.expected_recovery:g} s: what is written again after a longer "
-        "outage will be there twice. Make the window longer, or use delivery=transaction or scan"
+        f"the duplicate_window of stream {options.stream!r} is {seconds:g} s, shorter than "
+        f"expectedRecovery={options.expected_recovery:g} s: rows that are repeated after a longer outage "
+        "are stored twice. Extend the window, or use delivery=transaction or delivery=scan"
     )
     if options.on_short_window == "error":
         raise SinkError(text)
@@ -165,29 +169,29 @@ def _check_window(options: WriteOptions, config: StreamConfig, *, warns: bool) -
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What was done with the rows of a partition."""
+    """The result of writing the rows of a partition."""
 
     partition: int
-    """Its number."""
+    """The partition number."""
 
     rows: int
-    """How many rows it has; all are stored."""
+    """The number of rows, all of which are stored."""
 
     duplicates: int
-    """How many of them the stream had already, from an earlier attempt or a resend within this one."""
+    """How many of them were stored before, by an earlier attempt or by a resend in this one."""
 
     bytes: int
-    """The bytes of their payloads."""
+    """The size of their payloads, in bytes."""
 
     first_seq: int | None
-    """The lowest sequence under which one is stored; ``None``: there are none, or it is not known."""
+    """The lowest sequence of a row; ``None``: there are no rows, or it is unknown."""
 
     last_seq: int | None
-    """The highest one."""
+    """The highest sequence of a row; ``None`` as for `first_seq`."""
 
     @classmethod
     def nothing(cls, partition: int) -> Written:
-        """Return what was done where there was nothing to do."""
+        """Return the result for an empty partition."""
         return cls(
             partition=partition, rows=0, duplicates=0, bytes=0, first_seq=None, last_seq=None
         )
@@ -196,32 +200,32 @@ class Written:
 @dataclass(frozen=True, kw_only=True)
 class WritePlan:
     """
-    How rows are written; the same for all partitions, and made once, on the driver.
+    How to write the rows of all partitions; created once on the driver.
 
-    It can be pickled; what it shows has no secrets.
+    It can be pickled, and shows no secrets.
     """
 
     options: WriteOptions
-    """What the user wants."""
+    """The write options."""
 
     layout: RowLayout
     """The columns of the rows."""
 
     target: WriteTarget
-    """What is known of the stream."""
+    """The checked stream."""
 
     def write(self, task_id: WriteTaskId, columns: Iterable[RowColumns]) -> Written:
         """
-        Write the rows of a partition; on return the stream has every one.
+        Write the rows of a partition; on return the stream has stored all of them.
 
         Args:
-            task_id: the query or job, batch and partition.
+            task_id: the query or job, the batch and the partition.
             columns: the rows, in parts.
 
         Raises:
-            SinkError: the stream does not take them; with `RowError` a row is the reason.
-            TimeoutError: the server did not answer in time. Some rows are stored.
-            Error: there is no connection, or it broke for good.
+            SinkError: the stream does not store them; a `RowError` names the row.
+            TimeoutError: the server did not reply in time; some rows may be stored.
+            Error: there is no connection, or it failed for good.
 
         """
         options = self.options
@@ -247,7 +251,7 @@ class WritePlan:
     def _rows(
         self, encoder: RowEncoder, columns: Iterable[RowColumns], size: _Size
     ) -> Iterator[EncodedRows]:
-        """Yield rows in parts that are sent in one piece."""
+        """Yield encoded rows in chunks that are sent together."""
         in_batches = self.options.delivery == "transaction"
         most = BATCH_ROWS if in_batches else min(CHUNK_ROWS, self.options.max_pending)
         first = 0
@@ -262,7 +266,7 @@ class WritePlan:
                 yield rows
             first += some.count
 
-    # --- the ways to write ----------------------------------------------------------------------
+    # --- delivery modes -------------------------------------------------------------------------
 
     def _published(
         self,
@@ -341,7 +345,7 @@ class WritePlan:
         return PositionIds(task_id) if self.options.ids == "position" else ContentIds(task_id)
 
     def _stored(self, connected: Connection, task_id: WriteTaskId) -> StoredIds:
-        # Ids of a column of their own may begin with anything.
+        # Ids from a column of the user may have any prefix.
         prefix = b"" if "msg_id" in self.layout.names else task_id.prefix()
         js = self.options.connection.jetstream(connected)
         return StoredIds(connected, js, self.options, prefix)
@@ -359,6 +363,6 @@ class WritePlan:
 
 
 class _Size:
-    """Counts the bytes of payloads."""
+    """The total size of the payloads, in bytes."""
 
     bytes = 0

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from jetstream_sync.spark.planning.batches import (
     MAX_PARTITIONS,
     MessageCounter,
-    partition_cuts,
     divide_rows,
     limit_to_bytes,
     partition_counts,
+    partition_cuts,
 )
 from jetstream_sync.spark.streams import StreamView
 

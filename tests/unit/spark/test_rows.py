@@ -108,17 +108,17 @@ def test_payloads_are_bytes() -> None:
     [
         ({"data": [None]}, "data is NULL"),
         ({"data": [5]}, "int"),
-        ({"data": ["\ud800"]}, "no valid text"),
+        ({"data": ["\ud800"]}, "not valid Unicode text"),
         ({"subject": [""]}, "empty"),
         ({"subject": ["a b"]}, "white space"),
         ({"subject": ["a.*"]}, "wildcard"),
         ({"subject": [b"\xff"]}, "decode"),
-        ({"subject": [7]}, "no string"),
+        ({"subject": [7]}, "not a string"),
         ({"msg_id": ["a\nb"]}, "line break"),
         ({"headers": [{"K": "a\r"}]}, "line break"),
         ({"headers": [{"K": [None]}]}, "NULL"),
         ({"headers": [{"K:": "v"}]}, "K:"),
-        ({"headers": [[("K", "\ud800")]]}, "no valid text"),
+        ({"headers": [[("K", "\ud800")]]}, "not valid Unicode text"),
         ({"ttl": [0]}, "ttl"),
         ({"ttl": ["1 hour"]}, "ttl"),
         ({"expected_last_sequence": [-1]}, "expected_last_sequence"),
@@ -138,7 +138,7 @@ def test_a_row_without_a_subject_needs_the_option() -> None:
     """NULL stands for the option's subject, and is an error where there is none."""
     assert encoded("s", data=[b""] * 2, subject=[None, "t"]).subjects == [b"s", b"t"]
     assert "subject is NULL" in str(refusal(None, data=[b""], subject=[None]))
-    assert "neither a column" in str(refusal(None, data=[b""]))
+    assert "add a column" in str(refusal(None, data=[b""]))
 
 
 def test_headers_are_lines() -> None:
