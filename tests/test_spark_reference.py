@@ -33,18 +33,18 @@ TABLES = {
 
 
 @pytest.mark.parametrize("title", TABLES)
-def test_the_tables_have_every_option_and_no_other(title: str) -> None:
-    """What can be given is in the table, once, and what is in the table can be given."""
+def test_tables_contain_exactly_the_known_options(title: str) -> None:
+    """The table contains every option once, and no other names."""
     assert sorted(name for name, _ in table(title)) == sorted(TABLES[title])
 
 
-def test_a_default_that_is_given_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The defaults of the page are those of the code, and all of those are on the page."""
+def test_documented_defaults_are_the_defaults_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Setting an option to the default in the table does not change the parsed options."""
     monkeypatch.delenv("NATS_URL", raising=False)
     found = {}
     for title in TABLES:
         for name, cell in table(title):
-            # NATS_URL is where a default comes from, not one.
+            # NATS_URL is the source of a default, not a default.
             if (default := _CODE.fullmatch(cell)) and default[1] != "NATS_URL":
                 found[title, name] = default[1]
     assert len(found) > 15
@@ -56,19 +56,19 @@ def test_a_default_that_is_given_changes_nothing(monkeypatch: pytest.MonkeyPatch
         assert kind.from_options({**needed, name: default}) == kind.from_options(needed), name
 
 
-def test_the_tables_have_every_column() -> None:
-    """Names and types of columns are those that the schema checks."""
+def test_tables_contain_every_column() -> None:
+    """Names and types in the tables are those that the schema checks."""
     read = [(name, f"``{kind}``") for name, kind in READ_TYPES.items()]
-    assert table("Columns that are read") == read
-    written = dict(table("Columns that are written"))
+    assert table("Columns to read") == read
+    written = dict(table("Columns to write"))
     assert sorted(written) == sorted(WRITE_TYPES)
     for name, cell in written.items():
-        # The types of a time to live are told in words.
+        # The table describes the types of a TTL in prose.
         assert name == "ttl" or tuple(_CODE.findall(cell)) == WRITE_TYPES[name], name
 
 
-def test_the_page_has_every_public_name() -> None:
-    """What can be imported from `jetstream_sync.spark` can be looked up."""
+def test_page_describes_every_public_name() -> None:
+    """The page describes every name exported by `jetstream_sync.spark`."""
     described = set(
         re.findall(r"^\.\. (?:auto)?\w+:: (?:\S+\.)?(\w+)", PAGE.read_text(), re.MULTILINE)
     )
