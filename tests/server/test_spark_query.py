@@ -1,4 +1,4 @@
-"""The planning of Spark's reads against a real server, without Spark."""
+"""Planning of Spark reads with a real server, without Spark."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Planner:
-    """Makes queries as drivers do, and closes their connection at the end."""
+    """Creates query planners like a driver, and closes their connections."""
 
     def __init__(self, server: NatsServer) -> None:
         self._server = server
@@ -62,7 +62,7 @@ def planner(nats_server: NatsServer) -> Iterator[Planner]:
 
 
 def step(query: QueryPlanner, start: dict[str, Any], *, unlimited: bool = False) -> dict[str, Any]:
-    """Plan the next batch; the offsets go through JSON, as they do in Spark."""
+    """Plan the next batch; the offsets pass through JSON, as in Spark."""
     end = query.latest(json.loads(json.dumps(start)), unlimited=unlimited)
     restored: dict[str, Any] = json.loads(json.dumps(end))
     return restored
@@ -79,8 +79,8 @@ def work_queue(js: JetStream, name: str, **more: Any) -> Stream:
     return js.create_stream(name=name, subjects=[f"{name}.>"], **config)
 
 
-def test_batches_follow_each_other(js: JetStream, stream: Stream, planner: Planner) -> None:
-    """Each batch begins where the one before it ends, and the last one has what is left."""
+def test_batches_are_adjacent(js: JetStream, stream: Stream, planner: Planner) -> None:
+    """Each batch begins at the end of the one before, and the last one has the remaining messages."""
     fill(js, f"{stream.name}.a", 25)
     query = planner.query(stream.name, startingOffsets="earliest", maxOffsetsPerTrigger=10)
     offset, found = query.initial(), []
@@ -90,8 +90,8 @@ def test_batches_follow_each_other(js: JetStream, stream: Stream, planner: Plann
     assert found == [[(1, 11)], [(11, 21)], [(21, 26)]]
 
 
-def test_the_start_is_asked_for_once(js: JetStream, stream: Stream, planner: Planner) -> None:
-    """Spark asks a new query twice; what comes in between belongs to it."""
+def test_the_initial_offset_is_stable(js: JetStream, stream: Stream, planner: Planner) -> None:
+    """Spark asks a new query twice, and messages that arrive in between belong to the query."""
     query = planner.query(stream.name)
     first = query.initial()
     fill(js, f"{stream.name}.a", 5)
@@ -99,8 +99,8 @@ def test_the_start_is_asked_for_once(js: JetStream, stream: Stream, planner: Pla
     assert planned(query, first, step(query, first)) == [(1, 6)]
 
 
-def test_nothing_new_is_the_same_text(js: JetStream, stream: Stream, planner: Planner) -> None:
-    """An offset comes back as it went in, whatever wrote it."""
+def test_an_idle_offset_keeps_its_text(js: JetStream, stream: Stream, planner: Planner) -> None:
+    """Without new messages the offset is returned unchanged, for any key order."""
     fill(js, f"{stream.name}.a", 5)
     query = planner.query(stream.name, startingOffsets="earliest")
     offset = step(query, query.initial())
@@ -114,7 +114,7 @@ def test_nothing_new_is_the_same_text(js: JetStream, stream: Stream, planner: Pl
 def test_a_batch_is_planned_from_its_end_alone(
     js: JetStream, stream: Stream, planner: Planner
 ) -> None:
-    """Another process, with another start and other options, plans the same partitions."""
+    """Another process with other options and another start plans the same partitions."""
     fill(js, f"{stream.name}.a", 100)
     query = planner.query(stream.name, startingOffsets="earliest", maxRecordsPerPartition=30)
     start = query.initial()
@@ -129,7 +129,7 @@ def test_a_batch_is_planned_from_its_end_alone(
 
 @pytest.fixture
 def two(js: JetStream, stream_name: str) -> list[str]:
-    """The names of two streams with five messages each."""
+    """Return the names of two streams with five messages each."""
     names = [f"{stream_name}_{which}" for which in "AB"]
     for name in names:
         js.create_stream(name=name, subjects=[f"{name}.>"], storage="memory")
@@ -140,24 +140,22 @@ def two(js: JetStream, stream_name: str) -> list[str]:
 def read(
     query: QueryPlanner, start: dict[str, Any], end: dict[str, Any]
 ) -> list[tuple[str, int, int]]:
-    """The ranges of a batch, with their streams."""
+    """Return the ranges of a batch, with their streams."""
     return [(each.stream, each.start_seq, each.end_seq) for each in query.partitions(start, end)]
 
 
-def test_a_stream_without_news_is_not_read_again(
-    js: JetStream, two: list[str], planner: Planner
-) -> None:
-    """A batch of one stream says of the others that there is nothing of them in it."""
+def test_an_idle_stream_is_not_read_again(js: JetStream, two: list[str], planner: Planner) -> None:
+    """A batch of one stream has an empty range for the others."""
     query = planner.query(",".join(two), startingOffsets="earliest")
     first = step(query, query.initial())
     fill(js, f"{two[0]}.a", 5)
     assert read(query, first, step(query, first)) == [(two[0], 6, 11)]
 
 
-def test_streams_that_are_not_asked_for_any_more_are_left_out(
+def test_streams_that_are_no_longer_selected_are_dropped(
     js: JetStream, two: list[str], planner: Planner
 ) -> None:
-    """With fewer streams in the options, a query goes on with those that are left."""
+    """With fewer streams in the options, a query continues with the remaining ones."""
     query = planner.query(",".join(two), startingOffsets="earliest")
     first = step(query, query.initial())
     for name in two:
@@ -166,10 +164,8 @@ def test_streams_that_are_not_asked_for_any_more_are_left_out(
     assert read(fewer, first, step(fewer, first)) == [(two[0], 6, 11)]
 
 
-def test_each_stream_is_looked_at_once_in_a_trigger(
-    js: JetStream, stream: Stream, planner: Planner
-) -> None:
-    """A trigger costs one request to a stream that is read whole."""
+def test_a_trigger_asks_each_stream_once(js: JetStream, stream: Stream, planner: Planner) -> None:
+    """A trigger needs one request for a stream that is read without filters."""
     fill(js, f"{stream.name}.a", 5)
     query = planner.query(stream.name, startingOffsets="earliest")
     offset = step(query, query.initial())
@@ -188,25 +184,25 @@ def test_each_stream_is_looked_at_once_in_a_trigger(
     assert subjects == [f"$JS.API.STREAM.INFO.{stream.name}"]
 
 
-def test_offsets_of_others_are_refused(stream: Stream, planner: Planner) -> None:
-    """A checkpoint of another version is not guessed at."""
+def test_offsets_of_other_versions_are_refused(stream: Stream, planner: Planner) -> None:
+    """An offset of another version is an error."""
     query = planner.query(stream.name)
     with pytest.raises(OffsetError):
         query.latest({"v": 2, "streams": {}}, unlimited=True)
 
 
-def test_a_stream_that_is_not_there_is_not_started_with(planner: Planner) -> None:
-    """A name that is wrong shows at once."""
+def test_a_missing_stream_fails_at_the_start(planner: Planner) -> None:
+    """A stream that does not exist fails the query at its start."""
     with pytest.raises(StreamNotFoundError):
         planner.query("NONE").initial()
     with pytest.raises(StreamNotFoundError):
         plan_read(planner.options("NONE"))
 
 
-def test_strict_minds_what_a_bucket_drops(
+def test_strict_reports_removals_by_a_limit_per_subject(
     js: JetStream, stream_name: str, planner: Planner
 ) -> None:
-    """A limit by subject moves the head, which is an error only when that is asked for."""
+    """A limit per subject moves the start of the stream, which is an error only with ``strict``."""
     js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], max_msgs_per_subject=1)
     fill(js, f"{stream_name}.a", 3)
     query = planner.query(stream_name, startingOffsets="earliest")
@@ -221,7 +217,7 @@ def test_strict_minds_what_a_bucket_drops(
 def test_a_connection_that_was_closed_is_replaced(
     js: JetStream, stream: Stream, planner: Planner
 ) -> None:
-    """A query outlives its connection."""
+    """A query continues after its connection was closed."""
     fill(js, f"{stream.name}.a", 5)
     query = planner.query(stream.name, startingOffsets="earliest")
     offset = query.initial()
@@ -229,7 +225,7 @@ def test_a_connection_that_was_closed_is_replaced(
     assert planned(query, offset, step(query, offset)) == [(1, 6)]
 
 
-def test_a_server_that_stays_away_ends_the_query(fresh_server: NatsServer) -> None:
+def test_planning_timeout_ends_the_query(fresh_server: NatsServer) -> None:
     """After ``planningTimeout`` the error is raised."""
     planner = Planner(fresh_server)
     with jetstream_sync.connect(fresh_server.url) as nc:
@@ -243,8 +239,8 @@ def test_a_server_that_stays_away_ends_the_query(fresh_server: NatsServer) -> No
 
 
 @pytest.mark.server(">=2.11")
-def test_a_leader_that_dies_is_waited_for(cluster: NatsCluster) -> None:
-    """In a cluster planning and commits go on with the next leader, and lose nothing."""
+def test_a_leader_failure_is_waited_out(cluster: NatsCluster) -> None:
+    """In a cluster, planning and commits continue with the next leader, and lose nothing."""
     with jetstream_sync.connect(cluster.urls, reconnect_time_wait=0.05) as nc:
         js = nc.jetstream(timeout=10 * SCALE)
         stream = work_queue(js, "Q", num_replicas=3)
@@ -266,10 +262,10 @@ def test_a_leader_that_dies_is_waited_for(cluster: NatsCluster) -> None:
 # --- retention ----------------------------------------------------------------------------------
 
 
-def test_a_trigger_lets_go_of_what_was_committed(
+def test_a_trigger_releases_committed_messages(
     js: JetStream, stream_name: str, planner: Planner
 ) -> None:
-    """The start of a batch is a commit: Spark may never send another one."""
+    """The start of a batch counts as a commit, since Spark may never call commit."""
     stream = work_queue(js, stream_name)
     fill(js, f"{stream_name}.a", 10)
     query = planner.query(stream_name, maxOffsetsPerTrigger=4)
@@ -284,7 +280,7 @@ def test_a_trigger_lets_go_of_what_was_committed(
 def test_commits_can_be_repeated_and_never_go_back(
     js: JetStream, stream_name: str, planner: Planner
 ) -> None:
-    """An old offset, in a new process, removes nothing that was not read."""
+    """An old offset in a new process removes no unread message."""
     stream = work_queue(js, stream_name)
     fill(js, f"{stream_name}.a", 10)
     query = planner.query(stream_name, maxOffsetsPerTrigger=4)
@@ -297,10 +293,10 @@ def test_commits_can_be_repeated_and_never_go_back(
     assert stream.info().state.last_seq == 10
 
 
-def test_a_commit_leaves_a_new_stream_of_that_name_alone(
+def test_a_commit_does_not_touch_a_re_created_stream(
     js: JetStream, stream_name: str, planner: Planner
 ) -> None:
-    """Neither messages nor sequences of the new one are touched."""
+    """Neither messages nor sequences of the new stream are affected."""
     work_queue(js, stream_name)
     fill(js, f"{stream_name}.a", 10)
     query = planner.query(stream_name)
@@ -317,7 +313,7 @@ def test_a_commit_leaves_a_new_stream_of_that_name_alone(
 def test_two_queries_share_a_queue_by_subject(
     js: JetStream, stream_name: str, planner: Planner
 ) -> None:
-    """Each removes its own, and neither minds what the other has removed."""
+    """Each query removes its own messages, and is not affected by those that the other one removed."""
     stream = work_queue(js, stream_name)
     fill(js, lambda number: f"{stream_name}.{'ab'[number % 2]}", 20)
     one = planner.query(stream_name, subjects=f"{stream_name}.a")
@@ -332,7 +328,7 @@ def test_two_queries_share_a_queue_by_subject(
 
 
 def test_a_guard_is_taken_over(js: JetStream, stream_name: str, planner: Planner) -> None:
-    """The next process of a query finds the consumer of the one before it."""
+    """The next process of a query uses the consumer of the one before."""
     stream = work_queue(js, stream_name)
     planner.query(stream_name, consumer="guard").initial()
     planner.query(stream_name, consumer="guard").initial()
@@ -343,8 +339,8 @@ def test_a_guard_is_taken_over(js: JetStream, stream_name: str, planner: Planner
         planner.query(stream_name, subjects=f"{stream_name}.a").initial()
 
 
-def test_a_durable_that_shows_progress_fits_the_query(stream: Stream, planner: Planner) -> None:
-    """It can be moved, and counts what the query reads; one that is not there is made."""
+def test_a_progress_durable_must_match_the_query(stream: Stream, planner: Planner) -> None:
+    """The durable must be resettable with the same filters; it is created if it does not exist."""
     planner.query(stream.name, consumer="lag", subjects=f"{stream.name}.a").initial()
     assert stream.get_consumer("lag").cached_info.config.filter_subject == f"{stream.name}.a"
     with pytest.raises(InvalidOptionError, match="subjects"):
@@ -355,10 +351,10 @@ def test_a_durable_that_shows_progress_fits_the_query(stream: Stream, planner: P
 
 
 @pytest.mark.server("<2.14")
-def test_an_old_server_has_its_durable_moved_by_acknowledging(
+def test_old_servers_move_the_durable_with_acknowledgements(
     js: JetStream, stream_name: str, planner: Planner
 ) -> None:
-    """What another attempt has fetched and not acknowledged is waited for."""
+    """Messages that another attempt fetched without acknowledging them are waited for."""
     stream = js.create_stream(
         name=stream_name, subjects=[f"{stream_name}.>"], retention="interest", allow_direct=True
     )
@@ -376,10 +372,8 @@ def test_an_old_server_has_its_durable_moved_by_acknowledging(
 
 
 @pytest.mark.server("<2.14")
-def test_an_old_server_needs_another_ack_policy(
-    js: JetStream, stream_name: str, planner: Planner
-) -> None:
-    """One acknowledgement has to stand for all messages before it."""
+def test_old_servers_need_ack_policy_all(js: JetStream, stream_name: str, planner: Planner) -> None:
+    """One acknowledgement must cover all messages before it."""
     stream = js.create_stream(
         name=stream_name, subjects=[f"{stream_name}.>"], retention="interest", allow_direct=True
     )

@@ -22,7 +22,7 @@ Load = Callable[..., "DataFrame"]
 
 @pytest.fixture
 def load(spark: SparkSession, nats_server: NatsServer) -> Load:
-    """Read with options, given as keyword arguments."""
+    """Return a function that reads with options given as keyword arguments."""
 
     def load(schema: str | None = None, **options: Any) -> DataFrame:
         reader = spark.read.format("jetstream").options(servers=nats_server.url, **options)
@@ -32,7 +32,7 @@ def load(spark: SparkSession, nats_server: NatsServer) -> Load:
 
 
 def fill(js: JetStream, subject: Callable[[int], str], count: int, first: int = 1) -> list[str]:
-    """Publish so many messages with their numbers as payloads; return their subjects."""
+    """Publish messages with their numbers as payloads, and return their subjects."""
     subjects = [subject(number) for number in range(first, first + count)]
     for number, each in enumerate(subjects, first):
         js.publish_async(each, b"%d" % number)
@@ -45,7 +45,7 @@ def sequences(frame: DataFrame) -> list[int]:
 
 
 def partition_sizes(frame: DataFrame) -> list[int]:
-    """How many rows each partition has."""
+    """Return the number of rows of each partition."""
     from pyspark.sql.functions import spark_partition_id
 
     sizes = Counter(row[0] for row in frame.select(spark_partition_id()).collect())
@@ -53,7 +53,7 @@ def partition_sizes(frame: DataFrame) -> list[int]:
 
 
 def test_a_stream_is_read_as_it_is(js: JetStream, stream: Stream, load: Load) -> None:
-    """Every message is a row: subject, payload, headers, sequence, time and stream."""
+    """Each message is a row with subject, payload, headers, sequence, time and stream."""
     began = datetime.now(timezone.utc) - timedelta(seconds=5)
     subject = f"{stream.name}.a"
     js.publish(subject, b"\x00\xff")
@@ -64,21 +64,21 @@ def test_a_stream_is_read_as_it_is(js: JetStream, stream: Stream, load: Load) ->
     assert (first.subject, bytes(first.data), first.headers) == (subject, b"\x00\xff", {})
     assert (bytes(second.data), second.headers) == (b"", {"X": ["1", "2"], "Y": ["z"]})
     assert (first.sequence, second.sequence, second.stream) == (1, 2, stream.name)
-    # Python gets local times from Spark, without a time zone.
+    # PySpark returns local times without a time zone.
     read, stored = first.timestamp.astimezone(timezone.utc), stream.get_msg(1).time
     assert read == datetime.combine(stored.date(), stored.timetz())
     assert read > began
 
 
 def test_an_empty_stream_has_no_rows(stream: Stream, load: Load) -> None:
-    """A read of nothing is an empty table, not an error."""
+    """Reading an empty stream returns no rows, and raises no error."""
     assert load(stream=stream.name).count() == 0
 
 
 def test_what_is_stored_later_is_for_the_next_load(
     js: JetStream, stream: Stream, load: Load
 ) -> None:
-    """A loaded table does not change; another ``load()`` has what came meanwhile."""
+    """A loaded table does not change, and another ``load()`` includes later messages."""
     fill(js, lambda _: f"{stream.name}.a", 10)
     frame = load(stream=stream.name)
     assert frame.count() == 10
@@ -103,17 +103,17 @@ def test_what_is_stored_later_is_for_the_next_load(
 def test_from_one_sequence_to_another(
     js: JetStream, stream: Stream, load: Load, options: dict[str, str], first: int, last: int
 ) -> None:
-    """The start is read, the end is not."""
+    """The start sequence is included, the end sequence is not."""
     fill(js, lambda _: f"{stream.name}.a", 20)
     named = {key: value.replace("%s", stream.name) for key, value in options.items()}
     assert sequences(load(stream=stream.name, **named)) == list(range(first, last + 1))
 
 
 def test_from_one_time_to_another(js: JetStream, stream: Stream, load: Load) -> None:
-    """A read by time begins with the first message at that time, and ends before the first at the other."""
+    """A read by time includes the first message at the start time, and ends before the one at the end time."""
     fill(js, lambda _: f"{stream.name}.a", 30)
     times = {seq: stream.get_msg(seq).time_ns for seq in range(1, 31)}
-    # Options have milliseconds here.
+    # These options have millisecond precision here.
     start, end = times[10] // 1_000_000 + 1, times[30] // 1_000_000
     wanted = [seq for seq, ns in times.items() if start * 1_000_000 <= ns < end * 1_000_000]
     frame = load(stream=stream.name, startingTimestamp=str(start), endingTimestamp=str(end))
@@ -127,7 +127,7 @@ def test_from_one_time_to_another(js: JetStream, stream: Stream, load: Load) -> 
 def test_deleted_messages_are_no_rows_and_no_error(
     js: JetStream, stream: Stream, load: Load
 ) -> None:
-    """Holes in the middle, and a tail that is gone, are passed over."""
+    """Deleted messages in the middle and at the end of the stream are skipped."""
     fill(js, lambda _: f"{stream.name}.a", 50)
     gone = {3, 4, 5, 20, 21, 49, 50}
     for seq in gone:
@@ -137,7 +137,7 @@ def test_deleted_messages_are_no_rows_and_no_error(
 
 
 def test_only_some_subjects(js: JetStream, stream: Stream, load: Load) -> None:
-    """``subjects`` leaves out the rest, with one filter and with several."""
+    """``subjects`` selects messages, with one filter and with several."""
     subjects = fill(js, lambda number: f"{stream.name}.{'abc'[number % 3]}.{number % 2}", 60)
 
     def having(*letters: str) -> list[int]:
@@ -150,7 +150,7 @@ def test_only_some_subjects(js: JetStream, stream: Stream, load: Load) -> None:
 
 
 def test_several_streams_and_patterns(js: JetStream, stream_name: str, load: Load) -> None:
-    """A list of names and a pattern make one table of all the streams."""
+    """A list of names or a pattern reads all the streams into one table."""
     names = [f"{stream_name}_{which}" for which in ("EU", "US", "ASIA")]
     for number, name in enumerate(names, 1):
         js.create_stream(name=name, subjects=[f"{name}.>"], storage="memory")
@@ -168,7 +168,7 @@ def test_several_streams_and_patterns(js: JetStream, stream_name: str, load: Loa
 
 
 def test_partitions_have_equally_many_sequences(js: JetStream, stream: Stream, load: Load) -> None:
-    """``minPartitions`` and ``maxRecordsPerPartition`` say into how many tasks a read is cut."""
+    """``minPartitions`` and ``maxRecordsPerPartition`` set the number of partitions."""
     fill(js, lambda _: f"{stream.name}.a", 1000)
     assert partition_sizes(load(stream=stream.name)) == [1000]
     assert partition_sizes(load(stream=stream.name, minPartitions=4)) == [250] * 4
@@ -179,8 +179,8 @@ def test_partitions_have_equally_many_sequences(js: JetStream, stream: Stream, l
 def test_partitions_are_balanced_where_one_message_in_a_thousand_matches(
     js: JetStream, stream: Stream, load: Load
 ) -> None:
-    """Partitions have equally many rows, not equally many sequences."""
-    # All that match but one are in the last fifth.
+    """Partitions have about equal numbers of rows, not of sequences."""
+    # All matches except one are in the last fifth of the stream.
     rare = {1, *range(16_000, 20_000, 205)}
     fill(js, lambda number: f"{stream.name}.{'rare' if number in rare else 'usual'}", 20_000)
     frame = load(stream=stream.name, subjects=f"{stream.name}.rare", minPartitions=4)
@@ -191,7 +191,7 @@ def test_partitions_are_balanced_where_one_message_in_a_thousand_matches(
 
 
 def test_columns_are_chosen_by_the_schema(js: JetStream, stream: Stream, load: Load) -> None:
-    """A schema names the columns, among them some that are not there without one."""
+    """A schema selects columns, including those that are not read by default."""
     js.publish(f"{stream.name}.a", b"12345", msg_id="one")
     frame = load("sequence long, size int, msg_id string, time_ns long", stream=stream.name)
     (row,) = frame.collect()
@@ -211,14 +211,14 @@ def test_columns_are_chosen_by_the_schema(js: JetStream, stream: Stream, load: L
 def test_what_can_not_work_is_refused_before_any_task(
     stream: Stream, load: Load, options: dict[str, str]
 ) -> None:
-    """Unknown streams and options, and starts behind the end, are errors of the driver."""
+    """Unknown streams, unknown options and a start beyond the end of the stream fail on the driver."""
     named = {key: value.replace("%s", stream.name) for key, value in options.items()}
     with pytest.raises(Exception, match=r"NONE|startingOffset|is required"):
         load(**named).count()
 
 
 def test_a_start_that_is_gone_is_data_loss(js: JetStream, stream: Stream, load: Load) -> None:
-    """With ``failOnDataLoss`` a read does not begin behind what was asked for."""
+    """With ``failOnDataLoss`` a read fails if messages after its start are gone."""
     fill(js, lambda _: f"{stream.name}.a", 10)
     stream.purge(seq=6)
     start = {"startingOffsets": f'{{"{stream.name}": 3}}'}
@@ -232,7 +232,7 @@ def test_a_start_that_is_gone_is_data_loss(js: JetStream, stream: Stream, load: 
 def test_a_batch_read_takes_nothing_away(
     js: JetStream, stream_name: str, load: Load, retention: str
 ) -> None:
-    """Work queues and interest streams have all their messages afterwards, and no new consumer."""
+    """After the read, work queues and interest streams have the same messages and consumers as before."""
     stream = js.create_stream(
         name=stream_name,
         subjects=[f"{stream_name}.>"],
@@ -253,7 +253,7 @@ def test_a_batch_read_takes_nothing_away(
 def test_sql_reads_too(
     js: JetStream, stream: Stream, spark: SparkSession, nats_server: NatsServer
 ) -> None:
-    """A temporary view with the options is a table for SQL."""
+    """A temporary view with the options can be queried with SQL."""
     fill(js, lambda number: f"{stream.name}.{number % 2}", 10)
     spark.sql(
         f"CREATE OR REPLACE TEMPORARY VIEW orders USING jetstream "
@@ -267,7 +267,7 @@ def test_sql_reads_too(
 
 
 def test_nothing_shows_the_options(stream: Stream) -> None:
-    """The data source and its readers have no option in what they show, as some are secret."""
+    """The representations of data source and readers contain no option values, which may be secret."""
     from pyspark.sql.types import StringType, StructType
 
     from jetstream_sync.spark import JetStreamDataSource

@@ -1,4 +1,4 @@
-"""The run of random kills; see `tests/crash_tests` for what it does and checks."""
+"""Random crashes of Spark and nats-server; see `tests/crash_tests` for the procedure and its checks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from crash_tests.run import DELIVERIES, RETENTIONS, Outcome, run
 from fix_spark import need_java
 
-#: Seconds of kills in each run; the environments of tox say.
+#: Seconds of crashes in each run; set by the environments of tox.
 SECONDS = float(os.environ.get("JETSTREAM_SYNC_KILL_SECONDS", "12"))
-#: What the plans are made from; a run that failed names its own.
+#: The seed of the plans; a failed run prints its own.
 SEED = int(os.environ.get("JETSTREAM_SYNC_KILL_SEED", "1"))
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(SECONDS * 2 + 400)]
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(SECONDS * 2 + 400)]
 def _held(outcome: Outcome) -> None:
     print(outcome)  # noqa: T201 - the figures, where output is shown
     assert not outcome.wrong, str(outcome)
-    # Less than that is no proof.
+    # Fewer rows would prove little.
     assert outcome.kills.total() > 0
     assert outcome.published > 0
 
@@ -29,12 +29,12 @@ def _held(outcome: Outcome) -> None:
     [
         ("transaction", "limits", False),
         ("window", "workqueue", False),
-        # Executors are processes of their own there, and are killed, too.
+        # There the executors are separate processes, which are killed, too.
         ("scan", "interest", True),
     ],
 )
 def test_every_message_comes_through_once(delivery: str, retention: str, cluster: bool) -> None:
-    """Whatever is killed, each message is written once, and leaves a queue only then."""
+    """Each message is written exactly once, and leaves a queue only afterwards, whatever process is killed."""
     need_java()
     _held(run(SEED, SECONDS, delivery=delivery, retention=retention, cluster=cluster, tell=print))
 
@@ -45,7 +45,7 @@ def test_every_message_comes_through_once(delivery: str, retention: str, cluster
 @pytest.mark.parametrize("retention", RETENTIONS)
 @pytest.mark.parametrize("delivery", DELIVERIES)
 def test_it_holds_for_long(delivery: str, retention: str, cluster: bool) -> None:
-    """It holds for five minutes as it does for one, in every mode, on every kind of stream."""
+    """The same holds for five minutes, in each delivery mode and for each retention policy."""
     need_java()
     outcome = run(SEED, 300, delivery=delivery, retention=retention, cluster=cluster, tell=print)
     _held(outcome)

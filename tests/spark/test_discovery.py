@@ -1,4 +1,4 @@
-"""``format("jetstream")``: found by Spark itself, or registered, and run by the right interpreter."""
+"""Spark finds ``format("jetstream")``, or it is registered, and the workers run the right interpreter."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 PACKAGE = Path(jetstream_sync.__file__).parent
-#: Where the module for the look-up is, that an installation has at its top level.
+#: The folder of the module for the look-up, which an installation has at its top level.
 DISCOVERY = Path(__file__).parents[2] / "jetstream_sync" / "spark" / "discovery"
 INSTALLED = "TOX_ENV_NAME" in os.environ
 
-# The beginning of every driver here; none of them imports anything of the tests.
+# The beginning of each driver program here; no driver imports test modules.
 START = """
 import json, os, sys
 from pathlib import Path
@@ -48,7 +48,7 @@ for row in reader.option("stream", "S").load().collect():
     print("read:", row.subject, bytes(row.data).decode())
 """
 
-# What is submitted to a cluster.
+# The program submitted to a cluster.
 SUBMITTED = """
 import os, sys
 from pyspark.sql import SparkSession
@@ -77,7 +77,7 @@ print("workers:", spark.sparkContext.parallelize([0], 1).mapPartitions(where).co
 
 @pytest.fixture
 def url(nats_server: NatsServer) -> Iterator[str]:
-    """A server with a message on the stream S."""
+    """Yield the URL of a server with a message on stream S."""
     need_java()
     with jetstream_sync.connect(nats_server.url) as nc:
         js = nc.jetstream()
@@ -89,7 +89,7 @@ def url(nats_server: NatsServer) -> Iterator[str]:
 
 
 def variables_for(folder: Path, **changes: str) -> dict[str, str]:
-    """The variables of a driver, without the tests on the workers' path."""
+    """Return the environment variables of a driver, without the tests on the path of the workers."""
     home = folder / "home"
     home.mkdir(exist_ok=True)
     settings = SparkHome(home).settings if not list(home.iterdir()) else {}
@@ -100,7 +100,7 @@ def variables_for(folder: Path, **changes: str) -> dict[str, str]:
 
 
 def driver(folder: Path, code: str, url: str, variables: dict[str, str]) -> str:
-    """Run a driver to its end, and return what it printed."""
+    """Run a driver to its end, and return its output."""
     program = folder / "driver.py"
     program.write_text(START + code)
     with Program([str(program)], url, folder, variables=variables) as running:
@@ -121,16 +121,16 @@ def run_code(code: str, variables: dict[str, str], folder: Path) -> str:
 
 
 def test_spark_finds_it(url: str, tmp_path: Path) -> None:
-    """Where the package is installed there is nothing to register."""
+    """An installed package needs no registration."""
     variables = variables_for(tmp_path)
     if not INSTALLED:
-        # As if it was.
+        # Simulate an installation.
         variables["PYTHONPATH"] += os.pathsep + str(DISCOVERY)
     assert "read: s.1 one" in driver(tmp_path, READ, url, variables)
 
 
 def packed(folder: Path) -> Path:
-    """Make a zip of the package alone."""
+    """Create a zip of the package alone."""
     archive = folder / "shipped.zip"
     with zipfile.ZipFile(archive, "w") as file:
         for path in PACKAGE.rglob("*.py"):
@@ -139,7 +139,7 @@ def packed(folder: Path) -> Path:
 
 
 def test_the_package_as_a_zip(url: str, tmp_path: Path) -> None:
-    """A zip of the package alone, given to the workers, is enough; its data source is registered."""
+    """A zip of the package is sufficient on the workers if the data source is registered."""
     archive = packed(tmp_path)
     code = f"""
 spark.sparkContext.addPyFile({str(archive)!r})
@@ -152,7 +152,7 @@ def where(_):
     return [jetstream_sync.spark.source.__file__]
 print("workers:", spark.sparkContext.parallelize([0], 1).mapPartitions(where).collect())
 {READ}"""
-    # Nothing of the package is on the path but the zip, unless it is installed.
+    # Only the zip of the package is on the path, unless the package is installed.
     said = driver(tmp_path, code, url, variables_for(tmp_path, PYTHONPATH=""))
     assert "read: s.1 one" in said
     workers = next(line for line in said.splitlines() if line.startswith("workers:"))
@@ -161,7 +161,7 @@ print("workers:", spark.sparkContext.parallelize([0], 1).mapPartitions(where).co
 
 @pytest.mark.timeout(180)
 def test_spark_submit_on_a_cluster(tmp_path: Path) -> None:
-    """With --py-files the package travels to executors, with --files a password, and neither is installed."""
+    """--py-files ships the package to executors and --files ships a password; neither is installed there."""
     import pyspark
 
     need_java()
@@ -174,7 +174,7 @@ def test_spark_submit_on_a_cluster(tmp_path: Path) -> None:
     for name, value in settings.items():
         command += ["--conf", f"{name}={value}"]
     command += ["--py-files", str(packed(tmp_path)), "--files", str(tmp_path / "password.txt")]
-    # No variable says which interpreter it is; the package is not on the path.
+    # No variable sets the interpreter, and the package is not on the path.
     variables = spark_environment() | {"SPARK_HOME": str(home)}
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH"):
         variables.pop(name, None)
@@ -192,7 +192,7 @@ def test_spark_submit_on_a_cluster(tmp_path: Path) -> None:
                 assert program.ended(120) == 0, program.said
                 said = program.said
     finally:
-        # A local cluster writes there, whatever it is told.
+        # A local cluster writes to this folder whatever its settings are.
         for path in set((home / "work").glob("*")) - before:
             shutil.rmtree(path)
     assert "rows: [('s.1', b'one')]" in said
@@ -203,8 +203,8 @@ def test_spark_submit_on_a_cluster(tmp_path: Path) -> None:
 
 
 def test_register_chooses_this_interpreter(url: str, tmp_path: Path) -> None:
-    """In an environment that is not activated, register() gives the workers the driver's interpreter."""
-    # Another python3 comes first on PATH, as that of the system does; it can not run anything.
+    """In a virtual environment that is not activated, register() gives the workers the interpreter of the driver."""
+    # Another python3 is first on PATH, as in a system installation; it cannot run anything.
     other = tmp_path / "bin" / "python3"
     other.parent.mkdir()
     other.write_text("#!/bin/sh\nexit 3\n")
@@ -234,7 +234,7 @@ print("stream:", spark.readStream.format("jetstream").option("servers", os.envir
 def test_register_leaves_a_chosen_interpreter_alone(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What PYSPARK_PYTHON says stays, so that a cluster's own interpreter is not replaced."""
+    """An interpreter set with PYSPARK_PYTHON is kept."""
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "the chosen one")
     monkeypatch.setenv("PYSPARK_PYTHON", "the chosen one")
     register(spark)
@@ -245,7 +245,7 @@ def test_register_leaves_a_chosen_interpreter_alone(
 
 
 def test_the_module_is_light_and_never_fails(tmp_path: Path) -> None:
-    """The look-up of all data sources imports it: it brings no other module, and can not fail."""
+    """The look-up of all data sources imports this module, so it imports no other module and cannot fail."""
     code = """
 import sys
 import pyspark.sql.datasource
@@ -262,12 +262,12 @@ print(pyspark_jetstream.DefaultSource.name(),
         "['pyspark_jetstream']",
         "jetstream True",
     ]
-    # Where there is no PySpark, or one before 4.0.
+    # PySpark is not installed, or older than 4.0.
     run_code(blocked, variables, tmp_path)
 
 
 def test_the_module_without_the_package(tmp_path: Path) -> None:
-    """Where the package itself is broken, only using the data source says so."""
+    """If the package itself is broken, only using the data source raises an error."""
     code = """
 import sys
 sys.modules["jetstream_sync"] = None

@@ -1,4 +1,4 @@
-"""The code in ``docs/howto/spark.rst`` does what the page says."""
+"""The code in ``docs/howto/spark.rst`` runs, with the described results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_page_runs(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """From top to bottom: written, read, streamed, a work queue, the lag, and a partition published."""
+    """All code blocks run in order: write, read, stream, work queue, backlog, publish in a task."""
     monkeypatch.chdir(tmp_path)
     text = PAGE.read_text(encoding="utf-8")
     names: dict[str, object] = {"__name__": "__main__"}
@@ -35,7 +35,7 @@ def test_the_page_runs(
     for block in blocks:
         line = text.count("\n", 0, block.start("code"))
         code = textwrap.dedent(block["code"]).replace("nats://127.0.0.1:4222", fresh_server.url)
-        # Spark's own folder of relative paths is not this one.
+        # The local folder of Spark's relative paths differs from the current folder.
         code = re.sub(r'"(checkpoint|checkpoint-jobs)"', rf'"{tmp_path}/\1"', code)
         exec(compile("\n" * line + code, str(PAGE), "exec"), names)
     printed = capfd.readouterr().out

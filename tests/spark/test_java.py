@@ -1,4 +1,4 @@
-"""What Spark needs a Java for, and what is said where there is none."""
+"""Finding Java, and the error message when it is missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 
 def installation(folder: Path, release: str | None) -> Path:
-    """Make what looks like an installed Java."""
+    """Create files that look like a Java installation."""
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\n")
@@ -34,7 +34,7 @@ def installation(folder: Path, release: str | None) -> Path:
     [("17.0.15", 17), ("21", 21), ("25-ea", 25), (None, None)],
 )
 def test_java_home_comes_first(tmp_path: Path, release: str | None, version: int | None) -> None:
-    """The program below JAVA_HOME is taken, whatever is on PATH; its version is what its files say."""
+    """The program below JAVA_HOME takes precedence over PATH, and its version comes from its release file."""
     program = installation(tmp_path / "jdk", release)
     installation(tmp_path / "other", "99")
     found = find_java({"JAVA_HOME": str(tmp_path / "jdk"), "PATH": str(tmp_path / "other" / "bin")})
@@ -42,7 +42,7 @@ def test_java_home_comes_first(tmp_path: Path, release: str | None, version: int
 
 
 def test_a_link_on_path_leads_to_the_installation(tmp_path: Path) -> None:
-    """Without JAVA_HOME, the java on PATH is taken, which may be a link, as distributions have it."""
+    """Without JAVA_HOME the java on PATH is used, also if it is a symbolic link as in distributions."""
     program = installation(tmp_path / "jdk", "21.0.1")
     link = tmp_path / "bin" / "java"
     link.parent.mkdir()
@@ -52,7 +52,7 @@ def test_a_link_on_path_leads_to_the_installation(tmp_path: Path) -> None:
 
 
 def test_no_java_anywhere(tmp_path: Path) -> None:
-    """The error says what was looked for, and how to install it on Debian, Fedora and macOS."""
+    """The error says where the search looked, and how to install Java on Debian, Fedora and macOS."""
     with pytest.raises(JavaNotFoundError) as caught:
         find_java({"PATH": str(tmp_path)})
     text = str(caught.value)
@@ -65,7 +65,7 @@ def test_no_java_anywhere(tmp_path: Path) -> None:
 
 
 def test_java_home_without_java(tmp_path: Path) -> None:
-    """A JAVA_HOME that leads nowhere is named, although there is a java on PATH: Spark wants it."""
+    """A JAVA_HOME without Java is an error even if there is a java on PATH, since Spark would use JAVA_HOME."""
     installation(tmp_path / "jdk", "21")
     nowhere = str(tmp_path / "nowhere")
     with pytest.raises(JavaNotFoundError, match=re.escape(f"JAVA_HOME is {nowhere}")):
@@ -74,21 +74,21 @@ def test_java_home_without_java(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("release", "version"), [("1.8.0_392", 8), ("11.0.2", 11), ("16", 16)])
 def test_an_old_java(tmp_path: Path, release: str, version: int) -> None:
-    """One that Spark can not run on is refused, with its version."""
+    """A Java that is too old for Spark is an error that names its version."""
     program = installation(tmp_path / "jdk", release)
     with pytest.raises(JavaNotFoundError, match=f"{re.escape(str(program))} is Java {version};"):
         find_java({"JAVA_HOME": str(tmp_path / "jdk")})
 
 
 def test_the_error_travels(tmp_path: Path) -> None:
-    """It is an error of the package, and keeps its text in another process."""
+    """The error is an `Error` of the package, and keeps its text when it is pickled."""
     with pytest.raises(Error) as caught:
         find_java({"PATH": str(tmp_path)})
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 def test_the_java_of_this_machine() -> None:
-    """What is found here runs, and is of the version that was read from its files."""
+    """The Java found on this machine runs, and has the version from its release file."""
     need_java()
     found = find_java()
     said = subprocess.run([found.path, "-version"], capture_output=True, text=True, check=True)
@@ -100,8 +100,8 @@ def test_the_java_of_this_machine() -> None:
 
 @pytest.mark.parametrize("home", [True, False])
 def test_spark_looks_where_we_look(tmp_path: Path, home: bool) -> None:
-    """Where no Java is found, Spark's own start fails, too, and says less."""
-    # All that the start scripts call is on PATH but Java.
+    """If no Java is found, starting Spark fails, too."""
+    # PATH has everything that the start scripts call, except Java.
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("bash", "dirname", "env", "uname", "mktemp", "grep", "sed", "cat"):
@@ -128,7 +128,7 @@ def test_spark_looks_where_we_look(tmp_path: Path, home: bool) -> None:
 
 
 def test_nothing_else_needs_java(tmp_path: Path) -> None:
-    """The package and its part for Spark are imported without one, and without PySpark."""
+    """The package and its Spark part can be imported without Java and PySpark."""
     code = (
         "import sys; sys.modules['pyspark'] = sys.modules['pyarrow'] = None\n"
         "import jetstream_sync.spark, jetstream_sync.server\n"

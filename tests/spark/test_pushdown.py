@@ -1,4 +1,4 @@
-"""``pushdown=true``, in a Spark that passes filters on."""
+"""``pushdown=true``, in a Spark session with filter pushdown enabled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 @pytest.fixture
 def passing_on(spark: SparkSession) -> Iterator[None]:
-    """Have Spark pass its filters on."""
+    """Enable filter pushdown in Spark."""
     spark.conf.set(PUSHDOWN, "true")
     yield
     spark.conf.unset(PUSHDOWN)
@@ -58,7 +58,7 @@ def test_filters_give_the_same_rows(
     condition: str,
     wanted: list[int],
 ) -> None:
-    """What is read with filters is what Spark would have left of the whole stream."""
+    """Reading with pushed filters returns the rows that Spark would filter from the whole stream."""
     fill(js, lambda number: f"{stream.name}.{'ab'[number % 2 == 0]}.{number % 4}", 100)
     frame = load(spark, nats_server, stream).filter(condition.format(stream.name))
     assert sorted(row.sequence for row in frame.collect()) == list(wanted)
@@ -68,7 +68,7 @@ def test_filters_give_the_same_rows(
 def test_filters_save_reading(
     js: JetStream, stream: Stream, spark: SparkSession, nats_server: NatsServer
 ) -> None:
-    """With a range of sequences only the partitions of that range are read."""
+    """With a filter on sequences only the partitions of that range are read."""
     fill(js, f"{stream.name}.a", 1000)
     frame = load(spark, nats_server, stream, maxRecordsPerPartition=100)
     assert frame.rdd.getNumPartitions() == 10
@@ -81,7 +81,7 @@ def test_filters_save_reading(
 def test_without_sparks_consent_nothing_is_passed_on(
     js: JetStream, stream: Stream, spark: SparkSession, nats_server: NatsServer
 ) -> None:
-    """Where Spark does not pass filters on the option does nothing, and harms nothing."""
+    """If filter pushdown is disabled in Spark, the option has no effect."""
     fill(js, f"{stream.name}.a", 10)
     frame = load(spark, nats_server, stream)
     assert frame.filter("sequence > 5").count() == 5
@@ -92,7 +92,7 @@ def test_without_sparks_consent_nothing_is_passed_on(
 def test_without_the_option_filters_stay_with_spark(
     js: JetStream, stream: Stream, spark: SparkSession, nats_server: NatsServer
 ) -> None:
-    """One table can be filtered in many ways, which Spark's way to pass filters on gets wrong."""
+    """Without the option, one table can be filtered in several ways, despite Spark's bug in pushdown."""
     fill(js, f"{stream.name}.a", 10)
     frame = (
         spark.read.format("jetstream").options(servers=nats_server.url, stream=stream.name).load()

@@ -1,4 +1,4 @@
-"""Reading a range of a stream, by direct gets and by a consumer, into Arrow; no Java is needed."""
+"""Read a sequence range with direct gets or a consumer, into Arrow; needs no Java."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ ALL = tuple(READ_TYPES)
 MODES = ("direct", "pull")
 both_modes = pytest.mark.parametrize("mode", MODES)
 
-#: So small that a few messages fill it: what is tested is what happens between two answers.
+#: A size that a few messages fill, so that a range needs several responses.
 SMALL = 4096
 
 
 def made(js: JetStream, name: str, **config: Any) -> Stream:
-    """Make a stream of everything below its name, which answers direct gets unless told otherwise."""
+    """Create a stream for all subjects below its name, with direct gets by default."""
     return js.create_stream(
         **{"name": name, "subjects": [f"{name}.>"], "storage": "memory", "allow_direct": True}
         | config
@@ -58,7 +58,7 @@ def created_ns(stream: Stream) -> int:
 
 
 def whole(stream: Stream, *filters: str) -> SequenceRange:
-    """Everything that a stream has now."""
+    """Return the range of all messages that the stream has now."""
     state = stream.info().state
     name = stream.cached_info.config.name
     start = max(1, state.first_seq)
@@ -94,14 +94,14 @@ def subject(stream_name: str) -> str:
     return f"{stream_name}.x"
 
 
-# --- what a row says ----------------------------------------------------------------------------
+# --- columns ------------------------------------------------------------------------------------
 
 
 @both_modes
 def test_every_column_is_what_was_published(
     nc: Connection, js: JetStream, stream: Stream, stream_name: str, mode: str
 ) -> None:
-    """A row has the message's subject, payload, headers, sequence, time, stream, id and size."""
+    """A row has subject, payload, headers, sequence, time, stream, id and size of its message."""
     several = Headers([("Trace", "a"), ("Empty", ""), ("Trace", "b"), ("X", "größe")])
     js.publish(f"{stream_name}.plain", b"one")
     js.publish(f"{stream_name}.headers", b"\r\n\0 two \r\n", headers=several)
@@ -145,7 +145,7 @@ def test_every_column_is_what_was_published(
 def test_forged_headers_stay_the_users(
     nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
 ) -> None:
-    """Headers like those that the server adds change nothing, and are there as they were published."""
+    """Published headers with the names of server headers are returned unchanged, without other effects."""
     forged = {
         "Nats-Stream": "OTHER",
         "Nats-Subject": "other.subject",
@@ -173,7 +173,7 @@ def test_forged_headers_stay_the_users(
 def test_republished_messages(
     nc: Connection, js: JetStream, stream: Stream, stream_name: str, mode: str
 ) -> None:
-    """A message that another stream republished has that stream's headers, and its own place."""
+    """A message republished from another stream keeps the headers of that stream, and has its own sequence."""
     source = f"{stream_name}_source"
     republish = RePublish(src=f"{source}.>", dest=f"{stream_name}.again.>")
     made(js, source, republish=republish)
@@ -192,7 +192,7 @@ def test_republished_messages(
 def test_columns_that_are_not_wanted_are_not_there(
     nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
 ) -> None:
-    """A chunk has what was asked for, and the sequences."""
+    """A chunk contains only the selected fields, and the sequences."""
     fill(js, subject, 3)
     found = list(chunks(nc, whole(stream), mode, ("subject",)))
     assert [list(chunk.subjects) for chunk in found] == [[subject.encode()] * 3]
@@ -202,7 +202,7 @@ def test_columns_that_are_not_wanted_are_not_there(
 def test_large_payloads_that_nobody_wants_are_not_sent(
     nc: Connection, js: JetStream, stream: Stream, subject: str
 ) -> None:
-    """Without the column data, a consumer is made that leaves payloads out; their size is known."""
+    """Without the column data, a headers-only consumer is used, and the payload sizes are still known."""
     js.publish(subject, b"x" * 500_000, headers={"A": "b", "Nats-Msg-Size": "3"})
     js.publish(subject, b"x" * 400_000)
     before = nc.stats["in_bytes"]
@@ -215,7 +215,7 @@ def test_large_payloads_that_nobody_wants_are_not_sent(
 def test_the_schema_is_the_one_that_spark_expects(
     nc: Connection, js: JetStream, stream: Stream, subject: str
 ) -> None:
-    """A batch has exactly the schema that PySpark makes of the columns, with NULL allowed or not."""
+    """The schema of a batch equals PySpark's schema for the columns, including nullability."""
     from pyspark.sql import types
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -242,14 +242,14 @@ def test_the_schema_is_the_one_that_spark_expects(
                 assert to_batch(chunk, names).schema.equals(expected, check_metadata=True)
 
 
-# --- ranges, filters, holes ---------------------------------------------------------------------
+# --- ranges, filters, deleted messages ----------------------------------------------------------
 
 
 @both_modes
 def test_ranges_together_are_the_stream(
     nc: Connection, js: JetStream, stream: Stream, stream_name: str, subject: str, mode: str
 ) -> None:
-    """Half-open ranges that meet bring every message once, in order, whatever the size of an answer."""
+    """Adjacent half-open ranges return each message once and in order, for any response size."""
     fill(js, subject, 1000)
     created = created_ns(stream)
     bounds = [1, 2, 333, 334, 900, 1001]
@@ -268,7 +268,7 @@ def test_ranges_together_are_the_stream(
 def test_one_message_in_a_thousand(
     nc: Connection, js: JetStream, stream: Stream, stream_name: str, mode: str, batch_bytes: int
 ) -> None:
-    """A sparse filter brings its messages, in ranges that have some, one or none at their end."""
+    """A sparse filter returns its matches, in ranges with several, one or no match at the end."""
     subjects = fill(
         js, lambda number: f"{stream_name}.{'rare' if number % 1000 == 7 else number % 50}", 6000
     )
@@ -287,7 +287,7 @@ def test_one_message_in_a_thousand(
 def test_several_filters(
     nc: Connection, js: JetStream, stream: Stream, stream_name: str, mode: str
 ) -> None:
-    """Messages of several filters come in the order of the stream."""
+    """Messages that match several filters are returned in stream order."""
     subjects = fill(js, lambda number: f"{stream_name}.{'abc'[number % 3]}.{number % 5}", 300)
     filters = (f"{stream_name}.a.*", f"{stream_name}.*.4.>", f"{stream_name}.b.1")
     expected = [
@@ -306,7 +306,7 @@ def test_several_filters(
 def test_deleted_messages(
     nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str, gone: range
 ) -> None:
-    """A deleted head, tail or middle, or all of it, ends no range early and holds none up."""
+    """A deleted head, tail, middle or whole range neither ends a read early nor delays it."""
     fill(js, subject, 150)
     piece = SequenceRange(stream.cached_info.config.name, 1, 101, (), created_ns(stream))
     for seq in gone:
@@ -320,7 +320,7 @@ def test_deleted_messages(
 def test_holes_in_the_middle_are_no_loss(
     nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
 ) -> None:
-    """Messages that were deleted one by one are never an error, also not where it is strict."""
+    """Messages deleted one by one are never an error, even with ``strict``."""
     fill(js, subject, 100)
     piece = whole(stream)
     for seq in range(2, 101, 3):
@@ -333,7 +333,7 @@ def test_holes_in_the_middle_are_no_loss(
 def test_the_end_of_the_stream_is_waited_for_by_nobody(
     nc: Connection, js: JetStream, stream: Stream, stream_name: str, mode: str
 ) -> None:
-    """A range whose end has no message any more is through as soon as the leader says so."""
+    """A range without a message at its end is complete as soon as the leader confirms it."""
     fill(js, f"{stream_name}.keep", 10)
     fill(js, f"{stream_name}.drop", 10)
     piece = whole(stream)
@@ -348,7 +348,7 @@ def test_the_end_of_the_stream_is_waited_for_by_nobody(
 def test_streams_that_keep_the_last_of_each_subject(
     nc: Connection, js: JetStream, stream_name: str, mode: str
 ) -> None:
-    """Where the head moves because newer messages replace older ones, that is no loss, unless strict."""
+    """Replaced messages in a stream with a limit per subject are not data loss, unless ``strict`` is set."""
     stream = made(js, stream_name, max_msgs_per_subject=1, allow_rollup_hdrs=True)
     fill(js, lambda number: f"{stream_name}.{number % 10}", 30)
     piece = SequenceRange(stream_name, 1, 31, (), created_ns(stream))
@@ -364,7 +364,7 @@ def test_streams_that_keep_the_last_of_each_subject(
 def test_streams_whose_messages_expire_one_by_one(
     nc: Connection, js: JetStream, stream_name: str, mode: str
 ) -> None:
-    """Messages that expired by a time of their own are no loss."""
+    """Messages that expired by their own TTL are not data loss."""
     stream = made(js, stream_name, allow_msg_ttl=True)
     for number in range(10):
         js.publish(f"{stream_name}.x", b"", msg_ttl=1 if number < 5 else None)
@@ -373,14 +373,14 @@ def test_streams_whose_messages_expire_one_by_one(
     assert sequences(nc, piece, mode) == list(range(6, 11))
 
 
-# --- loss ---------------------------------------------------------------------------------------
+# --- data loss ----------------------------------------------------------------------------------
 
 
 @both_modes
 def test_a_purge_before_the_range_is_read(
     nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
 ) -> None:
-    """A purge is a loss, which is told with its sequences; where that is passed over, nothing is left."""
+    """A purge is reported with its sequences, or ignored with ``failOnDataLoss=false``."""
     fill(js, subject, 20)
     piece = whole(stream)
     stream.purge()
@@ -395,7 +395,7 @@ def test_a_purge_before_the_range_is_read(
 def test_a_purge_in_the_middle_of_a_range(
     nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str, filtered: bool
 ) -> None:
-    """What was read before is good; then what is gone is an error, or what remains is read."""
+    """After a purge in the middle, the read raises an error or continues with the remaining messages."""
     fill(js, subject, 5000)
     filters = (subject,) if filtered else ()
     for loss, expected in (("false", list(range(4001, 5001))), ("true", None)):
@@ -423,7 +423,7 @@ def test_a_purge_in_the_middle_of_a_range(
 def test_a_stream_that_was_made_again(
     nc: Connection, js: JetStream, stream: Stream, stream_name: str, subject: str, mode: str
 ) -> None:
-    """A range is not read from another stream of the same name, neither from its start nor further on."""
+    """A range is not read from another stream of the same name, at its start or later."""
     fill(js, subject, 2000)
     piece = whole(stream)
     with closing(chunks(nc, piece, mode, batch_bytes=SMALL)) as reading:
@@ -443,19 +443,19 @@ def test_a_stream_that_was_made_again(
 
 @both_modes
 def test_a_stream_that_is_not_there(nc: Connection, mode: str) -> None:
-    """Reading a stream that does not exist says so at once."""
+    """Reading a stream that does not exist fails at once."""
     with within(2.0), pytest.raises(StreamNotFoundError):
         sequences(nc, SequenceRange("NOT_THERE", 1, 10), mode)
 
 
-# --- size and pace ------------------------------------------------------------------------------
+# --- sizes and pace -----------------------------------------------------------------------------
 
 
 @both_modes
 def test_batches_are_bounded_in_bytes(
     nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
 ) -> None:
-    """No batch is larger than asked for, but one that has a single larger message."""
+    """No batch exceeds the size limit, except one with a single larger message."""
     sizes = [10] * 200 + [3000] * 20 + [150_000] + [10] * 50 + [900_000, 900_000] + [0] * 30
     for number, size in enumerate(sizes):
         headers = {f"H{index}": "v" * (number % 7) for index in range(number % 5)}
@@ -471,7 +471,7 @@ def test_batches_are_bounded_in_bytes(
 
 @both_modes
 def test_a_reader_that_takes_its_time_is_not_cut(mode: str) -> None:
-    """The server is never kept waiting, however long the caller sleeps between two chunks."""
+    """A pause of the caller between two chunks never makes the server close the connection."""
     with NatsServer(name="impatient", config="write_deadline: '500ms'\n") as server:
         with jetstream_sync.connect(server.url) as nc:
             js = nc.jetstream()
@@ -495,7 +495,7 @@ def test_a_reader_that_takes_its_time_is_not_cut(mode: str) -> None:
 def test_reading_that_is_given_up_leaves_nothing_behind(
     nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
 ) -> None:
-    """After a range is closed early, or is through, there is no consumer and no subscription."""
+    """After a range is closed early or complete, there is no consumer and no subscription."""
     fill(js, subject, 1000)
     known = len(nc._core.interests())
     reading = chunks(nc, whole(stream), mode, batch_bytes=SMALL)
@@ -514,7 +514,7 @@ def test_an_interrupt_while_the_consumer_is_made(
     subject: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A consumer whose making was cut short, by a Ctrl-C or a signal, does not stay behind."""
+    """An interrupt during the creation of a consumer leaves no consumer behind."""
     fill(js, subject, 10)
 
     def add(*args: Any) -> None:
@@ -548,7 +548,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 @both_modes
 def test_memory_does_not_grow_with_the_range(fresh_server: NatsServer, mode: str) -> None:
-    """A process that reads ten times the messages takes about the same memory."""
+    """A process that reads ten times as many messages takes about the same memory."""
     with jetstream_sync.connect(fresh_server.url) as nc:
         js = nc.jetstream()
         made(js, "S")
@@ -558,17 +558,17 @@ def test_memory_does_not_grow_with_the_range(fresh_server: NatsServer, mode: str
         command = [sys.executable, "-c", _READER, fresh_server.url, mode, str(count)]
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
         peaks.append(int(done.stdout))
-    # Kept in whole, they would take some 30 MB: the unit is KiB, but on macOS bytes.
+    # All payloads together would take about 30 MB. The unit is KiB, but bytes on macOS.
     assert peaks[1] - peaks[0] < 12_000 * (1024 if sys.platform == "darwin" else 1)
 
 
-# --- what breaks --------------------------------------------------------------------------------
+# --- faults -------------------------------------------------------------------------------------
 
 
 def test_a_consumer_that_is_deleted(
     nc: Connection, js: JetStream, stream: Stream, subject: str
 ) -> None:
-    """Reading goes on with another consumer, at the message behind the last one."""
+    """After its consumer is deleted, the read continues after the last message with another consumer."""
     fill(js, subject, 1000)
     found: list[int] = []
     deleted = 0
@@ -586,7 +586,7 @@ def test_a_consumer_that_is_deleted(
 def test_a_link_that_breaks(
     nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
 ) -> None:
-    """After a reconnect, reading goes on at the message behind the last one."""
+    """After a reconnect, the read continues after the last message."""
     fill(js, subject, 3000, b"x" * 200)
     found: list[int] = []
     cuts = 0
@@ -602,7 +602,7 @@ def test_a_link_that_breaks(
 @both_modes
 @pytest.mark.parametrize("filtered", [False, True])
 def test_a_server_that_is_killed_and_started_again(mode: str, filtered: bool) -> None:
-    """With the same store, no message is missing and none comes twice."""
+    """After a server restart with the same store, no message is missing or duplicated."""
     with NatsServer(name="mortal") as server:
         nc = jetstream_sync.connect(server.url, reconnect_time_wait=0.05)
         with nc:
@@ -624,7 +624,7 @@ def test_a_server_that_is_killed_and_started_again(mode: str, filtered: bool) ->
 
 
 def test_a_server_that_stays_away() -> None:
-    """A server that does not come back is an error when the patience is over."""
+    """A server that does not return is an error after the retry timeout."""
     with NatsServer(name="gone") as server, jetstream_sync.connect(server.url) as nc:
         js = nc.jetstream()
         stream = made(js, "s")
@@ -640,9 +640,9 @@ def test_a_server_that_stays_away() -> None:
 
 
 def test_a_replica_that_is_behind(nc: Connection, js: JetStream, stream_name: str) -> None:
-    """What a mirror does not have yet is not taken for deleted: the stream's leader is asked, too."""
-    # A mirror takes turns with its origin to answer direct gets. This one leaves the later messages
-    # out, so it is like a replica that stays behind.
+    """Messages that a mirror does not have yet are not treated as deleted: the stream leader is asked, too."""
+    # A mirror and its origin alternate in answering direct gets. This mirror omits the later messages,
+    # so it is like a replica that lags behind.
     stream = made(js, stream_name)
     mirror = js.create_stream(
         name=f"{stream_name}_mirror",
@@ -660,11 +660,11 @@ def test_a_replica_that_is_behind(nc: Connection, js: JetStream, stream_name: st
         assert sequences(nc, late, "direct") == list(range(6, 11))
 
 
-# --- the choice of the mode ---------------------------------------------------------------------
+# --- read modes ---------------------------------------------------------------------------------
 
 
 def test_a_stream_without_direct_gets(nc: Connection, js: JetStream, stream_name: str) -> None:
-    """Where a stream allows no direct gets, they are refused at once, and auto pulls."""
+    """A stream without direct gets refuses them at once, and ``auto`` uses a consumer."""
     stream = made(js, stream_name, allow_direct=False)
     fill(js, f"{stream_name}.x", 10)
     with within(1.0), pytest.raises(DirectGetRefusedError) as caught:
@@ -676,7 +676,7 @@ def test_a_stream_without_direct_gets(nc: Connection, js: JetStream, stream_name
 def test_a_work_queue_is_read_and_not_worked_on(
     nc: Connection, js: JetStream, stream_name: str, nats_server: NatsServer
 ) -> None:
-    """Reading takes nothing out of a work queue, beside a consumer of it, with any number of filters."""
+    """Reading a work queue with any number of filters removes nothing, even beside its consumer."""
     stream = made(js, stream_name, retention="workqueue")
     stream.create_consumer(durable_name="worker")
     fill(js, lambda number: f"{stream_name}.{number % 3}", 30)
@@ -689,7 +689,7 @@ def test_a_work_queue_is_read_and_not_worked_on(
 
 
 def test_a_work_queue_without_direct_gets(nc: Connection, js: JetStream, stream_name: str) -> None:
-    """Such a stream can not be read, and the error says which setting it needs."""
+    """A work queue without direct gets cannot be read, and the error names the setting that it needs."""
     stream = made(js, stream_name, retention="workqueue", allow_direct=False)
     fill(js, f"{stream_name}.x", 3)
     for mode in ("auto", "direct"):
@@ -699,12 +699,12 @@ def test_a_work_queue_without_direct_gets(nc: Connection, js: JetStream, stream_
         count_from(js, stream_name, 1, None)
 
 
-# --- counting -----------------------------------------------------------------------------------
+# --- counts -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("allow_direct", [True, False])
 def test_counting_from_a_sequence(js: JetStream, stream_name: str, allow_direct: bool) -> None:
-    """A probe says which message is the first from a sequence on, and how many there are."""
+    """A probe returns the first match from a sequence on and the number of matches."""
     stream = made(js, stream_name, allow_direct=allow_direct)
     even = f"{stream_name}.0"
     assert count_from(js, stream_name, 1, None) == (None, 0)

@@ -1,4 +1,4 @@
-"""Streams that let go of messages: work queues and interest streams, read by Spark."""
+"""Work queues and interest streams, read by Spark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ONCE = {"once": True}
 
 @pytest.fixture
 def queue(js: JetStream, stream_name: str) -> Stream:
-    """An empty work queue."""
+    """Create an empty work queue."""
     return js.create_stream(
         name=stream_name,
         subjects=[f"{stream_name}.>"],
@@ -38,7 +38,7 @@ def queue(js: JetStream, stream_name: str) -> Stream:
 
 @pytest.fixture
 def wanted(js: JetStream, stream_name: str) -> Stream:
-    """An empty interest stream, with one durable for Spark and another one."""
+    """Create an empty interest stream, with one durable for Spark and another one."""
     stream = js.create_stream(
         name=stream_name,
         subjects=[f"{stream_name}.>"],
@@ -52,7 +52,7 @@ def wanted(js: JetStream, stream_name: str) -> Stream:
 
 
 def held(stream: Stream) -> list[int]:
-    """The sequences that a stream still holds."""
+    """Return the sequences that a stream still contains."""
     state = stream.info(deleted_details=True).state
     gone = set(state.deleted or ())
     return [seq for seq in range(state.first_seq, state.last_seq + 1) if seq not in gone]
@@ -64,13 +64,13 @@ def held(stream: Stream) -> list[int]:
 def test_a_work_queue_is_empty_when_its_messages_are_committed(
     js: JetStream, queue: Stream, collected: Collected
 ) -> None:
-    """All that was there is read from its start, and is gone after the commits."""
+    """All messages are read from the start of the queue, and removed by the commits."""
     fill(js, f"{queue.name}.a", 50)
     left: list[list[int]] = []
     collected.during_batch = lambda _: left.append(held(queue))
     collected.run(stream=queue.name, maxOffsetsPerTrigger=20)
     assert collected.sequences() == list(range(1, 51))
-    # In each batch its own messages are there, and those of the batch before it are not.
+    # The queue contains the messages of the current batch, and no longer those of the one before.
     assert left == [list(range(first, 51)) for first in (1, 21, 41)]
     assert held(queue) == []
 
@@ -78,7 +78,7 @@ def test_a_work_queue_is_empty_when_its_messages_are_committed(
 def test_messages_stay_until_their_batch_is_committed(
     js: JetStream, queue: Stream, collected: Collected
 ) -> None:
-    """A batch that fails leaves its messages, and is read again at the next start."""
+    """A failed batch leaves its messages in the queue, and is repeated after a restart."""
     fill(js, f"{queue.name}.a", 20)
 
     def fail(_: int) -> None:
@@ -97,7 +97,7 @@ def test_messages_stay_until_their_batch_is_committed(
 def test_a_commit_that_was_lost_is_made_up_for(
     js: JetStream, queue: Stream, collected: Collected
 ) -> None:
-    """What was committed to the checkpoint, but not removed, is removed at the next start and not read."""
+    """Messages committed in the checkpoint but not removed are removed after a restart, and not read again."""
     fill(js, f"{queue.name}.a", 20)
     # With this trigger nothing runs after the commit to the checkpoint.
     collected.run(ONCE, stream=queue.name)
@@ -111,7 +111,7 @@ def test_a_commit_that_was_lost_is_made_up_for(
 def test_a_batch_that_is_run_again_finds_its_messages(
     js: JetStream, queue: Stream, collected: Collected
 ) -> None:
-    """A batch whose rows were stored and that was not noted as done is the same batch again."""
+    """A batch whose rows were stored but that was not committed is repeated with the same rows."""
     fill(js, f"{queue.name}.a", 20)
     collected.run(ONCE, stream=queue.name)
     forget_commit(collected.checkpoint, 0)
@@ -123,7 +123,7 @@ def test_a_batch_that_is_run_again_finds_its_messages(
 
 
 def test_only_what_was_read_is_removed(js: JetStream, queue: Stream, collected: Collected) -> None:
-    """Messages of other subjects are for others."""
+    """Messages of other subjects stay in the queue."""
     fill(js, lambda number: f"{queue.name}.{'abc'[number % 3]}", 30)
     collected.run(stream=queue.name, subjects=f"{queue.name}.a,{queue.name}.b")
     read = [seq for seq in range(1, 31) if seq % 3 in {0, 1}]
@@ -136,7 +136,7 @@ def test_only_what_was_read_is_removed(js: JetStream, queue: Stream, collected: 
 
 
 def test_nobody_else_can_read_the_queue(js: JetStream, queue: Stream, collected: Collected) -> None:
-    """A consumer keeps others off the subjects that the query reads, and shows what is left."""
+    """A consumer guards the subjects that the query reads, and shows the backlog."""
     fill(js, lambda number: f"{queue.name}.{'ab'[number % 2]}", 10)
     collected.run(stream=queue.name, subjects=f"{queue.name}.a", consumer="spark")
     with pytest.raises(BadRequestError):
@@ -149,7 +149,7 @@ def test_nobody_else_can_read_the_queue(js: JetStream, queue: Stream, collected:
 def test_a_queue_that_others_read_is_refused(
     js: JetStream, queue: Stream, collected: Collected
 ) -> None:
-    """A message of a work queue is for one reader."""
+    """A queue that another consumer reads is refused."""
     queue.create_consumer(durable_name="worker")
     fill(js, f"{queue.name}.a", 3)
     with pytest.raises(Exception, match="another consumer"):
@@ -158,8 +158,8 @@ def test_a_queue_that_others_read_is_refused(
 
 
 def test_a_second_query_is_refused(js: JetStream, queue: Stream, collected: Collected) -> None:
-    """Two queries for the same subjects of a queue are told apart by their checkpoints, also at a restart."""
-    # It is taken although there is nothing to read yet.
+    """A second query for the same subjects with another checkpoint is refused, also after a restart."""
+    # The query owns the queue before there is anything to read.
     collected.run(stream=queue.name)
     fill(js, f"{queue.name}.a", 10)
     collected.run(stream=queue.name)
@@ -171,7 +171,7 @@ def test_a_second_query_is_refused(js: JetStream, queue: Stream, collected: Coll
     collected.run(stream=queue.name)
     assert collected.sequences() == list(range(1, 16))
     assert held(queue) == []
-    # The error says what to do where the checkpoint is lost; then the old one is the second.
+    # The error says what to do if the checkpoint is lost; after that the first query is refused.
     (guard,) = queue.consumer_names()
     queue.delete_consumer(guard)
     fill(js, f"{queue.name}.a", 5)
@@ -184,7 +184,7 @@ def test_a_second_query_is_refused(js: JetStream, queue: Stream, collected: Coll
 def test_queries_that_begin_together_do_not_share_a_queue(
     js: JetStream, queue: Stream, nats_server: NatsServer
 ) -> None:
-    """Of two that have found the queue free, one is refused before it reads or removes anything."""
+    """Of two queries that start at the same time, one is refused before it reads or removes anything."""
     options = {"servers": nats_server.url, "stream": queue.name}
 
     def started() -> tuple[QueryPlanner, dict[str, Any]]:
@@ -204,7 +204,7 @@ def test_queries_that_begin_together_do_not_share_a_queue(
         with pytest.raises(QueueInUseError, match="another query"):
             call()
     assert held(queue) == list(range(1, 21))
-    # Killed before the commit, it is asked for a start once more, and knows its queue by its batch.
+    # A query that was killed before the commit is asked for its start again; its batch identifies it.
     again, _ = started()
     assert again.partitions(start, end) == first.partitions(start, end)
     assert again.latest(end, unlimited=True) == end
@@ -214,7 +214,7 @@ def test_queries_that_begin_together_do_not_share_a_queue(
 def test_a_consumer_that_others_use_is_no_guard(
     js: JetStream, queue: Stream, collected: Collected
 ) -> None:
-    """What was delivered through it is in work elsewhere."""
+    """A consumer that has delivered messages is refused as the guard of a query."""
     worker = queue.create_consumer(durable_name="worker")
     fill(js, f"{queue.name}.a", 3)
     assert len(worker.fetch(1, timeout=5)) == 1
@@ -230,7 +230,7 @@ def test_a_consumer_that_others_use_is_no_guard(
 def test_a_queue_is_read_from_its_start(
     js: JetStream, queue: Stream, collected: Collected, options: dict[str, str]
 ) -> None:
-    """What would be passed over would be removed unread, so another start is refused."""
+    """A start after the first message is refused, since skipped messages would be removed unread."""
     fill(js, f"{queue.name}.a", 3)
     named = {key: value.replace("%s", queue.name) for key, value in options.items()}
     with pytest.raises(Exception, match="InvalidOptionError: starting"):
@@ -241,7 +241,7 @@ def test_a_queue_is_read_from_its_start(
 def test_other_subjects_need_another_checkpoint(
     js: JetStream, queue: Stream, collected: Collected
 ) -> None:
-    """With new subjects the old messages of these would be removed unread, so that is refused."""
+    """Changed subjects are refused, since unread messages of the new subjects would be removed."""
     fill(js, lambda number: f"{queue.name}.{'ab'[number % 2]}", 10)
     collected.run(stream=queue.name, subjects=f"{queue.name}.a")
     fill(js, f"{queue.name}.a", 5)
@@ -255,7 +255,7 @@ def test_other_subjects_need_another_checkpoint(
 def test_a_queue_that_can_not_be_read_so_is_refused(
     js: JetStream, stream_name: str, collected: Collected, setting: str
 ) -> None:
-    """The error names the stream's setting that is in the way."""
+    """The error names the unsuitable setting of the stream."""
     settings = {"allow_direct": setting != "allow_direct", "deny_purge": setting == "deny_purge"}
     js.create_stream(name=stream_name, storage="memory", retention="workqueue", **settings)
     with pytest.raises(Exception, match=setting):
@@ -265,7 +265,7 @@ def test_a_queue_that_can_not_be_read_so_is_refused(
 def test_a_queue_that_was_made_again_keeps_its_messages(
     js: JetStream, queue: Stream, collected: Collected
 ) -> None:
-    """Old offsets remove nothing from a new stream of the same name."""
+    """Offsets of a deleted queue remove nothing from a new stream of the same name."""
     fill(js, f"{queue.name}.a", 50)
     collected.run(ONCE, stream=queue.name)
     config = queue.cached_info.config
@@ -284,7 +284,7 @@ def test_a_queue_that_was_made_again_keeps_its_messages(
 def test_a_driver_that_dies_behind_a_commit(
     js: JetStream, queue: Stream, nats_server: NatsServer, tmp_path: Path, collected: Collected
 ) -> None:
-    """Killed between the checkpoint's commit and the removal, nothing is read twice and all is removed."""
+    """After a crash between commit and removal, nothing is read twice and everything is removed."""
     fill(js, f"{queue.name}.a", 20)
     code = f"""
 spark = session(home)
@@ -310,7 +310,7 @@ writer.trigger(processingTime="1 hour").start().awaitTermination()
     assert held(queue) == []
 
 
-# --- interest -----------------------------------------------------------------------------------
+# --- interest streams ---------------------------------------------------------------------------
 
 
 def acknowledge_all(stream: Stream) -> None:
@@ -322,7 +322,7 @@ def acknowledge_all(stream: Stream) -> None:
 def test_an_interest_stream_lets_go_when_all_have_read(
     js: JetStream, wanted: Stream, collected: Collected
 ) -> None:
-    """A commit moves the durable of the query, and leaves the others alone."""
+    """A commit moves the durable of the query and no other one."""
     fill(js, f"{wanted.name}.a", 30)
     collected.run(stream=wanted.name, consumer="spark", maxOffsetsPerTrigger=10)
     assert collected.sizes() == [10, 10, 10]
@@ -338,7 +338,7 @@ def test_an_interest_stream_lets_go_when_all_have_read(
 def test_messages_that_others_have_read_wait_for_the_commit(
     js: JetStream, wanted: Stream, collected: Collected
 ) -> None:
-    """The stream holds a batch until it is committed, although everybody else has had it."""
+    """The stream keeps a batch until it is committed, even if all other consumers have acknowledged it."""
     fill(js, f"{wanted.name}.a", 30)
     acknowledge_all(wanted)
     left: list[list[int]] = []
@@ -352,7 +352,7 @@ def test_messages_that_others_have_read_wait_for_the_commit(
 def test_a_lost_commit_of_an_interest_stream_is_made_up_for(
     js: JetStream, wanted: Stream, collected: Collected
 ) -> None:
-    """What was committed to the checkpoint alone is not read again, and given up at the next start."""
+    """Messages committed in the checkpoint only are not read again, and released after a restart."""
     fill(js, f"{wanted.name}.a", 20)
     acknowledge_all(wanted)
     collected.run(ONCE, stream=wanted.name, consumer="spark")
@@ -368,7 +368,7 @@ def test_a_lost_commit_of_an_interest_stream_is_made_up_for(
 def test_a_new_query_starts_where_its_durable_is(
     js: JetStream, wanted: Stream, collected: Collected
 ) -> None:
-    """A lost checkpoint does not bring back what the durable has behind it."""
+    """A new query without the old checkpoint does not read messages before the position of its durable."""
     fill(js, f"{wanted.name}.a", 20)
     collected.run(stream=wanted.name, consumer="spark")
     fill(js, f"{wanted.name}.a", 5)
@@ -381,7 +381,7 @@ def test_a_new_query_starts_where_its_durable_is(
 def test_the_durable_says_which_subjects_are_read(
     js: JetStream, wanted: Stream, collected: Collected
 ) -> None:
-    """The query reads what its durable wants; asking for anything else is refused."""
+    """The query reads the filter subjects of its durable, and other subjects are refused."""
     wanted.create_consumer(durable_name="evens", filter_subject=f"{wanted.name}.even")
     fill(js, lambda number: f"{wanted.name}.{'odd' if number % 2 else 'even'}", 20)
     collected.run(stream=wanted.name, consumer="evens")
@@ -394,21 +394,21 @@ def test_the_durable_says_which_subjects_are_read(
 def test_an_interest_stream_needs_a_durable_that_can_be_moved(
     wanted: Stream, collected: Collected, consumer: str | None
 ) -> None:
-    """Without one that exists and starts at the beginning the query does not start."""
+    """The query needs an existing durable that starts at the beginning of the stream."""
     wanted.create_consumer(durable_name="fresh", deliver_policy="new")
     options = {"consumer": consumer} if consumer else {}
     with pytest.raises(Exception, match="InvalidOptionError: consumer"):
         collected.run(stream=wanted.name, **options)
 
 
-# --- limits -------------------------------------------------------------------------------------
+# --- limits retention ---------------------------------------------------------------------------
 
 
 @pytest.mark.server(">=2.14")
 def test_a_durable_shows_how_far_a_query_is(
     js: JetStream, stream: Stream, collected: Collected
 ) -> None:
-    """On a stream with limits ``consumer`` names a durable whose pending messages are the query's."""
+    """On a stream with limits retention, ``consumer`` names a durable whose pending count is that of the query."""
     fill(js, f"{stream.name}.a", 30)
     query = collected.start(stream=stream.name, startingOffsets="earliest", consumer="lag")
     query.processAllAvailable()

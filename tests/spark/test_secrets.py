@@ -1,4 +1,4 @@
-"""Secrets show nowhere: not in plans, progress, logs, event logs, checkpoints, local files or errors."""
+"""Secrets do not appear in plans, progress, logs, event logs, checkpoints, local files or errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jetstream_sync.server import NatsServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
-#: In every password and token; nothing else has it, so it is found wherever one shows.
+#: Part of every password and token here and of nothing else, so it is found in any output.
 CANARY = f"canary{secrets.token_hex(8)}"
 RIGHT, WRONG = f"{CANARY}right", f"{CANARY}wrong"
 USER, STRANGER = User(), User()
@@ -31,13 +31,13 @@ class Way:
 
     right: dict[str, str]
     wrong: dict[str, str]
-    #: Whether the wrong one is what a server refuses, and not this package.
+    #: Whether the server refuses the wrong secret, instead of this package.
     refused: bool = True
 
 
 @pytest.fixture
 def words_server() -> Iterator[NatsServer]:
-    """A server with a user that has a password, and one that has a key."""
+    """Yield a server with a user that has a password, and one that has an NKey."""
     users = f"users: [{{user: u, password: {RIGHT}}}, {{nkey: {USER.public}}}]"
     with NatsServer(name="words", config=f"authorization {{ {users} }}") as server:
         prepare(server, user="u", password=RIGHT)
@@ -46,7 +46,7 @@ def words_server() -> Iterator[NatsServer]:
 
 @pytest.fixture
 def token_server() -> Iterator[NatsServer]:
-    """A server that wants a token."""
+    """Yield a server that requires a token."""
     with NatsServer(name="token", config=f"authorization {{ token: {RIGHT} }}") as server:
         prepare(server, token=RIGHT)
         yield server
@@ -54,14 +54,14 @@ def token_server() -> Iterator[NatsServer]:
 
 @pytest.fixture
 def creds_server(operator: Operator, tmp_path: Path) -> Iterator[NatsServer]:
-    """A server in operator mode."""
+    """Yield a server in operator mode."""
     with NatsServer(name="creds", config=operator.config()) as server:
         prepare(server, user_credentials=operator.creds(tmp_path))
         yield server
 
 
 def prepare(server: NatsServer, **login: object) -> None:
-    """Make a stream with messages, and one to write to."""
+    """Create a stream with messages, and one to write to."""
     with jetstream_sync.connect(server.url, **login) as nc:
         js = nc.jetstream()
         js.create_stream(name="S", subjects=["s.>"], storage="memory", allow_direct=True)
@@ -79,7 +79,7 @@ def file(folder: Path, content: str) -> str:
 def ways(
     given: Path, words: NatsServer, token: NatsServer, creds: NatsServer, operator: Operator
 ) -> dict[str, Way]:
-    """Every way to give a secret; a variable ``SECRET_x`` of the driver has what x stands for."""
+    """Return all ways to give a secret; the driver has variables named ``SECRET_x`` with the secrets."""
 
     def both(server: NatsServer, option: str, right: str, wrong: str, **more: str) -> Way:
         common = {"servers": server.url, **more}
@@ -111,16 +111,16 @@ def ways(
         ),
         "creds": both(creds, "creds", good_creds, bad_creds),
         "credsFile": both(creds, "credsFile", file(given, good_creds), file(given, bad_creds)),
-        # What is no secret of that kind at all, and is refused before anything is sent.
+        # Malformed secrets, which are refused before anything is sent.
         "nkeySeed of words": both(words, "nkeySeed", USER.seed, WRONG),
         "creds of words": both(creds, "creds", good_creds, f"{WRONG}\n{WRONG}"),
         "misspelled": both(words, "password", RIGHT, WRONG, user="u"),
     }
 
 
-#: The ways that are tried in streaming queries and in functions of executors, too.
+#: The ways that are also tried in streaming queries and in functions on executors.
 MORE = ("password", "url", "creds")
-#: The ways that are tried in a session that nobody has told to hide anything, by other names.
+#: The ways that are tried in a session without redaction, with the option names that Spark redacts.
 SAFE = {"password": "password", "nkeySeed": "nkeySeedSecret", "creds": "credsSecret"}
 
 PROGRAM = """
@@ -211,13 +211,13 @@ def test_secrets_show_nowhere(
     operator: Operator,
     tmp_path: Path,
 ) -> None:
-    """However a secret is given, and although logins fail, nothing that can be read later has it."""
+    """Nothing that can be read later contains a secret, for each way to give it and also if the login fails."""
     need_java()
     given, work = tmp_path / "given", tmp_path / "work"
     given.mkdir()
     work.mkdir()
     every = ways(given, words_server, token_server, creds_server, operator)
-    # A word that is nearly an option's name is named in the error; the value of it is not.
+    # The error names a misspelled option, but does not show its value.
     every["misspelled"].wrong["passwrd"] = every["misspelled"].wrong.pop("password")
     (given / "ways").write_text(
         json.dumps({name: (way.right, way.wrong) for name, way in every.items()})
@@ -233,13 +233,13 @@ def test_secrets_show_nowhere(
     with Driver(program, work, variables=variables) as driver:
         driver.wait_for("DONE", 330)
         said = driver.said
-        # Every login that should fail did.
+        # Every login that should fail has failed.
         assert len(re.findall("^FAILED ", said, re.MULTILINE)) == 2 * len(every) + 2 * len(MORE)
         assert "WENT WELL" not in said
         assert "AuthorizationError" in said
         found = list(leaks(work, forms_of_secrets(given)))
         assert not found, "\n".join(found)
-        # The search finds what is there: in what was printed, logged, and in the event log.
+        # The search works: it finds known texts in the output, the log and the event log.
         control = {name.split(":")[0] for name in leaks(work, [b"control-in-names"])}
         assert any("/events/" in name for name in control), control
         assert any(name.endswith("spark.log") for name in control), control
@@ -247,7 +247,7 @@ def test_secrets_show_nowhere(
 
 
 def forms_of_secrets(given: Path) -> list[bytes]:
-    """What must show nowhere: of keys and JWTs a part is enough to be a leak."""
+    """Return the texts that must not appear; for keys and JWTs a part is already a leak."""
     texts = [CANARY, CANARY.upper(), USER.seed[4:24], STRANGER.seed[4:24]]
     for path in given.glob("file-*"):
         for line in path.read_text().splitlines():
@@ -259,9 +259,9 @@ def forms_of_secrets(given: Path) -> list[bytes]:
 
 
 def leaks(folder: Path, forms: list[bytes]) -> Iterator[str]:
-    """Say in which files one of these is, and what is around it."""
+    """Yield each file that contains one of the texts, with the text around it."""
     for path in sorted(folder.rglob("*")):
-        # The program names the variables and files, which have the secrets.
+        # The program contains the names of the variables and files with the secrets.
         if not path.is_file() or path.name.startswith("driver-"):
             continue
         content = path.read_bytes()

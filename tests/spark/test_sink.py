@@ -1,4 +1,4 @@
-"""``df.write`` and ``df.writeStream`` with ``format("jetstream")``, on a real Spark and a real server."""
+"""``df.write`` and ``df.writeStream`` with ``format("jetstream")``, with real Spark and nats-server."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
-#: Where the notes of the deliveries ``transaction`` and ``scan`` go.
+#: The subject prefix of the write checkpoints of ``transaction`` and ``scan``.
 NOTES = "notes"
 EXACT = ("window", "transaction", "scan")
 
 
 class SinkStream:
-    """A stream that is written to, and read back without the package."""
+    """The target stream, read back without the package under test."""
 
     def __init__(self, js: JetStream, server: NatsServer, name: str) -> None:
         self.js = js
@@ -43,7 +43,7 @@ class SinkStream:
         return self
 
     def options(self, delivery: str = "window", **more: Any) -> dict[str, str]:
-        """The options of a sink that writes here."""
+        """Return sink options for this stream."""
         options = {"servers": self.server.url, "stream": self.name, "delivery": delivery, **more}
         if delivery in {"transaction", "scan"}:
             options["markerSubject"] = f"{self.name}.{NOTES}"
@@ -53,7 +53,7 @@ class SinkStream:
         return f"{self.name}.{token}"
 
     def stored(self) -> list[tuple[str, bytes]]:
-        """Subject and payload of each message but the notes, in their order."""
+        """Return subject and payload of each message except write checkpoints, in order."""
         with RawClient(self.server.port) as raw:
             found = raw.stored(self.name)
         notes = f"{self.name}.{NOTES}."
@@ -78,7 +78,7 @@ def save(frame: DataFrame, options: dict[str, str], mode: str = "append") -> Non
 
 
 def refusal(call: Callable[[], object]) -> str:
-    """What Spark says of a call that fails."""
+    """Return the error text of a call that must fail."""
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException) as error:
@@ -87,7 +87,7 @@ def refusal(call: Callable[[], object]) -> str:
 
 
 def numbers(spark: SparkSession, count: int, target: SinkStream) -> DataFrame:
-    """Rows whose payloads are the numbers from 0 on, on three subjects."""
+    """Return rows whose payloads are the numbers from 0 on, on three subjects."""
     return spark.range(count).selectExpr(
         f"concat('{target.name}.x', id % 3) AS subject", "cast(id AS string) AS data"
     )
@@ -104,7 +104,7 @@ def wanted(count: int) -> Counter[bytes]:
 def test_every_row_is_stored_once_and_intact(
     spark: SparkSession, target: SinkStream, delivery: str
 ) -> None:
-    """However it is delivered, each row is one message, on its subject."""
+    """Each row becomes one message on its subject, in each delivery mode."""
     target.make(allow_atomic=True)
     save(numbers(spark, 3000, target), target.options(delivery))
     found = target.stored()
@@ -115,7 +115,7 @@ def test_every_row_is_stored_once_and_intact(
 def test_columns_become_headers_ids_and_times_to_live(
     spark: SparkSession, target: SinkStream
 ) -> None:
-    """Headers, msg_id, ttl and expectations of a row are those of its message."""
+    """Headers, msg_id, ttl and expectations of a row become headers of its message."""
     target.make(allow_msg_ttl=True)
     frame = spark.createDataFrame(
         [(target.subject(), b"\x00\xff", {"X": ["1", "2"], "Y": ["z"]}, "mine", "90s", 0, 0)],
@@ -141,7 +141,7 @@ def test_columns_become_headers_ids_and_times_to_live(
     ["map('K', 'v')", "map('K', array('v'))", "array(named_struct('name', 'K', 'value', 'v'))"],
 )
 def test_headers_come_in_three_types(spark: SparkSession, target: SinkStream, column: str) -> None:
-    """Headers are a map to a value, a map to values, or an array of names and values."""
+    """Headers can be a map to values, a map to lists of values, or an array of names and values."""
     target.make()
     frame = spark.range(1).selectExpr(f"{column} AS headers", "'d' AS data")
     save(frame, target.options("at-least-once", subject=target.subject()))
@@ -152,7 +152,7 @@ def test_headers_come_in_three_types(spark: SparkSession, target: SinkStream, co
 def test_a_time_to_live_is_seconds_or_a_duration(
     spark: SparkSession, target: SinkStream, ttl: str
 ) -> None:
-    """A ttl is a number of seconds, an interval, or text as the server takes it."""
+    """A ttl can be a number of seconds, an interval, or a text in the format of the server."""
     target.make(allow_msg_ttl=True)
     frame = spark.range(1).selectExpr(f"{ttl} AS ttl", "'d' AS data")
     save(frame, target.options(subject=target.subject()))
@@ -161,7 +161,7 @@ def test_a_time_to_live_is_seconds_or_a_duration(
 
 
 def test_null_says_nothing(spark: SparkSession, target: SinkStream) -> None:
-    """A NULL subject is the option's, and NULL headers, ids, ttls and expectations are none."""
+    """A NULL subject means that of the option, and NULL headers, ids, ttls and expectations mean none."""
     target.make(allow_msg_ttl=True)
     frame = spark.createDataFrame(
         [(None, "d", None, None, None, None)],
@@ -176,7 +176,7 @@ def test_null_says_nothing(spark: SparkSession, target: SinkStream) -> None:
 def test_a_stored_header_of_another_stream_is_not_taken_for_ours(
     spark: SparkSession, target: SinkStream
 ) -> None:
-    """Headers that were read with a message do not say how it is stored again."""
+    """Headers of a message that was read do not affect how it is stored again."""
     target.make()
     headers = (
         "map('Nats-Msg-Id', 'theirs', 'nats-expected-stream', 'ELSEWHERE', 'Nats-Batch-Id', 'b',"
@@ -192,7 +192,7 @@ def test_a_stored_header_of_another_stream_is_not_taken_for_ours(
 
 
 def test_equal_rows_are_as_many_messages(spark: SparkSession, target: SinkStream) -> None:
-    """Rows with the same content are not duplicates of each other."""
+    """Rows with the same content are stored as separate messages."""
     target.make()
     frame = spark.range(1000).selectExpr("cast(id % 7 AS string) AS data").coalesce(1)
     save(frame, target.options(subject=target.subject()))
@@ -204,7 +204,7 @@ def test_equal_rows_are_as_many_messages(spark: SparkSession, target: SinkStream
 def test_a_job_with_an_id_is_written_once_however_often_it_runs(
     spark: SparkSession, target: SinkStream, delivery: str, ids: str
 ) -> None:
-    """With the same jobId a second run finds its rows in the stream."""
+    """Runs of a job with the same jobId store each row once."""
     target.make(allow_atomic=True)
     for _ in range(2):
         frame = numbers(spark, 2500, target)
@@ -215,7 +215,7 @@ def test_a_job_with_an_id_is_written_once_however_often_it_runs(
 
 
 def test_no_rows_are_no_messages(spark: SparkSession, target: SinkStream) -> None:
-    """An empty DataFrame leaves the stream as it is."""
+    """An empty DataFrame stores nothing."""
     target.make()
     save(numbers(spark, 0, target), target.options())
     assert target.payloads() == []
@@ -224,7 +224,7 @@ def test_no_rows_are_no_messages(spark: SparkSession, target: SinkStream) -> Non
 def test_overwriting_empties_the_stream_only_where_that_is_said(
     spark: SparkSession, target: SinkStream
 ) -> None:
-    """The mode overwrite is refused, or with overwriteMode=purge leaves the new rows alone."""
+    """Mode overwrite is refused, or leaves only the new rows with overwriteMode=purge."""
     target.make()
     save(numbers(spark, 5, target), target.options())
     said = refusal(lambda: save(numbers(spark, 3, target), target.options(), "overwrite"))
@@ -236,7 +236,7 @@ def test_overwriting_empties_the_stream_only_where_that_is_said(
     assert target.payloads() == []
 
 
-# --- what is refused ----------------------------------------------------------------------------
+# --- refusals -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_overwriting_empties_the_stream_only_where_that_is_said(
 def test_columns_are_checked_before_any_task(
     spark: SparkSession, target: SinkStream, columns: list[str], said: str
 ) -> None:
-    """A column that is unknown, missing or of another type is an error on the driver."""
+    """An unknown or missing column, or one of the wrong type, fails on the driver."""
     target.make()
     spark.conf.set("spark.sql.caseSensitive", "true")
     try:
@@ -279,14 +279,14 @@ def test_columns_are_checked_before_any_task(
         ({}, {"subject": "elsewhere"}, "'elsewhere'"),
     ],
 )
-def test_a_stream_that_can_not_take_rows_so_is_found_out_on_the_driver(
+def test_an_unsuitable_stream_fails_on_the_driver(
     spark: SparkSession,
     target: SinkStream,
     fields: dict[str, Any],
     options: dict[str, str],
     said: str,
 ) -> None:
-    """The error names the setting of the stream that is in the way."""
+    """The error names the setting of the stream that prevents the write."""
     target.make(**fields)
     chosen = target.options(**{"subject": target.subject(), **options})
     error = refusal(lambda: save(spark.range(1).selectExpr("'x' AS data"), chosen))
@@ -295,7 +295,7 @@ def test_a_stream_that_can_not_take_rows_so_is_found_out_on_the_driver(
 
 
 def test_a_missing_stream_is_named(spark: SparkSession, target: SinkStream) -> None:
-    """Nothing is written where the stream does not exist."""
+    """Writing to a stream that does not exist fails without writing anything."""
     frame = spark.range(1).selectExpr("'x' AS data")
     error = refusal(lambda: save(frame, target.options(subject=target.subject())))
     assert f"stream {target.name!r} does not exist" in error
@@ -317,10 +317,10 @@ def test_a_missing_stream_is_named(spark: SparkSession, target: SinkStream) -> N
         ({"data": b"SECRET" * 200_000}, "max_payload"),
     ],
 )
-def test_a_row_that_can_not_be_stored_is_named_without_its_payload(
+def test_a_row_error_names_the_row_without_its_payload(
     spark: SparkSession, target: SinkStream, row: dict[str, Any], said: str
 ) -> None:
-    """The error says which row of which partition, and never shows what is in it."""
+    """The error names row and partition, and never shows the payload."""
     target.make(allow_msg_ttl=True)
     good = {
         "subject": target.subject(),
@@ -342,7 +342,7 @@ def test_a_row_that_can_not_be_stored_is_named_without_its_payload(
 def test_another_streams_subject_is_a_row_error(
     spark: SparkSession, target: SinkStream, js: JetStream
 ) -> None:
-    """A row for a subject of another stream is refused by that, and named."""
+    """A row whose subject belongs to another stream is refused, with a row error."""
     target.make()
     js.create_stream(name=f"{target.name}_other", subjects=["other.>"], storage="memory")
     rows = [(target.subject(), "1"), ("other.x", "2")]
@@ -353,7 +353,7 @@ def test_another_streams_subject_is_a_row_error(
 
 
 def test_a_full_stream_is_a_row_error(spark: SparkSession, target: SinkStream) -> None:
-    """A stream that takes no more refuses the first row that has no place."""
+    """A full stream refuses the first row that does not fit, with a row error."""
     target.make(max_msgs=10, discard="new")
     frame = numbers(spark, 12, target).coalesce(1)
     error = refusal(lambda: save(frame, target.options()))
@@ -364,7 +364,7 @@ def test_a_full_stream_is_a_row_error(spark: SparkSession, target: SinkStream) -
 def test_a_message_id_that_an_atomic_batch_can_not_have_is_explained(
     spark: SparkSession, target: SinkStream
 ) -> None:
-    """A transaction is refused whole where a msg_id of it is in the stream already."""
+    """A transaction is refused as a whole if the stream contains one of its msg_id values."""
     target.make(allow_atomic=True)
     target.js.publish(target.subject(), b"first", msg_id="a")
     frame = spark.createDataFrame([("2", "a"), ("3", "b")], "data string, msg_id string").coalesce(
@@ -376,7 +376,7 @@ def test_a_message_id_that_an_atomic_batch_can_not_have_is_explained(
 
 
 def test_secrets_are_in_no_error(spark: SparkSession, target: SinkStream) -> None:
-    """Neither a login nor the URL with it is shown when writing fails."""
+    """Errors of a failed write show neither a login nor a URL with one."""
     target.make()
     port = target.server.port
     options = target.options(subject=target.subject()) | {
@@ -390,11 +390,11 @@ def test_secrets_are_in_no_error(spark: SparkSession, target: SinkStream) -> Non
     assert "hunter2" not in refusal(lambda: save(frame, {**unknown, "colour": "red"}))
 
 
-# --- streams ------------------------------------------------------------------------------------
+# --- streaming queries --------------------------------------------------------------------------
 
 
 class Lines:
-    """Files of lines that a query reads, one for each micro-batch."""
+    """Files of lines that a query reads, one file for each micro-batch."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "in"
@@ -408,12 +408,12 @@ class Lines:
         (self.folder / f"{len(list(self.folder.iterdir())):04}.txt").write_text(lines)
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The lines as column ``data``, in two partitions by their content."""
+        """Return the lines as column ``data``, in two partitions by content."""
         files = spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.folder))
         return files.selectExpr("value AS data").repartition(2, "data")
 
     def write(self, frame: DataFrame, options: dict[str, str], mode: str = "append") -> None:
-        """Write what there is, and wait for the end."""
+        """Write everything that is available, and wait for the end of the query."""
         query = (
             frame.writeStream.format("jetstream")
             .options(**options)
@@ -435,7 +435,7 @@ def digest(payloads: list[bytes]) -> str:
 
 
 def window_over(target: SinkStream) -> None:
-    """Wait until the stream has forgotten the ids that it knows now."""
+    """Wait until the duplicate window of the stream has passed."""
     subject = f"{target.name}.{NOTES}.probe"
     target.js.publish(subject, msg_id="probe")
     wait_until(lambda: not target.js.publish(subject, msg_id="probe").duplicate, 20)
@@ -445,7 +445,7 @@ def window_over(target: SinkStream) -> None:
 def test_a_batch_that_is_run_again_is_stored_once(
     spark: SparkSession, target: SinkStream, lines: Lines, delivery: str
 ) -> None:
-    """Rows of a batch that was written, but not noted as done, are not written again."""
+    """Rows of a batch that was written but not committed are not stored again."""
     target.make(allow_atomic=True)
     options = target.options(delivery, subject=target.subject())
     for _ in range(3):
@@ -462,7 +462,7 @@ def test_a_batch_that_is_run_again_is_stored_once(
 def test_a_replay_after_the_duplicate_window(
     spark: SparkSession, target: SinkStream, lines: Lines, delivery: str
 ) -> None:
-    """After an outage longer than the window only the delivery window writes twice."""
+    """After an outage longer than the duplicate window, only ``window`` stores rows twice."""
     target.make(allow_atomic=True, duplicate_window=1.0)
     options = target.options(delivery, subject=target.subject())
     lines.add(3000)
@@ -478,7 +478,7 @@ def test_a_replay_after_the_duplicate_window(
 def test_a_batch_that_breaks_off_is_finished_by_the_next_run(
     spark: SparkSession, target: SinkStream, lines: Lines, tmp_path: Path, delivery: str
 ) -> None:
-    """Where a query fails in the middle of its rows, the next start adds what is missing."""
+    """After a query fails in the middle of its rows, a restart adds the missing ones."""
     from pyspark.errors import StreamingQueryException
 
     target.make(allow_atomic=True)
@@ -513,7 +513,7 @@ def test_a_batch_that_breaks_off_is_finished_by_the_next_run(
 def test_complete_mode_replaces_what_is_there(
     spark: SparkSession, target: SinkStream, lines: Lines
 ) -> None:
-    """The output mode complete is an overwrite: refused, or only the last result stays."""
+    """Output mode complete is an overwrite: refused, or only the last result remains."""
     from pyspark.errors import StreamingQueryException
 
     target.make()
@@ -530,7 +530,7 @@ def test_complete_mode_replaces_what_is_there(
 
 
 def test_a_query_has_no_job_id(spark: SparkSession, target: SinkStream, lines: Lines) -> None:
-    """A jobId is refused for streams, whose id is that of the checkpoint."""
+    """A jobId is refused for streaming queries, which have the id of their checkpoint."""
     from pyspark.errors import StreamingQueryException
 
     target.make()
@@ -575,7 +575,7 @@ spark.stop()
 def test_a_task_that_is_tried_again_writes_its_rows_once(
     js: JetStream, nats_server: NatsServer, stream_name: str, tmp_path: Path
 ) -> None:
-    """A task that fails behind its last row is the same one when Spark tries it again."""
+    """A task that fails after its last row stores its rows once when Spark repeats it."""
     targets = {
         delivery: SinkStream(js, nats_server, f"{stream_name}_{delivery}").make(allow_atomic=True)
         for delivery in EXACT
@@ -589,10 +589,10 @@ def test_a_task_that_is_tried_again_writes_its_rows_once(
         assert Counter(target.payloads()) == wanted(4000)
 
 
-def test_the_short_window_is_said_once(
+def test_short_duplicate_window_is_logged_once(
     js: JetStream, nats_server: NatsServer, stream_name: str, tmp_path: Path
 ) -> None:
-    """A duplicate window below expectedRecovery is a warning, not one for each micro-batch."""
+    """A duplicate window below expectedRecovery is logged once, not for each micro-batch."""
     target = SinkStream(js, nats_server, stream_name).make(duplicate_window=1.0)
     lines = Lines(tmp_path)
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""What is downstream of the source may be slow, and the server is not kept waiting for it."""
+"""A slow consumer of the source does not make the server wait."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 MESSAGES = 40_000
-#: Seconds that the first rows are worked on.
+#: Seconds that the first rows are processed.
 PAUSE = 15
 
 
 def test_a_slow_reader_is_not_cut_off(spark: SparkSession) -> None:
-    """Rows that are worked on for 15 seconds cost no connection, and none is lost or comes twice."""
+    """Rows that are processed for 15 seconds do not end the connection, and none is lost or duplicated."""
     with NatsServer(config='write_deadline: "2s"\n') as server:
         with jetstream_sync.connect(server.url) as nc:
             js = nc.jetstream()

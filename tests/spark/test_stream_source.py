@@ -1,4 +1,4 @@
-"""``spark.readStream.format("jetstream")`` on a real Spark and a real server."""
+"""``spark.readStream.format("jetstream")`` with real Spark and nats-server."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ NOW = {"availableNow": True}
 _LARGE_ENOUGH = "spark.sql.adaptive.coalescePartitions.minPartitionSize"
 
 
-def test_a_new_query_starts_behind_what_is_there(
+def test_a_new_query_starts_at_the_end_by_default(
     js: JetStream, stream: Stream, collected: Collected
 ) -> None:
-    """Without a start a query reads what is stored from then on, all of it, once."""
+    """Without a start option a query reads the messages stored from then on, each once."""
     fill(js, f"{stream.name}.a", 10)
     query = collected.start(stream=stream.name)
     wait_until(lambda: batches(collected.checkpoint), 30)
@@ -45,17 +45,17 @@ def test_a_new_query_starts_behind_what_is_there(
     ("start", "first"),
     [("earliest", 1), ('{"%s": 7}', 7), ('{"%s": -2}', 1), ('{"%s": -1}', 21)],
 )
-def test_where_a_new_query_starts(
+def test_starting_offsets_of_a_new_query(
     js: JetStream, stream: Stream, collected: Collected, start: str, first: int
 ) -> None:
-    """``startingOffsets`` says where the first batch begins."""
+    """``startingOffsets`` sets the start of the first batch."""
     fill(js, f"{stream.name}.a", 20)
     collected.run(stream=stream.name, startingOffsets=start.replace("%s", stream.name))
     assert collected.sequences() == list(range(first, 21))
 
 
 def test_a_new_query_starts_at_a_time(js: JetStream, stream: Stream, collected: Collected) -> None:
-    """``startingTimestamp`` begins with the first message at that time."""
+    """``startingTimestamp`` starts with the first message at that time."""
     fill(js, f"{stream.name}.a", 20)
     time = stream.get_msg(12).time
     wanted = [seq for seq in range(1, 21) if stream.get_msg(seq).time >= time]
@@ -63,13 +63,13 @@ def test_a_new_query_starts_at_a_time(js: JetStream, stream: Stream, collected: 
     assert collected.sequences() == wanted
 
 
-# --- how much is read at a time -----------------------------------------------------------------
+# --- batch sizes --------------------------------------------------------------------------------
 
 
 def test_available_now_reads_what_was_there_and_no_more(
     js: JetStream, stream: Stream, collected: Collected
 ) -> None:
-    """In batches of the limit's size up to the end that the stream had; what comes meanwhile waits."""
+    """The trigger reads up to the end of the stream at its start, in batches of the configured size."""
     fill(js, f"{stream.name}.a", 100)
     collected.during_batch = lambda _: fill(js, f"{stream.name}.a", 7)
     collected.run(stream=stream.name, startingOffsets="earliest", maxOffsetsPerTrigger=30)
@@ -83,7 +83,7 @@ def test_available_now_reads_what_was_there_and_no_more(
 def test_once_reads_everything_in_one_batch(
     js: JetStream, stream: Stream, collected: Collected
 ) -> None:
-    """The trigger ``once`` is not held back by limits."""
+    """The trigger ``once`` ignores the limits."""
     fill(js, f"{stream.name}.a", 100)
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 10, "maxBytesPerTrigger": 100}
     collected.run({"once": True}, stream=stream.name, **options)
@@ -93,7 +93,7 @@ def test_once_reads_everything_in_one_batch(
 def test_a_limit_counts_messages_that_match_and_are_there(
     js: JetStream, stream: Stream, collected: Collected
 ) -> None:
-    """Neither filters nor deleted messages make batches small."""
+    """A batch has the configured number of messages despite filters and deleted messages."""
     fill(js, lambda number: f"{stream.name}.{'even' if number % 2 == 0 else 'odd'}", 400)
     gone = set(range(100, 200))
     for seq in gone:
@@ -110,7 +110,7 @@ def test_a_limit_counts_messages_that_match_and_are_there(
 
 
 def test_a_limit_in_bytes(js: JetStream, stream: Stream, collected: Collected) -> None:
-    """A batch has about as many bytes as it may have, going by the stream's average."""
+    """A batch has about the configured size, by the average message size of the stream."""
     fill(js, f"{stream.name}.a", 100, payload=b"x" * 1000)
     size = stream.info().state.bytes / 100
     collected.run(
@@ -120,7 +120,7 @@ def test_a_limit_in_bytes(js: JetStream, stream: Stream, collected: Collected) -
 
 
 def test_both_limits_hold(js: JetStream, stream: Stream, collected: Collected) -> None:
-    """With a limit in messages and one in bytes, the smaller one counts."""
+    """If both limits are set, the smaller one applies."""
     fill(js, f"{stream.name}.a", 60, payload=b"x" * 1000)
     size = int(stream.info().state.bytes / 60)
     options = {"stream": stream.name, "startingOffsets": "earliest"}
@@ -134,7 +134,7 @@ def test_both_limits_hold(js: JetStream, stream: Stream, collected: Collected) -
 def test_a_batch_waits_for_enough_messages(
     js: JetStream, stream: Stream, nc: Connection, collected: Collected
 ) -> None:
-    """``minOffsetsPerTrigger`` holds a batch back until there are so many, or the delay is over."""
+    """``minOffsetsPerTrigger`` delays a batch until there are enough messages, or the delay is over."""
     fill(js, f"{stream.name}.a", 10)
     query = collected.start(
         stream=stream.name,
@@ -152,7 +152,7 @@ def test_a_batch_waits_for_enough_messages(
 
 
 def test_a_batch_waits_only_so_long(js: JetStream, stream: Stream, collected: Collected) -> None:
-    """After ``maxTriggerDelay`` a batch is made of what there is."""
+    """After ``maxTriggerDelay`` a batch has the messages that are available."""
     fill(js, f"{stream.name}.a", 10)
     collected.start(
         stream=stream.name,
@@ -165,10 +165,8 @@ def test_a_batch_waits_only_so_long(js: JetStream, stream: Stream, collected: Co
     wait_until(lambda: collected.sizes() == [10, 6], 30)
 
 
-def test_a_batch_is_shared_by_streams(
-    js: JetStream, stream_name: str, collected: Collected
-) -> None:
-    """A small stream is not kept waiting by a large one."""
+def test_streams_share_a_batch(js: JetStream, stream_name: str, collected: Collected) -> None:
+    """A small stream does not wait for a large one."""
     names = [f"{stream_name}_{which}" for which in "AB"]
     for name, count in zip(names, (100, 5), strict=True):
         js.create_stream(name=name, subjects=[f"{name}.>"], storage="memory")
@@ -181,10 +179,10 @@ def test_a_batch_is_shared_by_streams(
 # --- restarts -----------------------------------------------------------------------------------
 
 
-def test_a_query_goes_on_at_its_checkpoint(
+def test_a_query_continues_from_its_checkpoint(
     js: JetStream, stream: Stream, collected: Collected
 ) -> None:
-    """Whatever the start of a new query would be, nothing is read twice and nothing left out."""
+    """A restarted query ignores its start options, and reads no message twice or never."""
     fill(js, f"{stream.name}.a", 10)
     collected.run(stream=stream.name, startingOffsets="earliest")
     fill(js, f"{stream.name}.a", 10)
@@ -196,10 +194,10 @@ def test_a_query_goes_on_at_its_checkpoint(
 
 
 @pytest.mark.parametrize("filtered", [False, True])
-def test_a_batch_that_is_run_again_has_the_same_partitions(
+def test_a_repeated_batch_has_the_same_partitions(
     js: JetStream, stream: Stream, collected: Collected, filtered: bool
 ) -> None:
-    """Also when more has come, and when the options say something else by then."""
+    """This holds even if there are more messages or the options have changed."""
     fill(js, lambda number: f"{stream.name}.{number % 3}", 300)
     options = {"subjects": f"{stream.name}.1"} if filtered else {}
     collected.run(
@@ -215,10 +213,10 @@ def test_a_batch_that_is_run_again_has_the_same_partitions(
     assert again.sequences() == sorted({*collected.sequences(), *again.sequences(1)})
 
 
-def test_a_batch_that_is_run_again_is_shuffled_alike(
+def test_a_repeated_batch_is_shuffled_alike(
     js: JetStream, stream: Stream, spark: SparkSession, nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    """How rows are dealt out does not depend on what machine the query is started again on."""
+    """The distribution of rows does not depend on the number of cores after a restart."""
     fill(js, f"{stream.name}.a", 100)
     sink = js.create_stream(name=f"{stream.name}_2", subjects=["o"], duplicate_window=3600)
     to = {"servers": nats_server.url}
@@ -231,7 +229,7 @@ def test_a_batch_that_is_run_again_is_shuffled_alike(
         query = writer.trigger(availableNow=True).start()
         assert query.awaitTermination(60)
 
-    # Spark would make as many partitions of shuffled rows as there are cores, if they are large enough.
+    # Otherwise Spark makes as many shuffle partitions as there are cores, if they are large enough.
     spark.conf.set(_LARGE_ENOUGH, "1b")
     try:
         run()
@@ -247,9 +245,9 @@ def test_a_batch_that_is_run_again_is_shuffled_alike(
 def test_a_crash_in_the_first_batch_loses_nothing(
     js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    """With ``latest`` the first batch is read again from where it began, not from the new end."""
+    """With ``latest`` the first batch is read again from its own start, not from the new end."""
     fill(js, f"{stream.name}.a", 5)
-    # The sink hangs in the batch that has rows, until there is a file.
+    # In a batch with rows the sink hangs until a file exists.
     code = f"""
 import time
 from pathlib import Path
@@ -293,7 +291,7 @@ query.awaitTermination()
 def test_streams_that_appear_are_read_from_their_start(
     js: JetStream, stream_name: str, collected: Collected
 ) -> None:
-    """A pattern takes in new streams while the query runs, with all that they have."""
+    """New streams that match the pattern are read from their first message while the query runs."""
 
     def add(name: str, count: int) -> None:
         js.create_stream(name=name, subjects=[f"{name}.>"], storage="memory")
@@ -329,14 +327,14 @@ def deleted(js: JetStream, stream: Stream) -> None:
     ("change", "left"),
     [(recreated, [1, 2, 3, 4]), (purged, [18, 19, 20]), (deleted, [])],
 )
-def test_what_is_lost_is_an_error_or_passed_over(
+def test_data_loss_is_an_error_or_skipped(
     js: JetStream,
     stream: Stream,
     collected: Collected,
     change: Callable[[JetStream, Stream], None],
     left: list[int],
 ) -> None:
-    """A stream that was made again, purged or deleted ends the query, unless ``failOnDataLoss`` is false."""
+    """A re-created, purged or deleted stream ends the query, unless ``failOnDataLoss`` is false."""
     fill(js, f"{stream.name}.a", 10)
     collected.run(stream=stream.name, startingOffsets="earliest")
     change(js, stream)
@@ -349,7 +347,7 @@ def test_what_is_lost_is_an_error_or_passed_over(
 def test_a_purged_stream_that_is_idle_makes_no_batches(
     js: JetStream, stream: Stream, nc: Connection, collected: Collected
 ) -> None:
-    """Purged to empty, a query has nothing to do until a message comes."""
+    """After a purge of all messages there is no batch until a new message arrives."""
     fill(js, f"{stream.name}.a", 10)
     query = collected.start(stream=stream.name, startingOffsets="earliest", failOnDataLoss="false")
     query.processAllAvailable()
@@ -367,7 +365,7 @@ def test_a_purged_stream_that_is_idle_makes_no_batches(
 def test_other_subjects_make_no_batches(
     js: JetStream, stream: Stream, nc: Connection, collected: Collected
 ) -> None:
-    """A query for one subject sleeps while messages of others come."""
+    """A query for one subject runs no batch when messages of other subjects arrive."""
     fill(js, f"{stream.name}.a", 10)
     query = collected.start(
         stream=stream.name, startingOffsets="earliest", subjects=f"{stream.name}.a"
@@ -382,7 +380,7 @@ def test_other_subjects_make_no_batches(
 def test_a_server_that_restarts_is_waited_for(
     fresh_server: NatsServer, collected: Collected
 ) -> None:
-    """Planning goes on trying while nobody answers."""
+    """Planning retries while the server does not answer."""
     with jetstream_sync.connect(fresh_server.url) as nc:
         js = nc.jetstream()
         js.create_stream(name="S", subjects=["s.>"])
@@ -406,7 +404,7 @@ def test_a_query_that_is_stopped_closes_its_connection(
     collected: Collected,
     tmp_path: Path,
 ) -> None:
-    """Spark ends the planning process with a signal, and the reader's ``stop()`` is called all the same."""
+    """Spark ends the planning process with a signal, and ``stop()`` of the reader is still called."""
     from jetstream_sync.spark import JetStreamDataSource
     from jetstream_sync.spark.options import ReadOptions
     from jetstream_sync.spark.streaming.reader import JetStreamStreamReader
@@ -440,13 +438,11 @@ def test_a_query_that_is_stopped_closes_its_connection(
     wait_until(note.exists, 10)
 
 
-# --- what is shown ------------------------------------------------------------------------------
+# --- progress and checkpoint --------------------------------------------------------------------
 
 
-def test_progress_shows_how_far_behind_a_query_is(
-    js: JetStream, stream: Stream, collected: Collected
-) -> None:
-    """``sources[].latestOffset`` has the stream's ends and how many messages wait."""
+def test_progress_shows_the_backlog(js: JetStream, stream: Stream, collected: Collected) -> None:
+    """``sources[].latestOffset`` contains the bounds of the stream and the number of pending messages."""
     fill(js, f"{stream.name}.a", 100)
     collected.run(stream=stream.name, startingOffsets="earliest", maxOffsetsPerTrigger=40)
     seen = [json.loads(each.sources[0].latestOffset) for each in collected.progress]
@@ -462,7 +458,7 @@ def test_progress_shows_how_far_behind_a_query_is(
 
 
 def test_the_checkpoint_is_readable(js: JetStream, stream: Stream, collected: Collected) -> None:
-    """An offset in the checkpoint says for each stream where the batch began and ended."""
+    """An offset in the checkpoint contains the start and end of the batch in each stream."""
     fill(js, f"{stream.name}.a", 10)
     collected.run(stream=stream.name, startingOffsets="earliest")
     fill(js, f"{stream.name}.a", 10)

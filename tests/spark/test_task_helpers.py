@@ -1,4 +1,4 @@
-"""Deliveries of one partition, and the helpers for tasks, against a real server."""
+"""Write plans of one partition, and the helpers for tasks, with a real server."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def make_stream(server: NatsServer, **fields: Any) -> None:
 
 
 def delivery(server: NatsServer, kind: str, **options: str) -> WritePlan:
-    """A delivery to the stream, of rows that are payloads alone."""
+    """Return a plan to write rows with only payloads to the stream."""
     given = {"servers": server.url, "stream": STREAM, "subject": "out.rows", "delivery": kind}
     if kind in {"transaction", "scan"}:
         given["markerSubject"] = "out.notes"
@@ -78,23 +78,23 @@ def numbered(start: int, end: int) -> Payloads:
 
 
 def columns(rows: Payloads, size: int = 100) -> Iterator[RowColumns]:
-    """Rows as Spark brings them, some at a time."""
+    """Yield rows in parts, as Spark passes them."""
     for start in range(0, len(rows), size):
         yield LAYOUT.columns([rows[start : start + size]])
 
 
 class BreaksOffError(Exception):
-    """What ends the first attempt."""
+    """The error that ends the first attempt."""
 
 
 def broken_off(rows: Payloads, count: int) -> Iterator[RowColumns]:
-    """The first rows, and then an error."""
+    """Yield the first rows, and then raise an error."""
     yield from columns(rows[:count])
     raise BreaksOffError
 
 
 def payloads(server: NatsServer) -> Payloads:
-    """What is on the subject of rows, in its order."""
+    """Return the payloads on the subject of the rows, in stream order."""
     with RawClient(server.port) as raw:
         return [each.data for each in raw.stored(STREAM) if each.subject == "out.rows"]
 
@@ -105,7 +105,7 @@ def assert_once(server: NatsServer, rows: Payloads) -> None:
 
 
 def window_over(server: NatsServer, kind: str) -> None:
-    """Wait until the stream has forgotten the ids that it knows now."""
+    """Wait until the duplicate window of the stream has passed."""
     with jetstream_sync.connect(server.url) as nc:
         js = nc.jetstream()
         js.publish("out.probe", b"", msg_id=kind)
@@ -114,17 +114,17 @@ def window_over(server: NatsServer, kind: str) -> None:
 
 @pytest.fixture
 def server(nats_server: NatsServer, js: JetStream) -> NatsServer:
-    """The shared server, whose streams go at the end."""
+    """Return the shared server, and delete its streams afterwards."""
     del js
     return nats_server
 
 
-# --- one attempt, and another --------------------------------------------------------------------
+# --- repeated attempts ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["at-least-once", *EXACT])
-def test_what_was_written_is_accounted_for(server: NatsServer, kind: str) -> None:
-    """The account has the rows, their bytes, and the sequences between which they are."""
+def test_the_result_counts_what_was_written(server: NatsServer, kind: str) -> None:
+    """The result contains the number of rows, their bytes and the range of their sequences."""
     make_stream(server)
     rows = numbered(0, 2500)
     written = delivery(server, kind).write(origin(), columns(rows))
@@ -147,7 +147,7 @@ def test_what_was_written_is_accounted_for(server: NatsServer, kind: str) -> Non
 def test_a_second_attempt_adds_what_is_missing(
     server: NatsServer, kind: str, ids: str, stored: int
 ) -> None:
-    """However far the first attempt came, after the second one each row is there once."""
+    """Each row is stored once after a second attempt, wherever the first one ended."""
     make_stream(server)
     rows = numbered(0, 2500)
     write = delivery(server, kind, ids=ids).write
@@ -163,7 +163,7 @@ def test_a_second_attempt_adds_what_is_missing(
 
 @pytest.mark.parametrize("kind", EXACT)
 def test_a_second_attempt_may_see_the_rows_in_another_order(server: NatsServer, kind: str) -> None:
-    """Ids and batches are made of what is in a row, so that its place does not matter."""
+    """Message ids and batches depend on the content of rows, not on their order."""
     make_stream(server)
     rows = numbered(0, 2000) + numbered(0, 300)
     write = delivery(server, kind).write
@@ -176,7 +176,7 @@ def test_a_second_attempt_may_see_the_rows_in_another_order(server: NatsServer, 
 
 @pytest.mark.parametrize("kind", EXACT)
 def test_batches_and_partitions_are_apart(server: NatsServer, kind: str) -> None:
-    """Equal rows of another batch, partition or query are rows of their own."""
+    """Equal rows of another batch, partition or query are stored separately."""
     make_stream(server)
     rows = numbered(0, 50)
     write = delivery(server, kind).write
@@ -192,8 +192,8 @@ def test_batches_and_partitions_are_apart(server: NatsServer, kind: str) -> None
 
 @pytest.mark.parametrize("kind", ["transaction", "scan"])
 @pytest.mark.parametrize("stored", [700, 2300, 2500])
-def test_no_outage_is_too_long(server: NatsServer, kind: str, stored: int) -> None:
-    """Where the stream has forgotten the ids, what was stored is still not stored again."""
+def test_an_outage_may_take_any_time(server: NatsServer, kind: str, stored: int) -> None:
+    """Stored rows are not stored again, even if the stream has forgotten their ids."""
     make_stream(server, duplicate_window=0.2)
     rows = numbered(0, 2500)
     write = delivery(server, kind, ids="position").write
@@ -205,10 +205,10 @@ def test_no_outage_is_too_long(server: NatsServer, kind: str, stored: int) -> No
     assert_once(server, rows)
 
 
-def test_a_window_that_is_over_lets_rows_in_again(
+def test_delivery_window_stores_rows_again_after_the_window(
     server: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """That is what delivery=window can not do, and what is warned of, once."""
+    """``window`` stores rows again after the duplicate window, and logs one warning about that."""
     make_stream(server, duplicate_window=0.2)
     rows = numbered(0, 100)
     write = delivery(server, "window").write
@@ -223,7 +223,7 @@ def test_a_window_that_is_over_lets_rows_in_again(
 
 @pytest.mark.parametrize("kind", ["transaction", "scan"])
 def test_an_attempt_at_an_old_batch_writes_nothing(server: NatsServer, kind: str) -> None:
-    """A task that was given up, and wakes after a later batch is through, stores nothing."""
+    """An abandoned task that resumes after a later batch is complete stores nothing."""
     make_stream(server, duplicate_window=0.2)
     write = delivery(server, kind).write
     write(origin(4), columns(numbered(0, 10)))
@@ -238,7 +238,7 @@ def test_an_attempt_at_an_old_batch_writes_nothing(server: NatsServer, kind: str
 def test_an_attempt_whose_rows_end_too_early_is_not_taken_for_all(
     server: NatsServer, kind: str, ids: str
 ) -> None:
-    """A task that Spark cuts off sees the end of its rows; another attempt stores the others."""
+    """A task that Spark ends early sees the end of its rows, and another attempt stores the others."""
     make_stream(server)
     rows = numbered(0, 2500)
     write = delivery(server, kind, ids=ids).write
@@ -248,7 +248,7 @@ def test_an_attempt_whose_rows_end_too_early_is_not_taken_for_all(
 
 
 def test_a_work_queue_has_transactions_in_order(server: NatsServer) -> None:
-    """What was worked on is gone and can not be read back, so that the order has to tell."""
+    """Acknowledged rows of a work queue cannot be read back, so ``ids=position`` is required."""
     make_stream(server, retention="workqueue")
     with pytest.raises(SinkError, match="ids=position"):
         delivery(server, "transaction")
@@ -267,10 +267,10 @@ def test_a_work_queue_has_transactions_in_order(server: NatsServer) -> None:
 
 
 @pytest.mark.parametrize("roll_up", [False, True])
-def test_markers_replace_each_other_where_the_stream_allows_it(
+def test_checkpoints_replace_each_other_where_the_stream_allows_it(
     server: NatsServer, roll_up: bool
 ) -> None:
-    """With allow_rollup_hdrs a partition leaves one note, else one for each atomic batch."""
+    """With allow_rollup_hdrs a partition leaves one checkpoint, else one for each atomic batch."""
     make_stream(server, allow_rollup_hdrs=roll_up)
     write = delivery(server, "transaction").write
     for batch in range(3):
@@ -283,7 +283,7 @@ def test_markers_replace_each_other_where_the_stream_allows_it(
 
 @pytest.mark.parametrize("kind", EXACT)
 def test_two_attempts_at_once_store_each_row_once(server: NatsServer, kind: str) -> None:
-    """An attempt that was given up and still runs does no harm, wherever the two meet."""
+    """An abandoned attempt that is still running does no harm, wherever the two attempts meet."""
     make_stream(server)
     rows = numbered(0, 6000)
     write = delivery(server, kind, ids="position").write
@@ -311,14 +311,14 @@ def test_two_attempts_at_once_store_each_row_once(server: NatsServer, kind: str)
     assert_once(server, rows)
 
 
-# --- a server that goes away ---------------------------------------------------------------------
+# --- server faults -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["at-least-once", *EXACT])
 def test_a_server_that_is_killed_and_comes_back_loses_nothing(
     fresh_server: NatsServer, kind: str
 ) -> None:
-    """What was on its way is sent again with the same ids, when the link is back."""
+    """Unacknowledged rows are sent again with the same ids after the reconnect."""
     make_stream(fresh_server, storage="file")
     rows = numbered(0, 12_000)
 
@@ -338,8 +338,8 @@ def test_a_server_that_is_killed_and_comes_back_loses_nothing(
         assert_once(fresh_server, rows)
 
 
-def test_nobody_waits_longer_than_ack_timeout(fresh_server: NatsServer) -> None:
-    """A server that acknowledges nothing is a TimeoutError that names the first row."""
+def test_ack_timeout_ends_the_wait(fresh_server: NatsServer) -> None:
+    """If the server acknowledges nothing, a TimeoutError names the first row."""
     make_stream(fresh_server)
     kind = delivery(fresh_server, "window", ackTimeout="1s")
 
@@ -355,7 +355,7 @@ def test_nobody_waits_longer_than_ack_timeout(fresh_server: NatsServer) -> None:
 
 
 def test_a_stream_that_is_deleted_meanwhile_is_waited_for(fresh_server: NatsServer) -> None:
-    """Where nobody answers for a subject of the stream, rows are sent again until somebody does."""
+    """While there are no responders for a subject of the stream, rows are sent again."""
     make_stream(fresh_server)
     with jetstream_sync.connect(fresh_server.url) as nc:
         js = nc.jetstream()
@@ -372,7 +372,7 @@ def test_a_stream_that_is_deleted_meanwhile_is_waited_for(fresh_server: NatsServ
 
 
 def test_an_id_that_stays_half_stored_is_explained(server: NatsServer) -> None:
-    """A row whose id a former leader holds on to is named, with what helps, after ``ackTimeout``."""
+    """A row whose id a former leader holds fails after ``ackTimeout``, with an explanation."""
     make_stream(server)
     refusal = {"code": 409, "err_code": 10158, "description": "duplicate message id is in process"}
     said = json.dumps({"error": refusal, "stream": STREAM, "seq": 0}).encode()
@@ -381,10 +381,12 @@ def test_an_id_that_stays_half_stored_is_explained(server: NatsServer) -> None:
         def refuse(msg: Msg) -> None:
             leader.publish(msg.reply, said)
 
-        # No server can be made to hold one for sure, so what it says comes from here.
+        # No server state produces this refusal reliably, so the test sends it.
         leader.subscribe("played", cb=refuse)
         leader.flush()
-        with pytest.raises(RowError, match="row 0 of partition 0 .*another leader accepts it at once"):
+        with pytest.raises(
+            RowError, match="row 0 of partition 0 .*another leader accepts it at once"
+        ):
             publish_partition(
                 [(b"a", "played")], options(server, ackTimeout="1s"), columns=("data", "subject")
             )
@@ -393,7 +395,7 @@ def test_an_id_that_stays_half_stored_is_explained(server: NatsServer) -> None:
 @pytest.mark.parametrize("window", ["1", "7", "5000"])
 @pytest.mark.parametrize("kind", ["at-least-once", "window"])
 def test_any_window_is_wide_enough(server: NatsServer, kind: str, window: str) -> None:
-    """However few rows may be on their way, all come through."""
+    """All rows are stored with a window of any size."""
     make_stream(server)
     rows = numbered(0, 300)
     assert delivery(server, kind, maxPending=window).write(origin(), columns(rows)).rows == 300
@@ -401,7 +403,7 @@ def test_any_window_is_wide_enough(server: NatsServer, kind: str, window: str) -
 
 
 def test_large_rows_are_sent_few_at_a_time(server: NatsServer) -> None:
-    """Rows near the server's limit go through, and what is on its way stays bounded."""
+    """Rows near the size limit of the server are stored, and the bytes in flight stay limited."""
     make_stream(server, storage="file")
     rows = [b"%03d" % number + b"x" * 900_000 for number in range(60)]
     assert delivery(server, "window").write(origin(), columns(rows)).rows == 60
@@ -414,7 +416,7 @@ def test_large_rows_are_sent_few_at_a_time(server: NatsServer) -> None:
 def test_rows_that_expect_something_are_written_again_where_that_is_looked_up(
     server: NatsServer, kind: str
 ) -> None:
-    """A stored row that expects a last sequence is refused the second time, or known to be stored."""
+    """A stored row with an expected last sequence is refused when it is repeated, or known to be stored."""
     make_stream(server)
     given = options(server, delivery=kind, jobId="j")
     if kind != "window":
@@ -459,7 +461,7 @@ def test_rows_come_in_many_forms(server: NatsServer, rows: list[Any], names: Any
 
 
 def test_record_batches_can_be_published(server: NatsServer) -> None:
-    """What mapInArrow gets is published as it is."""
+    """Record batches as passed to mapInArrow are published unchanged."""
     import pyarrow as pa
 
     make_stream(server)
@@ -469,12 +471,12 @@ def test_record_batches_can_be_published(server: NatsServer) -> None:
 
 
 def test_no_rows_are_nothing(server: NatsServer) -> None:
-    """An empty partition asks nobody for anything."""
+    """An empty partition sends no request."""
     assert publish_partition(iter([]), options(server, stream="NONE")).rows == 0
 
 
 def test_rows_that_do_not_name_their_columns_are_refused(server: NatsServer) -> None:
-    """Tuples need names, and mappings have the keys of the first one."""
+    """Tuples need column names, and mappings must have the keys of the first one."""
     make_stream(server)
     with pytest.raises(InvalidArgumentError, match="columns="):
         publish_partition([("a", "b")], options(server))
@@ -483,7 +485,7 @@ def test_rows_that_do_not_name_their_columns_are_refused(server: NatsServer) -> 
 
 
 def test_a_job_id_makes_calls_the_same(server: NatsServer) -> None:
-    """With a jobId a second call finds its rows; without one they are written again."""
+    """With a jobId a second call stores no rows again, and without one it does."""
     make_stream(server)
     for _ in range(2):
         publish_partition([b"a"], options(server, jobId="j"))
@@ -498,7 +500,7 @@ def test_a_job_id_makes_calls_the_same(server: NatsServer) -> None:
 
 
 def test_a_bad_row_is_named(server: NatsServer) -> None:
-    """The error has the number of the row and the partition."""
+    """The error contains the row number and the partition."""
     make_stream(server)
     with pytest.raises(RowError) as error:
         publish_partition([b"a", None], options(server), partition=3)
@@ -508,7 +510,7 @@ def test_a_bad_row_is_named(server: NatsServer) -> None:
 def test_spark_tasks_take_their_ids_from_their_task(
     spark: SparkSession, server: NatsServer, tmp_path: Any
 ) -> None:
-    """A foreachPartition within foreachBatch writes a batch that is run again once."""
+    """In foreachBatch, foreachPartition stores the rows of a repeated batch once."""
     from fix_spark import forget_commit
 
     make_stream(server)
@@ -538,7 +540,7 @@ def test_spark_tasks_take_their_ids_from_their_task(
 
 
 def test_ranges_are_planned_and_read(server: NatsServer) -> None:
-    """The ranges of a plan have every message once, as tuples or record batches."""
+    """The planned ranges return each message once, as tuples or record batches."""
     make_stream(server, allow_direct=True)
     publish_partition(numbered(0, 1000), options(server, delivery="at-least-once"))
     given = {"servers": server.url, "stream": STREAM, "maxRecordsPerPartition": "300"}
@@ -551,7 +553,7 @@ def test_ranges_are_planned_and_read(server: NatsServer) -> None:
 
 
 def test_each_column_has_its_value(server: NatsServer, js: JetStream) -> None:
-    """A tuple has what the columns say, in values of Python."""
+    """A tuple contains the selected columns as Python values."""
     make_stream(server)
     js.publish("out.a", b"x", headers={"K": ["1", "2"]}, msg_id="m")
     js.publish("out.b", b"")
@@ -565,12 +567,12 @@ def test_each_column_has_its_value(server: NatsServer, js: JetStream) -> None:
     assert abs(first[7].timestamp() - first[6] / 1e9) < 1e-3
 
 
-# --- taking work ---------------------------------------------------------------------------------
+# --- work queues ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def queue(server: NatsServer, js: JetStream) -> dict[str, str]:
-    """Options of a work queue with 100 messages and a durable consumer."""
+    """Return the options of a work queue with 100 messages and a durable consumer."""
     make_stream(server, retention="workqueue")
     js.create_consumer(STREAM, durable_name="WORK", ack_wait=30.0)
     for number in range(100):
@@ -580,7 +582,7 @@ def queue(server: NatsServer, js: JetStream) -> dict[str, str]:
 
 
 def test_work_that_was_done_is_gone(queue: dict[str, str], server: NatsServer) -> None:
-    """Each message comes once, and leaves the queue at the end of its with block."""
+    """Each message is delivered once, and removed from the queue at the end of its with block."""
     done: Payloads = []
     for batch in take_work(queue, batch=30, idle_seconds=0.2):
         with batch:
@@ -590,7 +592,7 @@ def test_work_that_was_done_is_gone(queue: dict[str, str], server: NatsServer) -
 
 
 def test_work_that_failed_comes_again(queue: dict[str, str], server: NatsServer) -> None:
-    """An error in the with block gives the batch back at once."""
+    """An error in the with block returns the batch to the queue at once."""
     with pytest.raises(BreaksOffError):
         for batch in take_work(queue, batch=40):
             with batch:
@@ -604,13 +606,13 @@ def test_work_that_failed_comes_again(queue: dict[str, str], server: NatsServer)
 
 
 def test_work_is_bounded(queue: dict[str, str]) -> None:
-    """No more than max_messages are taken, and none after max_seconds."""
+    """At most max_messages messages are taken, and no batch after max_seconds."""
     assert sum(len(each) for each in take_work(queue, batch=30, max_messages=70)) == 70
     assert list(take_work(queue, max_seconds=0.0)) == []
 
 
 def test_one_message_may_be_settled_alone(queue: dict[str, str], server: NatsServer) -> None:
-    """What the task settled itself is not acknowledged again."""
+    """A message that the task settled is not acknowledged again."""
     (batch,) = take_work(queue, batch=100, max_messages=100)
     with batch:
         batch.messages[0].term()
@@ -622,7 +624,7 @@ def test_one_message_may_be_settled_alone(queue: dict[str, str], server: NatsSer
 def test_work_may_be_acknowledged_elsewhere(
     spark: SparkSession, queue: dict[str, str], server: NatsServer
 ) -> None:
-    """A mapInArrow takes work, and when the job is through another one acknowledges it."""
+    """A mapInArrow takes work, and a later job acknowledges it."""
 
     def work(_: Any) -> Iterator[Any]:
         for batch in take_work(queue, batch=20, idle_seconds=0.3):
@@ -641,7 +643,7 @@ def test_work_may_be_acknowledged_elsewhere(
 def test_a_consumer_that_can_not_give_work_is_refused(
     queue: dict[str, str], server: NatsServer, js: JetStream
 ) -> None:
-    """The option consumer is needed, and names one that wants acknowledgements."""
+    """The option consumer is required, and must name a consumer with explicit acknowledgements."""
     with pytest.raises(InvalidOptionError, match="consumer"):
         next(take_work({"servers": server.url, "stream": STREAM}))
     with pytest.raises(ConsumerNotFoundError):
@@ -652,8 +654,10 @@ def test_a_consumer_that_can_not_give_work_is_refused(
         next(take_work({"servers": server.url, "stream": "LOG", "consumer": "NOACK"}))
 
 
-def test_acknowledging_to_nobody_is_an_error(queue: dict[str, str], js: JetStream) -> None:
-    """Where the consumer is gone, nothing was acknowledged."""
+def test_acknowledging_without_the_consumer_is_an_error(
+    queue: dict[str, str], js: JetStream
+) -> None:
+    """Acknowledgements fail if the consumer was deleted."""
     batch = next(take_work(queue))
     js.delete_consumer(STREAM, "WORK")
     with pytest.raises(ConsumerNotFoundError):
@@ -666,7 +670,7 @@ def test_acknowledging_to_nobody_is_an_error(queue: dict[str, str], js: JetStrea
 def test_a_batch_that_is_forgotten_is_sent_again(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A leader that steps down forgets a batch and says nothing; there is time left to try it again."""
+    """A leader that steps down forgets a batch without a reply, and the batch is sent again in time."""
     make_stream(server)
     really = AtomicBatchSender._row_commands
     forgotten: Payloads = []
@@ -687,10 +691,10 @@ def test_a_batch_that_is_forgotten_is_sent_again(
 
 def stepped_down(nc: Connection, led: set[str]) -> bool:
     """
-    Have the stream's leader step down for a server that has not led it, if there is one just now.
+    Make the stream leader step down in favour of a server that was not leader before, if there is one.
 
-    A server that leads again may refuse ids for the whole of the duplicate window, as being stored just
-    now: of those that it had begun to store it drops only the last ones (``processStreamLeaderChange``).
+    A server that becomes leader again may refuse ids as being stored for the whole duplicate window: of the
+    messages that it had begun to store it drops only the last ones (``processStreamLeaderChange``).
     """
     try:
         cluster = json.loads(nc.request(f"$JS.API.STREAM.INFO.{STREAM}", timeout=1).data)["cluster"]
@@ -708,7 +712,7 @@ def stepped_down(nc: Connection, led: set[str]) -> bool:
 
 @pytest.mark.parametrize("kind", EXACT)
 def test_a_leader_that_steps_down_loses_nothing(cluster: NatsCluster, kind: str) -> None:
-    """Rows that a stream's leader forgets are sent again, and those that it has not forgotten are not."""
+    """Rows that the stream leader forgets are sent again, and rows that it stored are not duplicated."""
     first = cluster.servers[0]
     make_stream(first, num_replicas=3, storage="file", allow_rollup_hdrs=True)
     rows = numbered(0, 6000)
@@ -745,7 +749,7 @@ accounts {
 
 @pytest.mark.parametrize("kind", ["at-least-once", "window", "transaction"])
 def test_a_subject_that_is_not_permitted_is_an_error_at_once(kind: str) -> None:
-    """The error says what the user may not do, and nobody waits for an acknowledgement."""
+    """The error names the missing permission, and is raised without waiting for an acknowledgement."""
     with NatsServer(config=PERMISSIONS) as server:
         url = f"nats://boss:b@127.0.0.1:{server.port}"
         with jetstream_sync.connect(url) as nc:

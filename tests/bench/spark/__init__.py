@@ -1,1 +1,1 @@
-"""What the Spark data source does per second, beside the plain alternatives."""
+"""Throughput of the Spark data source compared with plain alternatives."""

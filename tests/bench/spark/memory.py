@@ -1,8 +1,8 @@
 """
-Rows that are in memory already: what the way into Spark costs, without server and network.
+A data source with rows in memory: the cost of passing rows to Spark, without server and network.
 
-They are as they come from the network, and are handed over as the source does it, by Arrow, or as
-`read_range` does, as a tuple each.
+The rows have the form in which they arrive, and are passed as Arrow like in the data source, or as tuples like in
+`read_range`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoryDataSource"]
 
-#: As many as an answer has that fills a batch.
+#: As many rows as a full response has.
 _ROWS: Final = 15_000
 _NOON_NS: Final = 1_769_860_800 * 10**9
 
 
 class MemoryDataSource(DataSource):  # type: ignore[misc]  # pyspark says Any
-    """As many rows as are asked for, with the columns of the source."""
+    """A number of rows with the columns of the source."""
 
     @classmethod
     def name(cls) -> str:
@@ -55,7 +55,7 @@ class _MemoryReader(DataSourceReader):  # type: ignore[misc]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch | tuple[Any, ...]]:
         payload, subjects = b"%0*d", [b"FILLED.%d" % number for number in range(100)]
-        # The payloads are the same in every chunk: making them is not what is measured.
+        # All chunks have the same payloads: creating them is not measured.
         data = [payload % (self._size, number) for number in range(_ROWS)]
         names = [subjects[number % 100] for number in range(_ROWS)]
         times = [_NOON_NS + 1_000_123 * number for number in range(_ROWS)]

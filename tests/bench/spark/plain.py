@@ -1,7 +1,7 @@
 """
-What one would write without the data source: nats-py in each partition, driven by `asyncio.run`.
+The alternative without the data source: nats-py in each partition, with `asyncio.run`.
 
-It is written with care: whole batches are fetched, and many publishes are on their way at a time.
+It is efficient code: it fetches whole batches, and publishes many messages concurrently.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def reader(
     Return a function for `mapPartitionsWithIndex`.
 
     Args:
-        url: the server.
+        url: the URL of the server.
         stream: the stream to read.
-        first: a partition's number -> the sequences it reads.
+        first: maps a partition number to the sequences to read.
 
     """
     return functools.partial(_read, url, stream, first)
@@ -43,8 +43,8 @@ def publisher(url: str, job: str) -> Callable[[Iterable[Any]], None]:
     Return a function for `foreachPartition` of rows with ``subject`` and ``data``.
 
     Args:
-        url: the server.
-        job: start of the message ids.
+        url: the URL of the server.
+        job: the prefix of the message ids.
 
     """
     return functools.partial(_publish, url, job)
@@ -53,7 +53,7 @@ def publisher(url: str, job: str) -> Callable[[Iterable[Any]], None]:
 def _read(
     url: str, stream: str, wanted: Callable[[int], range], partition: int, _: Iterable[Any]
 ) -> Iterator[Row]:
-    # asyncio.run returns when all is there: nothing can be handed on in between.
+    # asyncio.run returns at the end, so nothing can be yielded in between.
     return iter(asyncio.run(_read_all(url, stream, wanted(partition))))
 
 

@@ -1,4 +1,4 @@
-"""What the processes of a session take: processor time and memory, as Linux tells in ``/proc``."""
+"""CPU time and memory of the processes of a session, from ``/proc`` on Linux."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Final
 __all__ = ["Processor", "forget_peaks", "peak", "processor"]
 
 _TICK: Final = os.sysconf("SC_CLK_TCK")
-#: Where the fields are behind the name in ``/proc/PID/stat``: its parent, and times in user mode
-#: and in the kernel, its own and those of children that have ended.
+#: Indices of the fields after the name in ``/proc/PID/stat``: the parent, and the user and system times of the
+#: process and of its ended children.
 _PARENT: Final = 1
 _OWN: Final = slice(11, 13)
 _ENDED: Final = slice(13, 15)
@@ -20,7 +20,7 @@ _ENDED: Final = slice(13, 15)
 
 @dataclass(frozen=True, kw_only=True)
 class Processor:
-    """Seconds of processor time, by who took them."""
+    """CPU time in seconds, by kind of process."""
 
     server: float = 0.0
     python: float = 0.0
@@ -35,21 +35,21 @@ class Processor:
         )
 
     def per_row(self, rows: int) -> str:
-        """Say how many microseconds that are for each row; nothing where they are not known."""
+        """Return the microseconds for each row as text; empty if they are unknown."""
         parts = [each / rows * 1e6 for each in (self.server, self.python, self.jvm)]
         whole = sum(parts)
         return " + ".join(f"{each:.1f}" for each in parts) + f" = {whole:.1f}" if whole else ""
 
 
 def processor() -> Processor:
-    """Return what this process, and all that it has started, took so far."""
+    """Return the CPU time of this process and its children so far."""
     server = python = jvm = 0
     for command, fields in _descendants().values():
         own, ended = sum(map(int, fields[_OWN])), sum(map(int, fields[_ENDED]))
         if b"nats-server" in command:
             server += own + ended
         elif command.partition(b"\0")[0].endswith(b"java"):
-            # What it starts is Python.
+            # The remaining children are Python processes.
             jvm, python = jvm + own, python + ended
         else:
             python += own + ended
@@ -57,14 +57,14 @@ def processor() -> Processor:
 
 
 def forget_peaks() -> None:
-    """Begin to look for the most memory of each worker anew."""
+    """Reset the peak memory of each worker."""
     for folder in _workers():
-        # 5: begin the peak of the resident memory anew.
+        # 5: reset the peak of the resident memory.
         (folder / "clear_refs").write_text("5")
 
 
 def peak() -> int:
-    """Return the most resident memory of one worker, in KiB."""
+    """Return the peak resident memory of a worker, in KiB."""
     most = 0
     for folder in _workers():
         for line in (folder / "status").read_text().splitlines():
@@ -81,7 +81,7 @@ def _workers() -> Iterator[Path]:
 
 
 def _descendants() -> dict[int, tuple[bytes, list[str]]]:
-    """Return the commands and the statistics of this process and those that it has started."""
+    """Return command and statistics of this process and its descendants."""
     found: dict[int, tuple[bytes, list[str]]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:

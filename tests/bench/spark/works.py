@@ -1,4 +1,4 @@
-"""The rows of the comparison: each is one way to do one kind of work, and returns when it is done."""
+"""The workloads of the comparison; each returns when it is done."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from .tuples import TupleDataSource
 
 __all__ = ["TASKS", "WORKS", "Ground", "Work", "register"]
 
-#: Tasks of a job: one for each core of the machine that the aims are for.
+#: Tasks of a job: one for each core of the machine that the targets are for.
 TASKS: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """What a measurement stands on."""
+    """The environment of a measurement."""
 
     spark: SparkSession
     url: str
-    #: Holds ``rows`` messages from sequence 1 on.
+    #: A stream with ``rows`` messages from sequence 1 on.
     filled: str
-    #: Empty before each measurement; takes the subjects below its name.
+    #: A stream that is empty before each measurement, for the subjects below its name.
     empty: str
     rows: int
     #: Bytes of a message.
@@ -39,19 +39,19 @@ class Ground:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """One kind of work, done in one way."""
+    """A workload: one way to do one kind of work."""
 
     title: str
     run: Callable[[Ground], None]
-    #: What is read, with a column ``sequence``, where a work does nothing else.
+    #: The rows to read, with a column ``sequence``, for a workload that only reads.
     frame: Callable[[Ground], DataFrame] | None = None
-    #: All rows must be in the empty stream afterwards, once.
+    #: Whether all rows must be in the empty stream afterwards, once.
     writes: bool = False
-    #: Share of the rows that this way gets, so that a slow one does not take minutes.
+    #: The share of the rows for this workload, so that a slow one does not take minutes.
     share: float = 1.0
-    #: The least rate that we aim at, in rows per second.
+    #: The target rate, in rows per second.
     aim: int | None = None
-    #: Another work -> the least ratio to its rate.
+    #: The target ratios to the rates of other workloads.
     ratios: Mapping[str, float] | None = None
 
 
@@ -67,7 +67,7 @@ def _options(ground: Ground) -> dict[str, str]:
 
 
 def _source_rows(ground: Ground, columns: str = "", **options: str) -> DataFrame:
-    """Return the rows of the filled stream, with these columns or those that everybody has."""
+    """Return the rows of the filled stream, with the given or the default columns."""
     loading = ground.spark.read.format("jetstream").options(**_options(ground), **options)
     return (loading.schema(columns) if columns else loading).load()
 
@@ -77,7 +77,7 @@ def _drop(rows: DataFrame) -> None:
 
 
 def _reading(title: str, frame: Callable[[Ground], DataFrame], **more: Any) -> Work:
-    """Return the work of reading a table to its end."""
+    """Return the workload of reading a table to its end."""
     return Work(title=title, run=lambda ground: _drop(frame(ground)), frame=frame, **more)
 
 
@@ -115,7 +115,7 @@ def _plain(ground: Ground) -> DataFrame:
 
 
 def _made_rows(ground: Ground) -> DataFrame:
-    """Return rows that no source has to be read for."""
+    """Return rows that are not read from a source."""
     numbers = ground.spark.range(0, ground.rows, 1, TASKS)
     return numbers.select(
         sf.concat(sf.lit(f"{ground.empty}."), (sf.col("id") % 100).cast("string")).alias("subject"),
@@ -150,7 +150,7 @@ def _write_plain(ground: Ground) -> None:
 
 
 def _pipe(ground: Ground) -> None:
-    # A schema is how one says which columns are wanted: Spark does not tell a source in Python.
+    # The schema selects the columns, since Spark does not pass them to a Python source.
     rows = _source_rows(ground, "data binary, sequence long").select(
         sf.concat(sf.lit(f"{ground.empty}."), (sf.col("sequence") % 100).cast("string")).alias(
             "subject"
@@ -161,14 +161,14 @@ def _pipe(ground: Ground) -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats known to a session."""
+    """Register the data sources in a session."""
     spark.dataSource.register(JetStreamDataSource)
     spark.dataSource.register(TupleDataSource)
     spark.dataSource.register(MemoryDataSource)
 
 
 WORKS: Mapping[str, Work] = {
-    # A job costs something by itself, so what is compared has as many rows.
+    # A job has a fixed cost, so compared workloads have as many rows.
     "read": _reading(
         "read", _source_rows, aim=350_000, ratios={"read-tuples": 3.0, "read-nats-py": 1.0}
     ),

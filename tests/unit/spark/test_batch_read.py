@@ -1,4 +1,4 @@
-"""What filters leave of a read; the classes here look like PySpark's, which need not be there."""
+"""The bounds that filters put on a read; these filter classes imitate PySpark's, which is not needed."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_what_passes_the_filters_is_read(
     time: datetime,
     nanoseconds: int,
 ) -> None:
-    """No filter leaves out a message whose row passes all of them."""
+    """Every message whose row passes all filters is within the bounds."""
     row = {"subject": subject, "sequence": sequence, "timestamp": time}
     passes = all(each.passes(row[column_of(each)]) for each in given_filters)
     chosen = not option or any(subject_matches(each, subject) for each in option)
@@ -144,25 +144,25 @@ def test_what_passes_the_filters_is_read(
         ([StringStartsWith(("subject",), "a.b.c")], (), ("a.b.>",)),
         ([StringStartsWith(("subject",), "a.b")], ("a.b.*",), ("a.b.*",)),
         ([StringStartsWith(("subject",), "abc")], (), None),
-        # A literal with a wildcard in it is no pattern.
+        # A literal that contains a wildcard is not a pattern.
         ([EqualTo(("subject",), "a.*")], (), None),
         ([EqualTo(("subject",), ">")], (), None),
-        # These meet, but nothing that can be said falls under both.
+        # These patterns overlap, but no pattern matches exactly their intersection.
         ([StringStartsWith(("subject",), "a.")], ("*.b",), ("*.b",)),
         ([EqualTo(("other",), "a.b")], (), None),
         ([EqualTo(("subject", "inner"), "a.b")], (), None),
-        # In a row this stands for any bytes that are no UTF-8, in a filter for itself.
+        # In a row this may replace invalid UTF-8, in a filter it is literal.
         ([EqualTo(("subject",), "a.\ufffd")], (), None),
         ([StringStartsWith(("subject",), "\ufffd.a")], (), None),
     ],
 )
 def test_subjects(filters: list[Any], option: tuple[str, ...], left: object) -> None:
-    """A filter on the subject becomes filter subjects within those of the option, where it can."""
+    """A filter on the subject becomes filter subjects within those of the option, if possible."""
     assert filter_bounds(filters, option).subjects == left
 
 
 def test_sequences_and_times_are_exact() -> None:
-    """A row has microseconds; the nanoseconds of what is at a time belong to it."""
+    """Rows have microseconds, so the bounds cover all nanoseconds of each microsecond."""
     left = filter_bounds(
         [
             GreaterThan(("sequence",), 5),
@@ -179,7 +179,7 @@ def test_sequences_and_times_are_exact() -> None:
     assert (left.first_ns - noon, left.end_ns - noon) == (1000, 4000)
 
 
-def test_too_many_subjects_are_not_worth_it() -> None:
+def test_a_long_list_of_subjects_is_not_pushed_down() -> None:
     """A long list of subjects is left to Spark."""
     many = [f"a.{number}" for number in range(100)]
     assert filter_bounds([In(("subject",), many)], ()).subjects is None

@@ -1,4 +1,4 @@
-"""How much of what is there goes into a batch, and how it is cut."""
+"""Batch sizes, and how batches are divided into partitions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def view(first_seq: int, end_seq: int, messages: int) -> StreamView:
 
 
 class Server:
-    """Counts as the server does: all that match from a sequence on, also what is new."""
+    """Counts like the server: all matches from a sequence on, including new messages."""
 
     def __init__(self, matches: set[int], arriving: int = 0) -> None:
         self.matches = set(matches)
@@ -46,7 +46,7 @@ class Server:
     def probe(self, seq: int) -> tuple[int | None, int]:
         self.questions += 1
         found = sorted(each for each in self.matches if each >= seq)
-        # Something new may come between any two questions.
+        # A new message may arrive between any two requests.
         top = max(self.matches, default=0) + 100
         self.matches.update(range(top, top + self.arriving))
         return (found[0] if found else None), len(found)
@@ -66,7 +66,7 @@ def test_matching_counts_what_is_between(present: set[int], start: int, end: int
 
 @given(streams, st.integers(1, 200), st.integers(1, 50))
 def test_the_end_of_a_batch_is_exact(present: set[int], start: int, rows: int) -> None:
-    """A batch has as many messages as it may have, as long as there are so many."""
+    """A batch has exactly the maximum number of messages, if there are as many."""
     end = max(present) + 1
     counts = MessageCounter(view(min(present), end, len(present)), False, Server(present).probe)
     reached = counts.find_end(start, end, rows)
@@ -78,7 +78,7 @@ def test_the_end_of_a_batch_is_exact(present: set[int], start: int, rows: int) -
 
 @given(streams, st.integers(1, 50), st.integers(0, 3))
 def test_a_batch_never_has_too_many(present: set[int], rows: int, arriving: int) -> None:
-    """The limit holds although new messages arrive while the server is asked."""
+    """The limit holds even if messages arrive between the requests."""
     end = max(present) + 1
     server = Server(present, arriving)
     reached = MessageCounter(view(min(present), end, len(present)), True, server.probe).find_end(
@@ -87,8 +87,8 @@ def test_a_batch_never_has_too_many(present: set[int], rows: int, arriving: int)
     assert len([each for each in present if each < reached]) <= rows
 
 
-def test_whole_streams_need_no_questions() -> None:
-    """Where every sequence has its message, sequences are counts."""
+def test_contiguous_streams_need_no_requests() -> None:
+    """In a contiguous stream, sequences are counts."""
 
     def refuse(_: int) -> tuple[int | None, int]:
         pytest.fail("the server was asked")
@@ -101,8 +101,8 @@ def test_whole_streams_need_no_questions() -> None:
     assert partition_cuts(counts, 11, 1011, 1000, 4) == (261, 511, 761)
 
 
-def test_few_questions_find_the_end_in_a_large_stream() -> None:
-    """The end is searched for by halves, not by walking."""
+def test_few_requests_find_the_end_in_a_large_stream() -> None:
+    """The end is found with a binary search."""
     present = set(range(1, 1_000_000, 1000))
     server = Server(present)
     counts = MessageCounter(view(1, 1_000_000, 1_000_000), True, server.probe)
@@ -117,38 +117,38 @@ def test_few_questions_find_the_end_in_a_large_stream() -> None:
     st.integers(0, 9),
 )
 def test_shares_are_what_there_is_to_give(available: dict[str, int], total: int, turn: int) -> None:
-    """All that may be given is given, and nobody gets more than it has."""
+    """Everything that is available is given up to the total, and no stream gets more than it has."""
     shares = divide_rows(total, available, turn)
     assert sum(shares.values()) == min(total, sum(available.values()))
     assert all(0 <= shares[key] <= count for key, count in available.items())
 
 
 def test_a_small_stream_does_not_wait_for_a_large_one() -> None:
-    """Shares are equal; what one does not need goes to the others."""
+    """Shares are equal, and what one stream does not need goes to the others."""
     assert divide_rows(10, {"A": 1000, "B": 3, "C": 0}) == {"A": 7, "B": 3, "C": 0}
     assert divide_rows(10, {"A": 1000, "B": 1000}) == {"A": 5, "B": 5}
 
 
-def test_too_few_rows_go_round() -> None:
-    """Where there is less than one row for each stream, each has its turn."""
+def test_streams_take_turns_if_there_are_too_few_rows() -> None:
+    """With less than one row for each stream, the streams take turns."""
     got = [divide_rows(1, {"A": 9, "B": 9, "C": 9}, turn) for turn in range(3)]
     assert [max(each, key=each.__getitem__) for each in got] == ["A", "B", "C"]
 
 
 def test_bytes_are_shared_by_streams() -> None:
-    """A limit in bytes gives each stream the same, and what one does not need goes to the others."""
+    """A limit in bytes is divided equally, and what one stream does not need goes to the others."""
     assert limit_to_bytes({"A": 100, "B": 50}, {"A": 10.0, "B": 20.0}, 1000) == {"A": 50, "B": 25}
     assert limit_to_bytes({"A": 100}, {"A": 10.0}, 1000) == {"A": 100}
     assert limit_to_bytes({"A": 10**6, "B": 3}, {"A": 10.0, "B": 10.0}, 1000) == {"A": 97, "B": 3}
 
 
 def test_one_row_is_always_left() -> None:
-    """A message that is larger than the limit is read all the same."""
+    """A message that is larger than the limit is still read."""
     assert limit_to_bytes({"A": 5, "B": 0}, {"A": 1e6, "B": 1.0}, 1000) == {"A": 1, "B": 0}
 
 
-def test_large_messages_have_their_turn() -> None:
-    """A stream whose messages are larger than its share does not wait for ever."""
+def test_large_messages_are_not_delayed_forever() -> None:
+    """A stream whose messages are larger than its share gets its turn."""
     got = [
         limit_to_bytes({"A": 900, "B": 9, "C": 0}, {"A": 1.0, "B": 800.0, "C": 1.0}, 1000, n)
         for n in (0, 1)
@@ -159,7 +159,7 @@ def test_large_messages_have_their_turn() -> None:
 
 @given(st.sets(st.integers(1, 5000), min_size=1), st.integers(1, 12))
 def test_partitions_have_about_equally_many(present: set[int], partitions: int) -> None:
-    """However sparse a stream is, no partition has more than its share."""
+    """In a sparse stream, no partition has more messages than its share."""
     end = max(present) + 1
     counts = MessageCounter(view(min(present), end, len(present)), True, Server(present).probe)
     found = partition_cuts(counts, 1, end, len(present), min(partitions, len(present)))
@@ -174,8 +174,8 @@ def test_partitions_have_about_equally_many(present: set[int], partitions: int) 
     assert sizes[-1] <= -(-len(present) // wanted) * 1.7 + wanted
 
 
-def test_how_many_partitions() -> None:
-    """As many as the rows need, at least what is asked for, never more than rows or 64."""
+def test_number_of_partitions() -> None:
+    """As many as the rows require, at least the minimum, at most 64 or one for each row."""
     assert partition_counts({"A": 250, "B": 0}, 100, None) == {"A": 3, "B": 0}
     assert partition_counts({"A": 90}, 100, None) == {"A": 1}
     assert partition_counts({"A": 75, "B": 25}, 100, 8) == {"A": 6, "B": 2}

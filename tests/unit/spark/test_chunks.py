@@ -1,4 +1,4 @@
-"""Chunks of messages: cut by size, and what is asked for."""
+"""Chunks of messages: splitting by size, and field selection."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def chunk_of(rows: Sequence[tuple[bytes, bytes, bytes]]) -> Chunk:
 
 
 @given(ROWS, st.integers(min_value=1, max_value=2000))
-def test_a_chunk_is_cut_by_size(rows: list[tuple[bytes, bytes, bytes]], limit: int) -> None:
-    """The parts are the whole, in order, none is empty, and none is too large but for one message."""
+def test_a_chunk_is_split_by_size(rows: list[tuple[bytes, bytes, bytes]], limit: int) -> None:
+    """The parts are complete and in order, and none is empty or too large unless it has one message."""
     whole = chunk_of(rows)
     parts = list(whole.split_by_size(limit))
     assert [seq for part in parts for seq in part.sequences] == list(whole.sequences)
@@ -41,16 +41,16 @@ def test_a_chunk_is_cut_by_size(rows: list[tuple[bytes, bytes, bytes]], limit: i
 
 
 @given(st.integers(min_value=0, max_value=50), st.integers(min_value=1, max_value=2000))
-def test_columns_that_are_not_wanted_stay_empty(count: int, limit: int) -> None:
-    """A chunk with sequences alone is cut, too."""
+def test_fields_that_are_not_selected_stay_empty(count: int, limit: int) -> None:
+    """A chunk with only sequences can be split, too."""
     parts = list(Chunk(stream="ORDERS", sequences=range(count)).split_by_size(limit))
     assert [seq for part in parts for seq in part.sequences] == list(range(count))
     assert all(not part.data and not part.subjects and not part.headers for part in parts)
     assert all(len(part) == 1 or part.total_bytes() <= limit for part in parts)
 
 
-def test_what_columns_need() -> None:
-    """Only what a column is made of is asked for."""
+def test_fields_needed_by_columns() -> None:
+    """Only the fields that a column needs are selected."""
     assert FieldSelection.of({"sequence", "stream", "domain"}) == FieldSelection(
         subjects=False, data=False, headers=False, times=False, sizes=False
     )

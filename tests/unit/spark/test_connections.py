@@ -1,4 +1,4 @@
-"""How Spark's processes connect: settings that travel, and secrets that nobody sees."""
+"""Connection settings that are sent to executors, and their secrets."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from jetstream_sync.spark.connections import (
 )
 
 
-def test_a_hidden_text_never_shows() -> None:
-    """However it is printed, a secret is three stars; calling it gives the text."""
+def test_a_secret_never_prints() -> None:
+    """A secret prints as three asterisks, and calling it returns the text."""
     secret = Secret("hunter2")
     assert f"{secret} {secret!r} {secret!s} {[secret]}" == "*** *** *** [***]"
     assert format(secret) == "***"
     assert secret() == "hunter2"
 
 
-def test_a_hidden_text_shows_in_no_traceback() -> None:
-    """An exception that carries a secret does not print it."""
+def test_a_secret_prints_in_no_traceback() -> None:
+    """An exception with a secret does not print it."""
     error = InvalidOptionError("password", Secret("hunter2"), "is not good")
     assert "hunter2" not in "".join(traceback.format_exception(error))
     assert "***" in str(error)
 
 
-def test_a_hidden_text_reaches_the_executors() -> None:
-    """It is pickled with its text, and equal to itself there."""
+def test_a_secret_can_be_pickled() -> None:
+    """Pickling a secret keeps its text, and the copy is equal."""
     secret = Secret("hunter2")
     again = pickle.loads(pickle.dumps(secret))
     assert again() == "hunter2"
@@ -44,8 +44,8 @@ def test_a_hidden_text_reaches_the_executors() -> None:
     assert again != Secret("other")
 
 
-def test_logins_are_taken_out_of_urls() -> None:
-    """URLs are shown without what stands before the @; to connect, they are as they were."""
+def test_logins_are_removed_from_urls() -> None:
+    """URLs are shown without their login, but the client gets them unchanged."""
     urls = "nats://u:hunter2@one:4333, tls://token2@two"
     servers, logins = ConnectionSettings.split_login(urls)
     assert servers == ("nats://one:4333", "tls://two:4222")
@@ -57,15 +57,15 @@ def test_logins_are_taken_out_of_urls() -> None:
     assert ConnectionSettings.split_login("one")[1] is None
 
 
-def test_a_wrong_url_does_not_show_its_login() -> None:
-    """The error for a URL that is none does not repeat the login."""
+def test_an_invalid_url_does_not_show_its_login() -> None:
+    """The error for an invalid URL does not contain its login."""
     with pytest.raises(InvalidOptionError) as caught:
         ConnectionSettings.split_login("nats://u:hunter2@one:port")
     assert "hunter2" not in str(caught.value)
 
 
 def test_settings_become_options_of_the_client() -> None:
-    """What is set, and only that, is passed on to connect()."""
+    """Only settings that are set are passed to connect()."""
     settings = ConnectionSettings(
         user="u",
         password=Secret("p"),
@@ -85,8 +85,8 @@ def test_settings_become_options_of_the_client() -> None:
     assert ConnectionSettings(creds_file="f").connect_options()["user_credentials"] == "f"
 
 
-def test_a_secret_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is read when it is used, in the process that uses it; when missing, the error names it."""
+def test_a_secret_from_an_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable is read on use, in the connecting process; if it is missing, the error names it."""
     source = pickle.loads(pickle.dumps(EnvironmentSecret("passwordEnv", "ORDERS_PASSWORD")))
     monkeypatch.delenv("ORDERS_PASSWORD", raising=False)
     with pytest.raises(InvalidOptionError) as caught:
@@ -98,7 +98,7 @@ def test_a_secret_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_secret_from_a_file(tmp_path: Path) -> None:
-    """It is read when it is used, without the line end; when missing or empty, the error says so."""
+    """The file is read on use, without the line end; an error reports a missing or empty file."""
     path = tmp_path / "token"
     source = pickle.loads(pickle.dumps(FileSecret("tokenFile", str(path))))
     for content in (None, "", "\n"):
@@ -111,8 +111,8 @@ def test_a_secret_from_a_file(tmp_path: Path) -> None:
     assert source() == "hunter2"
 
 
-def test_a_file_that_spark_distributes_needs_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``sparkFile:NAME`` is looked up where it is used; without PySpark the error names the file."""
+def test_a_file_distributed_by_spark_needs_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``sparkFile:NAME`` is resolved on use; without PySpark the error names the file."""
     monkeypatch.setitem(sys.modules, "pyspark", None)
     settings = ConnectionSettings(creds_file="sparkFile:orders.creds")
     with pytest.raises(InvalidOptionError) as caught:

@@ -1,4 +1,4 @@
-"""What it means when a stream is not as a checkpoint has left it."""
+"""Streams that do not continue where the checkpoint ended."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def at(seq: int, *filters: str) -> StreamOffset:
 
 
 def outcome(view: StreamView | None, position: StreamOffset, mode: str) -> int | str:
-    """Where it goes on, or ``error``."""
+    """Return the sequence where the read continues, or ``error``."""
     try:
         return DataLossPolicy(mode).next_seq(find_resume_point(position, view, "S"))
     except DataLossError:
@@ -43,8 +43,8 @@ MODES = ("true", "false", "strict")
 
 @pytest.mark.parametrize("seq", [1, 50, 101])
 @pytest.mark.parametrize("mode", MODES)
-def test_nothing_is_lost_where_the_position_is_there(seq: int, mode: str) -> None:
-    """A position from the first message to behind the last one is gone on from."""
+def test_a_position_within_the_stream_is_no_loss(seq: int, mode: str) -> None:
+    """A read continues from any offset between the first message and the end of the stream."""
     assert outcome(LIMITS, at(seq), mode) == seq
 
 
@@ -92,27 +92,29 @@ def test_nothing_is_lost_where_the_position_is_there(seq: int, mode: str) -> Non
         ("gone", None, at(50), ("error", 50, "error")),
     ],
 )
-def test_the_table(
+def test_the_documented_table(
     case: str, view: StreamView | None, position: StreamOffset, outcomes: tuple[int | str, ...]
 ) -> None:
-    """Each loss is an error or not, as the table in the module says."""
+    """Each loss is an error or not, as in the table of the module."""
     assert tuple(outcome(view, position, mode) for mode in MODES) == outcomes, case
 
 
-def test_only_a_lost_end_is_looked_at_again() -> None:
-    """A server that is behind can only show too short a stream."""
+def test_only_a_lost_end_is_checked_again() -> None:
+    """The state from a lagging server can only show an end that is too low."""
     assert find_resume_point(at(50), replace(LIMITS, end_seq=40), "S").may_be_stale
     assert not find_resume_point(at(50), replace(LIMITS, first_seq=60), "S").may_be_stale
     assert not find_resume_point(at(50), None, "S").may_be_stale
 
 
 def test_an_error_says_what_is_lost() -> None:
-    """The message has the stream, the sequences and how many they are."""
+    """The message contains the stream, the sequences and their number."""
     with pytest.raises(DataLossError, match=r"ORDERS.*sequence 60.*49.*10 sequences"):
-        DataLossPolicy("true").next_seq(find_resume_point(at(50), replace(LIMITS, first_seq=60), "ORDERS"))
+        DataLossPolicy("true").next_seq(
+            find_resume_point(at(50), replace(LIMITS, first_seq=60), "ORDERS")
+        )
 
 
-def test_a_loss_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loss_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """An idle query does not repeat its warning at every trigger."""
     watch = DataLossPolicy("false")
     with caplog.at_level(logging.WARNING, "jetstream_sync.spark"):

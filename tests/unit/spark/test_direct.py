@@ -1,4 +1,4 @@
-"""What the server adds to headers in a direct get, and what stays the user's."""
+"""The headers that the server adds in a direct get, and those of the user."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MESSAGE = st.tuples(
 
 
 def own_block(headers: list[tuple[str, str]]) -> bytes:
-    """Make the block as a publisher sends it."""
+    """Return the header block as published."""
     if not headers:
         return b""
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
@@ -52,7 +52,7 @@ def own_block(headers: list[tuple[str, str]]) -> bytes:
 
 
 def as_answered(own: bytes, subject: str, seq: int, time: str) -> bytes:
-    """Make the block as nats-server's getDirectRequest() does, with its genHeader()."""
+    """Return the block that getDirectRequest() and genHeader() of nats-server make."""
     block = own or b"NATS/1.0\r\n\r\n"
     for name, value in zip(ADDED, ("ORDERS", subject, seq, time, 3, seq - 1), strict=True):
         block = block[:-2] + f"{name}: {value}\r\n\r\n".encode()
@@ -62,10 +62,10 @@ def as_answered(own: bytes, subject: str, seq: int, time: str) -> bytes:
 @given(st.lists(MESSAGE, max_size=12), st.integers(min_value=1, max_value=10))
 @example([([("Nats-Sequence", "9"), ("Nats-Stream", "OTHER")], ["a"], 5)], 1)
 @example([([], ["a"], 5), ([], ["a"], 0)], 1)
-def test_what_the_server_added_is_told_from_the_users_headers(
+def test_server_headers_are_separated_from_the_users_headers(
     messages: list[tuple[list[tuple[str, str]], list[str], int]], step: int
 ) -> None:
-    """Forged and republished headers stay the user's; sequence, subject and time are the server's."""
+    """Forged and republished headers stay with the user; sequence, subject and time are the server's."""
     blocks, own, sequences, subjects, times = [], [], [], [], []
     for index, (headers, tokens, time_ns) in enumerate(messages):
         seq = 1 + index * step
@@ -92,16 +92,18 @@ def test_what_the_server_added_is_told_from_the_users_headers(
         "2026-01-31T12:00:59.999999999Z",
     ],
 )
-def test_times_without_their_zeros(text: str) -> None:
-    """The server leaves zeros at the end of the second's fraction out."""
+def test_times_without_trailing_zeros(text: str) -> None:
+    """The server omits trailing zeros of the fractional second."""
     seconds, _, fraction = text[:-1].partition(".")
     expected = 1769860800 + int(seconds[-2:])
-    assert parse_times_ns([text.encode()], 0) == [expected * 10**9 + int(fraction.ljust(9, "0") or "0")]
+    assert parse_times_ns([text.encode()], 0) == [
+        expected * 10**9 + int(fraction.ljust(9, "0") or "0")
+    ]
 
 
 @pytest.mark.parametrize("text", [b"", b"yesterday", b"2026-01-31T12:00:00.xZ"])
-def test_what_is_no_time_is_an_error(text: bytes) -> None:
-    """A time that can not be read is said, not guessed."""
+def test_an_invalid_time_is_an_error(text: bytes) -> None:
+    """A malformed time raises an error."""
     with pytest.raises(InvalidResponseError):
         parse_times_ns([text], 0)
 
@@ -115,14 +117,14 @@ def test_what_is_no_time_is_an_error(text: bytes) -> None:
         as_answered(b"", "a", 1, "t").replace(b"Nats-Sequence: 1", b"Nats-Sequence: x"),
     ],
 )
-def test_an_answer_in_another_form_is_an_error(block: bytes) -> None:
-    """A header block without what ADR-31 says is refused, rather than read as something else."""
+def test_unexpected_headers_are_an_error(block: bytes) -> None:
+    """A header block without the headers of ADR-31 is refused."""
     with pytest.raises(InvalidResponseError):
         _parse_server_headers([block])
 
 
-def test_the_end_of_an_answer() -> None:
-    """Status 204 ends an answer, and says what is left; 404 says that nothing is."""
+def test_the_end_of_a_response() -> None:
+    """Status 204 ends a response and contains the number of remaining messages; 404 means none."""
     end = b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 17\r\nNats-Last-Sequence: 4\r\n\r\n"
     missing = b"NATS/1.0 404 Message Not Found\r\n\r\n"
     assert _is_status((b"inbox", b"", end, b""))
@@ -132,7 +134,7 @@ def test_the_end_of_an_answer() -> None:
 
 
 def test_a_refusal() -> None:
-    """Other statuses are errors: nobody listens, or the request was wrong."""
+    """Other statuses are errors: no responders, or an invalid request."""
     with pytest.raises(NoRespondersError):
         _remaining_messages((b"", b"", b"NATS/1.0 503\r\n\r\n", b""), b"route")
     with pytest.raises(APIError) as caught:
@@ -150,7 +152,7 @@ SUBJECTS = st.lists(st.sampled_from(["a", "b", "c", "x", "a+b", "aab"]), min_siz
 
 @given(PATTERNS, SUBJECTS)
 def test_several_filters(patterns: list[str], tokens: list[str]) -> None:
-    """A subject passes several filters when it falls under one of them."""
+    """A subject passes several filters if it matches one of them."""
     subject = ".".join(tokens)
     expected = any(subject_matches(pattern, subject) for pattern in patterns)
     assert (_subject_matcher(tuple(patterns))(subject.encode()) is not None) == expected

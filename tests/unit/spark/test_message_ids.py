@@ -1,4 +1,4 @@
-"""Message ids: the same for the same rows, and for no others."""
+"""Message ids: equal for repeated rows, and different for all others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rows(pairs: list[tuple[bytes, bytes]], header_lines: list[bytes] | None = No
 
 
 def content_ids(pairs: list[tuple[bytes, bytes]], size: int = 1000) -> list[bytes]:
-    """The ids of rows that come so many at a time."""
+    """Return the ids of rows that are passed in parts of a given size."""
     ids = ContentIds(ORIGIN)
     parts = [pairs[start : start + size] for start in range(0, len(pairs), size)]
     return [each for part in parts for each in ids.of(rows(part)) or []]
@@ -39,7 +39,7 @@ def content_ids(pairs: list[tuple[bytes, bytes]], size: int = 1000) -> list[byte
 
 @given(contents, st.integers(1, 50))
 def test_ids_by_content_are_unique(pairs: list[tuple[bytes, bytes]], size: int) -> None:
-    """No two rows have the same id, not even equal ones, however they are cut."""
+    """No two rows have the same id, even if they are equal, for any part size."""
     made = content_ids(pairs, size)
     assert len(set(made)) == len(made) == len(pairs)
 
@@ -48,14 +48,14 @@ def test_ids_by_content_are_unique(pairs: list[tuple[bytes, bytes]], size: int) 
 def test_ids_by_content_do_not_depend_on_the_order(
     pairs: list[tuple[bytes, bytes]], size: int, chance: random.Random
 ) -> None:
-    """The same rows in another order have the same ids, each content those that it had."""
+    """The same rows in another order have the same ids."""
     mixed = chance.sample(pairs, len(pairs))
     before = sorted(zip(pairs, content_ids(pairs), strict=True))
     assert sorted(zip(mixed, content_ids(mixed, size), strict=True)) == before
 
 
-def test_everything_that_is_stored_counts() -> None:
-    """Subject, payload and headers make the content, and where one ends the other does not go on."""
+def test_everything_that_is_stored_affects_the_id() -> None:
+    """Subject, payload and headers determine the id, and are separated from each other."""
     pairs = [(b"a", b"bc"), (b"ab", b"c"), (b"a", b"b"), (b"a", b"")]
     plain = row_digests(rows(pairs))
     headed = row_digests(rows(pairs, [b"K: v\r\n", b"", b"K: w\r\n", b"\r\n"]))
@@ -67,7 +67,7 @@ def test_everything_that_is_stored_counts() -> None:
 def test_ids_tell_queries_batches_and_partitions_apart(
     kind: type[ContentIds | PositionIds],
 ) -> None:
-    """The same row of anything else has another id, and in the same place the same one."""
+    """The same row from another source has another id, and from the same source the same one."""
     origins = [
         ORIGIN,
         WriteTaskId(name="other", batch=7, partition=3),
@@ -83,16 +83,16 @@ def test_ids_tell_queries_batches_and_partitions_apart(
     assert all(made[i].startswith(origin.prefix()) for i, origin in enumerate(origins))
 
 
-def test_ids_by_position_are_those_of_the_place() -> None:
-    """A row's number in its partition is in its id."""
+def test_ids_by_position_contain_the_row_number() -> None:
+    """The id contains the number of the row in its partition."""
     part = EncodedRows([5, 9], [b"a", b"a"], [b"x", b"x"], None, None)
     made = PositionIds(ORIGIN).of(part)
     assert made == [ORIGIN.prefix() + b"5", ORIGIN.prefix() + b"9"]
 
 
 @pytest.mark.parametrize("kind", [ContentIds, PositionIds])
-def test_a_row_keeps_an_id_of_its_own(kind: type[ContentIds | PositionIds]) -> None:
-    """What the column says comes before what would be made."""
+def test_an_id_of_the_column_takes_precedence(kind: type[ContentIds | PositionIds]) -> None:
+    """An id from the column ``msg_id`` is used instead of a made one."""
     part = EncodedRows(range(3), [b"a"] * 3, [b"x"] * 3, None, [b"mine", b"", b"too"])
     made = kind(ORIGIN).of(part)
     assert made is not None
@@ -100,21 +100,21 @@ def test_a_row_keeps_an_id_of_its_own(kind: type[ContentIds | PositionIds]) -> N
     assert made[1].startswith(ORIGIN.prefix())
 
 
-def test_without_made_ids_there_are_those_of_the_column() -> None:
-    """Delivery at least once makes no ids."""
+def test_at_least_once_uses_the_column_only() -> None:
+    """Without made ids there are only those of the column."""
     assert ColumnIds().of(rows([(b"a", b"x")])) is None
     part = EncodedRows(range(2), [b"a"] * 2, [b"x"] * 2, None, [b"mine", b""])
     assert ColumnIds().of(part) == [b"mine", b""]
 
 
-def test_many_subjects_are_no_trouble() -> None:
-    """Hashes are right also for more subjects than are remembered."""
+def test_more_subjects_than_the_cache_holds() -> None:
+    """Hashes are correct for more subjects than the cache holds."""
     pairs = [(b"%d" % number, b"x") for number in range(10_000)]
     assert len(set(row_digests(rows(pairs)))) == 10_000
     assert row_digests(rows(pairs[:1])) == row_digests(rows(pairs))[:1]
 
 
-def test_a_name_in_a_subject_is_one_token() -> None:
-    """What stands for a query in a subject has no dot, space or wildcard."""
+def test_the_token_of_a_query_is_one_token() -> None:
+    """The name of a query in a subject contains no dot, space or wildcard."""
     token = WriteTaskId(name="a.b *>", batch=0, partition=0).token
     assert token.isalnum()

@@ -1,4 +1,4 @@
-"""Offsets of streaming queries, as they stand in checkpoints."""
+"""Offsets of streaming queries, as stored in checkpoints."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ offsets = st.builds(
 
 @given(offsets)
 def test_an_offset_survives_the_checkpoint(offset: Offset) -> None:
-    """What was written as JSON is read as the same offset."""
+    """Parsing the JSON of an offset returns the same offset."""
     assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
 
 
 @given(offsets)
 def test_the_same_offset_is_the_same_text(offset: Offset) -> None:
-    """The order in which streams were found does not show, and reading and writing changes nothing."""
+    """The order of the streams does not matter, and parsing and writing changes nothing."""
     text = json.dumps(offset.to_json())
     turned = Offset(dict(reversed(offset.positions.items())), offset.query)
     assert json.dumps(turned.to_json()) == text
     assert json.dumps(Offset.from_json(json.loads(text)).to_json()) == text
 
 
-def test_the_form_in_the_checkpoint() -> None:
-    """An offset says for each stream when it was made, and the batch's start, cuts and end."""
+def test_the_format_in_the_checkpoint() -> None:
+    """An offset contains for each stream its creation time, and start, cuts and end of the batch."""
     position = StreamOffset(
         created_ns=17, start_seq=1001, next_seq=1501, cuts=(1200,), filters=("a.>",)
     )
@@ -69,7 +69,7 @@ def test_the_form_in_the_checkpoint() -> None:
 
 @given(positions())
 def test_partition_bounds_cover_the_batch(position: StreamOffset) -> None:
-    """The partitions of a batch join, from its start to its end, and none is empty."""
+    """The partitions of a batch are adjacent, cover it and are not empty."""
     bounds = position.partition_bounds()
     assert [low for low, _ in bounds] + [position.next_seq] == [
         position.start_seq,
@@ -78,17 +78,19 @@ def test_partition_bounds_cover_the_batch(position: StreamOffset) -> None:
     assert all(low < high for low, high in bounds)
 
 
-def test_the_batch_after_another_starts_at_its_end() -> None:
-    """`ended` is the empty batch behind a batch."""
+def test_the_next_batch_starts_at_the_end_of_the_last_one() -> None:
+    """`empty_after` returns the empty batch after a batch."""
     position = StreamOffset(created_ns=5, start_seq=1, next_seq=9, cuts=(4,), filters=("a",))
-    assert position.empty_after() == StreamOffset(created_ns=5, start_seq=9, next_seq=9, filters=("a",))
+    assert position.empty_after() == StreamOffset(
+        created_ns=5, start_seq=9, next_seq=9, filters=("a",)
+    )
     assert position.empty_after(()).filters == ()
     assert position.empty_after().partition_bounds() == []
 
 
 @pytest.mark.parametrize("version", [None, 0, 2, "1"])
 def test_other_versions_are_refused(version: object) -> None:
-    """An offset that another version of the package wrote is not guessed at."""
+    """An offset of another version is refused."""
     with pytest.raises(OffsetError, match="version"):
         Offset.from_json({"streams": {}, "v": version})
 
@@ -105,19 +107,19 @@ def test_other_versions_are_refused(version: object) -> None:
     ],
 )
 def test_damaged_offsets_are_refused(entry: object) -> None:
-    """What can not be the end of a batch is not taken for one."""
+    """A value that cannot be the end of a batch is refused."""
     with pytest.raises(OffsetError):
         Offset.from_json({"streams": {"A": entry}, "v": 1})
 
 
-def test_cuts_lie_within_the_batch() -> None:
-    """A batch with cuts outside of it, or twice the same, can not be made."""
+def test_cuts_must_be_within_the_batch() -> None:
+    """A batch with duplicate cuts, or cuts outside, cannot be created."""
     for cuts in [(1,), (9,), (5, 5), (6, 5)]:
         with pytest.raises(InvalidArgumentError):
             StreamOffset(created_ns=1, start_seq=1, next_seq=9, cuts=cuts)
 
 
-def test_streams_of_two_domains_are_two_streams() -> None:
-    """The key of a stream has its domain, when there is one."""
+def test_stream_keys_contain_the_domain() -> None:
+    """The key of a stream contains its domain, if there is one."""
     assert stream_key("A", None) == "A"
     assert stream_key("A", "hub") == "hub/A"

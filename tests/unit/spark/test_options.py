@@ -1,4 +1,4 @@
-"""The options of the Spark source and sink: what is taken, what is refused, and how it is said."""
+"""The options of the Spark source and sink: accepted values, refused values and error texts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def refusal(call: object, **options: str) -> InvalidOptionError:
 
 
 def test_defaults_of_a_source() -> None:
-    """What is not said has the documented default."""
+    """Options that are not given have the documented defaults."""
     options = read()
     assert options.stream == ("ORDERS",)
     assert options.starting_offsets is None
@@ -44,7 +44,7 @@ def test_defaults_of_a_source() -> None:
 
 
 def test_defaults_of_a_sink() -> None:
-    """What is not said has the documented default."""
+    """Options that are not given have the documented defaults."""
     options = write()
     assert options.delivery == "window"
     assert options.max_pending == 4096
@@ -55,14 +55,14 @@ def test_defaults_of_a_sink() -> None:
     assert options.overwrite_mode is None
 
 
-def test_names_are_taken_in_any_case() -> None:
-    """Spark lower-cases the names of options."""
+def test_names_are_case_insensitive() -> None:
+    """Spark converts the names of options to lower case."""
     assert read(maxrecordsperpartition="5").max_records_per_partition == 5
     assert read(MAXRECORDSPERPARTITION="5").max_records_per_partition == 5
 
 
 def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
-    """A slip in a name is told, without the value, which may be a secret."""
+    """The error suggests the closest name, and omits the value, which may be a secret."""
     error = refusal(read, startingOffset="earliest")
     assert error.option == "startingOffset"
     assert "startingOffsets" in str(error)
@@ -70,8 +70,8 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
     assert "password" in str(refusal(read, pasword="hunter2"))
 
 
-def test_what_spark_itself_adds_is_ignored() -> None:
-    """Spark passes the checkpoint's location and the query's name along with the user's options."""
+def test_options_added_by_spark_are_ignored() -> None:
+    """Spark adds the checkpoint location and the query name to the user's options."""
     assert write(checkpointLocation="/somewhere", queryName="orders") == write()
     assert read(checkpointLocation="/somewhere", queryName="orders") == read()
 
@@ -100,7 +100,7 @@ def test_what_spark_itself_adds_is_ignored() -> None:
     ],
 )
 def test_contradictions_are_refused(options: dict[str, str], named: str) -> None:
-    """Options that exclude or need each other are refused, by name."""
+    """Options that exclude or require each other are refused by name."""
     assert refusal(read, **options).option == named
 
 
@@ -141,14 +141,14 @@ def test_contradictions_are_refused(options: dict[str, str], named: str) -> None
     ],
 )
 def test_a_value_out_of_range_is_refused(option: str, value: str) -> None:
-    """The error names the option, and says what can be."""
+    """The error names the option and the accepted values."""
     error = refusal(read, **{option: value})
     assert error.option == option
     assert error.reason
 
 
-def test_a_stream_is_needed() -> None:
-    """A source needs a stream or a pattern, a sink a stream."""
+def test_a_stream_is_required() -> None:
+    """A source needs a stream or a pattern, and a sink needs a stream."""
     with pytest.raises(InvalidOptionError) as caught:
         ReadOptions.from_options({})
     assert caught.value.option == "stream"
@@ -160,8 +160,8 @@ def test_a_stream_is_needed() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["/(/", "a.b", "A B"])
-def test_a_pattern_that_fits_nothing_is_refused(pattern: str) -> None:
-    """A pattern is made of what a name can have and stars, or is a regular expression."""
+def test_an_invalid_pattern_is_refused(pattern: str) -> None:
+    """A pattern contains characters of stream names and asterisks, or is a regular expression."""
     with pytest.raises(InvalidOptionError) as caught:
         ReadOptions.from_options({"streamPattern": pattern})
     assert caught.value.option == "streamPattern"
@@ -172,7 +172,7 @@ def test_a_pattern_that_fits_nothing_is_refused(pattern: str) -> None:
     [("10", 10), ("0.5", 0.5), ("500ms", 0.5), ("10s", 10), ("2m", 120), ("1h30m", 5400)],
 )
 def test_durations(text: str, seconds: float) -> None:
-    """A duration is a number of seconds, or numbers with units as Go writes them."""
+    """A duration is a number of seconds, or a Go duration."""
     assert read(planningTimeout=text).planning_timeout == seconds
 
 
@@ -189,12 +189,12 @@ def test_durations(text: str, seconds: float) -> None:
     ],
 )
 def test_sizes(text: str, size: int) -> None:
-    """A size is a number of bytes, or a number with a unit of 1000 or of 1024."""
+    """A size is a number of bytes, or a number with a unit of 1000 or 1024."""
     assert read(batchBytes=text).batch_bytes == size
 
 
 def test_starting_offsets() -> None:
-    """Offsets are a word for all streams, or a sequence or a word's number for each."""
+    """Offsets are a keyword for all streams, or a sequence or negative number for each."""
     earliest = read(startingOffsets="Earliest").starting_offsets
     latest = read(startingOffsets="latest").starting_offsets
     assert earliest is not None
@@ -207,7 +207,7 @@ def test_starting_offsets() -> None:
 
 
 def test_timestamps() -> None:
-    """A time has its zone, or is in milliseconds; nanoseconds survive."""
+    """A time has a time zone or is in milliseconds, and keeps its nanoseconds."""
     at = datetime(2026, 1, 31, 12, 0, tzinfo=timezone.utc)
     for text in ("2026-01-31T12:00:00Z", "2026-01-31T13:00:00+01:00", "2026-01-31 12:00:00+00:00"):
         assert read(startingTimestamp=text).starting_timestamp == at
@@ -233,13 +233,13 @@ def test_timestamps() -> None:
         ({"subjects": "orders.a"}, "subjects"),
     ],
 )
-def test_what_a_sink_refuses(options: dict[str, str], named: str) -> None:
-    """Options of a sink are checked as those of a source are."""
+def test_invalid_sink_options(options: dict[str, str], named: str) -> None:
+    """Options of a sink are checked like those of a source."""
     assert refusal(write, **options).option == named
 
 
-def test_the_servers_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers that are not named are those of the driver's NATS_URL."""
+def test_the_default_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default servers are those in NATS_URL of the driver."""
     monkeypatch.delenv("NATS_URL", raising=False)
     assert read().connection.servers == ("nats://127.0.0.1:4222",)
     monkeypatch.setenv("NATS_URL", "nats://u:hunter2@one:4333,two")
@@ -258,8 +258,8 @@ SECRETS = {
 
 
 @pytest.mark.parametrize("call", [read, write])
-def test_secrets_show_nowhere(call: object) -> None:
-    """What an option record shows has no secret, and a pickled one still has it."""
+def test_parsed_options_print_no_secret(call: object) -> None:
+    """Printed options contain no secret, and pickled ones keep it."""
     options = call(**SECRETS)  # type: ignore[operator]
     assert "hunter2" not in f"{options} {options!r} {options.connection.connect_options()}"
     again = pickle.loads(pickle.dumps(options))
@@ -272,7 +272,7 @@ def test_secrets_show_nowhere(call: object) -> None:
     st.text(min_size=1).filter(str.strip),
 )
 def test_no_error_repeats_a_secret(option: str, secret: str) -> None:
-    """Whatever is wrong with options, the text of the error has no part that may be a secret."""
+    """The error text for invalid options contains no possible secret."""
     secret = f"hunter2{secret}"
     value = f"nats://u:{secret}@host" if option == "servers" else secret
     given_options = {"stream": "S", "user": "u", option: value, "readMode": "push"}
@@ -284,8 +284,8 @@ def test_no_error_repeats_a_secret(option: str, secret: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_which_secrets_spark_shows() -> None:
-    """Those whose option has no name by which Spark hides it, and logins among the servers."""
+def test_secrets_that_spark_exposes() -> None:
+    """They are options without a name that Spark redacts, and logins in the servers."""
     hidden = {"credsSecret": "c", "password": "p", "user": "u", "token": "t", "servers": "nats://h"}
     assert exposed_secrets(hidden) == {}
     assert set(exposed_secrets({"CREDS": "c"})) == {"creds"}
@@ -295,8 +295,8 @@ def test_which_secrets_spark_shows() -> None:
 @pytest.mark.parametrize(
     ("option", "field"), [("credsSecret", "creds"), ("nkeySeedSecret", "nkey_seed")]
 )
-def test_secrets_by_a_name_that_spark_hides(option: str, field: str) -> None:
-    """They are those of the plain name, and can not be given twice."""
+def test_secrets_with_names_that_spark_redacts(option: str, field: str) -> None:
+    """They equal those of the plain names, and both cannot be given."""
     plain = option.removesuffix("Secret")
     by_safe_name = read(**{option: "x"}).connection
     assert by_safe_name == read(**{plain: "x"}).connection

@@ -1,4 +1,4 @@
-"""What rows look like on the wire, and which refusals pass."""
+"""Encoded publish commands, and which refusals are retried."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENCODER = RowEncoder(4, "STREAM", "s")
 
 
 def taken_apart(command: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-    """Read a command by its own sizes: subject, reply, headers and payload."""
+    """Parse a command by its own sizes: subject, reply, headers and payload."""
     line, _, rest = command.partition(b"\r\n")
     verb, subject, reply, head, total = line.split(b" ")
     assert verb == b"HPUB"
@@ -45,10 +45,10 @@ def taken_apart(command: bytes) -> tuple[bytes, bytes, bytes, bytes]:
         ([b"K: v\r\n", b""], None),
     ],
 )
-def test_a_command_has_all_of_its_row(
+def test_a_command_contains_the_whole_row(
     header_lines: list[bytes] | None, ids: list[bytes] | None
 ) -> None:
-    """Whatever the rows have, each command says its own sizes, and every header once."""
+    """Each command contains the correct sizes, and every header once."""
     rows = EncodedRows(range(2), [b"a", b"b.c"], [b"xyz", b""], header_lines, ids)
     made = commands(rows, ENCODER.common, [b"r.0", b"r.1"])
     for number, command in enumerate(made):
@@ -63,8 +63,8 @@ def test_a_command_has_all_of_its_row(
         assert header.split(b"\r\n") == [*lines, b""]
 
 
-def test_a_row_above_the_servers_limit_is_found_before_it_is_sent() -> None:
-    """The size counts headers and payload, and nothing else of the command."""
+def test_a_row_above_the_size_limit_is_not_sent() -> None:
+    """The size includes headers and payload, and nothing else of the command."""
     rows = EncodedRows(range(7, 9), [b"s"] * 2, [b"x", b"x" * 100], None, None)
     made = commands(rows, ENCODER.common, repeat(b"reply"))
     header = len(taken_apart(made[1])[2]) + 12
@@ -75,8 +75,8 @@ def test_a_row_above_the_servers_limit_is_found_before_it_is_sent() -> None:
     assert f"{header + 100} bytes" in str(error.value)
 
 
-def test_a_stats_knows_where_rows_are() -> None:
-    """The lowest and the highest sequence that were noted."""
+def test_stats_contain_the_range_of_sequences() -> None:
+    """The stats contain the lowest and the highest stored sequence."""
     stats = WriteStats()
     assert (stats.first_seq, stats.last_seq) == (None, None)
     for lowest, highest in ((5, 9), (7, 8), (2, 3)):
@@ -99,13 +99,13 @@ def test_a_stats_knows_where_rows_are() -> None:
         (TimeoutError("late"), False),
     ],
 )
-def test_some_refusals_are_over_in_a_moment(error: Error, passes: bool) -> None:
-    """What a stream says while it is busy or without a leader is tried again, and nothing else."""
+def test_temporary_refusals_are_retried(error: Error, passes: bool) -> None:
+    """Only refusals by a busy or leaderless stream are retried."""
     assert is_retriable(error) is passes
 
 
 def test_errors_of_the_sink_can_be_pickled() -> None:
-    """Spark carries them from the workers to the driver."""
+    """Spark sends the errors from the workers to the driver."""
     for error in (RowError(1, 2, "s", "why"), RowError(1, 2, "", "why"), SinkError("no")):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy)) == (type(error), str(error))

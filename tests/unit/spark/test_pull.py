@@ -1,4 +1,4 @@
-"""What the replies of a consumer's deliveries tell, in both of their forms."""
+"""The reply subjects of a consumer's deliveries, in both formats."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ def replies(form: str, sequences: list[int], number: int = 1, left: int = 0) -> 
 
 
 @given(st.sampled_from(sorted(FORMS)), st.sets(st.integers(1, 10**12), min_size=1), st.booleans())
-def test_replies_tell_sequences_and_times(form: str, found: set[int], dense: bool) -> None:
-    """Sequences, times and what is left are read from both forms of a reply, with gaps or without."""
+def test_reply_subjects_contain_sequences_and_times(
+    form: str, found: set[int], dense: bool
+) -> None:
+    """Sequences, times and the remaining count are parsed from both formats, with gaps or without."""
     sequences = sorted(found)
     if dense:
         sequences = list(range(sequences[0], sequences[0] + len(sequences)))
@@ -43,8 +45,8 @@ def test_replies_tell_sequences_and_times(form: str, found: set[int], dense: boo
 
 
 @pytest.mark.parametrize("form", sorted(FORMS))
-def test_a_delivery_that_is_missing_is_noticed(form: str) -> None:
-    """The deliveries' numbers go on from the last one, without a gap."""
+def test_a_missing_delivery_is_an_error(form: str) -> None:
+    """The delivery numbers continue from the last one without a gap."""
     came = replies(form, [1, 2, 3, 4])
     for wrong in (came[1:], [came[0], came[2], came[3]], [came[0], came[3]]):
         with pytest.raises(InvalidResponseError):
@@ -55,14 +57,14 @@ def test_a_delivery_that_is_missing_is_noticed(form: str) -> None:
         known.accept(came[3:])
 
 
-def test_what_is_no_reply_is_an_error() -> None:
-    """A message that did not come from the consumer is not taken for one."""
+def test_a_reply_subject_of_another_kind_is_an_error() -> None:
+    """A message that is not from the consumer is refused."""
     with pytest.raises(NotJSMessageError):
         _ConsumerState("c", 1).accept([b"orders.reply"])
 
 
-def test_the_size_that_stands_for_a_payload() -> None:
-    """The header that the server adds is taken out; the same header of the user's stays."""
+def test_headers_only_messages_have_a_size() -> None:
+    """The header that the server adds is removed, and an equal header of the user is kept."""
     own = b"NATS/1.0\r\nNats-Msg-Size: 3\r\nX: y\r\n\r\n"
     blocks = [b"NATS/1.0\r\nNats-Msg-Size: 128\r\n\r\n", own[:-2] + b"Nats-Msg-Size: 0\r\n\r\n"]
     assert _without_size(blocks) == ([b"", own], [128, 0])

@@ -1,4 +1,4 @@
-"""Which way a range is read, and how much is asked for at a time."""
+"""The choice of the read mode, and request sizes."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ USUAL = FieldSelection.of(READ_COLUMNS)
         (replace(VIEW, retention="interest"), 1000, (), USUAL, "direct"),
     ],
 )
-def test_auto(
+def test_auto_mode(
     view: StreamView, rows: int, filters: tuple[str, ...], wanted: FieldSelection, expected: str
 ) -> None:
-    """Small ranges and work queues are read by direct gets, the rest through a consumer."""
+    """Small ranges and work queues are read with direct gets, other ranges with a consumer."""
     assert choose_mode("auto", view, rows, filters, wanted) == expected
 
 
-def test_what_is_asked_for_is_done() -> None:
-    """A mode that is named is taken, unless the stream does not allow it."""
+def test_an_explicit_mode_is_used() -> None:
+    """An explicit mode is used, unless the stream does not allow it."""
     for mode in ("direct", "pull"):
         assert choose_mode(mode, VIEW, 10**9, ("a", "b"), USUAL) == mode
         assert choose_mode(mode, VIEW, 1, (), USUAL) == mode
@@ -97,8 +97,8 @@ def job(end_seq: int, batch_bytes: int = 1_000_000, message_bytes: float = 100.0
     )
 
 
-def test_no_more_is_asked_for_than_the_range_and_the_batch_have() -> None:
-    """A request is for what is left of the range, what fits into a batch, and one message at least."""
+def test_request_sizes_are_limited_by_range_and_batch() -> None:
+    """A request is limited by the rest of the range and the batch size, but asks for at least one message."""
     assert BatchSizer(job(101), 1, filtered=False).rows(1) == 100
     assert BatchSizer(job(101), 1, filtered=False).rows(100) == 1
     assert 8000 < BatchSizer(job(10**9), 1, filtered=False).rows(1) <= 10_000
@@ -106,16 +106,16 @@ def test_no_more_is_asked_for_than_the_range_and_the_batch_have() -> None:
     assert BatchSizer(job(10**9, message_bytes=1e9), 1, filtered=False).rows(1) == 1
 
 
-def test_the_size_of_messages_is_learned() -> None:
-    """When messages turn out to be larger, fewer are asked for."""
+def test_the_message_size_is_learned() -> None:
+    """If messages are larger than expected, a request asks for fewer."""
     pace = BatchSizer(job(10**9), 1, filtered=False)
     pace.learn_size(Chunk(stream="ORDERS", sequences=range(1000), data=[b"x" * 10_000] * 1000))
     assert 70 < pace.rows(1001) <= 100
 
 
 @given(st.integers(1, 10**6), st.integers(0, 2000))
-def test_a_filter_is_not_read_far_beyond_the_range(span: int, came: int) -> None:
-    """With a filter, what is asked for goes by how many messages came from how far."""
+def test_a_filtered_read_does_not_go_far_beyond_the_range(span: int, came: int) -> None:
+    """With a filter, the request size depends on the density of the matches so far."""
     pace = BatchSizer(job(2 * span + 2), 1, filtered=True)
     assert pace.rows(1) <= 1024
     pace.add_rows(came)
@@ -123,7 +123,7 @@ def test_a_filter_is_not_read_far_beyond_the_range(span: int, came: int) -> None
 
 
 def test_ranges() -> None:
-    """A range may be empty, and does not end before it starts; it travels to the executors."""
+    """A range may be empty but must not end before it starts, and it can be pickled."""
     piece = SequenceRange("ORDERS", 5, 5, ("a", "b"), 7)
     assert pickle.loads(pickle.dumps(piece)) == piece
     with pytest.raises(InvalidArgumentError):
@@ -132,8 +132,8 @@ def test_ranges() -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in ranges_module.__all__ if n.endswith("Error")])
-def test_errors_travel_to_the_driver(name: str) -> None:
-    """Every error of a range survives pickle, says its stream, and is an Error."""
+def test_range_errors_can_be_pickled(name: str) -> None:
+    """Each range error keeps its attributes when it is pickled, and is an Error."""
     fields = {
         "RangeError": ("ORDERS",),
         "RangeLostError": ("ORDERS", 5, 9),
@@ -148,7 +148,7 @@ def test_errors_travel_to_the_driver(name: str) -> None:
     assert "ORDERS" in str(again)
 
 
-# --- answers that a server is not expected to give ----------------------------------------------
+# --- unexpected responses ------------------------------------------------------------------------
 
 NO_CORE: Any = SimpleNamespace(
     new_inbox=lambda: "inbox", add_interest_quietly=lambda *_: None, address=None
@@ -157,7 +157,7 @@ MESSAGE: Delivery = (b"a", b"reply", b"", b"payload")
 
 
 class Scripted:
-    """Stands for a `Gathering` whose answer is always the same."""
+    """Replaces `Gathering`, and always returns the same response."""
 
     def __init__(self, answer: list[Delivery], *_: object) -> None:
         self.items = list(answer)
@@ -176,10 +176,10 @@ def answering(*answer: Delivery) -> Callable[..., Scripted]:
     return lambda *_: Scripted(list(answer))
 
 
-def test_messages_that_do_not_come_are_not_asked_for_for_ever(
+def test_missing_messages_are_not_requested_again_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A direct get that says that messages are left, and brings none, is not repeated at once."""
+    """A direct get that reports remaining messages but returns none is not repeated at once."""
     end = (b"inbox", b"", b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 7\r\n\r\n", b"")
     monkeypatch.setattr(direct, "Gathering", answering(end))
     reader = direct.DirectReader(APIRequests(NO_CORE, Routes(), 1.0), job(101))
@@ -187,8 +187,8 @@ def test_messages_that_do_not_come_are_not_asked_for_for_ever(
     assert [(len(answer.chunk), answer.next_seq) for answer in found] == [(0, 1)]
 
 
-def test_a_message_that_is_no_delivery_ends_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What did not come from the consumer is in doubt: the reading goes on with another consumer."""
+def test_a_message_of_another_kind_ends_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a message that is not from the consumer, the read continues with another consumer."""
     monkeypatch.setattr(pull, "Gathering", answering(MESSAGE))
     monkeypatch.setattr(pull, "add_consumer", lambda *_: SimpleNamespace(num_pending=1))
     reader = pull.PullReader(APIRequests(NO_CORE, Routes(), 1.0), job(101))
@@ -196,8 +196,8 @@ def test_a_message_that_is_no_delivery_ends_the_consumer(monkeypatch: pytest.Mon
         next(reader.responses(1))
 
 
-def test_a_leader_that_answers_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer without a message is an error that says so, and does not end a range."""
+def test_a_malformed_reply_of_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reply without a message is an error, and does not complete a range."""
     api = APIRequests(NO_CORE, Routes(), 1.0)
     monkeypatch.setattr(api, "ask", lambda *_: {})
     reading = _RangeReader(api, SequenceRange("ORDERS", 1, 10), frozenset(READ_COLUMNS), ReadPlan())
@@ -205,8 +205,8 @@ def test_a_leader_that_answers_something_else(monkeypatch: pytest.MonkeyPatch) -
         reading._is_complete()
 
 
-def test_an_answer_has_ended_when_it_has() -> None:
-    """What comes behind the end of an answer is no part of it: somebody looks at it by then."""
+def test_messages_after_the_end_of_a_response_are_ignored() -> None:
+    """Messages after the end of a response do not change it, since the caller may already read it."""
     gathering = Gathering(NO_CORE, lambda _: False, expected=2)
     gathering.deliver([MESSAGE, MESSAGE])
     found = gathering.wait(1.0)
@@ -214,8 +214,8 @@ def test_an_answer_has_ended_when_it_has() -> None:
     assert len(found) == 2
 
 
-def test_what_came_before_is_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits a second time does so for the given time, also where something came before."""
+def test_a_second_wait_has_the_full_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second wait takes the given time, even if messages arrived before it."""
     gathering = Gathering(NO_CORE, lambda _: False)
     gathering.deliver([MESSAGE])
     waits: list[object] = []

@@ -1,4 +1,4 @@
-"""What planning tries again."""
+"""Retries of transient errors."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from jetstream_sync.spark.retry import is_transient, retry_transient
         (errors.InvalidOptionError("a", 1, "no"), False),
     ],
 )
-def test_what_passes_by_itself(error: errors.Error, passes: bool) -> None:
-    """Absent servers and leaders come back; refusals stay."""
+def test_transient_errors(error: errors.Error, passes: bool) -> None:
+    """Missing servers and leaders are transient, refusals are not."""
     assert is_transient(error) is passes
 
 
-def test_a_call_is_repeated_until_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The waits in between grow, up to 5 s."""
+def test_a_call_is_repeated_until_it_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The waits grow up to 5 s."""
     waits: list[float] = []
     monkeypatch.setattr(retry, "sleep", waits.append)
     left = [errors.TimeoutError("late") for _ in range(9)]
@@ -46,7 +46,7 @@ def test_a_call_is_repeated_until_it_works(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_refusal_is_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What will not change is not asked for again."""
+    """An error that is not transient is not retried."""
     monkeypatch.setattr(retry, "sleep", lambda _: pytest.fail("it waited"))
 
     def call() -> None:
@@ -56,8 +56,8 @@ def test_a_refusal_is_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         retry_transient(call, 60.0, "asking")
 
 
-def test_patience_ends() -> None:
-    """After the time that was given, the next error is raised."""
+def test_retries_end_at_the_timeout() -> None:
+    """After the timeout the next error is raised."""
 
     def call() -> None:
         raise errors.TimeoutError("late")

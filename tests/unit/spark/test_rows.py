@@ -1,4 +1,4 @@
-"""Rows: which columns there may be, and what becomes of the values."""
+"""Column checks and row encoding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jetstream_sync.spark.writing.write_errors import RowError
 
 
 def schema(**types: str) -> Any:
-    """What a StructType shows of its columns."""
+    """Return an imitation of a StructType."""
     return SimpleNamespace(
         fields=[
             SimpleNamespace(
@@ -33,7 +33,7 @@ def schema(**types: str) -> Any:
 
 
 def encoded(default: str | None = "s", **values: list[Any]) -> EncodedRows:
-    """Rows from the tenth of a partition on; a subject for those that have none is given."""
+    """Return encoded rows, of which the first is row 10 of its partition."""
     count = len(values["data"])
     return RowEncoder(2, "STREAM", default).rows(RowColumns(dict(values)), 0, count, 10)
 
@@ -48,22 +48,22 @@ def refusal(default: str | None = "s", **values: list[Any]) -> RowError:
 
 
 def test_the_columns_are_the_documented_ones() -> None:
-    """What has a type here is what the schema lists."""
+    """The columns with types are those in the schema module."""
     assert tuple(WRITE_TYPES) == WRITE_COLUMNS
 
 
 @pytest.mark.parametrize(
     ("name", "kind"), [(name, kind) for name, kinds in WRITE_TYPES.items() for kind in kinds]
 )
-def test_each_column_is_taken_in_its_types(name: str, kind: str) -> None:
-    """Every documented type of a column passes the check."""
+def test_each_column_accepts_its_types(name: str, kind: str) -> None:
+    """The check accepts every documented type of a column."""
     layout = RowLayout.of_schema(schema(**({"data": "binary"} | {name: kind})))
     assert name in layout.names
 
 
 @pytest.mark.parametrize("kind", ["interval day", "interval minute to second", "INTERVAL SECOND"])
-def test_every_span_of_time_is_an_interval(kind: str) -> None:
-    """A ttl may be any day-time interval of Spark's."""
+def test_every_day_time_interval_is_accepted(kind: str) -> None:
+    """A ttl can be any day-time interval of Spark."""
     assert RowLayout.of_schema(schema(data="binary", ttl=kind)).names == ("data", "ttl")
 
 
@@ -78,15 +78,15 @@ def test_every_span_of_time_is_an_interval(kind: str) -> None:
         ({"data": "binary", "headers": "map<string,int>"}, "headers"),
     ],
 )
-def test_other_columns_are_refused(types: dict[str, str], column: str) -> None:
-    """A column that is missing, unknown, there twice or of another type is named."""
+def test_invalid_columns_are_refused(types: dict[str, str], column: str) -> None:
+    """The error names a column that is missing, unknown, duplicated or of the wrong type."""
     with pytest.raises(SchemaError) as error:
         RowLayout.of_schema(schema(**types))
     assert error.value.column.lower() == column
 
 
-def test_the_case_of_names_does_not_matter() -> None:
-    """Spark does not look at it either."""
+def test_column_names_are_case_insensitive() -> None:
+    """Column names are case-insensitive, as in Spark."""
     assert RowLayout.of_names(("DATA", "Msg_Id")).names == ("data", "msg_id")
 
 
@@ -94,7 +94,7 @@ def test_the_case_of_names_does_not_matter() -> None:
 
 
 def test_payloads_are_bytes() -> None:
-    """Text is sent as UTF-8, and bytes as they are."""
+    """Strings are sent as UTF-8, and bytes unchanged."""
     made = encoded(data=["ä", b"\xff", bytearray(b"x"), memoryview(b"y"), ""])
     assert made.data == [b"\xc3\xa4", b"\xff", b"x", b"y", b""]
     assert list(made.numbers) == [10, 11, 12, 13, 14]
@@ -124,8 +124,8 @@ def test_payloads_are_bytes() -> None:
         ({"expected_last_sequence": [-1]}, "expected_last_sequence"),
     ],
 )
-def test_what_can_not_be_sent_is_the_rows_error(values: dict[str, list[Any]], said: str) -> None:
-    """The error has partition, row and subject, and what is wrong."""
+def test_an_invalid_value_is_a_row_error(values: dict[str, list[Any]], said: str) -> None:
+    """The error contains partition, row, subject and reason."""
     good: dict[str, list[Any]] = {"data": [b"SECRET"]}
     error = refusal(**(good | values))
     assert (error.partition, error.row) == (2, 10)
@@ -135,14 +135,14 @@ def test_what_can_not_be_sent_is_the_rows_error(values: dict[str, list[Any]], sa
 
 
 def test_a_row_without_a_subject_needs_the_option() -> None:
-    """NULL stands for the option's subject, and is an error where there is none."""
+    """NULL means the subject of the option, and is an error without the option."""
     assert encoded("s", data=[b""] * 2, subject=[None, "t"]).subjects == [b"s", b"t"]
     assert "subject is NULL" in str(refusal(None, data=[b""], subject=[None]))
     assert "add a column" in str(refusal(None, data=[b""]))
 
 
 def test_headers_are_lines() -> None:
-    """Each value of each name is a line, in the order in which they came."""
+    """Each value of each name is a line, in the given order."""
     made = encoded(
         data=[b""] * 5,
         headers=[
@@ -162,8 +162,8 @@ def test_headers_are_lines() -> None:
     ]
 
 
-def test_no_headers_at_all_cost_nothing() -> None:
-    """Columns that say nothing for any row are left out."""
+def test_columns_of_nulls_cost_nothing() -> None:
+    """Columns that are NULL in all rows are skipped."""
     made = encoded(data=[b""] * 2, headers=[None, {}], msg_id=[None, ""], ttl=[None, None])
     assert made.header_lines is None
     assert made.ids is None
@@ -176,8 +176,8 @@ def test_no_headers_at_all_cost_nothing() -> None:
         *("Nats-Rollup", "Nats-Schedule", "Nats-Schedule-Target", "Nats-Trace-Dest"),
     ],
 )
-def test_headers_that_say_how_to_store_are_not_passed_on(name: str) -> None:
-    """What a message was stored with, or made the server do, is not to be done again."""
+def test_headers_with_side_effects_are_dropped(name: str) -> None:
+    """Headers with conditions or effects of an earlier publish are not sent again."""
     assert encoded(data=[b""], headers=[{name: "x", "K": "v"}]).header_lines == [b"K: v\r\n"]
 
 
@@ -192,14 +192,14 @@ def test_headers_that_say_how_to_store_are_not_passed_on(name: str) -> None:
         ("never", b"never"),
     ],
 )
-def test_a_time_to_live_is_said_as_the_server_wants_it(ttl: Any, text: bytes) -> None:
-    """Seconds, spans and durations come out as ADR-43 has them, before other headers."""
+def test_a_ttl_has_the_format_of_the_server(ttl: Any, text: bytes) -> None:
+    """Seconds, intervals and durations are encoded as in ADR-43, before other headers."""
     made = encoded(data=[b""], ttl=[ttl], headers=[{"Nats-TTL": "7"}])
     assert made.header_lines == [b"Nats-TTL: %b\r\nNats-TTL: 7\r\n" % text]
 
 
 def test_expectations_are_headers() -> None:
-    """What a row expects of the stream is in its headers, and NULL expects nothing."""
+    """Expectations of a row become headers, and NULL means no expectation."""
     made = encoded(
         data=[b""] * 2,
         expected_last_sequence=[5, None],
@@ -212,8 +212,8 @@ def test_expectations_are_headers() -> None:
     ]
 
 
-def test_many_subjects_and_names_are_no_trouble() -> None:
-    """What is remembered of checks has a bound, and the result does not depend on it."""
+def test_more_subjects_and_names_than_the_caches_hold() -> None:
+    """The caches are limited, and the result does not depend on them."""
     subjects = [f"s{number}" for number in range(10_000)]
     made = encoded(
         data=[b""] * 10_000, subject=subjects, headers=[{each: "v"} for each in subjects]
@@ -223,8 +223,8 @@ def test_many_subjects_and_names_are_no_trouble() -> None:
     assert made.header_lines[-1] == b"s9999: v\r\n"
 
 
-def test_rows_are_chosen_and_joined() -> None:
-    """Some of the rows, or several parts of them, are rows as before."""
+def test_rows_are_selected_and_concatenated() -> None:
+    """Selected rows, and concatenated groups of rows, have all fields."""
     one = EncodedRows(range(3), [b"a"] * 3, [b"1", b"2", b"3"], [b"", b"x", b"y"], None)
     two = EncodedRows([7], [b"b"], [b"4"], None, [b"id"])
     both = EncodedRows.concat([one.select([0, 2]), two])

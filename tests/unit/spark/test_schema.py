@@ -1,4 +1,4 @@
-"""The columns: which there are, and what is refused."""
+"""The columns of the read schema, and which are refused."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from jetstream_sync.spark.schema import (
 )
 
 
-def test_the_usual_columns() -> None:
-    """Without a schema, six columns are read, with these types."""
+def test_the_default_columns() -> None:
+    """Without a schema six columns are read, with these types."""
     assert READ_DDL == (
         "subject string, data binary, headers map<string,array<string>>, "
         "sequence bigint, timestamp timestamp, stream string"
     )
 
 
-def test_columns_are_chosen_by_name() -> None:
-    """A schema may have any columns, in any order."""
+def test_columns_are_selected_by_name() -> None:
+    """A schema can have any columns, in any order."""
     fields = [("stream", "string"), ("time_ns", "bigint"), ("size", "int")]
     assert check_read_columns(fields) == ("stream", "time_ns", "size")
     assert check_read_columns(READ_TYPES.items()) == tuple(READ_TYPES)
@@ -43,16 +43,16 @@ def test_columns_are_chosen_by_name() -> None:
         ([("headers", "map<string,string>")], "headers"),
     ],
 )
-def test_other_columns_are_refused(fields: list[tuple[str, str]], column: str) -> None:
-    """A column that does not exist, comes twice or has another type is refused by name."""
+def test_invalid_columns_are_refused(fields: list[tuple[str, str]], column: str) -> None:
+    """The error names a column that does not exist, is duplicated or has the wrong type."""
     with pytest.raises(SchemaError) as caught:
         check_read_columns(fields)
     assert caught.value.column == column
     assert column in str(caught.value)
 
 
-def test_nothing_heavy_is_imported() -> None:
-    """The package can be imported where neither PySpark nor PyArrow is, without a thread."""
+def test_importing_the_package_is_cheap() -> None:
+    """The package can be imported without PySpark and PyArrow, and starts no thread."""
     program = (
         "import sys, threading; sys.modules['pyspark'] = sys.modules['pyarrow'] = None; "
         "import jetstream_sync.spark as s; s.ReadOptions.from_options({'stream': 'S'}); "
@@ -61,8 +61,8 @@ def test_nothing_heavy_is_imported() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-def test_an_unknown_name_is_no_attribute() -> None:
-    """What the package does not have is an AttributeError, as anywhere."""
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    """An unknown name of the package raises AttributeError."""
     import jetstream_sync.spark
 
     with pytest.raises(AttributeError):

@@ -1,4 +1,4 @@
-"""Which streams a read means, and where it starts in them."""
+"""Stream selection, stream state and start positions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jetstream_sync.spark.streams import StreamSelection, StreamView, stream_vie
 
 
 def info(config: dict[str, object] | None = None, **state: object) -> StreamInfo:
-    """An info as a server sends it."""
+    """Return a stream info as sent by a server."""
     full = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0, "consumer_count": 0}
     return decode(
         StreamInfo,
@@ -27,26 +27,26 @@ def info(config: dict[str, object] | None = None, **state: object) -> StreamInfo
     )
 
 
-def test_a_stream_that_never_had_a_message_begins_at_one() -> None:
-    """The server says 0 for the first sequence of such a stream."""
+def test_a_new_stream_starts_at_sequence_one() -> None:
+    """The server reports 0 as the first sequence of such a stream."""
     view = stream_view(info())
     assert (view.first_seq, view.end_seq) == (1, 1)
     assert view.is_contiguous
 
 
-def test_a_purged_stream_begins_behind_its_last_message() -> None:
-    """Purging gives no sequence away."""
+def test_a_purged_stream_starts_after_its_last_message() -> None:
+    """A purge does not reuse sequences."""
     view = stream_view(info(first_seq=11, last_seq=10))
     assert (view.first_seq, view.end_seq) == (11, 11)
 
 
 def test_the_time_of_creation_is_exact() -> None:
-    """It tells a stream from the one of the same name before it, to the nanosecond."""
+    """It identifies a stream among others of the same name, with nanosecond precision."""
     assert stream_view(info()).created_ns % 1_000_000_000 == 123456789
 
 
-def test_holes_show() -> None:
-    """A stream is whole as long as no message in its middle is missing."""
+def test_deleted_messages_make_a_stream_non_contiguous() -> None:
+    """A stream is contiguous if no message in its middle is missing."""
     assert stream_view(info(messages=10, first_seq=5, last_seq=14)).is_contiguous
     assert not stream_view(info(messages=9, first_seq=5, last_seq=14)).is_contiguous
 
@@ -61,8 +61,8 @@ def test_holes_show() -> None:
         ({"allow_msg_ttl": True}, True),
     ],
 )
-def test_streams_that_lose_messages_by_design(config: dict[str, object], sheds: bool) -> None:
-    """Limits by subject and messages that expire one by one make holes when all is well."""
+def test_streams_that_remove_messages_individually(config: dict[str, object], sheds: bool) -> None:
+    """Limits per subject and TTLs per message remove messages in normal operation."""
     assert stream_view(info(config)).removes_individually is sheds
 
 
@@ -76,7 +76,7 @@ def test_streams_that_lose_messages_by_design(config: dict[str, object], sheds: 
     ],
 )
 def test_patterns(pattern: str, fits: list[str], does_not: list[str]) -> None:
-    """A star stands for anything; between slashes is a regular expression for the whole name."""
+    """An asterisk matches any characters; a regular expression must match the whole name."""
     selection = StreamSelection(pattern=pattern)
     assert all(selection.selects(name) for name in fits)
     assert not any(selection.selects(name) for name in does_not)
@@ -88,8 +88,8 @@ def view(first_seq: int, end_seq: int) -> StreamView:
     )
 
 
-def test_positions_of_options() -> None:
-    """The two ends of a stream have their numbers; others are sequences."""
+def test_offsets_of_options() -> None:
+    """The start and end of a stream have special numbers; other numbers are sequences."""
     there = view(5, 11)
     assert resolve_offset(None, EARLIEST, there) == 5
     assert resolve_offset(None, LATEST, there) == 11
@@ -107,7 +107,7 @@ def test_positions_of_options() -> None:
 def test_the_first_message_since_a_time(
     sequences: set[int], moments: list[int], wanted: int
 ) -> None:
-    """Deleted messages and equal times do not disturb the search."""
+    """Deleted messages and equal times do not affect the search."""
     times = dict(zip(sorted(sequences), sorted(moments), strict=False))
 
     def stored_at(seq: int) -> tuple[int, int] | None:
