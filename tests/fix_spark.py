@@ -1,4 +1,4 @@
-"""Spark: one session that tests share, drivers as processes of their own, checkpoints on disk."""
+"""Fixtures for Spark: a shared session, drivers as separate processes, checkpoints on disk."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
     "spark_environment",
 ]
 
-#: Set to 1, it has the tests that need Java skipped where there is none, instead of failing.
+#: Set this variable to 1 to skip the tests that need Java where it is missing, instead of failing.
 NO_JAVA = "JETSTREAM_SYNC_NO_JAVA"
 
 _TESTS = Path(__file__).parent
@@ -46,15 +46,15 @@ def _asked_for(config: pytest.Config) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not even import the tests that import PySpark, unless they are asked for."""
+    """Do not import tests that import PySpark, unless they are selected."""
     return True if collection_path == _TESTS / "spark" and not _asked_for(config) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
-    Leave out what is marked ``spark``, unless ``-m`` speaks of it.
+    Deselect tests marked ``spark``, unless ``-m`` names that marker.
 
-    Where it does, nothing is skipped: without PySpark or Java the tests fail.
+    If it does, no test is skipped: without PySpark or Java the tests fail.
     """
     marked = [item for item in items if item.get_closest_marker("spark")]
     if not marked:
@@ -67,13 +67,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     with contextlib.suppress(ModuleNotFoundError):
         from pyspark.cloudpickle import register_pickle_by_value
 
-        # The workers can not import a test file: its functions and classes travel to them whole.
+        # The workers cannot import a test file, so its functions and classes are pickled by value.
         for module in {item.module for item in marked if isinstance(item, pytest.Function)}:
             register_pickle_by_value(module)
 
 
 def need_java() -> None:
-    """Fail where Spark finds no Java, or skip when `NO_JAVA` says so."""
+    """Fail if Spark would find no Java, or skip if `NO_JAVA` is set."""
     from jetstream_sync.spark.java import JavaNotFoundError, find_java
 
     try:
@@ -81,15 +81,15 @@ def need_java() -> None:
     except JavaNotFoundError as error:
         if os.environ.get(NO_JAVA) == "1":
             pytest.skip(str(error))
-        pytest.fail(f"{error}; or set {NO_JAVA}=1 to leave these tests out", pytrace=False)
+        pytest.fail(f"{error}; or set {NO_JAVA}=1 to skip these tests", pytrace=False)
 
 
 def spark_environment() -> dict[str, str]:
     """
     Return the environment variables of a Spark driver, which its workers inherit.
 
-    The workers have this interpreter, and import the package under test and the helpers of the
-    tests. What pytest makes of warnings is not theirs.
+    The workers use this interpreter, and can import the package under test and the test helpers. They do
+    not inherit the warning filters of pytest.
     """
     environment = dict(os.environ)
     for name in ("PYTHONWARNINGS", "SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS"):
@@ -119,19 +119,19 @@ appender.file.layout.pattern = %d{{HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
 
 class SparkHome:
     """
-    Where one Spark keeps its files, and its settings.
+    The files and settings of a Spark session.
 
     Args:
-        folder: empty; the log, the warehouse and temporary files go there.
-        level: how much the JVM logs, ``warn`` or ``info``.
+        folder: an empty folder for the log, the warehouse and temporary files.
+        level: the log level of the JVM, ``warn`` or ``info``.
 
     """
 
     def __init__(self, folder: Path, level: str = "warn") -> None:
         self.folder = folder
-        #: What the JVM logs.
+        #: The log of the JVM.
         self.log = folder / "spark.log"
-        #: The event logs, when ``spark.eventLog.enabled`` is set.
+        #: The event logs, if ``spark.eventLog.enabled`` is set.
         self.events = folder / "events"
         self.events.mkdir()
         self._log4j = folder / "log4j2.properties"
@@ -139,7 +139,7 @@ class SparkHome:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Settings for a small and quiet Spark: no web pages, nothing outside of the folder."""
+        """Settings for a small and quiet Spark: no web UI, and no files outside the folder."""
         java = (
             f"-Dlog4j2.configurationFile={self._log4j.as_uri()}"
             f" -Dderby.system.home={self.folder} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -164,9 +164,9 @@ def session(home: SparkHome, master: str = "local[2]", **settings: str) -> Spark
     Start Spark in this process, with the data source registered.
 
     Args:
-        home: where its files go.
-        master: as Spark has it; ``local[2,4]`` tries a task four times.
-        settings: more of Spark's settings, with ``__`` for a dot in their names.
+        home: the folder for its files.
+        master: the Spark master; ``local[2,4]`` attempts a task four times.
+        settings: more Spark settings, with ``__`` for a dot in their names.
 
     """
     from pyspark.sql import SparkSession
@@ -178,7 +178,7 @@ def session(home: SparkHome, master: str = "local[2]", **settings: str) -> Spark
     spark = builder.getOrCreate()
     from jetstream_sync.spark import register
 
-    # PySpark before 4.0 has no data sources in Python.
+    # PySpark before 4.0 has no Python data sources.
     with contextlib.suppress(ImportError):
         register(spark)
     return spark
@@ -186,7 +186,7 @@ def session(home: SparkHome, master: str = "local[2]", **settings: str) -> Spark
 
 @pytest.fixture(scope="session")
 def spark_home(tmp_path_factory: pytest.TempPathFactory) -> SparkHome:
-    """Where the shared session keeps its files."""
+    """Return the folder of the shared session."""
     return SparkHome(tmp_path_factory.mktemp("spark"))
 
 
@@ -196,13 +196,13 @@ def _shared_spark(spark_home: SparkHome) -> Iterator[SparkSession]:
     before, ours = dict(os.environ), spark_environment()
     os.environ.clear()
     os.environ.update(ours)
-    # The JVM inherits the variables when it starts, and is started once in a process.
+    # The JVM inherits the variables when it starts, once in a process.
     try:
         spark = session(spark_home)
         yield spark
         process = spark.sparkContext._gateway.proc
         spark.stop()
-        # It ends by the end of its input.
+        # The JVM ends at the end of its input.
         process.stdin.close()
         process.wait(20)
     finally:
@@ -213,10 +213,10 @@ def _shared_spark(spark_home: SparkHome) -> Iterator[SparkSession]:
 @pytest.fixture
 def spark(_shared_spark: SparkSession) -> Iterator[SparkSession]:
     """
-    The Spark that tests share: ``local[2]``, workers with this interpreter and the package.
+    Yield the shared session: ``local[2]``, workers with this interpreter and the package.
 
-    The data source ``jetstream`` is registered. A test that needs settings of the JVM, or another
-    master, starts a `Driver`. Streaming queries that a test leaves behind are stopped.
+    The data source ``jetstream`` is registered. A test that needs settings of the JVM or another
+    master starts a `Driver`. Streaming queries that a test has not stopped are stopped afterwards.
     """
     yield _shared_spark
     for query in _shared_spark.streams.active:
@@ -226,14 +226,14 @@ def spark(_shared_spark: SparkSession) -> Iterator[SparkSession]:
 
 class Driver(Program):
     """
-    A Spark driver as a process of its own, for tests that kill it.
+    A Spark driver as a separate process, for tests that kill it.
 
-    A ``with`` block ends with all that it started gone: JVM, executors, workers.
+    At the end of a ``with`` block, all processes that it started are gone: JVM, executors, workers.
 
     Args:
-        code: the program. It finds `session` in ``fix_spark``, and has ``home``, a `SparkHome`.
-        folder: where it runs and writes; a second driver there goes on where the first one was.
-        url: the address of the nats-server, which the program finds in ``NATS_URL``.
+        code: the program. It can use `session` of ``fix_spark``, and ``home``, a `SparkHome`.
+        folder: its working folder; a second driver in the same folder continues with the same files.
+        url: the URL of the nats-server, which the program finds in ``NATS_URL``.
         variables: more environment variables.
 
     """
@@ -256,7 +256,7 @@ class Driver(Program):
         )
 
     def kill(self) -> None:
-        """Kill the driver and its JVM with signal 9, and wait until its workers are gone, too."""
+        """Kill the driver and its JVM with SIGKILL, and wait until its workers are gone."""
         for pid in (self.process.pid, *self.jvms()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -264,25 +264,25 @@ class Driver(Program):
         wait_until(lambda: not self.processes(), 20)
 
     def jvms(self) -> list[int]:
-        """The process ids of its JVMs: the driver's, and those of executors."""
+        """Return the process ids of the JVMs of the driver and the executors."""
         return [pid for pid in self.processes() if "java" in _command(pid)[:1]]
 
     def executors(self) -> list[int]:
-        """The process ids of the executors' JVMs, which only ``local-cluster`` has."""
+        """Return the process ids of the executor JVMs, which only ``local-cluster`` has."""
         backend = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
         return [pid for pid in self.jvms() if backend in _command(pid)]
 
     def having(self, text: str) -> list[int]:
-        """The process ids of those with a text in their command line, the oldest first."""
+        """Return the process ids of the processes with a text in their command line, oldest first."""
         return sorted(pid for pid in self.processes() if text in " ".join(_command(pid)))
 
     def processes(self) -> list[int]:
-        """The process ids of all that it started and that still runs, and its own."""
+        """Return the process ids of the driver and of all running processes that it has started."""
         return processes_of_session(self.process.pid)
 
     def __exit__(self, *exception: object) -> None:
         super().__exit__(*exception)
-        # Workers have a process group of their own.
+        # Workers have their own process group.
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -292,15 +292,15 @@ class Driver(Program):
 
 
 def processes_of_session(leader: int) -> list[int]:
-    """The process ids of all in the session of a process, which may have ended."""
+    """Return the process ids of the session of a process, which may have ended."""
     every = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
     return [pid for pid in every if _session(pid) == leader]
 
 
 def _session(pid: int) -> int:
-    """The session of a process that has not ended, or 0."""
+    """Return the session id of a running process, or 0."""
     try:
-        # The name, in parentheses, may hold spaces.
+        # The process name, in parentheses, may contain spaces.
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return 0
@@ -308,7 +308,7 @@ def _session(pid: int) -> int:
 
 
 def _command(pid: int) -> list[str]:
-    """The words of a process's command line, the first one without its folder."""
+    """Return the command line of a process as a list, with the name of the program first."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError):
@@ -318,20 +318,20 @@ def _command(pid: int) -> list[str]:
 
 
 def batches(checkpoint: Path, log: str = "commits") -> list[int]:
-    """The numbers of the batches in a log of a checkpoint, ``commits`` or ``offsets``."""
+    """Return the batch numbers in a log of a checkpoint, ``commits`` or ``offsets``."""
     folder = checkpoint / log
     return sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit())
 
 
 def offsets_of(checkpoint: Path, batch: int) -> list[Any]:
-    """The end offsets of a batch as the checkpoint has them, one for each source."""
+    """Return the end offsets of a batch from the checkpoint, one for each source."""
     lines = (checkpoint / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
     assert lines[0] == "v1", lines[0]
     return [json.loads(line) for line in lines[2:]]
 
 
 def forget_commit(checkpoint: Path, batch: int) -> None:
-    """Make a batch one whose rows were written, but that was not noted as done."""
+    """Undo the commit of a batch, as if the driver had died between its last row and the commit."""
     (checkpoint / "commits" / str(batch)).unlink()
-    # Its checksum alone would be taken for a damaged file.
+    # A checksum without its file would look like corruption.
     (checkpoint / "commits" / f".{batch}.crc").unlink(missing_ok=True)

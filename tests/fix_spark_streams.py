@@ -1,4 +1,4 @@
-"""Streaming queries whose rows a test looks at, batch by batch."""
+"""Streaming queries whose rows a test inspects, batch by batch."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def fill(
     Publish messages, and return their subjects.
 
     Args:
-        js: where to.
-        subject: of all of them, or what returns that of each by its number, from 1 on.
-        count: how many.
-        payload: of all of them; ``None``: their numbers.
+        js: the JetStream context.
+        subject: the subject of all messages, or a function that returns it for a number from 1 on.
+        count: the number of messages.
+        payload: the payload of all messages; ``None``: their numbers.
 
     """
     numbers = range(1, count + 1)
@@ -45,12 +45,12 @@ def fill(
 
 class Collected:
     """
-    Queries that go on at one checkpoint, one after the other, and the rows that they brought.
+    Consecutive runs of a query with one checkpoint, and their rows.
 
     Args:
-        spark: where they run.
-        url: of the server.
-        checkpoint: where their checkpoint is.
+        spark: the session.
+        url: the URL of the server.
+        checkpoint: the folder of the checkpoint.
 
     """
 
@@ -58,25 +58,25 @@ class Collected:
         self._spark = spark
         self._url = url
         self.checkpoint = checkpoint
-        #: The rows of each batch, as dicts with its partition's number under ``partition``.
+        #: The rows of each batch, as dicts with the partition number under ``partition``.
         self.rows: dict[int, list[dict[str, Any]]] = {}
-        #: Called in each batch, with its number.
+        #: Called in each batch with its number.
         self.during_batch: Callable[[int], object] | None = None
-        #: What the last `run` has reported.
+        #: The progress reports of the last `run`.
         self.progress: list[Any] = []
 
     def another(self) -> Collected:
-        """Return one with a checkpoint of its own."""
+        """Return an instance with another checkpoint."""
         return Collected(
             self._spark, self._url, self.checkpoint.with_name(f"{self.checkpoint.name}-other")
         )
 
     def resumed(self) -> Collected:
-        """Return one with the same checkpoint that has seen nothing yet."""
+        """Return an instance with the same checkpoint and no rows."""
         return Collected(self._spark, self._url, self.checkpoint)
 
     def start(self, trigger: dict[str, Any] | None = None, **options: Any) -> StreamingQuery:
-        """Start a query that goes on until it is stopped, at the end of the test at the latest."""
+        """Start a query that runs until it is stopped, at the latest at the end of the test."""
         from pyspark.sql.functions import spark_partition_id
 
         source = self._spark.readStream.format("jetstream")
@@ -90,7 +90,7 @@ class Collected:
         )
 
     def run(self, trigger: dict[str, Any] | None = None, **options: Any) -> None:
-        """Run a query until it ends, by default until it has read what there is."""
+        """Run a query until it ends; by default it reads the available messages."""
         query = self.start(trigger or {"availableNow": True}, **options)
         try:
             assert query.awaitTermination(int(60 * SCALE)), "the query does not end"
@@ -106,16 +106,16 @@ class Collected:
             self.during_batch(batch)
 
     def sizes(self) -> list[int]:
-        """How many rows each batch has had, without those that had none."""
+        """Return the number of rows of each batch that had rows."""
         return [len(rows) for _, rows in sorted(self.rows.items())]
 
     def sequences(self, first_batch: int = 0) -> list[int]:
-        """The sequences of all rows, sorted, those that came twice twice."""
+        """Return the sequences of all rows, sorted and with duplicates."""
         rows = [row for batch, rows in self.rows.items() if batch >= first_batch for row in rows]
         return sorted(row["sequence"] for row in rows)
 
     def partitions(self, batch: int) -> list[list[int]]:
-        """The sequences of each partition of a batch, in the order in which they came."""
+        """Return the sequences of each partition of a batch, in the order of arrival."""
         found: dict[int, list[int]] = {}
         for row in self.rows[batch]:
             found.setdefault(row["partition"], []).append(row["sequence"])
@@ -123,14 +123,14 @@ class Collected:
 
     @staticmethod
     def triggers(nc: Connection, stream: str, count: int) -> None:
-        """Wait until the query has looked at a stream so many times more."""
-        looks = nc.subscribe(f"$JS.API.STREAM.INFO.{stream}")
+        """Wait until the query has read the state of a stream a number of times more."""
+        requests = nc.subscribe(f"$JS.API.STREAM.INFO.{stream}")
         for _ in range(count):
-            looks.next_msg(20 * SCALE)
-        looks.unsubscribe()
+            requests.next_msg(20 * SCALE)
+        requests.unsubscribe()
 
 
 @pytest.fixture
 def collected(spark: SparkSession, nats_server: NatsServer, tmp_path: Path) -> Collected:
-    """Streaming queries whose rows are kept."""
+    """Return streaming queries whose rows are collected."""
     return Collected(spark, nats_server.url, tmp_path / "checkpoint")

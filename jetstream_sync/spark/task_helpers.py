@@ -177,7 +177,7 @@ def plan_ranges(options: Mapping[str, str] | ReadOptions) -> list[SequenceRange]
 
 
 def read_range(
-    range: SequenceRange,  # noqa: A002 - what it is
+    range: SequenceRange,  # noqa: A002 - the name of the concept
     options: Mapping[str, str] | ReadOptions,
     columns: Sequence[str] = READ_COLUMNS,
 ) -> Iterator[tuple[Any, ...]]:
@@ -203,7 +203,7 @@ def read_range(
 
 
 def read_range_batches(
-    range: SequenceRange,  # noqa: A002 - what it is
+    range: SequenceRange,  # noqa: A002 - the name of the concept
     options: Mapping[str, str] | ReadOptions,
     columns: Sequence[str] = READ_COLUMNS,
 ) -> Iterator[pa.RecordBatch]:

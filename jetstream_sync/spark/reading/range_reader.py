@@ -119,7 +119,7 @@ def choose_mode(
 
 def read_chunks(
     connection: Connection,
-    range: SequenceRange,  # noqa: A002 - what it is
+    range: SequenceRange,  # noqa: A002 - the name of the concept
     columns: frozenset[str],
     plan: ReadPlan,
 ) -> Iterator[Chunk]:
@@ -182,8 +182,8 @@ class _RangeReader:
             except Error as error:
                 self._recover(error, progress=self._next_seq > begun_at)
             else:
-                behind = "the stream holds the message, but the server does not deliver it"
-                stalled = RangeStalledError(self._range.stream, self._next_seq, behind)
+                reason = "the stream holds the message, but the server does not deliver it"
+                stalled = RangeStalledError(self._range.stream, self._next_seq, reason)
                 self._recover(stalled, progress=self._next_seq > begun_at)
 
     def _read_responses(self) -> Iterator[Chunk]:

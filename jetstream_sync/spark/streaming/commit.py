@@ -211,7 +211,7 @@ class CommitHandler:
 
     def check_unclaimed(self, offset: Offset, views: Mapping[str, StreamView]) -> None:
         """
-        Check that no other query owns the work queues among some streams.
+        Check that no other query owns the work queues of an offset.
 
         Args:
             offset: an offset that may not be in the checkpoint yet.
@@ -227,7 +227,7 @@ class CommitHandler:
 
     def claim(self, offset: Offset, views: Mapping[str, StreamView]) -> None:
         """
-        Make a query the owner of the work queues among some streams, as long as its checkpoint exists.
+        Make a query the owner of the work queues of an offset, as long as its checkpoint exists.
 
         Args:
             offset: an offset of the checkpoint.

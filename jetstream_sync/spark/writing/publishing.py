@@ -70,7 +70,10 @@ _DUPLICATE: Final = b'"duplicate"'
 
 #: Added to the error of a row with an unmet expectation. A standalone server checks expectations before
 #: message ids (``server/stream.go``, ``processJetStreamMsg``), so it also refuses a row that is stored.
-_EXPECTATION_HINT: Final = "; or an earlier attempt has stored the row, which delivery=scan and delivery=transaction detect"
+_EXPECTATION_HINT: Final = (
+    "; or an earlier attempt has stored the row,"
+    " which delivery=scan and delivery=transaction detect"
+)
 #: Added to the error of a row whose id is being stored, according to the leader of the stream.
 _ID_IN_PROCESS_HINT: Final = (
     "; a leader that stepped down in the meantime accepts the id after the duplicate window,"

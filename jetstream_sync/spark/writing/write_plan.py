@@ -255,16 +255,16 @@ class WritePlan:
         in_batches = self.options.delivery == "transaction"
         most = BATCH_ROWS if in_batches else min(CHUNK_ROWS, self.options.max_pending)
         first = 0
-        for some in columns:
-            if not some.count:
+        for group in columns:
+            if not group.count:
                 continue
-            average = some.data_size() // some.count + 1
+            average = group.data_size() // group.count + 1
             step = max(1, min(most, CHUNK_BYTES // average))
-            for start in range(0, some.count, step):
-                rows = encoder.rows(some, start, min(start + step, some.count), first + start)
+            for start in range(0, group.count, step):
+                rows = encoder.rows(group, start, min(start + step, group.count), first + start)
                 size.bytes += sum(map(len, rows.data))
                 yield rows
-            first += some.count
+            first += group.count
 
     # --- delivery modes -------------------------------------------------------------------------
 
