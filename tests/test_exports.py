@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from types import FunctionType, ModuleType
 
-import pytest
+from fix_cases import each_case
 
 import jetstream_sync
 from jetstream_sync import errors
@@ -218,7 +218,7 @@ def every_module() -> list[str]:
 # --- the tests --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("option", CONNECT.split())
+@each_case("option", CONNECT.split())
 def test_connect_takes_what_the_contract_says(option: str) -> None:
     """Every option of the contract is taken under its name, and described."""
     if option == "servers":
@@ -237,7 +237,7 @@ def test_a_shared_connection_takes_what_connect_takes() -> None:
     assert shared == connect
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("class_name", "member", "wanted"),
     [
         (class_name, member, wanted)
@@ -300,7 +300,7 @@ def test_every_error_class_is_in_all() -> None:
     assert defined == {name for name in errors.__all__ if isinstance(getattr(errors, name), type)}
 
 
-@pytest.mark.parametrize("name", every_module())
+@each_case("name", every_module())
 def test_every_name_in_all_exists(name: str) -> None:
     """No module promises what it does not have."""
     module = importlib.import_module(name)
@@ -324,7 +324,7 @@ def test_public_classes_and_functions_say_what_they_do() -> None:
     assert not silent
 
 
-@pytest.mark.parametrize(
+@each_case(
     "value",
     [
         jetstream_sync,
@@ -373,7 +373,7 @@ def test_importing_starts_nothing() -> None:
     assert set(answer[1:]) & set(_LATE.split()) == set()
 
 
-@pytest.mark.parametrize(
+@each_case(
     "cls",
     [
         value

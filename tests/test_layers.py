@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
+from fix_cases import each_case
 
 PACKAGE = Path(__file__).parents[1] / "jetstream_sync"
 
@@ -140,10 +141,13 @@ class Import:
 
 @dataclass(frozen=True)
 class File:
-    """A file of the package, its place in the house and its syntax tree."""
+    """A file of the package, its part and its syntax tree."""
 
     path: Path
     tree: ast.Module
+
+    def __repr__(self) -> str:
+        return self.name
 
     @property
     def name(self) -> str:
@@ -207,8 +211,8 @@ def modules() -> frozenset[str]:
     return frozenset(file.module for file in files())
 
 
-def every_file(test: object) -> object:
-    return pytest.mark.parametrize("file", files(), ids=lambda file: file.name)(test)  # type: ignore[operator]
+def every_file(test: Callable[..., None]) -> Callable[..., None]:
+    return each_case("file", files())(test)
 
 
 def functions(file: File) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fix_cases import each_case
 from fix_jsm import Jsm
 from make_jsm_reference import nodes
 from rawnats import RawClient
@@ -165,7 +166,7 @@ def test_stdout_is_json(jsm: Jsm, world: dict[str, str], tmp_path: Path, command
     assert "\x1b" not in result.out + result.err
 
 
-@pytest.mark.parametrize("command", LEAVES)
+@each_case("command", LEAVES)
 def test_wrong_usage_is_json_as_well(jsm: Jsm, command: str) -> None:
     """An option that is not there is told as JSON, with nothing on stdout."""
     result = jsm(*command.split(), "--no-such-option", "-j")
@@ -173,7 +174,7 @@ def test_wrong_usage_is_json_as_well(jsm: Jsm, command: str) -> None:
     assert result.error["exit_status"] == 2
 
 
-@pytest.mark.parametrize("command", sorted(set(LEAVES) & set(LINES)))
+@each_case("command", sorted(set(LEAVES) & set(LINES)))
 def test_nobody_is_asked(jsm: Jsm, command: str) -> None:
     """Without arguments and without a person a command ends, and says what is missing in one line."""
     if command in {"demo", "top", *(each for each in LEAVES if each.startswith("bench"))}:

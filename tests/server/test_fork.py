@@ -18,6 +18,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from fix_cases import each_case
 from fix_fork import in_child
 from fix_proxy import Listener, Puppet
 from fix_threads import SCALE, wait_until
@@ -308,7 +309,7 @@ def test_every_public_method_has_its_row() -> None:
     assert methods - rows == set()
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each_case("name", REFUSED)
 def test_every_call_is_refused_in_a_child(it: Inherited, name: str) -> None:
     """In a child each call on what came from the parent raises ForkedConnectionError at once."""
 
@@ -602,7 +603,7 @@ def test_a_connection_is_not_pickled(nc: Connection) -> None:
         pickle.dumps(nc)
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Inherited)])
+@each_case("name", [field.name for field in fields(Inherited)])
 def test_nothing_that_has_a_connection_is_pickled(it: Inherited, name: str) -> None:
     """Pickling it is refused, with the advice what to pass instead."""
     with pytest.raises(TypeError, match="can not be pickled; "):

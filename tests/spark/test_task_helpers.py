@@ -443,6 +443,7 @@ class Record(NamedTuple):
     data: Any
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("rows", "names"),
     [
@@ -460,6 +461,7 @@ def test_rows_come_in_many_forms(server: NatsServer, rows: list[Any], names: Any
     assert sorted(payloads(server)) == [b"a", b"b"]
 
 
+@pytest.mark.smoke
 def test_record_batches_can_be_published(server: NatsServer) -> None:
     """Record batches as passed to mapInArrow are published unchanged."""
     import pyarrow as pa
@@ -507,6 +509,7 @@ def test_a_bad_row_is_named(server: NatsServer) -> None:
     assert (error.value.row, error.value.partition) == (1, 3)
 
 
+@pytest.mark.smoke
 def test_spark_tasks_take_their_ids_from_their_task(
     spark: SparkSession, server: NatsServer, tmp_path: Any
 ) -> None:
@@ -539,6 +542,7 @@ def test_spark_tasks_take_their_ids_from_their_task(
 # --- read_range ----------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_ranges_are_planned_and_read(server: NatsServer) -> None:
     """The planned ranges return each message once, as tuples or record batches."""
     make_stream(server, allow_direct=True)
@@ -581,6 +585,7 @@ def queue(server: NatsServer, js: JetStream) -> dict[str, str]:
     return {"servers": server.url, "stream": STREAM, "consumer": "WORK"}
 
 
+@pytest.mark.smoke
 def test_work_that_was_done_is_gone(queue: dict[str, str], server: NatsServer) -> None:
     """Each message is delivered once, and removed from the queue at the end of its with block."""
     done: Payloads = []
@@ -621,6 +626,7 @@ def test_one_message_may_be_settled_alone(queue: dict[str, str], server: NatsSer
     wait_until(lambda: payloads(server) == [])
 
 
+@pytest.mark.smoke
 def test_work_may_be_acknowledged_elsewhere(
     spark: SparkSession, queue: dict[str, str], server: NatsServer
 ) -> None:

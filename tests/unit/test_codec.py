@@ -11,6 +11,7 @@ from datetime import datetime, timedelta, timezone
 from enum import Enum, IntEnum
 
 import pytest
+from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -105,7 +106,7 @@ def either(request, monkeypatch):
 # --- JSON -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     "value",
     [
         None,
@@ -134,7 +135,7 @@ def test_json_is_compact_utf_8(either):
     assert either.dumps({"a": [1, "é"]}) == '{"a":[1,"é"]}'.encode()
 
 
-@pytest.mark.parametrize(
+@each_case(
     "data", [b"", b"{", b"nope", b"NaN", b"[Infinity]", b"\xff", b'"\xff"', b"{}x", b"[" * 100_000]
 )
 def test_what_is_not_json_is_an_invalid_response(either, data):
@@ -145,7 +146,7 @@ def test_what_is_not_json_is_an_invalid_response(either, data):
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize(
+@each_case(
     "value",
     [
         object(),
@@ -266,7 +267,7 @@ def test_an_unknown_word_is_kept():
     assert encode(dataclasses.replace(tree, name="b")) == {"name": "b", "color": "mauve"}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("field", "wrong"),
     [
         ("name", 1),
@@ -359,7 +360,7 @@ def test_a_record_does_not_share_what_it_was_made_of():
     assert tree == Tree(name="a", words=["x"], labels={"k": "v"})
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("field", "wrong"),
     [
         ("name", None),

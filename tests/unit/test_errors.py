@@ -9,6 +9,7 @@ import pickle
 import re
 
 import pytest
+from fix_cases import each_case
 
 import jetstream_sync
 from jetstream_sync import errors
@@ -84,8 +85,8 @@ def drawn():
                 yield name, path[depth - 1]
 
 
-@pytest.mark.parametrize("cls", CLASSES)
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@each_case("cls", CLASSES)
+@each_case("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_every_error_survives_pickle(cls, protocol):
     """Spark and multiprocessing carry errors between processes: class, fields and text stay."""
     error = example(cls)
@@ -96,8 +97,8 @@ def test_every_error_survives_pickle(cls, protocol):
     assert str(again) == str(error)
 
 
-@pytest.mark.parametrize("cls", CLASSES)
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+@each_case("cls", CLASSES)
+@each_case("copied", [copy.copy, copy.deepcopy])
 def test_every_error_can_be_copied(cls, copied):
     """One error that ends several waits is raised as a copy in each of them."""
     error = example(cls)
@@ -108,7 +109,7 @@ def test_every_error_can_be_copied(cls, copied):
     assert str(again) == str(error)
 
 
-@pytest.mark.parametrize("cls", CLASSES)
+@each_case("cls", CLASSES)
 def test_every_text_says_what_the_fields_say(cls):
     """The text of an error has everything that its fields have."""
     error = example(cls)
@@ -168,7 +169,7 @@ def test_the_codes_are_nats_servers():
         assert APIError.by_err_code[err_code].__name__ == name
 
 
-@pytest.mark.parametrize("err_code", SERVER_CODES)
+@each_case("err_code", SERVER_CODES)
 def test_a_known_err_code_has_its_class(err_code):
     """The err_code decides; the class derives from the one for the server's code."""
     _, code, name = SERVER_CODES[err_code]

@@ -6,6 +6,7 @@ import copy
 import pickle
 
 import pytest
+from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -239,7 +240,7 @@ def test_nothing_gets_in_unseen(name, value):
 # --- the status line ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("block", "status"),
     [
         (b"NATS/1.0 100 Idle Heartbeat\r\n\r\n", Status(100, "Idle Heartbeat")),

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,7 +85,7 @@ def test_every_option_has_bad_values():
     assert options == ConnectOptions.__annotations__.keys()
 
 
-@pytest.mark.parametrize(("option", "value"), [(o, v) for o, values in BAD.items() for v in values])
+@each_case(("option", "value"), [(o, v) for o, values in BAD.items() for v in values])
 def test_bad_values_are_refused_by_name(option, value):
     """The error names the option."""
     with pytest.raises(InvalidOptionError) as caught:
@@ -93,8 +94,8 @@ def test_bad_values_are_refused_by_name(option, value):
     assert str(caught.value).startswith(f"{option}=")
 
 
-@pytest.mark.parametrize("option", TIMES)
-@pytest.mark.parametrize("value", [1, 1.0, timedelta(seconds=1)])
+@each_case("option", TIMES)
+@each_case("value", [1, 1.0, timedelta(seconds=1)])
 def test_a_time_is_seconds_or_a_timedelta(option, value):
     """Whatever was given, the record has seconds."""
     seconds = getattr(made(**{option: value}), option)
@@ -102,14 +103,14 @@ def test_a_time_is_seconds_or_a_timedelta(option, value):
     assert type(seconds) is float
 
 
-@pytest.mark.parametrize("option", TIMES)
-@pytest.mark.parametrize("value", [INF, timedelta.max, 1e300])
+@each_case("option", TIMES)
+@each_case("value", [INF, timedelta.max, 1e300])
 def test_a_time_may_be_very_long(option, value):
     """For ever is as long as a lock can wait, which is nearly 300 years."""
     assert 200 * 365 * 86400 < getattr(made(**{option: value}), option) < 2**63 / 1e9
 
 
-@pytest.mark.parametrize(
+@each_case(
     "options",
     [
         {"reconnect_time_wait": 0},
@@ -175,7 +176,7 @@ SEED = "SUAAAAAAAA" + "A" * 48
 JWT = "eyJ0eXAiOiJKV1QifQ.eyJqdGki.c2ln"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("option", "value"),
     [
         ("nkeys_seed", SEED),
@@ -274,8 +275,8 @@ PICKLED = [
 ]
 
 
-@pytest.mark.parametrize("options", PICKLED)
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@each_case("options", PICKLED)
+@each_case("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_options_without_inline_secrets_survive_pickle(options, protocol):
     """Paths, and functions that can be imported, go along; the result is as good as the original."""
     before = made(**options)
@@ -293,8 +294,8 @@ LOST = [
 ]
 
 
-@pytest.mark.parametrize(("options", "lost"), LOST)
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@each_case(("options", "lost"), LOST)
+@each_case("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_a_pickle_has_no_secret_in_it(options, lost, protocol):
     """A secret stays behind, all else goes along, and the place of the secret is marked."""
     before = made(name="n", connect_timeout=5, **options)
@@ -313,8 +314,8 @@ def test_a_pickle_has_no_secret_in_it(options, lost, protocol):
     assert pickle.loads(pickle.dumps(after, protocol)) == after
 
 
-@pytest.mark.parametrize("url", ["nats://u:s3cret@h:1", "tls://s3cret@h"])
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@each_case("url", ["nats://u:s3cret@h:1", "tls://s3cret@h"])
+@each_case("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_a_pickled_address_has_no_login_in_it(url, protocol):
     """The user's name stays; password and token are marked, and the options say so."""
     before = ServerAddress.parse(url)
@@ -354,7 +355,7 @@ def test_what_can_not_be_imported_is_not_pickled(option):
 # --- servers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "address"),
     [
         ("h", ServerAddress("h", 4222)),
@@ -388,7 +389,7 @@ def test_urls(text, address):
     assert ServerAddress.parse(text) == address
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "",
@@ -427,7 +428,7 @@ def test_what_is_no_url_is_refused(text):
     assert caught.value.option == "servers"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "http://u:s3cret@h",

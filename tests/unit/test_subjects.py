@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,7 +69,7 @@ def test_badly_formed_subjects_are_refused(subject):
         assert caught.value.subject == subject
 
 
-@pytest.mark.parametrize("blank", BLANK)
+@each_case("blank", BLANK)
 def test_white_space_and_control_characters_are_refused(blank):
     """A blank anywhere would end a word of the protocol."""
     for text in (blank, f"a{blank}", f"{blank}a", f"a.b{blank}c"):
@@ -107,15 +108,15 @@ def test_a_queue_group_may_be_left_out_or_have_dots():
     assert check_queue("workers.eu") == "workers.eu"
 
 
-@pytest.mark.parametrize("kind", CHECK_NAMES)
-@pytest.mark.parametrize("name", ["A", "ORDERS", "a-b_c", "ä", "a=b", "x" * 255])
+@each_case("kind", CHECK_NAMES)
+@each_case("name", ["A", "ORDERS", "a-b_c", "ä", "a=b", "x" * 255])
 def test_good_names_come_back(kind, name):
     """A name is one token that can be a file's name."""
     assert CHECK_NAMES[kind](name) == name
 
 
-@pytest.mark.parametrize("kind", CHECK_NAMES)
-@pytest.mark.parametrize(
+@each_case("kind", CHECK_NAMES)
+@each_case(
     "name",
     ["", ".", "a.b", "*", "a*", ">", "a>", "a/b", "a\\b", "..", " ", "x" * 256, "ä" * 128],
 )

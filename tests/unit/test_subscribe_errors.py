@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 
-import pytest
+from fix_cases import each_case
 
 from jetstream_sync import errors
 from jetstream_sync.errors import (
@@ -31,7 +31,7 @@ def example(cls: type[Error]) -> Error:
     return cls("asked", "found")
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+@each_case("cls", CLASSES)
 def test_every_error_survives_pickle(cls: type[Error]) -> None:
     """Between processes an error keeps its class, its fields and its text."""
     error = example(cls)
@@ -41,7 +41,7 @@ def test_every_error_survives_pickle(cls: type[Error]) -> None:
     assert str(copied) == str(error)
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+@each_case("cls", CLASSES)
 def test_every_error_is_in_the_tree(cls: type[Error]) -> None:
     """Each is a JetStreamError; those that are raised say that an argument can not work."""
     assert issubclass(cls, JetStreamError)
@@ -50,7 +50,7 @@ def test_every_error_is_in_the_tree(cls: type[Error]) -> None:
         assert issubclass(cls, InvalidArgumentError)
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+@each_case("cls", CLASSES)
 def test_the_text_has_the_values(cls: type[Error]) -> None:
     """What is printed names what disagrees."""
     error = example(cls)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 
-import pytest
+from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,7 +41,7 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "meant"), TEXTS)
+@each_case(("text", "meant"), TEXTS)
 def test_what_a_server_says(text, meant):
     """The operation, the subject and the queue group are read; what is not said is empty."""
     assert read_violation(text) == Violation(*meant)
@@ -50,7 +50,7 @@ def test_what_a_server_says(text, meant):
     assert str(error) == text
 
 
-@pytest.mark.parametrize(("text", "meant"), TEXTS)
+@each_case(("text", "meant"), TEXTS)
 def test_the_error_keeps_what_it_says(text, meant):
     """It is made of the text alone, so it has its fields in another process, too."""
     again = pickle.loads(pickle.dumps(PermissionsError(text)))

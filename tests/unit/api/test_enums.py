@@ -5,6 +5,7 @@ import json
 import pickle
 
 import pytest
+from fix_cases import each_case
 
 from jetstream_sync.api import enums
 
@@ -12,7 +13,7 @@ POLICIES = [getattr(enums, name) for name in enums.__all__]
 WORDS = [word for policy in POLICIES for word in policy]
 
 
-@pytest.mark.parametrize("word", WORDS)
+@each_case("word", WORDS)
 def test_a_policy_is_its_word(word):
     """A policy equals, prints, formats and dumps as its wire word."""
     assert isinstance(word, str)

@@ -5,6 +5,7 @@ import pickle
 from pathlib import Path
 
 import pytest
+from fix_cases import each_case
 
 from jetstream_sync.api.publish import PubAck
 from jetstream_sync.errors import APIError, InvalidResponseError, WrongLastSequenceError
@@ -55,7 +56,7 @@ def test_an_old_error_without_err_code_is_raised():
         PubAck.from_json({"error": {"code": 599}})
 
 
-@pytest.mark.parametrize(
+@each_case(
     "data",
     [
         None,

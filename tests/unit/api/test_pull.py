@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import replace
 
 import pytest
+from fix_cases import each_case
 from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -45,7 +46,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("blamed", "arguments"), REFUSED)
+@each_case(("blamed", "arguments"), REFUSED)
 def test_requests_that_can_not_work_are_refused(blamed, arguments):
     """The error names the option as the user knows it; nothing is left to the server's mercy."""
     with pytest.raises(InvalidOptionError) as caught:
@@ -106,7 +107,7 @@ def limits(**said):
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("said", "worked_out"),
     [
         ({}, (500, 0, 250, 0, 30, 15.0, 0)),
@@ -130,7 +131,7 @@ def test_what_depends_on_what(said, worked_out):
     assert limits(**said) == worked_out
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("blamed", "said"),
     [
         ("max_bytes", {"max_messages": 1, "max_bytes": 1}),

@@ -6,6 +6,7 @@ import inspect
 import re
 
 import pytest
+from fix_cases import each_case
 
 from jetstream_sync.api.routes import DEFAULT_PREFIX, Routes
 from jetstream_sync.errors import InvalidOptionError
@@ -57,20 +58,20 @@ def test_every_route_is_in_the_table() -> None:
     assert named == set(SUBJECTS)
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
+@each_case("name", SUBJECTS)
 def test_a_route_is_the_servers_subject(name: str) -> None:
     """Without a domain or prefix, a route is what a server of our own listens to."""
     assert route(Routes.of(), name) == SUBJECTS[name]
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
+@each_case("name", SUBJECTS)
 def test_a_domain_is_part_of_every_route(name: str) -> None:
     """A domain's API has the domain between `$JS` and `API` (ADR-19)."""
     expected = re.sub(r"^\$JS\.API", "$JS.hub.API", SUBJECTS[name])
     assert route(Routes.of(domain="hub"), name) == expected
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
+@each_case("name", SUBJECTS)
 def test_a_prefix_replaces_the_usual_one(name: str) -> None:
     """With a prefix the whole API is below that subject."""
     expected = re.sub(r"^\$JS\.API", "from.acme", SUBJECTS[name])

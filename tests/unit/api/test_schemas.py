@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from fix_cases import each_case
 
 from jetstream_sync.api import account, cluster, consumer, publish, stream
 from jetstream_sync.codec import Word, decode, encode
@@ -88,7 +89,7 @@ def wrong_samples(kind):
     return [value for value in everything if type(value) not in right]
 
 
-@pytest.mark.parametrize("record", RECORDS)
+@each_case("record", RECORDS)
 def test_every_field_of_a_schema_is_a_field_of_ours(record):
     """Nothing of the schemas is missing, and what we have beyond them is listed."""
     ours = {field.name for field in dataclasses.fields(RECORDS[record])} - {"extra"}
@@ -96,7 +97,7 @@ def test_every_field_of_a_schema_is_a_field_of_ours(record):
     assert set(SCHEMAS[record]) <= ours
 
 
-@pytest.mark.parametrize("record", RECORDS)
+@each_case("record", RECORDS)
 def test_an_object_with_every_field_survives(record):
     """An object with every field of a schema is read without leftovers and written alike."""
     data = whole(record)
@@ -105,7 +106,7 @@ def test_an_object_with_every_field_survives(record):
     assert value.extra == {}
 
 
-@pytest.mark.parametrize(("record", "name"), FIELDS)
+@each_case(("record", "name"), FIELDS)
 def test_types_agree(record, name):
     """A field takes every value of its schema's type and no value of another."""
     kind = SCHEMAS[record][name]
@@ -117,14 +118,14 @@ def test_types_agree(record, name):
             decode(RECORDS[record], {**whole(record), name: value})
 
 
-@pytest.mark.parametrize(("record", "name"), FIELDS)
+@each_case(("record", "name"), FIELDS)
 def test_times_and_durations_are_not_left_as_they_came(record, name):
     """What a schema calls a duration or a time is one of Python's, not a number or text."""
     if SCHEMAS[record][name] in ("duration", "time"):
         assert not isinstance(getattr(decode(RECORDS[record], whole(record)), name), (int, str))
 
 
-@pytest.mark.parametrize(("record", "name"), FIELDS)
+@each_case(("record", "name"), FIELDS)
 def test_every_word_of_a_schema_is_known(record, name):
     """Every word of a policy has a member, but those that are listed."""
     kind = SCHEMAS[record][name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,8 +59,8 @@ def block(line, **headers):
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-@pytest.mark.parametrize(("line", "kind", "error"), ROWS)
-@pytest.mark.parametrize("case", [str, str.lower, str.upper])
+@each_case(("line", "kind", "error"), ROWS)
+@each_case("case", [str, str.lower, str.upper])
 def test_every_status_of_a_pull(line, kind, error, case):
     """Each has its kind, and the class that a program can catch; the case of the text is no matter."""
     status = read_status(block(case(line)), b"")
@@ -73,7 +74,7 @@ def test_every_status_of_a_pull(line, kind, error, case):
         assert str(status.error)
 
 
-@pytest.mark.parametrize(("line", "kind", "error"), ROWS)
+@each_case(("line", "kind", "error"), ROWS)
 def test_every_status_may_say_what_was_not_delivered(line, kind, error):
     """ADR-37: look for the two headers in every status."""
     header = block(line, Nats_Pending_Messages=3, Nats_Pending_Bytes=512)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from fix_cases import each_case
 
 from jetstream_sync.api.cluster import Placement
 from jetstream_sync.api.enums import (
@@ -182,7 +183,7 @@ def test_what_goes_together_is_accepted(fields):
     StreamConfig(name="S", **fields)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("option", "fields"),
     [
         ("subjects", {"mirror": MIRROR, "subjects": ["a"]}),

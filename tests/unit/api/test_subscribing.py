@@ -11,6 +11,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from fix_cases import each_case
 
 from jetstream_sync import (
     AckPolicy,
@@ -273,7 +274,7 @@ def attempt(asked: dict[str, Any], existing: ConsumerInfo | None) -> Wanted:
     return wanted
 
 
-@pytest.mark.parametrize(("sentence", "asked", "existing", "error", "one", "other"), SENTENCES)
+@each_case(("sentence", "asked", "existing", "error", "one", "other"), SENTENCES)
 def test_every_sentence_has_its_error(
     sentence: str,
     asked: dict[str, Any],
@@ -333,7 +334,7 @@ def test_what_fits_is_taken(asked: dict[str, Any], existing: ConsumerInfo) -> No
 NOON = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("option", "asked", "found"),
     [
         ("ack_policy", {"ack_policy": "all"}, {"ack_policy": "explicit"}),
@@ -573,7 +574,7 @@ def test_an_ordered_consumer_is_made_as_the_document_says() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("option", "asked"),
     [
         ("durable_name", {"durable": "d"}),

@@ -8,6 +8,7 @@ from queue import SimpleQueue
 from unittest.mock import Mock
 
 import pytest
+from fix_cases import each_case
 
 from jetstream_sync.address import parse_servers
 from jetstream_sync.client.events import Events
@@ -54,7 +55,7 @@ def default_of_its_own(got):
     return callback
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("make", "expected"),
     [
         (lambda got: lambda: got.put(NOTHING), NOTHING),

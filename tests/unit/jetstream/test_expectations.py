@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from fix_cases import each_case
 
 from jetstream_sync.errors import (
     BadSubjectError,
@@ -85,7 +86,7 @@ def test_a_ttl_is_exact(ttl: float | timedelta, text: str) -> None:
     assert made(msg_ttl=ttl) == {"Nats-TTL": text}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("argument", "value"),
     [
         ("msg_id", ""),

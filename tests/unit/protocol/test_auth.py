@@ -9,6 +9,7 @@ import sys
 
 import nkeys
 import pytest
+from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -86,7 +87,7 @@ def test_a_jwt_is_found(content):
     assert find_jwt(bytearray(content)) == JWT
 
 
-@pytest.mark.parametrize(
+@each_case(
     "content",
     [
         b"",
@@ -133,7 +134,7 @@ def wrong(seed):
     return seed[:20] + (b"A" if seed[20:21] != b"A" else b"B") + seed[21:]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("content", "reason"),
     [
         (b"", "there is no seed"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,9 +99,9 @@ def test_each_operation(text, operation):
     assert fed(text) == [operation]
 
 
-@pytest.mark.parametrize("payload", PAYLOADS)
-@pytest.mark.parametrize("header", [b"", BLOCK])
-@pytest.mark.parametrize("reply", [b"", b"r"])
+@each_case("payload", PAYLOADS)
+@each_case("header", [b"", BLOCK])
+@each_case("reply", [b"", b"r"])
 def test_a_payload_is_the_bytes_that_were_announced(payload, header, reply):
     """Line ends within a payload, and at its ends, are payload."""
     text = message(7, b"a", payload, reply, header)
@@ -306,9 +307,9 @@ GARBLED = [
 ]
 
 
-@pytest.mark.parametrize("line", GARBLED)
-@pytest.mark.parametrize("prefix", [b"", b"PING\r\n", message(1, b"a", b"hello")])
-@pytest.mark.parametrize("payload", [b"", b"abcd"])
+@each_case("line", GARBLED)
+@each_case("prefix", [b"", b"PING\r\n", message(1, b"a", b"hello")])
+@each_case("payload", [b"", b"abcd"])
 def test_what_is_not_the_protocol_is_refused(line, prefix, payload):
     """Numbers are digits, words are in upper case with one space between, nothing is missing."""
     text = prefix + line + b"\r\n" + payload + b"\r\n"

@@ -6,6 +6,7 @@ import dataclasses
 import json
 
 import pytest
+from fix_cases import each_case
 
 from jetstream_sync.errors import (
     AuthenticationExpiredError,
@@ -296,7 +297,7 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "cls", "closes"), TEXTS)
+@each_case(("text", "cls", "closes"), TEXTS)
 def test_the_servers_complaints(text, cls, closes):
     """Each has its class and keeps its text; some are of one subject, and the link is well."""
     (operation,) = Parser().feed(f"-ERR '{text}'\r\n".encode())

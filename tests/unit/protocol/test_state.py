@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from fix_cases import each_case
 
 from jetstream_sync.protocol.state import TRANSITIONS, ConnectionStatus, Event, next_status
 
 S, E = ConnectionStatus, Event
 
 
-@pytest.mark.parametrize(("status", "event"), list(itertools.product(S, E)))
+@each_case(("status", "event"), list(itertools.product(S, E)))
 def test_the_table_decides(status, event):
     """An event leads where the table says; one that a state has no row for is a mistake of ours."""
     if (status, event) in TRANSITIONS:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-import pytest
+from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -132,7 +132,7 @@ def test_what_passes_the_filters_is_read(
         assert keeps(left, subject, sequence, time_to_ns(time) + nanoseconds)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("filters", "option", "left"),
     [
         ([], (), None),

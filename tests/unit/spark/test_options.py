@@ -6,6 +6,7 @@ import pickle
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,7 +77,7 @@ def test_options_added_by_spark_are_ignored() -> None:
     assert read(checkpointLocation="/somewhere", queryName="orders") == read()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "named"),
     [
         ({"streamPattern": "ORDERS_*"}, "streamPattern"),
@@ -104,7 +105,7 @@ def test_contradictions_are_refused(options: dict[str, str], named: str) -> None
     assert refusal(read, **options).option == named
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("option", "value"),
     [
         ("stream", "a.b"),

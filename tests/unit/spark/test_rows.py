@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fix_cases import each_case
 
 from jetstream_sync.spark.schema import WRITE_COLUMNS, SchemaError
 from jetstream_sync.spark.writing.rows import (
@@ -52,7 +53,7 @@ def test_the_columns_are_the_documented_ones() -> None:
     assert tuple(WRITE_TYPES) == WRITE_COLUMNS
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "kind"), [(name, kind) for name, kinds in WRITE_TYPES.items() for kind in kinds]
 )
 def test_each_column_accepts_its_types(name: str, kind: str) -> None:
@@ -103,7 +104,7 @@ def test_payloads_are_bytes() -> None:
     assert made.ids is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("values", "said"),
     [
         ({"data": [None]}, "data is NULL"),
