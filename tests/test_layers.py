@@ -68,8 +68,7 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
 
 # Standard modules that only some places may import; everywhere else they are a mistake.
 ONLY_IN: dict[str, set[str]] = {
-    # What is measured there is a library for asyncio, in a process of its own.
-    "asyncio": {"cli/bench/nats_py.py"},
+    "asyncio": set(),
     "concurrent": {"client", "jetstream", "cli", "spark"},
     "json": {"codec.py", "cli", "spark"},
     "logging": {"client", "jetstream", "cli", "spark"},

@@ -129,29 +129,6 @@ def test_csv(jsm: Jsm, tmp_path: Any) -> None:
     assert jsm("bench", "pub", "--msgs", "20", "--csv", str(tmp_path)).status == 1
 
 
-@pytest.mark.parametrize("kind", ["publish", "fetch", "sub"])
-def test_ratios_to_nats_py(jsm: Jsm, raw: RawClient, kind: str) -> None:
-    """With --vs both libraries do the work in turn, and the ratio is that of the medians."""
-    pytest.importorskip("nats")
-    args = ("bench", kind, "--msgs", "300", "--vs", "nats-py", "--rounds", "1")
-    document = jsm(*args, "-j").ok().json
-    ours = document["ours"]["messages_per_second"]
-    theirs = document["nats_py"]["messages_per_second"]
-    assert (len(ours), len(theirs)) == (1, 1)
-    assert document["ratio"] == pytest.approx(ours[0] / theirs[0])
-    assert document["nats_py"]["version"]
-    assert raw.api("STREAM.NAMES").get("streams") is None
-
-
-def test_what_nats_py_has_no_way_for(jsm: Jsm) -> None:
-    """Where the other library has no way to do it, there is no ratio."""
-    pytest.importorskip("nats")
-    args = ("bench", "consume", "--msgs", "100", "--vs", "nats-py", "--rounds", "1")
-    assert jsm(*args, "-j").ok().json["ratio"] is None
-    lines = jsm(*args, "--no-progress").ok().out.splitlines()
-    assert lines[2].split()[-5:] == ["-"] * 5
-
-
 @pytest.mark.parametrize(
     ("stop", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["int", "term"]
 )
@@ -186,8 +163,6 @@ def test_nothing_is_left_when_it_is_stopped(
         (("pub", "--msgs", "0"), "--msgs"),
         (("pub", "--msgs", "many"), "many"),
         (("fetch", "--clients", "3", "--msgs", "2"), "3 clients"),
-        (("publish", "--vs", "nats-py", "--clients", "2"), "--clients"),
-        (("publish", "--vs", "nats-py", "--csv", "-"), "--csv"),
         (("publish", "--csv", "-", "-j"), "--csv"),
         (("sub", "--no-publish"), "--subject"),
         (("pub", "--subject", "a.*"), "a.*"),

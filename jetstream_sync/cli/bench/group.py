@@ -14,7 +14,6 @@ from ..lasting import password_once
 from ..output import emit, note
 from ..settings import Settings, common_options
 from .bed import Bed, bench_bed
-from .child import STAMPED
 from .options import (
     BATCH,
     CLIENTS,
@@ -26,25 +25,19 @@ from .options import (
     Plan,
     measure_options,
 )
-from .peer import NATS_PY, OURS, Peer, job_for
+from .peer import Peer, job_for
 from .progress import Ticker
-from .run import Interrupted, Outcome, Share, run_clients, split
+from .run import Interrupted, Outcome, run_clients, split
 from .show import (
-    Versus,
     document,
     show_many,
     show_one,
-    show_versus,
     summary,
-    versus_document,
     write_csv,
 )
 from .work import KINDS, STAMP_BYTES, Cell, Kind
 
 __all__ = ["bench"]
-
-#: Kinds of work that nats-py has a way for.
-_COMPARABLE: Final = frozenset(KINDS) - {"consume"}
 
 
 @click.group(cls=NounGroup)
@@ -173,12 +166,6 @@ def _measure(settings: Settings, names: list[str], plan: Plan) -> None:
         ) as bed,
     ):
         measuring = _Measuring(settings, plan, bed)
-        if plan.versus:
-            results = [measuring.versus(name) for name in names]
-            found = [versus_document(each) for each in results]
-            result = found if len(found) > 1 else found[0]
-            emit(settings, result, lambda: show_versus(results, env))
-            return
         try:
             outcomes = [measuring.outcome(name) for name in names]
         except Interrupted as stopped:
@@ -221,9 +208,9 @@ class _Measuring:
             return cell
         return replace(cell, subject=f"{cell.subject}.core")
 
-    def _ticker(self, title: str, total: int, *, rate: bool = True) -> Ticker:
+    def _ticker(self, title: str, total: int) -> Ticker:
         quiet = self.plan.quiet or self.settings.json
-        return Ticker(self.settings.env, title, total, quiet=quiet, rate=rate)
+        return Ticker(self.settings.env, title, total, quiet=quiet)
 
     def _prepare(self, kind: Kind) -> None:
         with self._ticker("Filling the stream", self.plan.msgs) as ticker:
@@ -250,49 +237,10 @@ class _Measuring:
 
     @contextlib.contextmanager
     def _publisher(self, cell: Cell) -> Iterator[Callable[[], None]]:
-        """Lend what has somebody begin to publish, where that is wanted."""
+        """Start a publisher in another process if there is to be one, and yield what lets it begin."""
         if not cell.stamped:
             yield lambda: None
             return
-        with Peer(OURS, job_for(self.settings, STAMPED, cell)) as peer:
+        with Peer(job_for(self.settings, cell)) as peer:
             peer.ready()
             yield peer.go
-
-    def versus(self, name: str) -> Versus:
-        """Measure one kind of work with both libraries, in turn, each in a process of its own."""
-        kind = KINDS[name]
-        ours: list[Outcome] = []
-        theirs: list[Outcome] = []
-        version = ""
-        total = self.plan.rounds * (2 if name in _COMPARABLE else 1)
-        with self._ticker(f"{kind.title}, runs", total, rate=False) as ticker:
-            for number in range(self.plan.rounds):
-                sides = [(OURS, ours), *([(NATS_PY, theirs)] if name in _COMPARABLE else [])]
-                # The one that begins is another one each time: so a slow moment hits both.
-                for module, outcomes in sides if number % 2 == 0 else sides[::-1]:
-                    outcome, used = self._in_a_process(module, name, kind)
-                    outcomes.append(outcome)
-                    version = used if module == NATS_PY else version
-                    ticker.show(len(ours) + len(theirs))
-        return Versus(name, ours, theirs, version)
-
-    def _in_a_process(self, module: str, name: str, kind: Kind) -> tuple[Outcome, str]:
-        self.bed.prepare(kind, self.plan.msgs, self.plan.size, lambda _: None)
-        cell = self._place(kind, self._cell(kind))
-        with Peer(module, job_for(self.settings, name, cell)) as peer:
-            peer.ready()
-            with self._publisher(cell) as begin:
-                peer.go()
-                begin()
-                measured = peer.result()
-        self.bed.verify(kind, self.plan.msgs)
-        share = Share(messages=cell.count, seconds=measured.seconds)
-        outcome = Outcome(
-            name=name,
-            kind=kind,
-            size=cell.size,
-            shares=(share,),
-            seconds=measured.seconds,
-            latencies=sorted(measured.samples or []),
-        )
-        return outcome, measured.version

@@ -1,4 +1,4 @@
-"""The options of ``jsm bench``, and what they ask for."""
+"""The options of ``jsm bench``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MESSAGES: Final = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What the command line asks for."""
+    """The options of a measurement."""
 
     msgs: int
     size: int
@@ -42,39 +42,35 @@ class Plan:
     publisher: bool = True
     quiet: bool = False
     csv: str | None = None
-    versus: str | None = None
-    rounds: int = 3
 
     def check(self, settings: Settings) -> None:
         """
-        Refuse what makes no sense.
+        Check the options.
 
         Raises:
-            click.UsageError: it says what.
+            click.UsageError: a value is out of range, or two options exclude each other.
 
         """
         if self.msgs < 1 or self.size < 1:
-            raise click.UsageError("--msgs and --size are at least 1")
+            raise click.UsageError("--msgs and --size must be at least 1")
         if self.subject is not None:
             check_publish_subject(self.subject)
-        if self.versus and self.clients > 1:
-            raise click.UsageError("--vs compares one client with one: leave out --clients")
         if self.csv == "-" and settings.json:
             raise click.UsageError("--csv - and --json exclude each other")
-        if self.csv is not None and self.versus:
-            raise click.UsageError("--csv and --vs exclude each other; --json has all of it")
         if not self.publisher and self.subject is None:
-            raise click.UsageError("--no-publish needs the --subject that somebody publishes to")
+            raise click.UsageError(
+                "--no-publish needs --subject, which another client publishes to"
+            )
 
 
 def _positive(context: click.Context, parameter: click.Parameter, value: int) -> int:
     if value < 1:
-        raise click.BadParameter("it is at least 1", context, parameter)
+        raise click.BadParameter("must be at least 1", context, parameter)
     return value
 
 
 def measure_options(*more: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Give a command the options of every measurement, and some more of its own."""
+    """Add the options of every measurement to a command, and the given ones."""
 
     def decorate(command: Any) -> Any:
         for option in reversed(
@@ -85,7 +81,7 @@ def measure_options(*more: Callable[[Any], Any]) -> Callable[[Any], Any]:
                     default=str(_MESSAGES),
                     callback=_positive,
                     metavar="N",
-                    help=f"Messages, of all clients together.  [default: {_MESSAGES:,}]",
+                    help=f"Number of messages, of all clients together.  [default: {_MESSAGES:,}]",
                 ),
                 click.option(
                     "--size",
@@ -93,28 +89,14 @@ def measure_options(*more: Callable[[Any], Any]) -> Callable[[Any], Any]:
                     default="128",
                     callback=_positive,
                     metavar="BYTES",
-                    help="Size of a message.  [default: 128]",
+                    help="Size of each message.  [default: 128]",
                 ),
                 *more,
+                click.option("--no-progress", "quiet", is_flag=True, help="Show no progress."),
                 click.option(
-                    "--no-progress", "quiet", is_flag=True, help="Show nothing meanwhile."
-                ),
-                click.option(
-                    "--csv", metavar="FILE", help="Write the numbers as CSV; '-': to stdout."
-                ),
-                click.option(
-                    "--vs",
-                    "versus",
-                    type=click.Choice(["nats-py"]),
-                    help="Let nats-py do the same, in turn, and show the ratios.",
-                ),
-                click.option(
-                    "--rounds",
-                    type=click.IntRange(1),
-                    default=3,
-                    show_default=True,
-                    metavar="N",
-                    help="How often each does it, with --vs.",
+                    "--csv",
+                    metavar="FILE",
+                    help="Write the results as CSV; '-' for standard output.",
                 ),
                 common_options,
             )
@@ -131,7 +113,7 @@ CLIENTS = click.option(
     default=1,
     show_default=True,
     metavar="N",
-    help="Clients, each with a connection and a thread.",
+    help="Number of clients, each with its own connection and thread.",
 )
 BATCH = click.option(
     "--batch",
@@ -139,14 +121,14 @@ BATCH = click.option(
     default=500,
     show_default=True,
     metavar="N",
-    help="Messages of one pull.",
+    help="Maximum number of messages in a pull request.",
 )
 STORAGE = click.option(
     "--storage",
     type=click.Choice(["memory", "file"]),
     default="memory",
     show_default=True,
-    help="Where the stream is kept; memory measures the client more than a disk.",
+    help="Storage of the stream; memory keeps the disk out of the result.",
 )
 REPLICAS = click.option(
     "--replicas",
@@ -154,16 +136,16 @@ REPLICAS = click.option(
     default=1,
     show_default=True,
     metavar="N",
-    help="Of the stream.",
+    help="Replicas of the stream.",
 )
 RATE = click.option(
     "--rate",
     type=click.FloatRange(0, min_open=True),
     metavar="N",
-    help="Messages a second at most, of all clients together.",
+    help="Maximum rate in messages per second, of all clients together.",
 )
 SUBJECT = click.option(
-    "--subject", metavar="SUBJECT", help="Where to.  [default: one nobody else uses]"
+    "--subject", metavar="SUBJECT", help="Subject to use.  [default: a generated one]"
 )
 PUBLISHER = click.option(
     "--no-publish",
@@ -171,5 +153,5 @@ PUBLISHER = click.option(
     is_flag=True,
     default=True,
     flag_value=False,
-    help="Publish nothing: wait for what others publish to --subject.",
+    help="Do not publish; wait for the messages of another client on --subject.",
 )

@@ -1,9 +1,8 @@
-"""Starts the clients of ``jsm bench`` that need a process of their own, and hears what they measured."""
+"""Starts the publisher of ``jsm bench sub`` in another process."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import subprocess
@@ -15,26 +14,25 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import Self
 
 from ..status import CommandError, ExitStatus
-from .child import Job, Measured
+from .child import Failure, Job
 from .work import Cell
 
 if TYPE_CHECKING:
     from ..settings import Settings
 
-__all__ = ["NATS_PY", "OURS", "Peer", "job_for"]
+__all__ = ["Peer", "job_for"]
 
-OURS: Final = "jetstream_sync.cli.bench.child"
-NATS_PY: Final = "jetstream_sync.cli.bench.nats_py"
+_MODULE: Final = "jetstream_sync.cli.bench.child"
 #: Seconds that a client gets to end by itself.
 _GOODBYE: Final = 5.0
 
 
-def job_for(settings: Settings, kind: str, cell: Cell) -> Job:
+def job_for(settings: Settings, cell: Cell) -> Job:
     """
-    Return the job of a client in another process.
+    Return the job of a publisher in another process.
 
     Raises:
-        CommandError: the login can not be handed on.
+        CommandError: another process cannot use the login.
 
     """
     login = settings.login()
@@ -48,93 +46,65 @@ def job_for(settings: Settings, kind: str, cell: Cell) -> Job:
             ExitStatus.USAGE,
         )
     return Job(
-        kind=kind,
         servers=login.servers,
         login=handed,
-        domain=login.domain,
-        prefix=login.api_prefix,
         cell=asdict(cell),
     )
 
 
 class Peer:
     """
-    A client in a process of its own; used in a ``with`` block, which ends it.
+    A publisher in another process; a ``with`` block ends it.
 
     Args:
-        module: what it runs, `OURS` or `NATS_PY`.
-        job: what it does.
-
-    Raises:
-        CommandError: its library is not installed.
+        job: what to publish.
 
     """
 
-    def __init__(self, module: str, job: Job) -> None:
-        if module == NATS_PY and importlib.util.find_spec("nats") is None:
-            raise CommandError("nats-py is not installed: pip install nats-py", ExitStatus.USAGE)
+    def __init__(self, job: Job) -> None:
         package = str(Path(__file__).parents[3])
         paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-        # -P or not: the folder that somebody happens to be in is no place for modules.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [sys.executable, "-m", _MODULE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            # Ctrl-C is for the parent, which ends this one.
+            # Ctrl-C reaches the parent only, which ends this process.
             start_new_session=True,
         )
         self._say(job.to_json())
 
     def ready(self) -> None:
         """
-        Wait until it is connected.
+        Wait until the publisher is connected.
 
         Raises:
-            CommandError: it is not.
+            CommandError: the publisher failed to connect, or ended.
 
         """
-        line = self._hear()
-        if line != "ready\n":
-            self._measured(line)
-            raise CommandError(f"a client said {line.strip()!r}", ExitStatus.FAILED)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if line == "ready\n":
+            return
+        try:
+            failure = Failure(**json.loads(line))
+        except (ValueError, TypeError) as error:
+            status = self._process.wait(_GOODBYE)
+            raise CommandError(
+                f"the publisher in another process ended with status {status}", ExitStatus.FAILED
+            ) from error
+        raise CommandError(failure.error, ExitStatus(failure.status))
 
     def go(self) -> None:
-        """Let it begin."""
+        """Let the publisher begin."""
         self._say("go\n")
-
-    def result(self) -> Measured:
-        """
-        Wait until it is done.
-
-        Raises:
-            CommandError: it failed.
-
-        """
-        return self._measured(self._hear())
-
-    def _measured(self, line: str) -> Measured:
-        try:
-            measured = Measured(**json.loads(line))
-        except (ValueError, TypeError) as error:
-            raise CommandError(
-                f"a client in another process ended with {self._process.wait(_GOODBYE)}",
-                ExitStatus.FAILED,
-            ) from error
-        if measured.error:
-            raise CommandError(measured.error, ExitStatus(measured.status))
-        return measured
 
     def _say(self, text: str) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # what it says last tells why
+        with contextlib.suppress(BrokenPipeError):  # its last line has the reason
             self._process.stdin.write(text)
             self._process.stdin.flush()
-
-    def _hear(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline()
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""Progress of ``jsm bench`` on ``stderr``: a line that changes on a terminal, else one now and then."""
+"""Progress on ``stderr``: a line that is redrawn on a terminal, else a line every second."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _LINE: Final = 1.0
 
 
 def draws(env: Environment) -> bool:
-    """Say whether ``stderr`` is a terminal on which a line can be written anew."""
+    """Return whether ``stderr`` is a terminal on which a line can be redrawn."""
     return env.stderr.isatty() and env.variables.get("TERM") not in ("dumb", "unknown")
 
 
 def writes_blocks(encoding: str | None) -> bool:
-    """Say whether block characters can be written in an encoding."""
+    """Return whether an encoding has block characters."""
     try:
         "▏█".encode(encoding or "ascii")
     except (LookupError, UnicodeEncodeError):
@@ -34,15 +34,14 @@ def writes_blocks(encoding: str | None) -> bool:
 
 class Ticker:
     """
-    Shows how far something is; used in a ``with`` block, on one thread.
+    Show progress and rate, in a ``with`` block, on one thread.
 
     Args:
-        env: written to its ``stderr``.
-        title: what goes on.
-        total: how much there is to do.
+        env: has the ``stderr`` to write to.
+        title: what is counted.
+        total: the count at the end.
         quiet: show nothing.
-        rate: whether to say how fast it goes.
-        clock: seconds; a test passes its own.
+        clock: returns seconds; a test passes its own.
 
     """
 
@@ -53,14 +52,12 @@ class Ticker:
         total: int,
         *,
         quiet: bool,
-        rate: bool = True,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._out = env.stderr
         self._title = title
         self._total = max(1, total)
         self._quiet = quiet
-        self._rate = rate
         self._clock = clock
         self._started = clock()
         self._draws = not quiet and draws(env)
@@ -71,13 +68,13 @@ class Ticker:
         return self
 
     def show(self, done: int) -> None:
-        """Take how much is done; may be called often."""
+        """Show this count, if the last one is old enough; may be called often."""
         now = self._clock()
         if self._quiet or now < self._next:
             return
         self._next = now + (_REDRAW if self._draws else _LINE)
         seconds = now - self._started
-        rate = f"{done / seconds:,.0f}/s" if self._rate and seconds > 0 and done else ""
+        rate = f"{done / seconds:,.0f}/s" if seconds > 0 and done else ""
         text = f"{self._title}: {done:,} of {self._total:,} {rate}".rstrip()
         if not self._draws:
             self._out.write(f"{text}\n")
@@ -88,7 +85,7 @@ class Ticker:
         self._out.flush()
 
     def __exit__(self, *_: object) -> None:
-        """Take the line away."""
+        """Erase the line."""
         if self._draws:
             self._out.write("\r\x1b[K")
             self._out.flush()

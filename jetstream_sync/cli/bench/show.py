@@ -7,7 +7,6 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 from ..env import Environment
@@ -19,13 +18,10 @@ from .progress import writes_blocks
 from .run import Outcome
 
 __all__ = [
-    "Versus",
     "document",
     "show_many",
     "show_one",
-    "show_versus",
     "summary",
-    "versus_document",
     "write_csv",
 ]
 
@@ -49,37 +45,6 @@ _CSV_COLUMNS: Final = (
     "max_ns",
     "stddev_ns",
 )
-
-
-class Versus:
-    """
-    The outcomes of two libraries at the same work, over some rounds.
-
-    Args:
-        name: of the kind of work.
-        ours: one for each round.
-        theirs: one for each round; empty: that library has no way to do it.
-        version: of the other library.
-
-    """
-
-    def __init__(
-        self, name: str, ours: Sequence[Outcome], theirs: Sequence[Outcome], version: str
-    ) -> None:
-        self.name = name
-        self.ours = list(ours)
-        self.theirs = list(theirs)
-        self.version = version
-
-    def rates(self) -> tuple[float, float | None]:
-        """Return the medians of the rates."""
-        mine = median(each.rate for each in self.ours)
-        return mine, median(each.rate for each in self.theirs) if self.theirs else None
-
-    def latency(self, outcomes: Sequence[Outcome]) -> Latency | None:
-        """Return the latencies of all rounds together."""
-        samples = sorted(sample for each in outcomes for sample in each.latencies)
-        return Latency.of(samples) if samples else None
 
 
 def summary(outcome: Outcome) -> str:
@@ -136,33 +101,6 @@ def show_many(outcomes: Sequence[Outcome], env: Environment) -> None:
     write_table(Table(title=title, columns=columns, rows=rows), env)
 
 
-def show_versus(results: Sequence[Versus], env: Environment) -> None:
-    """Write a table of ratios: how many times as fast this library is."""
-    rows: list[tuple[str, ...]] = []
-    for each in results:
-        ours, theirs = each.rates()
-        mine, other = each.latency(each.ours), each.latency(each.theirs)
-        title = each.ours[0].kind.title
-        if theirs is None:
-            rows.append((title, f"{ours:,.0f}", "-", "-", "-", "-", "-"))
-            continue
-        row = [title, f"{ours:,.0f}", f"{theirs:,.0f}", f"{ours / theirs:.1f} x"]
-        if mine is not None and other is not None:
-            shorter = other.p99_ns / max(1, mine.p99_ns)
-            row += [human_ns(mine.p99_ns), human_ns(other.p99_ns), f"{shorter:.1f} x"]
-        else:
-            row += ["-"] * 3
-        rows.append(tuple(row))
-    version = next((each.version for each in results if each.version), "")
-    rounds = len(results[0].ours)
-    title = (
-        f"Against nats-py {version}: medians of {rounds} rounds, "
-        f"messages of {size_text(results[0].ours[0].size)}"
-    )
-    columns = ("Work", "Msgs/s", "nats-py", "Faster", "P99", "nats-py", "Shorter")
-    write_table(Table(title=title, columns=columns, rows=rows), env)
-
-
 # --- for programs ---------------------------------------------------------------------------------
 
 
@@ -190,28 +128,6 @@ def document(outcome: Outcome) -> dict[str, Any]:
             for each in buckets_of(outcome.latencies)
         ]
     return found
-
-
-def versus_document(each: Versus) -> dict[str, Any]:
-    """Return a comparison as JSON has it."""
-    ours, theirs = each.rates()
-    found: dict[str, Any] = {
-        "kind": each.name,
-        "title": each.ours[0].kind.title,
-        "rounds": len(each.ours),
-        "ours": _side(each, each.ours),
-        "nats_py": {**_side(each, each.theirs), "version": each.version} if theirs else None,
-        "ratio": ours / theirs if theirs else None,
-    }
-    return found
-
-
-def _side(each: Versus, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    latency = each.latency(outcomes)
-    return {
-        "messages_per_second": [outcome.rate for outcome in outcomes],
-        "latency": asdict(latency) if latency is not None else None,
-    }
 
 
 def csv_text(outcomes: Sequence[Outcome]) -> str:
