@@ -309,15 +309,18 @@ def test_every_public_method_has_its_row() -> None:
     assert methods - rows == set()
 
 
-@each_case("name", REFUSED)
-def test_every_call_is_refused_in_a_child(it: Inherited, name: str) -> None:
+def test_every_call_is_refused_in_a_child(it: Inherited) -> None:
     """In a child each call on what came from the parent raises ForkedConnectionError at once."""
 
-    def check() -> None:
-        with pytest.raises(ForkedConnectionError):
-            REFUSED[name](it)
+    @each_case("name", REFUSED)
+    def check(name: str) -> None:
+        def call() -> None:
+            with pytest.raises(ForkedConnectionError):
+                REFUSED[name](it)
 
-    in_child(check)
+        in_child(call)
+
+    check()
     assert it.sub.next_msg(timeout=0).data == b"waits"
 
 
