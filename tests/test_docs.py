@@ -2,8 +2,8 @@
 The code in the documents runs.
 
 The Python blocks of README.md and of every page under docs/ are run in order, file by file, in one
-namespace per file and against a fresh nats-server. Lines ``$ jsm ...`` in console blocks are run,
-too, and have to succeed. Other shell blocks are not run: `.ci/run` and tox are what they speak of.
+namespace per file and against a fresh nats-server. Lines ``$ jsm ...`` in console blocks are run in
+this process, and must succeed. Other shell blocks are not run: `.ci/run` and tox run such commands.
 
 One substitution is made: `DOCUMENTED_URL`, where the documents connect to, becomes the address of
 the fresh server. A block that can not run says why, in a comment right above it: ``.. not run:
@@ -20,8 +20,6 @@ import logging
 import os
 import re
 import shlex
-import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Iterator
@@ -31,6 +29,9 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from check_links import broken_links
+from fix_cases import each_case
+from fix_jsm import run_jsm
 from typing_extensions import is_typeddict
 
 import jetstream_sync
@@ -60,7 +61,16 @@ class Block:
 
 
 def documents() -> list[Path]:
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.rst"))]
+    """Return the README and all pages, without the notes of the changelog."""
+    pages = sorted((ROOT / "docs").rglob("*.rst"))
+    return [ROOT / "README.md", *(page for page in pages if page.parent.name != "changelog.d")]
+
+
+def documents_with_code() -> list[Path]:
+    languages = {"python", "console"}
+    return [
+        path for path in documents() if any(block.language in languages for block in blocks(path))
+    ]
 
 
 def blocks(path: Path) -> Iterator[Block]:
@@ -88,16 +98,9 @@ def run_python(block: Block, path: Path, names: dict[str, object]) -> None:
 def run_console(block: Block, path: Path) -> None:
     for line in block.code.splitlines():
         if line.startswith("$ jsm"):
-            command = [sys.executable, "-m", "jetstream_sync.cli", *shlex.split(line)[2:]]
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                timeout=50,
-                check=False,
-                stdin=subprocess.DEVNULL,
-            )
-            assert done.returncode == 0, f"{path}:{block.line}: {line}\n{done.stdout}{done.stderr}"
+            result = run_jsm(*shlex.split(line)[2:], **os.environ)
+            output = f"{result.out}{result.err}"
+            assert result.status == 0, f"{path}:{block.line}: {line}\n{output}"
 
 
 @pytest.fixture
@@ -111,22 +114,20 @@ def nothing_left() -> Iterator[None]:
         connection.close()
 
 
-# A page of commands starts Python some dozen times, and may do so on a machine that is busy.
-@pytest.mark.timeout(110)
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path", documents_with_code(), ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_the_code_in_a_document_runs(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever copies the code of a page from top to bottom gets what the page says."""
+    """The code of a page runs from top to bottom, and its checks hold."""
     found = [block for block in blocks(path) if block.language in {"python", "console"}]
-    if not found:
-        return
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "__main__"}
     # A page may set variables, which the commands of the next page must not find.
     with mock.patch.dict(os.environ), NatsServer() as server:
-        # Commands find it as who reads the page finds theirs, and have contexts of their own.
+        # Commands find the server as on the page, and have their own folder of contexts.
         monkeypatch.setenv("NATS_URL", server.url)
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
         for block in found:
@@ -247,6 +248,54 @@ def test_the_pages_are_on_their_indexes() -> None:
         listed = set(index.read_text(encoding="utf-8").split())
         pages = {path.stem for path in index.parent.glob("*.rst")} - {"index"}
         assert pages <= listed, f"{index} does not list {sorted(pages - listed)}"
+
+
+_ROLE = re.compile(r":doc:`(?:[^`<]*<)?(?P<target>[^`>]+)>?`")
+_INCLUDED = re.compile(
+    r"^\s*\.\. (?:literalinclude|include|image|figure):: (?P<target>\S+)", re.MULTILINE
+)
+
+
+@each_case("path", documents())
+def test_the_links_of_a_page_have_targets(path: Path) -> None:
+    """Pages and files that a page names exist, relative to it or to ``docs``."""
+    text = path.read_text(encoding="utf-8")
+    targets = [f"{match['target']}.rst" for match in _ROLE.finditer(text)]
+    targets += [match["target"] for match in _INCLUDED.finditer(text)]
+    for target in targets:
+        folder = ROOT / "docs" if target.startswith("/") else path.parent
+        assert (folder / target.lstrip("/")).is_file(), f"{path}: {target} does not exist"
+
+
+def test_the_links_of_the_readme_have_targets() -> None:
+    """Relative links of the README name files, and its anchors name headings."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", each).strip().lower().replace(" ", "-") for each in headings}
+    links = re.findall(r"\]\((?!https?://)([^)]+)\)", text)
+    assert links
+    for link in links:
+        name, _, anchor = link.partition("#")
+        assert not name or (ROOT / name).exists(), f"README.md: {link} does not exist"
+        assert name or anchor in anchors, f"README.md: there is no heading for {link}"
+    for program in re.findall(r"\bpython (docs/\S+)", text):
+        assert (ROOT / program).is_file(), f"README.md: {program} does not exist"
+
+
+def test_broken_links_in_built_pages_are_found(tmp_path: Path) -> None:
+    """Missing files and headings are listed; links to other sites are left out."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "page.html").write_text('<h1 id="here">A</h1><a href="../index.html">x</a>')
+    (tmp_path / "index.html").write_text(
+        '<a href="sub/page.html#here">x</a><a href="https://example.com/none">x</a><a href="#">x</a>'
+        '<a href="sub/page.html#there">x</a><a href="none.html">x</a><img src="none.png">'
+    )
+    assert broken_links(tmp_path) == [
+        "index.html: sub/page.html#there: no such heading",
+        "index.html: none.html: no such file",
+        "index.html: none.png: no such file",
+    ]
+    assert broken_links(tmp_path / "none") == [f"{tmp_path / 'none'}: contains no HTML page"]
 
 
 def modules_with_examples() -> list[str]:
