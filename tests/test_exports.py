@@ -334,7 +334,6 @@ def test_public_classes_and_functions_say_what_they_do() -> None:
             if not isinstance(getattr(jetstream_sync, name), str)
         ),
     ],
-    ids=lambda value: value.__name__,
 )
 def test_help_works_on_every_public_name(value: object) -> None:
     """`help()` and `pydoc` show the docstring of the package and of every name in it."""

@@ -98,13 +98,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "prompt_toolkit": {"cli"},
     "rich": {"cli"},
     "pyarrow": {"spark"},
-    # jsm demo --spark writes and runs jobs of Spark.
-    "pyspark": {
-        "spark",
-        "cli/demo/spark_jobs.py",
-        "cli/demo/spark_pipeline.py",
-        "cli/demo/spark_session.py",
-    },
+    "pyspark": {"spark"},
 }
 
 # The only maker of threads and timers: it names them, makes them daemons and reports their crashes.

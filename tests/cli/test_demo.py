@@ -36,7 +36,7 @@ def js(fresh_server: NatsServer) -> Iterator[jetstream_sync.JetStream]:
 
 @pytest.fixture
 def orders(tmp_path: Path) -> Path:
-    """Write some orders; each costs 2 x 19.90 and 19 % tax, which is 47.36."""
+    """Write some orders; each costs 2 x 19.90, which is 39.80."""
     path = tmp_path / "orders.jsonl"
     item = {"sku": "X", "quantity": 2, "price": "19.90"}
     with path.open("w") as file:
@@ -76,7 +76,7 @@ def names(js: jetstream_sync.JetStream) -> list[str]:
 
 
 def seen(js: jetstream_sync.JetStream, messages: int, name: str = "ORDERS") -> bool:
-    """Say whether a stream is there and holds so many messages."""
+    """Return whether a stream exists and holds at least so many messages."""
     try:
         return js.get_stream(name).cached_info.state.messages >= messages
     except jetstream_sync.StreamNotFoundError:
@@ -90,7 +90,7 @@ def end_of(process: subprocess.Popen[bytes], limit: float = 20.0) -> tuple[int, 
 
 
 def one_line(err: str, *parts: str) -> bool:
-    """Say whether the only line on stderr is an error with these parts."""
+    """Return whether stderr is one line, an error with these parts."""
     return err.startswith("jsm: ") and err.count("\n") == 1 and all(p in err for p in parts)
 
 
@@ -107,13 +107,12 @@ def test_sample_comes_through_exactly_once() -> None:
     for stage in report["stages"]:
         assert stage["matches_input"] is True
         assert stage["messages"] == stage["orders"] == 5_000
-        assert stage["digest"] == report["digest"]
     # By default 1 % of the orders is delivered a second time, to both consumers.
     chosen = sum(zlib.crc32(f"SO-{100_001 + n}".encode()) % 10_000 < 100 for n in range(5_000))
-    for worker in report["workers"]:
-        assert worker["deliveries"] == 5_000 + chosen
-        assert worker["redelivered"] == worker["deduplicated"] == chosen > 0
-    assert report["latency"]["min_ms"] <= report["latency"]["p50_ms"] <= report["latency"]["max_ms"]
+    for consumer in report["consumers"]:
+        assert consumer["deliveries"] == 5_000 + chosen
+        assert consumer["redelivered"] == consumer["deduplicated"] == chosen > 0
+    assert 0 < report["latency_ms"]["p50"] <= report["latency_ms"]["p100"]
     assert report["server"].startswith("nats-server 2.")
 
 
@@ -128,10 +127,10 @@ def test_redelivery_never_doubles_an_order(
     report = json.loads(out)
     assert status == 0
     assert [stage["messages"] for stage in report["stages"]] == [COUNT] * 3
-    for worker in report["workers"]:
-        assert worker["workers"] == workers
-        assert worker["deliveries"] == COUNT + redelivered
-        assert worker["redelivered"] == worker["deduplicated"] == redelivered
+    for consumer in report["consumers"]:
+        assert consumer["workers"] == workers
+        assert consumer["deliveries"] == COUNT + redelivered
+        assert consumer["redelivered"] == consumer["deduplicated"] == redelivered
 
 
 def test_kept_stream_holds_the_three_stages(
@@ -153,13 +152,12 @@ def test_kept_stream_holds_the_three_stages(
     }
     for name in ("ORDERS.processed", "ORDERS.completed"):
         assert sorted(int(order["id"]) for order in found[name]) == list(range(COUNT))
-        # 39.80 and 19 %, 7.562, are 47.36.
-        assert {order["total_minor"] for order in found[name]} == {4736}
+        assert {order["total"] for order in found[name]} == {3980}
     assert len({order["tracking_number"] for order in found["ORDERS.completed"]}) == COUNT
     assert {"DISPATCH", "NEW"} <= set(stream.consumer_names())
 
 
-def test_stream_is_removed_from_a_server_of_somebody_else(
+def test_stream_is_removed_from_a_given_server(
     fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
 ) -> None:
     """On a server that was given, nothing of the demo is left; its name can be chosen."""
@@ -181,7 +179,7 @@ def test_paced_run_shows_progress(fresh_server: NatsServer, orders: Path) -> Non
     status, out, err = demo("--input", orders, "--json", "--server", fresh_server.url, "--rate", 25)
     assert status == 0
     assert json.loads(out)["seconds"] >= (COUNT - 1) / 25
-    assert f" of {COUNT}\n" in err
+    assert f" of {COUNT} " in err
 
 
 def test_two_demos_side_by_side(
@@ -226,13 +224,13 @@ def test_stream_with_the_same_subjects_is_not_touched(
     js.create_stream(name="ALL", subjects=["ORDERS.>"])
     status, out, err = demo("--input", orders, "--server", fresh_server.url)
     assert (status, out) == (1, "")
-    assert one_line(err, "another stream takes subjects of ORDERS.*", "--stream")
+    assert one_line(err, "another stream has subjects of ORDERS.*", "--stream")
     assert names(js) == ["ALL"]
     assert js.get_stream("ALL").cached_info.state.messages == 0
 
 
 def test_no_server_there(orders: Path) -> None:
-    """An address where nobody listens is named."""
+    """The error names an address that refuses connections."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -331,7 +329,7 @@ def test_signal_while_it_waits_for_the_last_order(
     with started(*options) as process:
         wait_until(lambda: seen(js, 1))
         steal(js)
-        # Nobody acknowledges what was stolen, so it comes again after the 30 s of ack_wait.
+        # The stolen message is redelivered after ack_wait, 20 s.
         wait_until(lambda: seen(js, 3 * COUNT - 1))
         process.send_signal(signal.SIGINT)
         assert end_of(process) == (130, "", "jsm: interrupted\n")
@@ -400,10 +398,10 @@ def test_server_that_freezes_ends_it(
 
 
 @pytest.mark.parametrize("what", ["stream", "consumer"])
-def test_removal_under_its_feet_ends_it(
+def test_a_deleted_stream_or_consumer_ends_it(
     fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path, what: str
 ) -> None:
-    """When somebody deletes the stream or a consumer, the run fails in one line."""
+    """When another client deletes the stream or a consumer, the run fails in one line."""
     options = ("--input", orders, "--server", fresh_server.url, "--rate", 20, "--quiet")
     with started(*options) as process:
         wait_until(lambda: seen(js, 10))
@@ -418,25 +416,30 @@ def test_removal_under_its_feet_ends_it(
     assert names(js) == []
 
 
-@pytest.mark.parametrize("stage", ["received", "processed", "completed", "scratch"])
-def test_stranger_in_the_stream_is_found(
-    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path, stage: str
+def test_a_message_that_is_no_order_is_found(
+    fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
 ) -> None:
-    """A message that is no order of the input fails the run, after the tables are shown."""
-    options = ("--input", orders, "--server", fresh_server.url, "--rate", 20, "--quiet")
+    """Such a message in any stage fails the run; workers terminate it, and go on."""
+    options = ("--input", orders, "--server", fresh_server.url, "--rate", 20, "--quiet", "--json")
     with started(*options) as process:
         wait_until(lambda: seen(js, 10))
-        js.publish(f"ORDERS.{stage}", b"what is this?")
+        for stage in ("received", "processed", "completed", "scratch"):
+            js.publish(f"ORDERS.{stage}", b"what is this?")
         status, out, err = end_of(process)
     assert status == 1
-    assert "Every order" not in out
-    assert one_line(err, "not every order came through exactly once", "1 unknown")
+    report = json.loads(out)
+    # The one outside of the stages counts in each of them.
+    assert [(stage["unknown"], stage["missing"]) for stage in report["stages"]] == [(2, 0)] * 3
+    assert [consumer["refused"] for consumer in report["consumers"]] == [1, 1]
+    failure = json.loads(err)["error"]["description"]
+    assert "not every order came through exactly once" in failure
+    assert "2 unknown" in failure
 
 
 def test_second_copy_in_the_stream_is_found(
     fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
 ) -> None:
-    """An order that somebody completes a second time fails the run."""
+    """An order that another client completes a second time fails the run."""
     options = ("--input", orders, "--server", fresh_server.url, "--rate", 20, "--quiet", "--json")
     with started(*options) as process:
         wait_until(lambda: seen(js, 10))
@@ -445,13 +448,13 @@ def test_second_copy_in_the_stream_is_found(
         status, out, err = end_of(process)
     assert status == 1
     assert json.loads(out)["stages"][2]["duplicates"] == 1
-    assert "1 duplicates" in json.loads(err)["error"]["description"]
+    assert "1 duplicate" in json.loads(err)["error"]["description"]
 
 
 def test_lost_order_is_found(
     fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
 ) -> None:
-    """When a message is taken away and acknowledged by somebody else, its order is missing."""
+    """When another client takes a message and acknowledges it, its order is missing."""
     options = ("--input", orders, "--server", fresh_server.url, "--rate", 20, "--quiet", "--json")
     with started(*options) as process:
         wait_until(lambda: seen(js, 1))
@@ -466,7 +469,7 @@ def test_lost_order_is_found(
 def test_closed_pipe_is_quiet(
     fresh_server: NatsServer, js: jetstream_sync.JetStream, orders: Path
 ) -> None:
-    """When nobody reads the result the process ends quietly, and has cleaned up."""
+    """When the reader of the result has ended, the process ends quietly, and has cleaned up."""
     with started("--input", orders, "--server", fresh_server.url, "--quiet") as process:
         assert process.stdout is not None
         process.stdout.close()
@@ -477,7 +480,7 @@ def test_closed_pipe_is_quiet(
 
 
 def test_terminal_shows_bars_and_a_drawn_table(fresh_server: NatsServer, orders: Path) -> None:
-    """On a terminal there are bars while it runs, and a table with lines at the end."""
+    """On a terminal there is a bar while it runs, and a table with lines at the end."""
     pytest.importorskip("rich")
     pty = pytest.importorskip("pty")
     master, slave = pty.openpty()
@@ -493,6 +496,6 @@ def test_terminal_shows_bars_and_a_drawn_table(fresh_server: NatsServer, orders:
         os.close(master)
         assert process.wait(timeout=20) == 0
     text = shown.decode()
-    assert f"{COUNT}/{COUNT}" in text
+    assert f"orders: {COUNT} of {COUNT}" in text
     assert "│" in text
     assert "Every order came through exactly once" in text

@@ -22,7 +22,7 @@ def test_bad_stream_name_is_wrong_usage() -> None:
 
 @pytest.mark.parametrize(
     ("stdin", "part"),
-    [(b"", "no orders"), (b"[]\n", "standard input, line 1: not a JSON object")],
+    [(b"", "no orders"), (b"[]\n", "standard input, line 1: must be a JSON object")],
 )
 def test_bad_input_is_wrong_usage(stdin: bytes, part: str) -> None:
     """Bad input is refused in one line, before a server is started."""
@@ -37,5 +37,5 @@ def test_missing_input_file_is_wrong_usage() -> None:
     result = run_jsm("demo", "--input", "no-such-file.jsonl")
     assert (result.status, result.err) == (
         2,
-        "jsm: can not read no-such-file.jsonl: No such file or directory\n",
+        "jsm: cannot read no-such-file.jsonl: No such file or directory\n",
     )

@@ -1,1 +1,1 @@
-"""``jsm demo``: orders through a pipeline, by threads or by Spark."""
+"""``jsm demo``: orders through a stream and two stages of workers, each order exactly once."""

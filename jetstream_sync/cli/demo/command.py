@@ -1,46 +1,26 @@
-"""``jsm demo``: the whole main job in one command, on real orders and a real server."""
+"""The command ``jsm demo``: its options, its own server, and its result."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Final
+import dataclasses
+from typing import Final
 
 import click
 
 from ...subjects import check_stream_name
+from ..bench.progress import Ticker
+from ..env import Environment
+from ..render import Table, to_json, write_table
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
-from .intake import read_input
-from .progress import make_progress
-from .report import write_report
-from .tally import DemoReport
-
-if TYPE_CHECKING:
-    from ..login import Login
+from .orders import SAMPLE_SIZE, read_orders
+from .verification import DemoReport
 
 __all__ = ["demo"]
 
-#: Options that a demo with a server of its own listens to, of those of a connection.
-_KEPT: Final = ("json", "trace")
-#: The parts of a login, as the options of the data source have them.
-_SPARK_OPTIONS: Final = {
-    "user": "user",
-    "password": "password",
-    "token": "token",
-    "creds": "credsFile",
-    "nkey": "nkeySeedFile",
-    "tlscert": "tlsCert",
-    "tlskey": "tlsKey",
-    "tlsca": "tlsCa",
-    "tlsfirst": "tlsHandshakeFirst",
-    "domain": "domain",
-    "api_prefix": "apiPrefix",
-}
-#: Those that it has no option for.
-_NOT_FOR_SPARK: Final = frozenset({"jwt", "seed", "inbox_prefix"})
+#: Connection options that a demo with its own server respects.
+_KEPT_OPTIONS: Final = ("json", "trace")
 
 
 @click.command()
@@ -49,7 +29,7 @@ _NOT_FOR_SPARK: Final = frozenset({"jwt", "seed", "inbox_prefix"})
     "--input",
     "input_name",
     metavar="FILE",
-    help="Orders as JSON lines, '-' for standard input.  [default: a sample of 5,000]",
+    help=f"Orders as JSON lines, '-' for standard input.  [default: a sample of {SAMPLE_SIZE:,}]",
 )
 @click.option(
     "-w",
@@ -72,27 +52,23 @@ _NOT_FOR_SPARK: Final = frozenset({"jwt", "seed", "inbox_prefix"})
     "--rate",
     type=click.FloatRange(0, min_open=True),
     metavar="N",
-    help="Send N orders per second.  [default: as fast as the server takes them]",
+    help="Publish N orders per second.  [default: no limit]",
 )
 @click.option(
     "--stream",
     default="ORDERS",
     show_default=True,
     metavar="NAME",
-    help="The stream to create; its subjects are NAME.*.",
+    help="Name of the stream to create; its subjects are NAME.*.",
 )
-@click.option("--keep", is_flag=True, help="Leave the stream there; needs --server or --context.")
+@click.option("--keep", is_flag=True, help="Keep the stream; needs --server or --context.")
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
+    default=30.0,
+    show_default=True,
     metavar="SECONDS",
-    help="Give up when nothing moves for so long.  [default: 30, with --spark 120]",
-)
-@click.option(
-    "--spark",
-    "with_spark",
-    is_flag=True,
-    help="Have Spark do the work of both consumers; needs Java.",
+    help="Fail after this time without progress.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 @common_options
@@ -105,106 +81,122 @@ def demo(
     rate: float | None,
     stream: str,
     keep: bool,
-    timeout: float | None,
-    with_spark: bool,
+    timeout: float,
     quiet: bool,
 ) -> None:
     """
     Run orders through a pipeline, each exactly once.
 
-    Orders are published to ORDERS.received. The workers of the pull consumer NEW check and price
-    them, and publish to ORDERS.processed. The workers of DISPATCH give those a tracking number,
-    and publish to ORDERS.completed. MONITOR reads all three and compares them with the input.
+    Publishes orders to ORDERS.received. The workers of the pull consumer NEW check and price them,
+    and publish to ORDERS.processed. The workers of DISPATCH assign a tracking number, and publish
+    to ORDERS.completed. MONITOR reads all three subjects and compares them with the input.
 
-    Without --server or --context, a nats-server is started for the run, in a temporary directory.
-    With one of them, the stream is created there and deleted at the end; a stream that exists
-    already is never touched.
+    Without --server or --context, starts a nats-server for the run, in a temporary directory. With
+    one of them, creates the stream there and deletes it at the end; a stream that exists already is
+    never changed.
 
-    With --spark, NEW and DISPATCH are two streaming queries of Spark, with as many tasks at a time
-    as there are workers. In the place of single orders each does its last batch a second time
-    (unless --redeliver is 0), and Spark SQL adds up what came out.
+    An order is a JSON object with "id" and "items"; an item has "quantity" and "price". Other
+    fields are ignored.
 
-    An order is a JSON object with "id", "customer", "currency", "country" and "items"; an item
-    has "sku", "quantity" and "price".
-
-    The exit status is 0 only when every order came through exactly once.
+    Exits with status 0 only if every order came through exactly once.
     """
-    theirs = bool(settings.servers or settings.given.get("context"))
-    if keep and not theirs:
+    given_server = bool(settings.servers or settings.given.get("context"))
+    if keep and not given_server:
         raise click.UsageError(
-            "--keep needs --server or --context: the server of the demo ends with it"
+            "--keep needs --server or --context: the demo's own server is removed at the end"
         )
     check_stream_name(stream)
     env = settings.env
-    orders = read_input(input_name, env.stdin)
-    # Imported late, so that "jsm --help" stays fast.
-    from .flow import Errand, Plan  # noqa: PLC0415
-    from .pipeline import run_pipeline  # noqa: PLC0415
-    from .spark_pipeline import run_spark_pipeline  # noqa: PLC0415
-    from .spark_session import check_spark  # noqa: PLC0415
+    orders = read_orders(input_name, env.stdin)
+    # Imported here to keep the start of other commands fast.
+    from .pipeline import DemoContext, run_pipeline  # noqa: PLC0415
 
-    if with_spark:
-        check_spark()
-    plan = Plan(
-        stream=stream,
-        workers=workers,
-        redeliver_percent=redeliver_percent,
-        rate=rate,
-        # Spark starts many processes, which takes its time on a busy machine.
-        timeout=timeout or (120.0 if with_spark else 30.0),
-        # The server of the demo takes the stream with it.
-        remove=theirs and not keep,
-    )
-
-    def warn(line: str) -> None:
-        env.stderr.write(f"jsm: warning: {line}\n")
-
-    with contextlib.ExitStack() as own:
-        if not theirs:
-            settings = _own_server(settings, own)
-        # A demo takes seconds: a server that goes away is its end, not something to wait for.
-        nc = own.enter_context(settings.connection(name="jsm demo", error_cb=_told_by_the_run))
-        run: Callable[[Errand], DemoReport] = run_pipeline
-        if with_spark:
-            run = partial(run_spark_pipeline, place=_for_spark(settings.login()))
-        with make_progress(env, len(orders), quiet=quiet) as progress:
-            js = settings.jetstream_on(nc)
-            errand = Errand(nc=nc, js=js, orders=orders, plan=plan, show=progress.show, warn=warn)
-            report = run(errand)
-        write_report(report, env, as_json=settings.json)
+    with contextlib.ExitStack() as running:
+        if not given_server:
+            settings = _start_server(settings, running)
+        # A demo takes seconds: it ends when the connection is lost, and reports that once.
+        nc = running.enter_context(settings.connection(name="jsm demo", error_cb=lambda _: None))
+        ticker = running.enter_context(Ticker(env, "orders", len(orders), quiet=quiet))
+        report = run_pipeline(
+            DemoContext(
+                js=settings.jetstream_on(nc),
+                orders=orders,
+                stream=stream,
+                workers=workers,
+                redeliver_percent=redeliver_percent,
+                rate=rate,
+                timeout=timeout,
+                remove=given_server and not keep,
+                server=f"nats-server {nc.server_info.version}",
+                show=ticker.show,
+                warn=lambda line: print(f"jsm: warning: {line}", file=env.stderr),
+            )
+        )
+    _write_report(report, env, as_json=settings.json)
     if not report.exactly_once:
         raise CommandError(report.failure(), ExitStatus.FAILED)
 
 
-def _told_by_the_run(error: Exception) -> None:
-    """Leave an error to the run, which ends with it; it should not be told twice."""
-    del error
-
-
-def _own_server(settings: Settings, own: contextlib.ExitStack) -> Settings:
-    """Start a server that runs as long as ``own``, and return settings that have it and nothing else."""
+def _start_server(settings: Settings, running: contextlib.ExitStack) -> Settings:
+    """Start a server that runs as long as ``running``, and return settings for it alone."""
     from ...server import NatsServer  # noqa: PLC0415
 
-    server = own.enter_context(NatsServer())
+    server = running.enter_context(NatsServer())
     given = {"servers": [server.url], "no_context": True}
-    given.update((name, settings.given[name]) for name in _KEPT if name in settings.given)
+    given.update((name, settings.given[name]) for name in _KEPT_OPTIONS if name in settings.given)
     variables = {
         name: value
         for name, value in settings.env.variables.items()
         if not name.startswith("NATS_")
     }
-    return Settings(env=replace(settings.env, variables=variables), given=given)
+    return Settings(env=dataclasses.replace(settings.env, variables=variables), given=given)
 
 
-def _for_spark(login: Login) -> dict[str, str]:
-    """Return a login as the data source of Spark has it."""
-    found = {
-        option: str(login.values[part])
-        for part, option in _SPARK_OPTIONS.items()
-        if part in login.values
-    }
-    missing = login.values.keys() & _NOT_FOR_SPARK
-    if missing:
-        listed = ", ".join(sorted(missing))
-        raise CommandError(f"--spark can not log in with {listed}", ExitStatus.USAGE)
-    return {"servers": ",".join(login.servers), **found}
+def _write_report(report: DemoReport, env: Environment, *, as_json: bool) -> None:
+    if as_json:
+        document = {"exactly_once": report.exactly_once, **dataclasses.asdict(report)}
+        env.stdout.write(to_json(document))
+        return
+    stages = [
+        [stage.stage]
+        + [
+            f"{count:,}"
+            for count in (
+                stage.messages,
+                stage.missing,
+                stage.duplicates,
+                stage.wrong_totals,
+                stage.unknown,
+            )
+        ]
+        + ["yes" if stage.matches_input else "NO"]
+        for stage in report.stages
+    ]
+    write_table(
+        Table(
+            title=f"Messages in the stream, for {report.orders:,} orders",
+            columns=(
+                "stage", "messages", "missing", "duplicate", "wrong total", "unknown", "as input",
+            ),
+            rows=stages,
+        ),
+        env,
+    )  # fmt: skip
+    consumers = [
+        [
+            consumer.name,
+            *(f"{value:,}" for value in list(dataclasses.asdict(consumer).values())[1:]),
+        ]
+        for consumer in report.consumers
+    ]
+    columns = ("consumer", "workers", "deliveries", "redelivered", "deduplicated", "refused")
+    env.stdout.write("\n")
+    write_table(Table(title="Work of the consumers", columns=columns, rows=consumers), env)
+    if report.latency_ms:
+        shown = ", ".join(f"{name} {value:,.1f} ms" for name, value in report.latency_ms.items())
+        env.stdout.write(f"\nreceived to completed: {shown}\n")
+    if report.exactly_once:
+        env.stdout.write(
+            f"\nEvery order came through exactly once: {report.orders:,} orders, 3 stages, "
+            f"{report.seconds:.2f} s on {report.server}\n"
+        )

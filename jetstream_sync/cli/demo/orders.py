@@ -1,236 +1,273 @@
 """
-The business of the demo: what an order is, what it costs, how it is sent. No I/O, no clock.
+Orders of the demo: the input, and what each stage makes of an order. No I/O except `read_orders`.
 
-An order is a JSON object. Only the fields named in `Order` are looked at; the rest is carried in
-the message and ignored. Every function here gives the same answer for the same input, so a
-message that is delivered twice leads to the same next message twice, and the stream's
-de-duplication can drop the second one.
+An order is a JSON object with ``id`` and ``items``; an item has ``quantity`` and ``price``. Other
+fields are ignored. Every function returns the same for the same input, so a message that is
+delivered twice leads to the same next message twice, and the stream drops the second one.
 
-Amounts are integers in the currency's minor unit (cents; yen have none), from the price tag to the
-total: there is no rounding but the one of tax and discount.
+Amounts are integers in hundredths of the currency.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+import json
+import random
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any, BinaryIO, Final
 
 from ... import codec
-from . import fields
-from .fields import OrderError
+from ...errors import InvalidResponseError
+from ..status import CommandError, ExitStatus
 
-__all__ = ["Line", "Order", "OrderError", "complete", "fingerprint", "parse", "process", "total"]
+__all__ = ["InputOrder", "OrderError", "dispatch", "price", "read_orders", "result"]
 
-#: Tax on goods, in percent, by the country that they go to; 0 where it is not listed.
-_TAX_PERCENT: Final[Mapping[str, int]] = {
-    "AT": 20, "BE": 21, "BR": 17, "CH": 8, "DE": 19, "ES": 21, "FR": 20, "GB": 20, "IE": 23,
-    "IN": 18, "IT": 22, "JP": 10, "KR": 10, "NL": 21, "NO": 25, "PL": 23, "PT": 23, "SE": 25,
-}  # fmt: skip
-#: Who carries a parcel, by country; everybody else's goes by air.
-_CARRIERS: Final[Mapping[str, str]] = {
-    "AT": "road", "BE": "road", "CH": "road", "DE": "road", "ES": "rail", "FR": "rail",
-    "IT": "rail", "NL": "road", "PL": "road", "PT": "rail",
-}  # fmt: skip
-_DISCOUNT_FROM_QUANTITY: Final = 10
-_DISCOUNT_PERCENT: Final = 5
-_UNITS_PER_PARCEL: Final = 20
-# With the highest price they keep every amount below 2**63, on which JSON libraries agree.
-_MAX_QUANTITY: Final = 10_000
+SAMPLE_SIZE: Final = 5_000
+_SAMPLE_SEED: Final = 2020
+_SAMPLE_PRICES: Final = ("12.90", "19.90", "24.50", "44.00", "84.90", "119.00", "329.00", "649.00")
+
+_MAX_ID_LENGTH: Final = 128
 _MAX_ITEMS: Final = 1_000
-# Weights of the check digit in a postal item's number (UPU standard S10).
-_S10_WEIGHTS: Final = (8, 6, 4, 2, 3, 5, 9, 7)
+_MAX_QUANTITY: Final = 10_000
+_MAX_PRICE: Final = Decimal(100_000_000)
+_UNITS_PER_PARCEL: Final = 20
+#: Maximum length of a wrong value in an error, in characters.
+_SHOWN_LENGTH: Final = 40
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+class OrderError(ValueError):
+    """An order, or a later message about one, is not valid; the text names field and rule."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
-    """One position of an order; the price is for one unit, in minor units."""
-
-    sku: str
-    quantity: int
-    price_minor: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Order:
-    """What the demo needs to know of an order."""
+class InputOrder:
+    """One order of the input, as it was written, and the total that it must come out with."""
 
     id: str
-    customer: str
-    currency: str
-    country: str
-    lines: tuple[Line, ...]
+    payload: bytes
+    total: int
 
 
-def parse(payload: bytes) -> Order:
+# --- the input ----------------------------------------------------------------------------------
+
+
+def read_orders(name: str | None, stdin: BinaryIO) -> list[InputOrder]:
     """
-    Read and check an order.
+    Return all orders of a file, one per line; blank lines are skipped.
 
     Args:
-        payload: a JSON object with ``id``, ``customer``, ``currency``, ``country`` and ``items``,
-            a list of objects with ``sku``, ``quantity`` and ``price`` (a number or decimal text).
+        name: a path; ``-`` for standard input; ``None`` for a generated sample.
+        stdin: read to its end when ``name`` is ``-``.
 
     Raises:
-        OrderError: it is no JSON object, or a field is missing or out of range.
+        CommandError: the file cannot be read, a line is not an order, an id occurs twice, or there
+            is no order. The error names the source and the line, counted from 1.
 
     """
-    record = fields.load_object(payload)
-    currency = fields.code(record, "currency")
-    items = record.get("items")
-    if not isinstance(items, list) or not 1 <= len(items) <= _MAX_ITEMS:
-        raise OrderError(f"items: a list of 1 to {_MAX_ITEMS} items is needed")
-    return Order(
-        id=fields.order_id(record),
-        customer=fields.text(record, "customer"),
-        currency=currency,
-        country=fields.code(record, "country"),
-        lines=tuple(_line(item, currency, number) for number, item in enumerate(items, start=1)),
-    )
+    if name is None:
+        return _parse_lines(_sample(), "the sample")
+    if name == "-":
+        return _parse_lines(stdin, "standard input")
+    try:
+        with Path(name).open("rb") as file:
+            return _parse_lines(file, name)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CommandError(f"cannot read {name}: {reason}", ExitStatus.USAGE) from error
 
 
-def total(order: Order) -> int:
-    """Return what the customer pays for an order: goods less discount, plus tax."""
-    net = _goods(order) - _discount(order)
-    return net + _tax(order, net)
+def _parse_lines(lines: Iterable[bytes], source: str) -> list[InputOrder]:
+    found: dict[str, InputOrder] = {}
+    line_of: dict[str, int] = {}
+    for number, line in enumerate(lines, start=1):
+        payload = line.removeprefix(_BYTE_ORDER_MARK).strip()
+        if not payload:
+            continue
+        where = f"{source}, line {number}"
+        try:
+            order_id, total, _ = _parse(payload)
+        except OrderError as error:
+            raise CommandError(f"{where}: {error}", ExitStatus.USAGE) from error
+        if order_id in found:
+            raise CommandError(
+                f"{where}: order {order_id!r} is already on line {line_of[order_id]}; "
+                "each id must occur once",
+                ExitStatus.USAGE,
+            )
+        found[order_id] = InputOrder(id=order_id, payload=payload, total=total)
+        line_of[order_id] = number
+    if not found:
+        raise CommandError(f"{source} contains no orders", ExitStatus.USAGE)
+    return list(found.values())
 
 
-def process(payload: bytes, worker: str) -> tuple[str, bytes]:
+def _sample() -> Iterator[bytes]:
+    """Generate the same orders in every run."""
+    rng = random.Random(_SAMPLE_SEED)  # noqa: S311 - no secret
+    for number in range(1, SAMPLE_SIZE + 1):
+        items = [
+            {
+                "sku": f"SKU-{rng.randrange(1_000):03d}",
+                "quantity": rng.choice((1, 1, 1, 2, 3, 10, 25)),
+                "price": rng.choice(_SAMPLE_PRICES),
+            }
+            for _ in range(rng.choice((1, 1, 2, 4)))
+        ]
+        order = {"id": f"SO-{100_000 + number}", "customer": f"C-{rng.randrange(2_500)}"}
+        yield json.dumps({**order, "items": items}, separators=(",", ":")).encode()
+
+
+# --- the stages ---------------------------------------------------------------------------------
+
+
+def price(payload: bytes, worker: str) -> tuple[str, bytes]:
     """
-    Do the work of the NEW step: check an order and work out what it costs.
+    Do the work of NEW: check an order and add up its price.
 
     Args:
         payload: the order as it was received.
-        worker: who does it; noted in the result.
+        worker: name of the worker, which becomes a part of the result.
 
     Returns:
-        The order's id, and the message for the DISPATCH step.
+        The id of the order, and the message for DISPATCH.
 
     Raises:
-        OrderError: the order is not well formed.
+        OrderError: the order is not valid.
 
     """
-    order = parse(payload)
-    goods, discount = _goods(order), _discount(order)
-    tax = _tax(order, goods - discount)
-    return order.id, codec.dumps(
-        {
-            "id": order.id,
-            "customer": order.customer,
-            "currency": order.currency,
-            "country": order.country,
-            "units": sum(line.quantity for line in order.lines),
-            "goods_minor": goods,
-            "discount_minor": discount,
-            "tax_minor": tax,
-            "total_minor": goods - discount + tax,
-            "processed_by": worker,
-        }
-    )
+    order_id, total, units = _parse(payload)
+    priced = {"id": order_id, "units": units, "total": total, "processed_by": worker}
+    return order_id, codec.dumps(priced)
 
 
-def complete(payload: bytes, worker: str) -> tuple[str, bytes]:
+def dispatch(payload: bytes, worker: str) -> tuple[str, bytes]:
     """
-    Do the work of the DISPATCH step: pack a processed order and give it a tracking number.
+    Do the work of DISPATCH: pack a priced order and assign a tracking number.
 
     Args:
-        payload: what `process` made.
-        worker: who does it; noted in the result.
+        payload: the message that `price` made.
+        worker: name of the worker, which becomes a part of the result.
 
     Returns:
-        The order's id, and the message that closes the order.
+        The id of the order, and the message that completes the order.
 
     Raises:
-        OrderError: the message is not one that `process` made.
+        OrderError: the message was not made by `price`.
 
     """
-    record = fields.load_object(payload)
-    order_id, country = fields.order_id(record), fields.code(record, "country")
-    units = fields.integer(record, "units", 1, None)
+    record = _load(payload)
+    order_id = _order_id(record)
+    units = _integer(record, "units", 1, None)
     return order_id, codec.dumps(
         {
             "id": order_id,
-            "customer": fields.text(record, "customer"),
-            "currency": fields.code(record, "currency"),
-            "country": country,
-            "total_minor": fields.integer(record, "total_minor", 0, None),
-            "carrier": _CARRIERS.get(country, "air"),
+            "total": _integer(record, "total", 0, None),
             "parcels": -(-units // _UNITS_PER_PARCEL),
-            "tracking_number": tracking_number(order_id),
+            "tracking_number": f"JS{zlib.crc32(order_id.encode()):010d}",
             "dispatched_by": worker,
         }
     )
 
 
-def settle(payload: bytes) -> tuple[str, str, int]:
+def result(stage: str, payload: bytes) -> tuple[str, int]:
     """
-    Return id, currency and total of a processed or completed order.
+    Return the id and the total of an order, from a message of any stage.
 
     Raises:
-        OrderError: one of them is missing.
+        OrderError: the message has no id or no total.
 
     """
-    record = fields.load_object(payload)
-    amount = fields.integer(record, "total_minor", 0, None)
-    return fields.order_id(record), fields.code(record, "currency"), amount
+    if stage == "received":
+        return _parse(payload)[:2]
+    record = _load(payload)
+    return _order_id(record), _integer(record, "total", 0, None)
 
 
-def fingerprint(order_id: str, currency: str, total_minor: int) -> int:
-    """
-    Return 64 bits that stand for an order and what it costs.
-
-    The sum of the fingerprints of many orders does not depend on their order, and an order that
-    is missing, doubled or priced differently changes it.
-    """
-    text = f"{order_id}\n{currency}\n{total_minor}".encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+# --- fields -------------------------------------------------------------------------------------
 
 
-def tracking_number(order_id: str) -> str:
-    """Return an order's tracking number: 8 digits made of its id and their S10 check digit."""
-    digest = hashlib.blake2b(order_id.encode(), digest_size=8).digest()
-    serial = f"{int.from_bytes(digest, 'big') % 10**8:08d}"
-    return f"JS{serial}{check_digit(serial)}ZZ"
+def _parse(payload: bytes) -> tuple[str, int, int]:
+    """Return id, total and number of units of an order."""
+    record = _load(payload)
+    items = record.get("items")
+    if not isinstance(items, list) or not 1 <= len(items) <= _MAX_ITEMS:
+        raise OrderError(f"items: must be a list of 1 to {_MAX_ITEMS:,} items")
+    total = units = 0
+    for number, item in enumerate(items, start=1):
+        if not isinstance(item, dict):
+            raise OrderError(f"item {number}: must be an object, not {type(item).__name__}")
+        try:
+            quantity = _integer(item, "quantity", 1, _MAX_QUANTITY)
+            total += quantity * _price(item)
+        except OrderError as error:
+            raise OrderError(f"item {number}: {error}") from None
+        units += quantity
+    return _order_id(record), total, units
 
 
-def check_digit(serial: str) -> int:
-    """Return the check digit of 8 digits as the postal standard S10 has it."""
-    weighted = sum(
-        int(figure) * weight for figure, weight in zip(serial, _S10_WEIGHTS, strict=True)
-    )
-    digit = 11 - weighted % 11
-    return {10: 0, 11: 5}.get(digit, digit)
-
-
-def _goods(order: Order) -> int:
-    return sum(line.quantity * line.price_minor for line in order.lines)
-
-
-def _discount(order: Order) -> int:
-    return sum(
-        _percent(line.quantity * line.price_minor, _DISCOUNT_PERCENT)
-        for line in order.lines
-        if line.quantity >= _DISCOUNT_FROM_QUANTITY
-    )
-
-
-def _tax(order: Order, net: int) -> int:
-    return _percent(net, _TAX_PERCENT.get(order.country, 0))
-
-
-def _percent(amount: int, percent: int) -> int:
-    """Return that share of an amount, half a minor unit rounded up."""
-    return (amount * percent + 50) // 100
-
-
-def _line(item: object, currency: str, number: int) -> Line:
-    if not isinstance(item, dict):
-        raise OrderError(f"item {number}: not an object but {fields.kind(item)}")
+def _load(payload: bytes) -> dict[str, Any]:
     try:
-        return Line(
-            sku=fields.text(item, "sku"),
-            quantity=fields.integer(item, "quantity", 1, _MAX_QUANTITY),
-            price_minor=fields.price(item, currency),
+        value = codec.loads(payload)
+    except InvalidResponseError as error:
+        raise OrderError(str(error)) from error
+    if not isinstance(value, dict):
+        raise OrderError(f"must be a JSON object, not {type(value).__name__}")
+    return value
+
+
+def _order_id(record: Mapping[str, Any]) -> str:
+    """Return the field ``id``; an integer becomes text."""
+    value = record.get("id")
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    # It becomes a part of a header, which loses surrounding white space.
+    if (
+        not isinstance(value, str)
+        or not 0 < len(value) <= _MAX_ID_LENGTH
+        or value != value.strip()
+        or not value.isprintable()
+    ):
+        raise OrderError(
+            f"id: {_shown(value)} must be an integer, or text of 1 to {_MAX_ID_LENGTH} characters "
+            "without control characters or surrounding white space"
         )
-    except OrderError as error:
-        raise OrderError(f"item {number}: {error}") from None
+    return value
+
+
+def _integer(record: Mapping[str, Any], name: str, low: int, high: int | None) -> int:
+    value = record.get(name)
+    if (
+        not isinstance(value, int)
+        or isinstance(value, bool)
+        or value < low
+        or (high is not None and value > high)
+    ):
+        limit = f"of {low} or more" if high is None else f"from {low} to {high:,}"
+        raise OrderError(f"{name}: {_shown(value)} must be an integer {limit}")
+    return value
+
+
+def _price(item: Mapping[str, Any]) -> int:
+    """Return the field ``price``, a number or decimal text, in hundredths."""
+    value = item.get("price")
+    try:
+        # str() of a float is its shortest form, so 19.9 is 19.90 and not 19.89999...
+        exact = Decimal(str(value)) if type(value) in {str, int, float} else Decimal("NaN")
+    except InvalidOperation:
+        exact = Decimal("NaN")
+    # The range keeps 1e999999 from becoming an integer of a million digits.
+    if not exact.is_finite() or not 0 <= exact <= _MAX_PRICE or exact != round(exact, 2):
+        raise OrderError(
+            f"price: {_shown(value)} must be a number from 0 to {_MAX_PRICE:,} "
+            "with at most two decimal places"
+        )
+    return int(exact.scaleb(2))
+
+
+def _shown(value: object) -> str:
+    text = "null" if value is None else repr(value)
+    return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}..."

@@ -1,148 +1,394 @@
 """
-The ORDERS architecture on a server: one stream, two pull consumers, a monitor, and their workers.
+The pipeline of the demo: one stream, two pull consumers with workers, and a monitor.
 
 ::
 
     input ──> ORDERS.received ──> NEW ──> ORDERS.processed ──> DISPATCH ──> ORDERS.completed
                      └────────────────────────┴───────── MONITOR ────────────────┘
 
-The stream holds ``ORDERS.*``. NEW and DISPATCH are durable pull consumers with explicit
-acknowledgement and any number of workers each; see `jetstream_sync.cli.demo.workers` for why no order is
-done twice. MONITOR is an ordered consumer: it sees every message of the stream in order, and
-acknowledges nothing.
+NEW and DISPATCH are durable pull consumers with explicit acknowledgement. MONITOR is an ordered
+consumer that reads every message of the stream. The main thread publishes and watches; workers and
+monitor run in callbacks on the threads of the library.
 
-The main thread publishes, shows progress and watches, see `jetstream_sync.cli.demo.flow`; everything else
-runs in callbacks, on the threads of the library.
+JetStream delivers at least once. Three rules make each order pass exactly once:
+
+1. A worker publishes the next message and waits for its acknowledgement before it acknowledges its
+   input. If it dies in between, the input is delivered again.
+2. The message id of the next message consists of the stage and the id of the order, so the stream
+   drops the second one within its duplicate window.
+3. The next message depends on the input only, so the second one is equal (except the worker's name).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from ... import AckPolicy, ConsumerConfig
+from ... import AckPolicy, ConsumerConfig, StreamConfig
+from ...errors import (
+    APIError,
+    Error,
+    StreamNameInUseError,
+    StreamNotFoundError,
+    StreamSubjectOverlapError,
+)
 from ...net.clock import Deadline, monotonic
+from ..status import CommandError, ExitStatus
 from . import orders
-from .flow import Errand, Flow, stop
-from .tally import STAGES, DemoReport
-from .workers import Step, Worker, worker_report
+from .orders import InputOrder, OrderError
+from .verification import STAGES, ConsumerReport, DemoReport, Verification
 
 if TYPE_CHECKING:
-    from ... import Stream
+    from ... import ConsumeHandle, JetStream, JetStreamMsg, PubAck, Stream
 
-__all__ = ["run_pipeline"]
+__all__ = ["DemoContext", "run_pipeline"]
 
-#: After this a message that a worker holds goes to another; below the default of --timeout.
-_ACK_WAIT = timedelta(seconds=20)
-_CHECK_INTERVAL = 0.25
-#: How long to look for orders that are still under way when the server says that none is.
-_GRACE = 2.0
+_TICK_S: Final = 0.02
+#: Orders that are published between two looks at progress.
+_PUBLISH_BLOCK: Final = 50
+#: Longer than a worker waits for the acknowledgement of what it publishes.
+_STOP_TIMEOUT_S: Final = 10.0
+#: After this time a message that a worker holds is redelivered; shorter than --timeout by default.
+_ACK_WAIT: Final = timedelta(seconds=20)
+_CHECK_INTERVAL_S: Final = 0.25
+#: How long to wait for missing orders after the server reports that nothing is pending.
+_SETTLE_TIME_S: Final = 2.0
+#: Longer than any run, so that every redelivery is recognized.
+_DUPLICATE_WINDOW: Final = timedelta(hours=1)
+#: Metadata of the stream: identifies the run that created it.
+_OWNER_KEY: Final = "jsm-demo-run"
 
 
-def run_pipeline(errand: Errand) -> DemoReport:
+@dataclass(frozen=True, kw_only=True)
+class DemoContext:
+    """The options of a run and what it works with."""
+
+    js: JetStream
+    orders: Sequence[InputOrder]
+    #: Name of the stream; its subjects are NAME.*.
+    stream: str
+    #: Workers of each of the two consumers.
+    workers: int
+    #: Share of the orders whose workers do not acknowledge the first delivery.
+    redeliver_percent: float
+    #: Orders per second; ``None`` publishes without a limit.
+    rate: float | None
+    #: Seconds without progress after which the run fails.
+    timeout: float
+    #: Whether to delete the stream at the end, however the run ends.
+    remove: bool
+    server: str
+    #: Called often on the main thread, with the number of completed orders.
+    show: Callable[[int], None]
+    #: Called with a line when the stream cannot be removed.
+    warn: Callable[[str], None]
+
+
+def run_pipeline(context: DemoContext) -> DemoReport:
     """
-    Send all orders through, and report: the books, whether they balance or not.
+    Send all orders through the pipeline, and return the verification, successful or not.
 
     Raises:
-        CommandError: the stream exists already, or nothing moved for as long as is planned.
-        Error: the server refused something, or the connection is lost.
+        CommandError: the stream exists already, or there was no progress for the timeout.
+        Error: the server refused a request, or the connection is lost.
 
     """
     started = monotonic()
-    with errand.stream() as stream, contextlib.ExitStack() as running:
-        run = _Run(errand, stream)
+    with _new_stream(context) as stream, contextlib.ExitStack() as running:
+        run = _Run(context, stream)
         run.start(running)
-        run.flow.publish()
+        run.publish()
         run.wait()
         running.close()
-        return run.report(monotonic() - started, errand.server)
+        return run.report(monotonic() - started)
+
+
+# --- the stream of a run --------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _new_stream(context: DemoContext) -> Iterator[Stream]:
+    """Create the stream. Delete it at the end if that is wanted and it is the stream of this run."""
+    # The server returns an existing stream with an equal config as if it had just been created. The
+    # owner makes the configs of two runs differ.
+    owner = uuid.uuid4().hex
+    with contextlib.ExitStack() as undo:
+        if context.remove:
+            undo.callback(_remove_stream, context, owner)
+        try:
+            stream = _create_stream(context, owner)
+        except (APIError, CommandError):
+            # The server refused. After a timeout or Ctrl-C the stream may exist and is removed.
+            undo.pop_all()
+            raise
+        yield stream
+
+
+def _create_stream(context: DemoContext, owner: str) -> Stream:
+    config = StreamConfig(
+        name=context.stream,
+        subjects=[f"{context.stream}.*"],
+        description="orders of jsm demo",
+        duplicate_window=_DUPLICATE_WINDOW,
+        metadata={_OWNER_KEY: owner},
+    )
+    try:
+        return context.js.create_stream(config)
+    except (StreamNameInUseError, StreamSubjectOverlapError) as error:
+        problem = (
+            f"stream {config.name} exists already"
+            if isinstance(error, StreamNameInUseError)
+            else f"another stream has subjects of {config.name}.*"
+        )
+        raise CommandError(
+            f"{problem}, and the demo does not change existing streams; "
+            "choose another name with --stream",
+            ExitStatus.FAILED,
+        ) from error
+
+
+def _remove_stream(context: DemoContext, owner: str) -> None:
+    try:
+        # Ctrl-C may have come before the stream was created: it may be the stream of another run.
+        config = context.js.get_stream(context.stream).cached_info.config
+        if (config.metadata or {}).get(_OWNER_KEY) == owner:
+            context.js.delete_stream(context.stream)
+    except StreamNotFoundError:
+        pass
+    except Error as error:
+        context.warn(f"stream {context.stream} could not be removed: {error}")
+
+
+# --- the workers ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """One consumer: what its workers read, do and publish."""
+
+    consumer: str
+    source: str
+    stage: str
+    #: Returns order id and result; raises `OrderError`.
+    work: Callable[[bytes, str], tuple[str, bytes]]
+
+
+_STEPS: Final = (
+    _Step(consumer="NEW", source=STAGES[0], stage=STAGES[1], work=orders.price),
+    _Step(consumer="DISPATCH", source=STAGES[1], stage=STAGES[2], work=orders.dispatch),
+)
+
+
+class _Worker:
+    """The callback of one worker; only its own thread changes its counters."""
+
+    def __init__(self, context: DemoContext, step: _Step, name: str) -> None:
+        self._js = context.js
+        self._subject = f"{context.stream}.{step.stage}"
+        self._redeliver_percent = context.redeliver_percent
+        self._step = step
+        self._name = name
+        self.deliveries = 0
+        self.redelivered = 0
+        self.deduplicated = 0
+        self.refused = 0
+        #: The first error of the library; it ends the run.
+        self.failure: Error | None = None
+
+    def __call__(self, msg: JetStreamMsg) -> None:
+        if self.failure is not None:
+            return  # the run is over, and messages that are not acknowledged are not lost
+        try:
+            self._handle(msg)
+        except Error as error:
+            self.failure = error
+
+    def _handle(self, msg: JetStreamMsg) -> None:
+        first = msg.metadata.num_delivered == 1
+        self.deliveries += 1
+        self.redelivered += not first
+        try:
+            order_id, result = self._step.work(msg.data, self._name)
+        except OrderError as error:
+            self.refused += 1
+            # A redelivery would fail as well.
+            msg.term(reason=str(error))
+            return
+        ack = self._js.publish(
+            self._subject, result, msg_id=_message_id(self._step.stage, order_id)
+        )
+        self.deduplicated += bool(ack.duplicate)
+        if first and zlib.crc32(order_id.encode()) % 10_000 < self._redeliver_percent * 100:
+            # As if the worker had died here.
+            msg.nak()
+        else:
+            msg.ack()
+
+
+def _message_id(stage: str, order_id: str) -> str:
+    return f"{stage}:{order_id}"
+
+
+# --- the run --------------------------------------------------------------------------------------
 
 
 class _Run:
-    """One run: the books, the workers and the waiting."""
+    """One run: publishes the input, watches progress, and verifies what the stream holds."""
 
-    def __init__(self, errand: Errand, stream: Stream) -> None:
+    def __init__(self, context: DemoContext, stream: Stream) -> None:
+        self._context = context
         self._stream = stream
-        self._plan = errand.plan
-        self.flow = Flow(errand, self._check)
-        self._steps = (
-            self._step("NEW", STAGES[1], orders.process),
-            self._step("DISPATCH", STAGES[2], orders.complete),
-        )
+        self._verification = Verification({order.id: order.total for order in context.orders})
         self._workers = {
             step.consumer: [
-                Worker(errand.js, step, f"{step.consumer}-{number}")
-                for number in range(1, errand.plan.workers + 1)
+                _Worker(context, step, f"{step.consumer}-{number}")
+                for number in range(1, context.workers + 1)
             ]
-            for step in self._steps
+            for step in _STEPS
         }
-
-    def _step(
-        self, consumer: str, stage: str, work: Callable[[bytes, str], tuple[str, bytes]]
-    ) -> Step:
-        return Step(
-            consumer=consumer,
-            stage=stage,
-            subject=self._plan.subject(stage),
-            work=work,
-            redeliver_percent=self._plan.redeliver_percent,
-        )
+        self._published = 0
+        self._counts: tuple[int, ...] = ()
+        self._stall = Deadline(context.timeout)
 
     def start(self, running: contextlib.ExitStack) -> None:
         """Start the monitor and all workers; ``running`` stops them."""
-        running.enter_context(self.flow.monitor(self._stream))
-        for step, source in zip(self._steps, STAGES, strict=False):
+        monitor = self._stream.ordered_consumer().consume(self._verify)
+        running.callback(_stop, monitor)
+        for step in _STEPS:
             consumer = self._stream.create_consumer(
                 ConsumerConfig(
                     durable_name=step.consumer,
-                    filter_subject=self._plan.subject(source),
+                    filter_subject=f"{self._context.stream}.{step.source}",
                     ack_policy=AckPolicy.EXPLICIT,
                     ack_wait=_ACK_WAIT,
                 )
             )
             for worker in self._workers[step.consumer]:
-                running.callback(stop, consumer.consume(worker))
+                running.callback(_stop, consumer.consume(worker))
+
+    def publish(self) -> None:
+        """Publish the input to the first subject, and check that the stream stored every order."""
+        context = self._context
+        started = monotonic()
+        futures: list[Future[PubAck]] = []
+        for number, order in enumerate(context.orders):
+            if context.rate is not None:
+                self._tick_until(started + number / context.rate)
+            elif number % _PUBLISH_BLOCK == 0:
+                self._tick()
+            futures.append(
+                context.js.publish_async(
+                    f"{context.stream}.{STAGES[0]}",
+                    order.payload,
+                    msg_id=_message_id(STAGES[0], order.id),
+                )
+            )
+            self._published += 1
+        context.js.publish_async_completed(context.timeout)
+        for future in futures:
+            future.result(timeout=0)
 
     def wait(self) -> None:
-        """Wait until all that was published has gone all the way, or was lost."""
-        check = Deadline(0)
-        grace: Deadline | None = None
+        """Wait until every published order is completed, or is lost."""
+        next_check = Deadline(0)
+        settled_for: Deadline | None = None
         while True:
-            self.flow.tick()
-            if self.flow.tally.complete() or check.expired():
-                check = Deadline(_CHECK_INTERVAL)
+            self._tick()
+            complete = self._verification.complete()
+            if complete or next_check.expired():
+                next_check = Deadline(_CHECK_INTERVAL_S)
                 settled = self._settled()
-                if settled and self.flow.tally.complete():
-                    self.flow.tick()
+                if settled and complete:
+                    self._tick()
                     return
-                # The server counts what is pending a little after it stores it.
-                grace = (grace or Deadline(_GRACE)) if settled else None
-                if grace is not None and grace.expired():
+                # The server updates its counts of pending messages shortly after it stores one.
+                settled_for = (settled_for or Deadline(_SETTLE_TIME_S)) if settled else None
+                if settled_for is not None and settled_for.expired():
                     return
-            self.flow.wait()
+            time.sleep(_TICK_S)
 
-    def report(self, seconds: float, server: str) -> DemoReport:
-        """Close the books; only when everything has stopped."""
-        return self.flow.tally.report(
+    def report(self, seconds: float) -> DemoReport:
+        """Return the result; only after everything has stopped."""
+        return self._verification.report(
             seconds=seconds,
-            server=server,
-            workers=[worker_report(step, self._workers[step.consumer]) for step in self._steps],
+            server=self._context.server,
+            consumers=[
+                ConsumerReport(
+                    name=name,
+                    workers=len(workers),
+                    deliveries=sum(worker.deliveries for worker in workers),
+                    redelivered=sum(worker.redelivered for worker in workers),
+                    deduplicated=sum(worker.deduplicated for worker in workers),
+                    refused=sum(worker.refused for worker in workers),
+                )
+                for name, workers in self._workers.items()
+            ],
         )
 
+    def _verify(self, msg: JetStreamMsg) -> None:
+        """Add a message of the stream to the verification; the callback of the monitor."""
+        stage = msg.subject.rpartition(".")[2]
+        try:
+            order_id, total = orders.result(stage, msg.data)
+        except OrderError:
+            self._verification.add_unknown(stage)
+        else:
+            if stage in STAGES:
+                self._verification.add(stage, order_id, total, msg.metadata.timestamp_ns)
+            else:
+                self._verification.add_unknown(stage)
+        self._verification.last_seq = msg.metadata.stream_seq
+
     def _settled(self) -> bool:
-        """Ask the server whether nothing is waiting or under way, and all of it was seen."""
-        # In this order: while NEW is idle nothing comes to DISPATCH, and then nothing to the stream.
-        for step in self._steps:
+        """Ask the server whether no message is pending, and whether the monitor has read all."""
+        # In this order: while NEW is idle nothing reaches DISPATCH, and then nothing the stream.
+        for step in _STEPS:
             info = self._stream.get_consumer(step.consumer).cached_info
             if info.num_pending or info.num_ack_pending:
                 return False
-        return bool(self.flow.tally.last_seq >= self._stream.info().state.last_seq)
+        return bool(self._verification.last_seq >= self._stream.info().state.last_seq)
 
-    def _check(self) -> None:
-        """Raise what a worker met."""
+    def _tick_until(self, moment: float) -> None:
+        self._tick()
+        while (left := moment - monotonic()) > 0:
+            time.sleep(min(left, _TICK_S))
+            self._tick()
+
+    def _tick(self) -> None:
+        """
+        Show progress.
+
+        Raises:
+            CommandError: there was no progress for the timeout.
+            Error: a worker failed with it.
+
+        """
+        counts = self._verification.counts()
+        self._context.show(counts[-1])
         for workers in self._workers.values():
             for worker in workers:
                 if worker.failure is not None:
                     raise worker.failure
+        if counts != self._counts or counts[-1] >= self._published:
+            self._counts = counts
+            self._stall = Deadline(self._context.timeout)
+        elif self._stall.expired():
+            stages = ", ".join(f"{n:,} {stage}" for stage, n in zip(STAGES, counts, strict=True))
+            raise CommandError(
+                f"no progress for {self._context.timeout:g} s: "
+                f"{stages} of {len(self._context.orders):,}",
+                ExitStatus.TIMED_OUT,
+            )
+
+
+def _stop(handle: ConsumeHandle) -> None:
+    """Stop a callback, and wait until it has returned."""
+    handle.stop()
+    handle.wait_closed(_STOP_TIMEOUT_S)
