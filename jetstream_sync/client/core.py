@@ -16,9 +16,9 @@ import itertools
 import logging
 import os
 import threading
-import time
 import warnings
 import weakref
+from datetime import datetime, timedelta, timezone
 from typing import NoReturn
 
 from ..address import ServerAddress
@@ -100,7 +100,7 @@ class Core:
         self._threads: list[threading.Thread] = []
         self._finished = False  # whether everybody knows that it is closed
         # When the link broke: by the monotonic clock, and in seconds since the epoch.
-        self._down_since: tuple[float, float] | None = None
+        self._down_since: float | None = None  # by the monotonic clock
         # Inboxes: unguessable for others by what they share, different by their number.
         self._inbox_base = f"{options.inbox_prefix}.{os.urandom(11).hex()}"
         self._inbox_numbers = itertools.count(1)
@@ -196,7 +196,7 @@ class Core:
         """Have no link yet, and tell the user why."""
         with self._lock:
             self.status = next_status(self.status, Event.LINK_LOST)
-            self._down_since = monotonic(), time.time()
+            self._down_since = monotonic()
         if failure is not None:
             self.events.error(failure)
 
@@ -482,10 +482,11 @@ class Core:
         down = self._down_since
         if down is None:
             return TimeoutError(text)
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(down[1]))
+        seconds = monotonic() - down
+        since = datetime.now(timezone.utc) - timedelta(seconds=seconds)
         return TimeoutError(
-            f"{text}; there has been no connection to a server for {monotonic() - down[0]:.1f} s,"
-            f" since {at} UTC"
+            f"{text}; there has been no connection to a server for {seconds:.1f} s,"
+            f" since {since:%Y-%m-%d %H:%M:%S} UTC"
         )
 
     def received(self) -> tuple[int, int]:
@@ -563,7 +564,7 @@ class Core:
         with self._lock:
             self._in_bytes += broken.parser.message_bytes
             self._link = None
-            self._down_since = monotonic(), time.time()
+            self._down_since = monotonic()
             over = self.status is ConnectionStatus.CLOSED
             ends_now = False
             if not over:
