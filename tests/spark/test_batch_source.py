@@ -52,7 +52,7 @@ def partition_sizes(frame: DataFrame) -> list[int]:
     return [sizes[number] for number in range(frame.rdd.getNumPartitions())]
 
 
-def test_a_stream_is_read_as_it_is(js: JetStream, stream: Stream, load: Load) -> None:
+def test_each_message_becomes_a_row(js: JetStream, stream: Stream, load: Load) -> None:
     """Each message is a row with subject, payload, headers, sequence, time and stream."""
     began = datetime.now(timezone.utc) - timedelta(seconds=5)
     subject = f"{stream.name}.a"
@@ -75,9 +75,7 @@ def test_an_empty_stream_has_no_rows(stream: Stream, load: Load) -> None:
     assert load(stream=stream.name).count() == 0
 
 
-def test_what_is_stored_later_is_for_the_next_load(
-    js: JetStream, stream: Stream, load: Load
-) -> None:
+def test_a_loaded_table_does_not_change(js: JetStream, stream: Stream, load: Load) -> None:
     """A loaded table does not change, and another ``load()`` includes later messages."""
     fill(js, lambda _: f"{stream.name}.a", 10)
     frame = load(stream=stream.name)
@@ -136,7 +134,7 @@ def test_deleted_messages_are_no_rows_and_no_error(
     assert sequences(frame) == [seq for seq in range(1, 51) if seq not in gone]
 
 
-def test_only_some_subjects(js: JetStream, stream: Stream, load: Load) -> None:
+def test_subjects_select_messages(js: JetStream, stream: Stream, load: Load) -> None:
     """``subjects`` selects messages, with one filter and with several."""
     subjects = fill(js, lambda number: f"{stream.name}.{'abc'[number % 3]}.{number % 2}", 60)
 
@@ -190,7 +188,7 @@ def test_partitions_are_balanced_where_one_message_in_a_thousand_matches(
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_columns_are_chosen_by_the_schema(js: JetStream, stream: Stream, load: Load) -> None:
+def test_the_schema_selects_columns(js: JetStream, stream: Stream, load: Load) -> None:
     """A schema selects columns, including those that are not read by default."""
     js.publish(f"{stream.name}.a", b"12345", msg_id="one")
     frame = load("sequence long, size int, msg_id string, time_ns long", stream=stream.name)
@@ -208,7 +206,7 @@ def test_columns_are_chosen_by_the_schema(js: JetStream, stream: Stream, load: L
         {},
     ],
 )
-def test_what_can_not_work_is_refused_before_any_task(
+def test_invalid_options_fail_on_the_driver(
     stream: Stream, load: Load, options: dict[str, str]
 ) -> None:
     """Unknown streams, unknown options and a start beyond the end of the stream fail on the driver."""
@@ -217,7 +215,9 @@ def test_what_can_not_work_is_refused_before_any_task(
         load(**named).count()
 
 
-def test_a_start_that_is_gone_is_data_loss(js: JetStream, stream: Stream, load: Load) -> None:
+def test_removed_messages_at_the_start_are_data_loss(
+    js: JetStream, stream: Stream, load: Load
+) -> None:
     """With ``failOnDataLoss`` a read fails if messages after its start are gone."""
     fill(js, lambda _: f"{stream.name}.a", 10)
     stream.purge(seq=6)
@@ -229,7 +229,7 @@ def test_a_start_that_is_gone_is_data_loss(js: JetStream, stream: Stream, load: 
 
 
 @pytest.mark.parametrize("retention", ["workqueue", "interest"])
-def test_a_batch_read_takes_nothing_away(
+def test_a_batch_read_removes_no_messages(
     js: JetStream, stream_name: str, load: Load, retention: str
 ) -> None:
     """After the read, work queues and interest streams have the same messages and consumers as before."""
@@ -250,7 +250,7 @@ def test_a_batch_read_takes_nothing_away(
     assert stream.consumer_names() == before
 
 
-def test_sql_reads_too(
+def test_a_view_can_be_queried_with_sql(
     js: JetStream, stream: Stream, spark: SparkSession, nats_server: NatsServer
 ) -> None:
     """A temporary view with the options can be queried with SQL."""
@@ -266,7 +266,7 @@ def test_sql_reads_too(
     }
 
 
-def test_nothing_shows_the_options(stream: Stream) -> None:
+def test_representations_contain_no_options(stream: Stream) -> None:
     """The representations of data source and readers contain no option values, which may be secret."""
     from pyspark.sql.types import StringType, StructType
 

@@ -33,7 +33,7 @@ def _held(outcome: Outcome) -> None:
         ("scan", "interest", True),
     ],
 )
-def test_every_message_comes_through_once(delivery: str, retention: str, cluster: bool) -> None:
+def test_each_message_is_written_exactly_once(delivery: str, retention: str, cluster: bool) -> None:
     """Each message is written exactly once, and leaves a queue only afterwards, whatever process is killed."""
     need_java()
     _held(run(SEED, SECONDS, delivery=delivery, retention=retention, cluster=cluster, tell=print))
@@ -44,7 +44,7 @@ def test_every_message_comes_through_once(delivery: str, retention: str, cluster
 @pytest.mark.parametrize("cluster", [False, True])
 @pytest.mark.parametrize("retention", RETENTIONS)
 @pytest.mark.parametrize("delivery", DELIVERIES)
-def test_it_holds_for_long(delivery: str, retention: str, cluster: bool) -> None:
+def test_exactly_once_in_a_long_run(delivery: str, retention: str, cluster: bool) -> None:
     """The same holds for five minutes, in each delivery mode and for each retention policy."""
     need_java()
     outcome = run(SEED, 300, delivery=delivery, retention=retention, cluster=cluster, tell=print)

@@ -120,7 +120,7 @@ def run_code(code: str, variables: dict[str, str], folder: Path) -> str:
     return done.stdout
 
 
-def test_spark_finds_it(url: str, tmp_path: Path) -> None:
+def test_spark_finds_the_installed_data_source(url: str, tmp_path: Path) -> None:
     """An installed package needs no registration."""
     variables = variables_for(tmp_path)
     if not INSTALLED:
@@ -202,7 +202,7 @@ def test_spark_submit_on_a_cluster(tmp_path: Path) -> None:
     assert sys.executable in workers
 
 
-def test_register_chooses_this_interpreter(url: str, tmp_path: Path) -> None:
+def test_register_sets_the_interpreter_of_the_workers(url: str, tmp_path: Path) -> None:
     """In a virtual environment that is not activated, register() gives the workers the interpreter of the driver."""
     # Another python3 is first on PATH, as in a system installation; it cannot run anything.
     other = tmp_path / "bin" / "python3"
@@ -231,7 +231,7 @@ print("stream:", spark.readStream.format("jetstream").option("servers", os.envir
     assert "stream: True" in said
 
 
-def test_register_leaves_a_chosen_interpreter_alone(
+def test_register_keeps_a_configured_interpreter(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interpreter set with PYSPARK_PYTHON is kept."""
@@ -244,7 +244,7 @@ def test_register_leaves_a_chosen_interpreter_alone(
     assert spark.sparkContext.pythonExec == sys.executable
 
 
-def test_the_module_is_light_and_never_fails(tmp_path: Path) -> None:
+def test_the_discovery_module_imports_nothing_and_never_fails(tmp_path: Path) -> None:
     """The look-up of all data sources imports this module, so it imports no other module and cannot fail."""
     code = """
 import sys
@@ -266,7 +266,7 @@ print(pyspark_jetstream.DefaultSource.name(),
     run_code(blocked, variables, tmp_path)
 
 
-def test_the_module_without_the_package(tmp_path: Path) -> None:
+def test_the_discovery_module_with_a_broken_package(tmp_path: Path) -> None:
     """If the package itself is broken, only using the data source raises an error."""
     code = """
 import sys

@@ -80,7 +80,7 @@ def test_an_old_java(tmp_path: Path, release: str, version: int) -> None:
         find_java({"JAVA_HOME": str(tmp_path / "jdk")})
 
 
-def test_the_error_travels(tmp_path: Path) -> None:
+def test_the_error_can_be_pickled(tmp_path: Path) -> None:
     """The error is an `Error` of the package, and keeps its text when it is pickled."""
     with pytest.raises(Error) as caught:
         find_java({"PATH": str(tmp_path)})
@@ -99,7 +99,7 @@ def test_the_java_of_this_machine() -> None:
 
 
 @pytest.mark.parametrize("home", [True, False])
-def test_spark_looks_where_we_look(tmp_path: Path, home: bool) -> None:
+def test_spark_searches_the_same_places(tmp_path: Path, home: bool) -> None:
     """If no Java is found, starting Spark fails, too."""
     # PATH has everything that the start scripts call, except Java.
     tools = tmp_path / "bin"
@@ -127,7 +127,7 @@ def test_spark_looks_where_we_look(tmp_path: Path, home: bool) -> None:
     assert "apt" not in done.stderr
 
 
-def test_nothing_else_needs_java(tmp_path: Path) -> None:
+def test_imports_need_no_java(tmp_path: Path) -> None:
     """The package and its Spark part can be imported without Java and PySpark."""
     code = (
         "import sys; sys.modules['pyspark'] = sys.modules['pyarrow'] = None\n"

@@ -65,7 +65,7 @@ def test_filters_give_the_same_rows(
 
 
 @pytest.mark.usefixtures("passing_on")
-def test_filters_save_reading(
+def test_filters_limit_the_partitions(
     js: JetStream, stream: Stream, spark: SparkSession, nats_server: NatsServer
 ) -> None:
     """With a filter on sequences only the partitions of that range are read."""
@@ -78,7 +78,7 @@ def test_filters_save_reading(
     assert narrow.rdd.getNumPartitions() == 2
 
 
-def test_without_sparks_consent_nothing_is_passed_on(
+def test_pushdown_disabled_in_spark(
     js: JetStream, stream: Stream, spark: SparkSession, nats_server: NatsServer
 ) -> None:
     """If filter pushdown is disabled in Spark, the option has no effect."""
@@ -89,7 +89,7 @@ def test_without_sparks_consent_nothing_is_passed_on(
 
 
 @pytest.mark.usefixtures("passing_on")
-def test_without_the_option_filters_stay_with_spark(
+def test_pushdown_without_the_option(
     js: JetStream, stream: Stream, spark: SparkSession, nats_server: NatsServer
 ) -> None:
     """Without the option, one table can be filtered in several ways, despite Spark's bug in pushdown."""

@@ -98,7 +98,7 @@ def subject(stream_name: str) -> str:
 
 
 @both_modes
-def test_every_column_is_what_was_published(
+def test_columns_contain_the_published_values(
     nc: Connection, js: JetStream, stream: Stream, stream_name: str, mode: str
 ) -> None:
     """A row has subject, payload, headers, sequence, time, stream, id and size of its message."""
@@ -189,7 +189,7 @@ def test_republished_messages(
 
 
 @both_modes
-def test_columns_that_are_not_wanted_are_not_there(
+def test_a_chunk_contains_only_the_selected_fields(
     nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
 ) -> None:
     """A chunk contains only the selected fields, and the sequences."""
@@ -199,7 +199,7 @@ def test_columns_that_are_not_wanted_are_not_there(
     assert not any(len(each.data) + len(each.headers) + len(each.times_ns) for each in found)
 
 
-def test_large_payloads_that_nobody_wants_are_not_sent(
+def test_large_payloads_that_are_not_selected_are_not_sent(
     nc: Connection, js: JetStream, stream: Stream, subject: str
 ) -> None:
     """Without the column data, a headers-only consumer is used, and the payload sizes are still known."""
@@ -212,7 +212,7 @@ def test_large_payloads_that_nobody_wants_are_not_sent(
     assert [dict(row["headers"]) for row in found] == [{"A": ["b"], "Nats-Msg-Size": ["3"]}, {}]
 
 
-def test_the_schema_is_the_one_that_spark_expects(
+def test_the_schema_equals_the_one_of_pyspark(
     nc: Connection, js: JetStream, stream: Stream, subject: str
 ) -> None:
     """The schema of a batch equals PySpark's schema for the columns, including nullability."""
@@ -246,7 +246,7 @@ def test_the_schema_is_the_one_that_spark_expects(
 
 
 @both_modes
-def test_ranges_together_are_the_stream(
+def test_adjacent_ranges_cover_the_stream(
     nc: Connection, js: JetStream, stream: Stream, stream_name: str, subject: str, mode: str
 ) -> None:
     """Adjacent half-open ranges return each message once and in order, for any response size."""
@@ -317,7 +317,7 @@ def test_deleted_messages(
 
 
 @both_modes
-def test_holes_in_the_middle_are_no_loss(
+def test_deleted_messages_in_the_middle_are_no_data_loss(
     nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
 ) -> None:
     """Messages deleted one by one are never an error, even with ``strict``."""
@@ -330,7 +330,7 @@ def test_holes_in_the_middle_are_no_loss(
 
 
 @both_modes
-def test_the_end_of_the_stream_is_waited_for_by_nobody(
+def test_a_range_without_a_message_at_its_end_is_complete_at_once(
     nc: Connection, js: JetStream, stream: Stream, stream_name: str, mode: str
 ) -> None:
     """A range without a message at its end is complete as soon as the leader confirms it."""
@@ -420,7 +420,7 @@ def test_a_purge_in_the_middle_of_a_range(
 
 
 @both_modes
-def test_a_stream_that_was_made_again(
+def test_a_re_created_stream(
     nc: Connection, js: JetStream, stream: Stream, stream_name: str, subject: str, mode: str
 ) -> None:
     """A range is not read from another stream of the same name, at its start or later."""
@@ -442,7 +442,7 @@ def test_a_stream_that_was_made_again(
 
 
 @both_modes
-def test_a_stream_that_is_not_there(nc: Connection, mode: str) -> None:
+def test_a_missing_stream(nc: Connection, mode: str) -> None:
     """Reading a stream that does not exist fails at once."""
     with within(2.0), pytest.raises(StreamNotFoundError):
         sequences(nc, SequenceRange("NOT_THERE", 1, 10), mode)
@@ -452,7 +452,7 @@ def test_a_stream_that_is_not_there(nc: Connection, mode: str) -> None:
 
 
 @both_modes
-def test_batches_are_bounded_in_bytes(
+def test_batches_have_a_size_limit(
     nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
 ) -> None:
     """No batch exceeds the size limit, except one with a single larger message."""
@@ -470,7 +470,7 @@ def test_batches_are_bounded_in_bytes(
 
 
 @both_modes
-def test_a_reader_that_takes_its_time_is_not_cut(mode: str) -> None:
+def test_a_slow_caller_does_not_lose_the_connection(mode: str) -> None:
     """A pause of the caller between two chunks never makes the server close the connection."""
     with NatsServer(name="impatient", config="write_deadline: '500ms'\n") as server:
         with jetstream_sync.connect(server.url) as nc:
@@ -492,7 +492,7 @@ def test_a_reader_that_takes_its_time_is_not_cut(mode: str) -> None:
 
 
 @both_modes
-def test_reading_that_is_given_up_leaves_nothing_behind(
+def test_a_closed_read_leaves_no_state_behind(
     nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
 ) -> None:
     """After a range is closed early or complete, there is no consumer and no subscription."""
@@ -507,7 +507,7 @@ def test_reading_that_is_given_up_leaves_nothing_behind(
     assert len(nc._core.interests()) == known
 
 
-def test_an_interrupt_while_the_consumer_is_made(
+def test_an_interrupt_during_the_creation_of_a_consumer(
     nc: Connection,
     js: JetStream,
     stream: Stream,
@@ -583,7 +583,7 @@ def test_a_consumer_that_is_deleted(
 
 
 @both_modes
-def test_a_link_that_breaks(
+def test_a_broken_connection(
     nc: Connection, js: JetStream, stream: Stream, subject: str, mode: str
 ) -> None:
     """After a reconnect, the read continues after the last message."""
@@ -601,7 +601,7 @@ def test_a_link_that_breaks(
 
 @both_modes
 @pytest.mark.parametrize("filtered", [False, True])
-def test_a_server_that_is_killed_and_started_again(mode: str, filtered: bool) -> None:
+def test_a_server_crash_and_restart(mode: str, filtered: bool) -> None:
     """After a server restart with the same store, no message is missing or duplicated."""
     with NatsServer(name="mortal") as server:
         nc = jetstream_sync.connect(server.url, reconnect_time_wait=0.05)
@@ -623,7 +623,7 @@ def test_a_server_that_is_killed_and_started_again(mode: str, filtered: bool) ->
             assert found == expected
 
 
-def test_a_server_that_stays_away() -> None:
+def test_a_server_that_does_not_return() -> None:
     """A server that does not return is an error after the retry timeout."""
     with NatsServer(name="gone") as server, jetstream_sync.connect(server.url) as nc:
         js = nc.jetstream()
@@ -639,7 +639,7 @@ def test_a_server_that_stays_away() -> None:
         nc.close()
 
 
-def test_a_replica_that_is_behind(nc: Connection, js: JetStream, stream_name: str) -> None:
+def test_a_lagging_replica(nc: Connection, js: JetStream, stream_name: str) -> None:
     """Messages that a mirror does not have yet are not treated as deleted: the stream leader is asked, too."""
     # A mirror and its origin alternate in answering direct gets. This mirror omits the later messages,
     # so it is like a replica that lags behind.
@@ -673,7 +673,7 @@ def test_a_stream_without_direct_gets(nc: Connection, js: JetStream, stream_name
     assert sequences(nc, whole(stream), "auto") == list(range(1, 11))
 
 
-def test_a_work_queue_is_read_and_not_worked_on(
+def test_reading_a_work_queue_removes_nothing(
     nc: Connection, js: JetStream, stream_name: str, nats_server: NatsServer
 ) -> None:
     """Reading a work queue with any number of filters removes nothing, even beside its consumer."""
@@ -703,7 +703,7 @@ def test_a_work_queue_without_direct_gets(nc: Connection, js: JetStream, stream_
 
 
 @pytest.mark.parametrize("allow_direct", [True, False])
-def test_counting_from_a_sequence(js: JetStream, stream_name: str, allow_direct: bool) -> None:
+def test_counts_from_a_sequence(js: JetStream, stream_name: str, allow_direct: bool) -> None:
     """A probe returns the first match from a sequence on and the number of matches."""
     stream = made(js, stream_name, allow_direct=allow_direct)
     even = f"{stream_name}.0"

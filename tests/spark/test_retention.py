@@ -94,9 +94,7 @@ def test_messages_stay_until_their_batch_is_committed(
     assert held(queue) == []
 
 
-def test_a_commit_that_was_lost_is_made_up_for(
-    js: JetStream, queue: Stream, collected: Collected
-) -> None:
+def test_a_lost_commit_is_repeated(js: JetStream, queue: Stream, collected: Collected) -> None:
     """Messages committed in the checkpoint but not removed are removed after a restart, and not read again."""
     fill(js, f"{queue.name}.a", 20)
     # With this trigger nothing runs after the commit to the checkpoint.
@@ -108,7 +106,7 @@ def test_a_commit_that_was_lost_is_made_up_for(
     assert held(queue) == []
 
 
-def test_a_batch_that_is_run_again_finds_its_messages(
+def test_a_repeated_batch_has_its_messages(
     js: JetStream, queue: Stream, collected: Collected
 ) -> None:
     """A batch whose rows were stored but that was not committed is repeated with the same rows."""
@@ -135,7 +133,9 @@ def test_only_what_was_read_is_removed(js: JetStream, queue: Stream, collected: 
     assert len(held(queue)) == 20
 
 
-def test_nobody_else_can_read_the_queue(js: JetStream, queue: Stream, collected: Collected) -> None:
+def test_a_guard_reserves_the_subjects_of_a_query(
+    js: JetStream, queue: Stream, collected: Collected
+) -> None:
     """A consumer guards the subjects that the query reads, and shows the backlog."""
     fill(js, lambda number: f"{queue.name}.{'ab'[number % 2]}", 10)
     collected.run(stream=queue.name, subjects=f"{queue.name}.a", consumer="spark")
@@ -146,7 +146,7 @@ def test_nobody_else_can_read_the_queue(js: JetStream, queue: Stream, collected:
     assert queue.get_consumer("spark").info().num_pending == 3
 
 
-def test_a_queue_that_others_read_is_refused(
+def test_a_queue_with_another_consumer_is_refused(
     js: JetStream, queue: Stream, collected: Collected
 ) -> None:
     """A queue that another consumer reads is refused."""
@@ -181,7 +181,7 @@ def test_a_second_query_is_refused(js: JetStream, queue: Stream, collected: Coll
         collected.run(stream=queue.name)
 
 
-def test_queries_that_begin_together_do_not_share_a_queue(
+def test_simultaneous_queries_do_not_share_a_queue(
     js: JetStream, queue: Stream, nats_server: NatsServer
 ) -> None:
     """Of two queries that start at the same time, one is refused before it reads or removes anything."""
@@ -211,7 +211,7 @@ def test_queries_that_begin_together_do_not_share_a_queue(
     assert held(queue) == []
 
 
-def test_a_consumer_that_others_use_is_no_guard(
+def test_a_used_consumer_is_refused_as_a_guard(
     js: JetStream, queue: Stream, collected: Collected
 ) -> None:
     """A consumer that has delivered messages is refused as the guard of a query."""
@@ -252,7 +252,7 @@ def test_other_subjects_need_another_checkpoint(
 
 
 @pytest.mark.parametrize("setting", ["deny_purge", "allow_direct"])
-def test_a_queue_that_can_not_be_read_so_is_refused(
+def test_an_unsuitable_queue_is_refused(
     js: JetStream, stream_name: str, collected: Collected, setting: str
 ) -> None:
     """The error names the unsuitable setting of the stream."""
@@ -262,7 +262,7 @@ def test_a_queue_that_can_not_be_read_so_is_refused(
         collected.run(stream=stream_name)
 
 
-def test_a_queue_that_was_made_again_keeps_its_messages(
+def test_a_re_created_queue_keeps_its_messages(
     js: JetStream, queue: Stream, collected: Collected
 ) -> None:
     """Offsets of a deleted queue remove nothing from a new stream of the same name."""
@@ -281,7 +281,7 @@ def test_a_queue_that_was_made_again_keeps_its_messages(
 
 
 @pytest.mark.timeout(300)
-def test_a_driver_that_dies_behind_a_commit(
+def test_a_driver_crash_after_a_commit(
     js: JetStream, queue: Stream, nats_server: NatsServer, tmp_path: Path, collected: Collected
 ) -> None:
     """After a crash between commit and removal, nothing is read twice and everything is removed."""
@@ -319,7 +319,7 @@ def acknowledge_all(stream: Stream) -> None:
 
 
 @pytest.mark.server(">=2.14")
-def test_an_interest_stream_lets_go_when_all_have_read(
+def test_a_commit_moves_only_the_durable_of_the_query(
     js: JetStream, wanted: Stream, collected: Collected
 ) -> None:
     """A commit moves the durable of the query and no other one."""
@@ -335,7 +335,7 @@ def test_an_interest_stream_lets_go_when_all_have_read(
 
 
 @pytest.mark.server(">=2.14")
-def test_messages_that_others_have_read_wait_for_the_commit(
+def test_an_interest_stream_keeps_a_batch_until_its_commit(
     js: JetStream, wanted: Stream, collected: Collected
 ) -> None:
     """The stream keeps a batch until it is committed, even if all other consumers have acknowledged it."""
@@ -349,7 +349,7 @@ def test_messages_that_others_have_read_wait_for_the_commit(
 
 
 @pytest.mark.server(">=2.14")
-def test_a_lost_commit_of_an_interest_stream_is_made_up_for(
+def test_a_lost_commit_of_an_interest_stream_is_repeated(
     js: JetStream, wanted: Stream, collected: Collected
 ) -> None:
     """Messages committed in the checkpoint only are not read again, and released after a restart."""
@@ -378,7 +378,7 @@ def test_a_new_query_starts_where_its_durable_is(
 
 
 @pytest.mark.server(">=2.14")
-def test_the_durable_says_which_subjects_are_read(
+def test_the_durable_determines_the_subjects(
     js: JetStream, wanted: Stream, collected: Collected
 ) -> None:
     """The query reads the filter subjects of its durable, and other subjects are refused."""
@@ -391,7 +391,7 @@ def test_the_durable_says_which_subjects_are_read(
 
 
 @pytest.mark.parametrize("consumer", [None, "nobody", "fresh"])
-def test_an_interest_stream_needs_a_durable_that_can_be_moved(
+def test_an_interest_stream_needs_a_resettable_durable(
     wanted: Stream, collected: Collected, consumer: str | None
 ) -> None:
     """The query needs an existing durable that starts at the beginning of the stream."""
@@ -405,7 +405,7 @@ def test_an_interest_stream_needs_a_durable_that_can_be_moved(
 
 
 @pytest.mark.server(">=2.14")
-def test_a_durable_shows_how_far_a_query_is(
+def test_a_durable_shows_the_progress_of_a_query(
     js: JetStream, stream: Stream, collected: Collected
 ) -> None:
     """On a stream with limits retention, ``consumer`` names a durable whose pending count is that of the query."""

@@ -160,7 +160,7 @@ def test_a_time_to_live_is_seconds_or_a_duration(
     assert "Nats-TTL: 60" in lines or "Nats-TTL: 1m" in lines
 
 
-def test_null_says_nothing(spark: SparkSession, target: SinkStream) -> None:
+def test_null_values_have_no_effect(spark: SparkSession, target: SinkStream) -> None:
     """A NULL subject means that of the option, and NULL headers, ids, ttls and expectations mean none."""
     target.make(allow_msg_ttl=True)
     frame = spark.createDataFrame(
@@ -173,7 +173,7 @@ def test_null_says_nothing(spark: SparkSession, target: SinkStream) -> None:
     assert target.header_lines(1) == [f"Nats-Expected-Stream: {target.name}"]
 
 
-def test_a_stored_header_of_another_stream_is_not_taken_for_ours(
+def test_server_headers_of_read_messages_have_no_effect(
     spark: SparkSession, target: SinkStream
 ) -> None:
     """Headers of a message that was read do not affect how it is stored again."""
@@ -191,7 +191,7 @@ def test_a_stored_header_of_another_stream_is_not_taken_for_ours(
     ]
 
 
-def test_equal_rows_are_as_many_messages(spark: SparkSession, target: SinkStream) -> None:
+def test_equal_rows_are_separate_messages(spark: SparkSession, target: SinkStream) -> None:
     """Rows with the same content are stored as separate messages."""
     target.make()
     frame = spark.range(1000).selectExpr("cast(id % 7 AS string) AS data").coalesce(1)
@@ -201,7 +201,7 @@ def test_equal_rows_are_as_many_messages(spark: SparkSession, target: SinkStream
 
 @pytest.mark.parametrize("delivery", EXACT)
 @pytest.mark.parametrize("ids", ["content", "position"])
-def test_a_job_with_an_id_is_written_once_however_often_it_runs(
+def test_a_repeated_job_with_an_id_stores_rows_once(
     spark: SparkSession, target: SinkStream, delivery: str, ids: str
 ) -> None:
     """Runs of a job with the same jobId store each row once."""
@@ -214,16 +214,14 @@ def test_a_job_with_an_id_is_written_once_however_often_it_runs(
     assert len(target.payloads()) == 2510
 
 
-def test_no_rows_are_no_messages(spark: SparkSession, target: SinkStream) -> None:
+def test_an_empty_data_frame(spark: SparkSession, target: SinkStream) -> None:
     """An empty DataFrame stores nothing."""
     target.make()
     save(numbers(spark, 0, target), target.options())
     assert target.payloads() == []
 
 
-def test_overwriting_empties_the_stream_only_where_that_is_said(
-    spark: SparkSession, target: SinkStream
-) -> None:
+def test_mode_overwrite_needs_an_option(spark: SparkSession, target: SinkStream) -> None:
     """Mode overwrite is refused, or leaves only the new rows with overwriteMode=purge."""
     target.make()
     save(numbers(spark, 5, target), target.options())
@@ -339,7 +337,7 @@ def test_a_row_error_names_the_row_without_its_payload(
     assert "SECRET" not in error
 
 
-def test_another_streams_subject_is_a_row_error(
+def test_a_subject_of_another_stream_is_a_row_error(
     spark: SparkSession, target: SinkStream, js: JetStream
 ) -> None:
     """A row whose subject belongs to another stream is refused, with a row error."""
@@ -361,7 +359,7 @@ def test_a_full_stream_is_a_row_error(spark: SparkSession, target: SinkStream) -
     assert "maximum messages exceeded" in error
 
 
-def test_a_message_id_that_an_atomic_batch_can_not_have_is_explained(
+def test_a_duplicate_message_id_in_a_transaction_is_explained(
     spark: SparkSession, target: SinkStream
 ) -> None:
     """A transaction is refused as a whole if the stream contains one of its msg_id values."""
@@ -442,7 +440,7 @@ def window_over(target: SinkStream) -> None:
 
 
 @pytest.mark.parametrize("delivery", EXACT)
-def test_a_batch_that_is_run_again_is_stored_once(
+def test_a_repeated_batch_is_stored_once(
     spark: SparkSession, target: SinkStream, lines: Lines, delivery: str
 ) -> None:
     """Rows of a batch that was written but not committed are not stored again."""
@@ -475,7 +473,7 @@ def test_a_replay_after_the_duplicate_window(
 
 
 @pytest.mark.parametrize("delivery", EXACT)
-def test_a_batch_that_breaks_off_is_finished_by_the_next_run(
+def test_an_interrupted_batch_is_completed_by_the_next_run(
     spark: SparkSession, target: SinkStream, lines: Lines, tmp_path: Path, delivery: str
 ) -> None:
     """After a query fails in the middle of its rows, a restart adds the missing ones."""
@@ -510,7 +508,7 @@ def test_a_batch_that_breaks_off_is_finished_by_the_next_run(
     assert Counter(target.payloads()) == wanted(20_000)
 
 
-def test_complete_mode_replaces_what_is_there(
+def test_complete_mode_replaces_the_messages(
     spark: SparkSession, target: SinkStream, lines: Lines
 ) -> None:
     """Output mode complete is an overwrite: refused, or only the last result remains."""
@@ -572,7 +570,7 @@ spark.stop()
 """
 
 
-def test_a_task_that_is_tried_again_writes_its_rows_once(
+def test_a_repeated_task_stores_its_rows_once(
     js: JetStream, nats_server: NatsServer, stream_name: str, tmp_path: Path
 ) -> None:
     """A task that fails after its last row stores its rows once when Spark repeats it."""

@@ -23,7 +23,7 @@ MESSAGES = 40_000
 PAUSE = 15
 
 
-def test_a_slow_reader_is_not_cut_off(spark: SparkSession) -> None:
+def test_a_slow_consumer_does_not_lose_the_connection(spark: SparkSession) -> None:
     """Rows that are processed for 15 seconds do not end the connection, and none is lost or duplicated."""
     with NatsServer(config='write_deadline: "2s"\n') as server:
         with jetstream_sync.connect(server.url) as nc:

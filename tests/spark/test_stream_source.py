@@ -66,7 +66,7 @@ def test_a_new_query_starts_at_a_time(js: JetStream, stream: Stream, collected: 
 # --- batch sizes --------------------------------------------------------------------------------
 
 
-def test_available_now_reads_what_was_there_and_no_more(
+def test_available_now_ends_at_the_initial_end_of_the_stream(
     js: JetStream, stream: Stream, collected: Collected
 ) -> None:
     """The trigger reads up to the end of the stream at its start, in batches of the configured size."""
@@ -90,7 +90,7 @@ def test_once_reads_everything_in_one_batch(
     assert collected.sizes() == [100]
 
 
-def test_a_limit_counts_messages_that_match_and_are_there(
+def test_a_limit_counts_matching_messages(
     js: JetStream, stream: Stream, collected: Collected
 ) -> None:
     """A batch has the configured number of messages despite filters and deleted messages."""
@@ -151,7 +151,9 @@ def test_a_batch_waits_for_enough_messages(
     assert collected.sizes() == [10, 10]
 
 
-def test_a_batch_waits_only_so_long(js: JetStream, stream: Stream, collected: Collected) -> None:
+def test_max_trigger_delay_ends_the_wait(
+    js: JetStream, stream: Stream, collected: Collected
+) -> None:
     """After ``maxTriggerDelay`` a batch has the messages that are available."""
     fill(js, f"{stream.name}.a", 10)
     collected.start(
@@ -288,7 +290,7 @@ query.awaitTermination()
 # --- streams that change ------------------------------------------------------------------------
 
 
-def test_streams_that_appear_are_read_from_their_start(
+def test_new_streams_are_read_from_their_start(
     js: JetStream, stream_name: str, collected: Collected
 ) -> None:
     """New streams that match the pattern are read from their first message while the query runs."""
@@ -377,9 +379,7 @@ def test_other_subjects_make_no_batches(
     assert batches(collected.checkpoint, "offsets") == done
 
 
-def test_a_server_that_restarts_is_waited_for(
-    fresh_server: NatsServer, collected: Collected
-) -> None:
+def test_a_server_restart_is_waited_out(fresh_server: NatsServer, collected: Collected) -> None:
     """Planning retries while the server does not answer."""
     with jetstream_sync.connect(fresh_server.url) as nc:
         js = nc.jetstream()

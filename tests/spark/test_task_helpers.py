@@ -144,7 +144,7 @@ def test_the_result_counts_what_was_written(server: NatsServer, kind: str) -> No
 @pytest.mark.parametrize("kind", EXACT)
 @pytest.mark.parametrize("ids", ["content", "position"])
 @pytest.mark.parametrize("stored", [0, 1, 700, 2300, 2500])
-def test_a_second_attempt_adds_what_is_missing(
+def test_a_second_attempt_adds_the_missing_rows(
     server: NatsServer, kind: str, ids: str, stored: int
 ) -> None:
     """Each row is stored once after a second attempt, wherever the first one ended."""
@@ -175,7 +175,7 @@ def test_a_second_attempt_may_see_the_rows_in_another_order(server: NatsServer, 
 
 
 @pytest.mark.parametrize("kind", EXACT)
-def test_batches_and_partitions_are_apart(server: NatsServer, kind: str) -> None:
+def test_equal_rows_of_other_sources_are_separate(server: NatsServer, kind: str) -> None:
     """Equal rows of another batch, partition or query are stored separately."""
     make_stream(server)
     rows = numbered(0, 50)
@@ -235,9 +235,7 @@ def test_an_attempt_at_an_old_batch_writes_nothing(server: NatsServer, kind: str
 
 @pytest.mark.parametrize("kind", EXACT)
 @pytest.mark.parametrize("ids", ["content", "position"])
-def test_an_attempt_whose_rows_end_too_early_is_not_taken_for_all(
-    server: NatsServer, kind: str, ids: str
-) -> None:
+def test_an_interrupted_attempt_is_completed(server: NatsServer, kind: str, ids: str) -> None:
     """A task that Spark ends early sees the end of its rows, and another attempt stores the others."""
     make_stream(server)
     rows = numbered(0, 2500)
@@ -315,9 +313,7 @@ def test_two_attempts_at_once_store_each_row_once(server: NatsServer, kind: str)
 
 
 @pytest.mark.parametrize("kind", ["at-least-once", *EXACT])
-def test_a_server_that_is_killed_and_comes_back_loses_nothing(
-    fresh_server: NatsServer, kind: str
-) -> None:
+def test_a_server_restart_loses_no_rows(fresh_server: NatsServer, kind: str) -> None:
     """Unacknowledged rows are sent again with the same ids after the reconnect."""
     make_stream(fresh_server, storage="file")
     rows = numbered(0, 12_000)
@@ -354,7 +350,7 @@ def test_ack_timeout_ends_the_wait(fresh_server: NatsServer) -> None:
         fresh_server.resume()
 
 
-def test_a_stream_that_is_deleted_meanwhile_is_waited_for(fresh_server: NatsServer) -> None:
+def test_a_deleted_stream_is_waited_for(fresh_server: NatsServer) -> None:
     """While there are no responders for a subject of the stream, rows are sent again."""
     make_stream(fresh_server)
     with jetstream_sync.connect(fresh_server.url) as nc:
@@ -371,7 +367,7 @@ def test_a_stream_that_is_deleted_meanwhile_is_waited_for(fresh_server: NatsServ
     assert set(payloads(fresh_server)) >= set(numbered(10, 20))
 
 
-def test_an_id_that_stays_half_stored_is_explained(server: NatsServer) -> None:
+def test_an_id_held_by_a_former_leader_is_explained(server: NatsServer) -> None:
     """A row whose id a former leader holds fails after ``ackTimeout``, with an explanation."""
     make_stream(server)
     refusal = {"code": 409, "err_code": 10158, "description": "duplicate message id is in process"}
@@ -394,7 +390,7 @@ def test_an_id_that_stays_half_stored_is_explained(server: NatsServer) -> None:
 
 @pytest.mark.parametrize("window", ["1", "7", "5000"])
 @pytest.mark.parametrize("kind", ["at-least-once", "window"])
-def test_any_window_is_wide_enough(server: NatsServer, kind: str, window: str) -> None:
+def test_any_window_size_works(server: NatsServer, kind: str, window: str) -> None:
     """All rows are stored with a window of any size."""
     make_stream(server)
     rows = numbered(0, 300)
@@ -413,9 +409,7 @@ def test_large_rows_are_sent_few_at_a_time(server: NatsServer) -> None:
 
 
 @pytest.mark.parametrize("kind", ["window", "scan", "transaction"])
-def test_rows_that_expect_something_are_written_again_where_that_is_looked_up(
-    server: NatsServer, kind: str
-) -> None:
+def test_repeated_rows_with_an_expected_sequence(server: NatsServer, kind: str) -> None:
     """A stored row with an expected last sequence is refused when it is repeated, or known to be stored."""
     make_stream(server)
     given = options(server, delivery=kind, jobId="j")
@@ -472,7 +466,7 @@ def test_record_batches_can_be_published(server: NatsServer) -> None:
     assert sorted(payloads(server)) == [b"a", b"a", b"b", b"b"]
 
 
-def test_no_rows_are_nothing(server: NatsServer) -> None:
+def test_an_empty_partition(server: NatsServer) -> None:
     """An empty partition sends no request."""
     assert publish_partition(iter([]), options(server, stream="NONE")).rows == 0
 
@@ -486,7 +480,7 @@ def test_rows_that_do_not_name_their_columns_are_refused(server: NatsServer) -> 
         publish_partition([{"data": "a"}, {"data": "b", "msg_id": "c"}], options(server))
 
 
-def test_a_job_id_makes_calls_the_same(server: NatsServer) -> None:
+def test_calls_with_the_same_job_id(server: NatsServer) -> None:
     """With a jobId a second call stores no rows again, and without one it does."""
     make_stream(server)
     for _ in range(2):
@@ -501,7 +495,7 @@ def test_a_job_id_makes_calls_the_same(server: NatsServer) -> None:
         )
 
 
-def test_a_bad_row_is_named(server: NatsServer) -> None:
+def test_an_invalid_row_is_named(server: NatsServer) -> None:
     """The error contains the row number and the partition."""
     make_stream(server)
     with pytest.raises(RowError) as error:
@@ -586,7 +580,7 @@ def queue(server: NatsServer, js: JetStream) -> dict[str, str]:
 
 
 @pytest.mark.smoke
-def test_work_that_was_done_is_gone(queue: dict[str, str], server: NatsServer) -> None:
+def test_processed_work_is_removed(queue: dict[str, str], server: NatsServer) -> None:
     """Each message is delivered once, and removed from the queue at the end of its with block."""
     done: Payloads = []
     for batch in take_work(queue, batch=30, idle_seconds=0.2):
@@ -596,7 +590,7 @@ def test_work_that_was_done_is_gone(queue: dict[str, str], server: NatsServer) -
     assert Counter(done) == Counter(numbered(0, 100))
 
 
-def test_work_that_failed_comes_again(queue: dict[str, str], server: NatsServer) -> None:
+def test_failed_work_is_delivered_again(queue: dict[str, str], server: NatsServer) -> None:
     """An error in the with block returns the batch to the queue at once."""
     with pytest.raises(BreaksOffError):
         for batch in take_work(queue, batch=40):
@@ -610,13 +604,13 @@ def test_work_that_failed_comes_again(queue: dict[str, str], server: NatsServer)
     assert payloads(server) == []
 
 
-def test_work_is_bounded(queue: dict[str, str]) -> None:
+def test_limits_of_take_work(queue: dict[str, str]) -> None:
     """At most max_messages messages are taken, and no batch after max_seconds."""
     assert sum(len(each) for each in take_work(queue, batch=30, max_messages=70)) == 70
     assert list(take_work(queue, max_seconds=0.0)) == []
 
 
-def test_one_message_may_be_settled_alone(queue: dict[str, str], server: NatsServer) -> None:
+def test_a_message_can_be_settled_individually(queue: dict[str, str], server: NatsServer) -> None:
     """A message that the task settled is not acknowledged again."""
     (batch,) = take_work(queue, batch=100, max_messages=100)
     with batch:
@@ -627,7 +621,7 @@ def test_one_message_may_be_settled_alone(queue: dict[str, str], server: NatsSer
 
 
 @pytest.mark.smoke
-def test_work_may_be_acknowledged_elsewhere(
+def test_work_can_be_acknowledged_in_another_task(
     spark: SparkSession, queue: dict[str, str], server: NatsServer
 ) -> None:
     """A mapInArrow takes work, and a later job acknowledges it."""
@@ -646,7 +640,7 @@ def test_work_may_be_acknowledged_elsewhere(
     frame.unpersist()
 
 
-def test_a_consumer_that_can_not_give_work_is_refused(
+def test_an_unsuitable_consumer_is_refused(
     queue: dict[str, str], server: NatsServer, js: JetStream
 ) -> None:
     """The option consumer is required, and must name a consumer with explicit acknowledgements."""
@@ -673,7 +667,7 @@ def test_acknowledging_without_the_consumer_is_an_error(
 # --- clusters and permissions --------------------------------------------------------------------
 
 
-def test_a_batch_that_is_forgotten_is_sent_again(
+def test_a_forgotten_batch_is_sent_again(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader that steps down forgets a batch without a reply, and the batch is sent again in time."""
@@ -754,7 +748,7 @@ accounts {
 
 
 @pytest.mark.parametrize("kind", ["at-least-once", "window", "transaction"])
-def test_a_subject_that_is_not_permitted_is_an_error_at_once(kind: str) -> None:
+def test_a_missing_permission_is_an_error_at_once(kind: str) -> None:
     """The error names the missing permission, and is raised without waiting for an acknowledgement."""
     with NatsServer(config=PERMISSIONS) as server:
         url = f"nats://boss:b@127.0.0.1:{server.port}"

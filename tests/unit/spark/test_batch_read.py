@@ -115,7 +115,7 @@ def keeps(left: FilterBounds, subject: str, sequence: int, time_ns: int) -> bool
 
 
 @given(filters, st.lists(patterns, max_size=2), subjects, sequences, times, st.integers(0, 999))
-def test_what_passes_the_filters_is_read(
+def test_messages_that_pass_the_filters_are_within_the_bounds(
     given_filters: list[Any],
     option: list[str],
     subject: str,

@@ -56,7 +56,7 @@ streams = st.sets(st.integers(1, 200), min_size=1)
 
 
 @given(streams, st.integers(1, 201), st.integers(1, 201))
-def test_matching_counts_what_is_between(present: set[int], start: int, end: int) -> None:
+def test_matching_counts_messages_in_a_range(present: set[int], start: int, end: int) -> None:
     """Deleted messages are not counted."""
     counts = MessageCounter(
         view(min(present), max(present) + 1, len(present)), False, Server(present).probe
@@ -77,7 +77,7 @@ def test_the_end_of_a_batch_is_exact(present: set[int], start: int, rows: int) -
 
 
 @given(streams, st.integers(1, 50), st.integers(0, 3))
-def test_a_batch_never_has_too_many(present: set[int], rows: int, arriving: int) -> None:
+def test_a_batch_never_exceeds_its_limit(present: set[int], rows: int, arriving: int) -> None:
     """The limit holds even if messages arrive between the requests."""
     end = max(present) + 1
     server = Server(present, arriving)
@@ -116,7 +116,7 @@ def test_few_requests_find_the_end_in_a_large_stream() -> None:
     st.integers(0, 200),
     st.integers(0, 9),
 )
-def test_shares_are_what_there_is_to_give(available: dict[str, int], total: int, turn: int) -> None:
+def test_shares_add_up_to_the_total(available: dict[str, int], total: int, turn: int) -> None:
     """Everything that is available is given up to the total, and no stream gets more than it has."""
     shares = divide_rows(total, available, turn)
     assert sum(shares.values()) == min(total, sum(available.values()))
