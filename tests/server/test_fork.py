@@ -580,7 +580,8 @@ def test_a_link_that_is_being_opened_is_the_parents_alone() -> None:
             )
         )
         opener.start()
-        listener.take()
+        # Not take(), which waits for the end of the handshake, or for its timeout.
+        wait_until(lambda: listener.clients)
         wait_until(lambda: peers(listener.port) == 1)
         in_child(check)
         go_on.set()
