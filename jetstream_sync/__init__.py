@@ -55,16 +55,16 @@ from .jetstream.connection import Connection, connect
 from .jetstream.consume import ConsumeHandle
 from .jetstream.consumer import ContinuousOptions, PriorityOptions, PullConsumer
 from .jetstream.context import JetStream
+from .jetstream.direct_get import StoredMsg
 from .jetstream.message import JetStreamMsg
 from .jetstream.messages import MessageIterator
 from .jetstream.ordered import OrderedConsumer, OrderedMessages
-from .jetstream.position import OrderedOptions
+from .jetstream.ordered_cursor import OrderedOptions
 from .jetstream.publish import PublishOptions
 from .jetstream.pull_subscription import PullSubscription
 from .jetstream.push import PushSubscription
 from .jetstream.shared import shared_connection
 from .jetstream.snapshots import StreamSnapshot
-from .jetstream.stored import StoredMsg
 from .jetstream.stream import Stream
 from .jetstream.subscribe import BindOptions, SubscribeOptions
 from .options import ConnectOptions, TLSOptions

@@ -7,7 +7,7 @@ one line::
 
     max_age: Duration = UNSET              int nanoseconds  <->  timedelta
     created: datetime                      RFC 3339 text    <->  aware datetime, UTC
-    discard: DiscardPolicy | str | None    its word         <->  enum member, or `Word`
+    discard: DiscardPolicy | str | None    its word         <->  enum member, or `UnknownEnumValue`
     mirror: StreamSource | None            object           <->  record
     sources: Sequence[StreamSource] | None array            <->  list of records
     metadata: Mapping[str, str] | None     object           <->  dict
@@ -22,7 +22,7 @@ their one form (seconds become a `timedelta`, words become enum members) and che
 a *server* sent comes through `decode()`, which checks JSON types only: what a server says is never
 refused for breaking a rule about configs.
 
-Numbers are exact: durations and times keep their nanoseconds, see `jetstream_sync.nanos`.
+Numbers are exact: durations and times keep their nanoseconds, see `jetstream_sync.durations`.
 
 Everything here is pure; any thread may call it.
 """
@@ -51,9 +51,9 @@ from typing import (
     overload,
 )
 
+from .durations import duration, duration_from_ns, duration_to_ns, time_from_text, time_to_text
 from .errors import InvalidArgumentError, InvalidOptionError, InvalidResponseError
-from .nanos import duration, duration_from_ns, duration_to_ns, time_from_text, time_to_text
-from .records import Fields, record
+from .records import RecordBase, record
 
 _loads: Callable[[bytes | str], Any]
 
@@ -86,7 +86,7 @@ __all__ = [
     "Durations",
     "Extra",
     "Record",
-    "Word",
+    "UnknownEnumValue",
     "decode",
     "dumps",
     "encode",
@@ -129,7 +129,7 @@ def loads(data: bytes | str) -> Any:
 # --- records ------------------------------------------------------------------------------------
 
 
-class Word(str):
+class UnknownEnumValue(str):
     """
     A policy word that this version does not know.
 
@@ -164,7 +164,7 @@ _NOTHING: Final = Extra()
 
 
 @record
-class Record(Fields):
+class Record(RecordBase):
     """
     The base of everything that travels as a JSON object.
 
@@ -496,18 +496,18 @@ _SCALARS: Final[dict[Any, _Kind]] = {
 def _word(enum: type[Enum]) -> _Kind:
     members = {member.value: member for member in enum}
 
-    def decode_word(raw: Any) -> Enum | Word:
+    def decode_word(raw: Any) -> Enum | UnknownEnumValue:
         word = _str(raw)
-        return members.get(word) or Word(word)
+        return members.get(word) or UnknownEnumValue(word)
 
-    def accept_word(value: Any) -> Enum | Word:
-        if isinstance(value, (enum, Word)):
+    def accept_word(value: Any) -> Enum | UnknownEnumValue:
+        if isinstance(value, (enum, UnknownEnumValue)):
             return value
         if isinstance(value, str) and value in members:
             return members[value]
         raise _expected(f"one of {', '.join(map(repr, members))}", value)
 
-    def encode_word(value: Enum | Word) -> str:
+    def encode_word(value: Enum | UnknownEnumValue) -> str:
         return str(value.value if isinstance(value, Enum) else value)
 
     return _Kind(decode_word, encode_word, accept_word)

@@ -96,7 +96,7 @@ import builtins
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from .violations import read_violation
+from .permission_errors import parse_permissions_violation
 
 __all__ = [
     "APIError",
@@ -405,7 +405,7 @@ class PermissionsError(SubscriptionError):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.operation, self.subject, self.queue = read_violation(text)
+        self.operation, self.subject, self.queue = parse_permissions_violation(text)
         """``publish``, ``subscribe``, or ``reply`` for a reply subject that may not be used; the
         subject; and the queue group of a subscription, empty without one."""
 

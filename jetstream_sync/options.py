@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 from .address import Secret, ServerAddress, left_out, missing_secret
 from .errors import BadSubjectError, InvalidOptionError
 from .events import ConnectionEvent
-from .slips import closest
 from .subjects import check_publish_subject
+from .suggestions import closest_match
 
 if TYPE_CHECKING:
     from socket import socket
@@ -303,7 +303,7 @@ class ConnectionOptions:
         known = [each.name for each in fields(cls) if each.name != "servers"]
         for name in options:
             if name not in known:
-                close = closest(name, known)
+                close = closest_match(name, known)
                 hint = f"; did you mean {close}?" if close else ""
                 # The value is not repeated: it may be a secret under a name with a slip.
                 raise InvalidOptionError(name, "...", f"there is no such option{hint}")

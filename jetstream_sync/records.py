@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-__all__ = ["Fields", "record"]
+__all__ = ["RecordBase", "record"]
 
 _T = TypeVar("_T")
 
@@ -29,7 +29,7 @@ else:
     frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field,)
 )
 def record(cls: type[_T]) -> type[_T]:
-    """Make a dataclass of a class on top of `Fields`: frozen, slotted, all by keyword."""
+    """Make a dataclass of a class on top of `RecordBase`: frozen, slotted, all by keyword."""
     return dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, kw_only=True)(cls)
 
 
@@ -58,7 +58,7 @@ class _Signature:
         return inspect.Signature(parameters)
 
 
-class Fields:
+class RecordBase:
     """What a frozen dataclass can do, going by its fields; a subclass has the ``__init__``."""
 
     __slots__ = ()
@@ -76,7 +76,7 @@ class Fields:
             raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Fields) or other.__class__ is not self.__class__:
+        if not isinstance(other, RecordBase) or other.__class__ is not self.__class__:
             return NotImplemented
         return self.__getstate__() == other.__getstate__()
 

@@ -41,7 +41,7 @@ class Toward(Enum):
 BOTH = (Toward.SERVER, Toward.CLIENT)
 
 
-class _Weather:
+class _LinkConditions:
     """What happens to bytes of one direction."""
 
     def __init__(self) -> None:
@@ -56,7 +56,9 @@ class _Weather:
 class _Pipe:
     """One direction of one link."""
 
-    def __init__(self, source: socket.socket, sink: socket.socket, weather: _Weather) -> None:
+    def __init__(
+        self, source: socket.socket, sink: socket.socket, weather: _LinkConditions
+    ) -> None:
         self.source = source
         self.sink = sink
         self.weather = weather
@@ -125,7 +127,7 @@ class FaultProxy:
     def __init__(self, target: int, *, small: bool = False) -> None:
         self._target = target
         self._small = small
-        self._weather = {toward: _Weather() for toward in Toward}
+        self._weather = {toward: _LinkConditions() for toward in Toward}
         self._links: list[_Link] = []
         self.port, self._holder = reserve_port()
         self.url = f"nats://127.0.0.1:{self.port}"
@@ -136,7 +138,7 @@ class FaultProxy:
         self.passed = dict.fromkeys(Toward, 0)
         self._orders: deque[Callable[[], object]] = deque()
         self._closing = False
-        self._rouse, self._roused = socket.socketpair()
+        self._wake_flusher, self._roused = socket.socketpair()
         self._roused.setblocking(False)
         self._listening: socket.socket | None = None
         self._listen()
@@ -283,10 +285,10 @@ class FaultProxy:
         if self._closing:
             return
         self._closing = True
-        self._rouse.send(b".")
+        self._wake_flusher.send(b".")
         self._thread.join(5 * SCALE)
         assert not self._thread.is_alive(), "the proxy hangs"
-        self._rouse.close()
+        self._wake_flusher.close()
         self._roused.close()
         if self._holder is not None:
             self._holder.close()
@@ -316,7 +318,7 @@ class FaultProxy:
                 done.set()
 
         self._orders.append(carry_out)
-        self._rouse.send(b".")
+        self._wake_flusher.send(b".")
         assert done.wait(5 * SCALE), "the proxy hangs"
         return result[0] or 0
 

@@ -12,10 +12,10 @@ from types import TracebackType
 from fix_threads import SCALE
 from typing_extensions import Self
 
-__all__ = ["Listener", "Puppet", "black_hole"]
+__all__ = ["Listener", "ScriptedPeer", "black_hole"]
 
 
-class Puppet:
+class ScriptedPeer:
     """
     The server's end of one connection, after the handshake.
 
@@ -81,18 +81,18 @@ class Listener:
     A port on 127.0.0.1 where a test plays the server.
 
     Args:
-        play: called with a `Puppet` for each client, on a thread of its own; ``None``: it shakes
+        play: called with a `ScriptedPeer` for each client, on a thread of its own; ``None``: it shakes
             hands and waits for the test to `take()` it.
         port: the port; 0: any.
 
     """
 
-    def __init__(self, play: Callable[[Puppet], object] | None = None, port: int = 0) -> None:
+    def __init__(self, play: Callable[[ScriptedPeer], object] | None = None, port: int = 0) -> None:
         self._play = play
         self._listening = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listening.getsockname()[1]
         self.url = f"nats://127.0.0.1:{self.port}"
-        self._puppets: list[Puppet] = []
+        self._puppets: list[ScriptedPeer] = []
         self._came = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._acceptor = threading.Thread(target=self._accept, daemon=True)
@@ -104,21 +104,23 @@ class Listener:
                 accepted, _ = self._listening.accept()
             except OSError:
                 return
-            thread = threading.Thread(target=self._serve, args=(Puppet(accepted),), daemon=True)
+            thread = threading.Thread(
+                target=self._serve, args=(ScriptedPeer(accepted),), daemon=True
+            )
             self._threads.append(thread)
             thread.start()
 
-    def _serve(self, puppet: Puppet) -> None:
+    def _serve(self, puppet: ScriptedPeer) -> None:
         with self._came:
             self._puppets.append(puppet)
         try:
-            (self._play or Puppet.shake_hands)(puppet)
+            (self._play or ScriptedPeer.shake_hands)(puppet)
         except (OSError, ValueError, AssertionError):
             return  # the test ended, or the client did; the test knows what it wanted
         with self._came:
             self._came.notify_all()
 
-    def take(self, number: int = 0) -> Puppet:
+    def take(self, number: int = 0) -> ScriptedPeer:
         """Return the puppet of a client, the first one by default, waiting for it."""
         with self._came:
             assert self._came.wait_for(lambda: len(self._puppets) > number, 5 * SCALE)

@@ -113,7 +113,7 @@ MAX_NESTING = 4
 BROAD_HANDLERS: dict[tuple[str, str], str] = {
     ("cli/__main__.py", "main"): "the top of the process: what nobody expected is one line, too",
     ("client/events.py", "_run"): "a user's callback for connection events may raise anything",
-    ("client/reconnect.py", "_delay"): "a user's function for the wait may raise anything",
+    ("client/connector.py", "_delay"): "a user's function for the wait may raise anything",
     ("client/subscription.py", "_run"): "a user's callback for messages may raise anything",
     ("client/threads.py", "run"): "the top of every thread: it reports what crashed it",
     ("client/tracing.py", "_call"): "a user's callback for the trace may raise anything",

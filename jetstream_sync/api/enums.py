@@ -2,7 +2,7 @@
 The policies of streams and consumers: the wire word of each, and what it means.
 
 Every policy is a ``str``: ``AckPolicy.EXPLICIT == "explicit"``, and it prints as its word. A word
-that a newer server sends and this version does not know stays a `jetstream_sync.codec.Word` and is
+that a newer server sends and this version does not know stays a `jetstream_sync.codec.UnknownEnumValue` and is
 sent back as it came. Words and meanings are nats-server's (``server/stream.go``,
 ``server/consumer.go``, ``server/store.go``).
 """

@@ -281,7 +281,7 @@ class PullLedger:
         self.delivered -= 1
         return self.message(size)
 
-    def ended(self, pending: tuple[int, int] | None) -> bool:
+    def request_ended(self, pending: tuple[int, int] | None) -> bool:
         """
         Enter that a request ended, and what it left undelivered, as its status says.
 

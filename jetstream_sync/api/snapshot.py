@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..codec import Record, record
 from .stream import StreamConfig, StreamState
 
-__all__ = ["SnapshotInfo", "SnapshotRequest", "piece_of"]
+__all__ = ["SnapshotInfo", "SnapshotRequest", "chunk_position"]
 
 _KIB = 1024
 _MIB = 1024 * _KIB
@@ -54,7 +54,7 @@ class SnapshotRequest(Record):
         self._check_range(_KIB, 32 * _MIB, "window_size")
 
 
-def piece_of(reply: str) -> tuple[int, int] | None:
+def chunk_position(reply: str) -> tuple[int, int] | None:
     """
     Return the size and the number, from 1 on, of a piece whose reply subject this is.
 

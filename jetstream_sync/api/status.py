@@ -22,10 +22,10 @@ from ..errors import (
 )
 from ..headers import PENDING_BYTES, PENDING_MESSAGES, Headers, parse_headers, parse_status
 
-__all__ = ["Kind", "PullStatus", "read_status"]
+__all__ = ["PullStatus", "PullStatusKind", "parse_pull_status"]
 
 
-class Kind(Enum):
+class PullStatusKind(Enum):
     """What a status does to a pull."""
 
     HEARTBEAT = "heartbeat"
@@ -46,37 +46,37 @@ class Kind(Enum):
 class PullStatus(NamedTuple):
     """A status message, understood."""
 
-    kind: Kind
+    kind: PullStatusKind
     error: PullError | None
     """What to raise or report; ``None`` for heartbeats and quiet ends."""
     pending: tuple[int, int] | None
     """Messages and bytes of the pull that were not delivered; ``None``: not said."""
 
 
-_HEARTBEAT: Final = PullStatus(Kind.HEARTBEAT, None, None)
+_HEARTBEAT: Final = PullStatus(PullStatusKind.HEARTBEAT, None, None)
 
 # (code, words) -> kind and class; the first row whose words are in the text counts. An empty text
 # fits every status of the code.
-_ROWS: Final[tuple[tuple[int, str, Kind, type[PullError] | None], ...]] = (
-    (404, "", Kind.QUIET, None),
-    (408, "", Kind.QUIET, None),
-    (409, "message size exceeds maxbytes", Kind.FULL, None),
-    (409, "batch completed", Kind.FULL, None),
-    (409, "consumer deleted", Kind.FATAL, ConsumerDeletedError),
-    (409, "consumer is push based", Kind.FATAL, ConsumerIsPushBasedError),
-    (409, "leadership change", Kind.AWAY, LeadershipChangeError),
-    (409, "server shutdown", Kind.AWAY, PullError),
-    (409, "exceeded max", Kind.WARNING, RequestLimitError),
-    (409, "", Kind.WARNING, PullError),  # what newer servers add
-    (400, "", Kind.FATAL, BadRequestStatusError),
-    (412, "", Kind.FATAL, PullError),  # the server is too old for what the request needs
-    (423, "", Kind.WARNING, PinIDMismatchError),
+_ROWS: Final[tuple[tuple[int, str, PullStatusKind, type[PullError] | None], ...]] = (
+    (404, "", PullStatusKind.QUIET, None),
+    (408, "", PullStatusKind.QUIET, None),
+    (409, "message size exceeds maxbytes", PullStatusKind.FULL, None),
+    (409, "batch completed", PullStatusKind.FULL, None),
+    (409, "consumer deleted", PullStatusKind.FATAL, ConsumerDeletedError),
+    (409, "consumer is push based", PullStatusKind.FATAL, ConsumerIsPushBasedError),
+    (409, "leadership change", PullStatusKind.AWAY, LeadershipChangeError),
+    (409, "server shutdown", PullStatusKind.AWAY, PullError),
+    (409, "exceeded max", PullStatusKind.WARNING, RequestLimitError),
+    (409, "", PullStatusKind.WARNING, PullError),  # what newer servers add
+    (400, "", PullStatusKind.FATAL, BadRequestStatusError),
+    (412, "", PullStatusKind.FATAL, PullError),  # the server is too old for what the request needs
+    (423, "", PullStatusKind.WARNING, PinIDMismatchError),
     # Nobody answers for the consumer: its leader is away for now, or it or its stream is gone.
-    (503, "", Kind.AWAY, PullError),
+    (503, "", PullStatusKind.AWAY, PullError),
 )
 
 
-def read_status(header: bytes, payload: bytes) -> PullStatus | None:
+def parse_pull_status(header: bytes, payload: bytes) -> PullStatus | None:
     """
     Read a message on a pull's inbox as a status.
 
@@ -102,7 +102,7 @@ def read_status(header: bytes, payload: bytes) -> PullStatus | None:
             for code, words, kind, error in _ROWS
             if code == status.code and words in text
         ),
-        (Kind.WARNING, PullError),
+        (PullStatusKind.WARNING, PullError),
     )
     described = status.description
     if status.code == 503 and not described:

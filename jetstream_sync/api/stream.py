@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from ..codec import UNSET, Duration, Record, Word, record
+from ..codec import UNSET, Duration, Record, UnknownEnumValue, record
 from ..errors import InvalidOptionError
 from ..subjects import check_stream_name, check_subject
 from .cluster import ClusterInfo, Placement
@@ -402,7 +402,7 @@ class StreamConfig(Record):
         value = getattr(self, other)
         words = " or ".join(str(each) for each in values if each)
         # What a newer server's word goes with is not known here.
-        wrong = value not in values and not isinstance(value, Word)
+        wrong = value not in values and not isinstance(value, UnknownEnumValue)
         self._refuse_if(wrong, option, f"needs {other} {words}")
 
 

@@ -31,7 +31,7 @@ from ..subjects import check_consumer_name, check_queue, check_stream_name, chec
 from .consumer import ConsumerConfig, ConsumerInfo
 from .enums import AckPolicy
 
-__all__ = ["Wanted", "ordered_config"]
+__all__ = ["SubscribeRequest", "ordered_config"]
 
 #: Compared by checks of their own.
 _NOT_COMPARED: Final = frozenset(
@@ -44,7 +44,7 @@ _ORDERED_ACK_WAIT: Final = timedelta(hours=22)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class SubscribeRequest:
     """A subscription as it is asked for; make it with `of()`."""
 
     subject: str
@@ -76,7 +76,7 @@ class Wanted:
         pull: bool = False,
         config: ConsumerConfig | None = None,
         options: Mapping[str, Any] | None = None,
-    ) -> Wanted:
+    ) -> SubscribeRequest:
         """
         Check what can be checked without the server.
 
@@ -273,7 +273,7 @@ def _differs(name: str, asked: Any, found: Any) -> bool:
 # --- ordered consumers --------------------------------------------------------------------------
 
 
-def ordered_config(wanted: Wanted, name: str, deliver_subject: str) -> ConsumerConfig:
+def ordered_config(wanted: SubscribeRequest, name: str, deliver_subject: str) -> ConsumerConfig:
     """
     Return the config of the first consumer of an ordered push subscription (ADR-17).
 

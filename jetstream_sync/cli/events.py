@@ -13,8 +13,8 @@ import click
 
 from .. import DeliverPolicy
 from ..codec import loads
+from ..durations import time_from_text
 from ..errors import InvalidResponseError, TimeoutError
-from ..nanos import time_from_text
 from ..net.clock import Deadline
 from ..subjects import check_subject
 from .completion.complete import complete_stream

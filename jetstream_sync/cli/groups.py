@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..slips import closest
+from ..suggestions import closest_match
 from .status import CommandError, ExitStatus
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class NounGroup(click.Group):
         if command is None:
             if ctx.resilient_parsing:
                 return None, None, args[1:]
-            close = closest(typed, [*self.list_commands(ctx), *self.aliases])
+            close = closest_match(typed, [*self.list_commands(ctx), *self.aliases])
             hint = f"; did you mean {close!r}?" if close else ""
             ctx.fail(f"No such command {typed!r}{hint}")
         ctx.meta.setdefault(TYPED, {})[command.name] = typed

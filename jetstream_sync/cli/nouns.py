@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import APIError, StreamNotFoundError
-from ..slips import closest
+from ..suggestions import closest_match
 from .groups import TYPED
 from .status import CommandError, ExitStatus
 
@@ -68,7 +68,7 @@ def words(ctx: click.Context | None = None) -> Words:
 def did_you_mean(name: str, names: Sequence[str]) -> str:
     """Return ``, did you mean X?`` when one of the names is close, else nothing."""
     folded = {each.lower(): each for each in names}
-    close = closest(name.lower(), folded)
+    close = closest_match(name.lower(), folded)
     return f", did you mean {folded[close]}?" if close else ""
 
 

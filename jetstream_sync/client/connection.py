@@ -1,4 +1,4 @@
-"""The connection to NATS that users hold in their hands; `Core` does the work."""
+"""The connection to NATS that users hold in their hands; `ConnectionCore` does the work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..options import (
 from ..protocol.session import ServerInfo
 from ..protocol.state import ConnectionStatus
 from ..subjects import check_queue, check_subject
-from .core import Core
+from .core import ConnectionCore
 from .message import Msg
 from .pool import Server
 from .subscription import MsgCallback, Subscription
@@ -40,7 +40,7 @@ class Connection(ForeignNames):
     `os.fork`: a child that uses it gets `ForkedConnectionError`, and the parent goes on.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ConnectionCore) -> None:
         self._core = core.handle()
 
     # --- messages -------------------------------------------------------------------------------
@@ -361,7 +361,7 @@ class Connection(ForeignNames):
         return f"<{type(self).__name__} {self.connected_url or ''} {self.status.value}>"
 
 
-def _drain_subscriptions(core: Core, deadline: Deadline) -> None:
+def _drain_subscriptions(core: ConnectionCore, deadline: Deadline) -> None:
     """
     End every subscription, and wait until their callbacks and what they asked for are through.
 
@@ -371,14 +371,14 @@ def _drain_subscriptions(core: Core, deadline: Deadline) -> None:
 
     """
     # Where answers come in stays: callbacks that finish may still ask for something.
-    interests = [each for each in core.interests() if not each.sink.takes_answers]
+    interests = [each for each in core.interests() if not each.sink.is_reply_inbox]
     try:
-        core.drain_interests(interests, deadline)
+        core.drain_subscriptions(interests, deadline)
     finally:
         for interest in interests:
-            interest.sink.ended(BadSubscriptionError("the connection was drained"))
-    late = [each.subject for each in interests if not each.sink.finished(deadline)]
+            interest.sink.on_closed(BadSubscriptionError("the connection was drained"))
+    late = [each.subject for each in interests if not each.sink.wait_drained(deadline)]
     if late:
         raise DrainTimeoutError(f"the callback for {late[0]!r} is not through")
-    if not all(each.sink.finished(deadline) for each in core.interests()):
+    if not all(each.sink.wait_drained(deadline) for each in core.interests()):
         raise DrainTimeoutError("not every message that was published has its acknowledgement")

@@ -7,7 +7,7 @@ user code, but for the functions that the options name for the login and for the
 attempts, which the reader asks while it has no link.
 
 Locks, in the order in which they may be taken: ``_lock`` (state, session), then the
-lock of `Pings`, then that of `Writer`. No lock is held while receiving, sending or calling a user.
+lock of `KeepAlive`, then that of `Writer`. No lock is held while receiving, sending or calling a user.
 """
 
 from __future__ import annotations
@@ -42,40 +42,40 @@ from ..net.clock import Deadline, monotonic
 from ..net.stream import ByteStream
 from ..options import ConnectionOptions
 from ..protocol.parser import Delivery
-from ..protocol.session import Interest, ServerInfo, Session, refuses_line
+from ..protocol.session import ServerInfo, Session, SubscriptionState, refuses_line
 from ..protocol.state import ConnectionStatus, Event, next_status
-from .composer import Composer
+from .connector import Connector
 from .dialer import Dialer
+from .encoder import MessageEncoder
 from .events import Events
-from .greenlets import check_patches
-from .handoff import fresh
-from .link import Link
-from .pings import Pings
+from .gevent_check import check_patches
+from .keepalive import KeepAlive
 from .pool import Server
 from .reader import Reader
-from .reasons import closed_because, closed_on_purpose
-from .reconnect import LinkFinder
+from .reasons import closed_error_for, is_deliberate_close
+from .receiver import MessageReceiver
 from .request import RequestMux
-from .sink import Sink
+from .result_slot import fresh
 from .threads import after_fork, at_exit, join, spawn, spawn_from_finalizer
 from .tracing import Tracer
+from .transport import Transport
 from .writer import Writer
 
-__all__ = ["Core", "closed_on_purpose"]
+__all__ = ["ConnectionCore", "is_deliberate_close"]
 
 log = logging.getLogger("jetstream_sync.connection")
 
 #: Seconds that close() gives to what is buffered, and to each thread to end.
-_CLOSE_PATIENCE = 1.0
+_CLOSE_TIMEOUT_S = 1.0
 #: Seconds that close() waits for ``closed_cb``, and the callbacks before it, to return.
 _CALLBACK_PATIENCE = 5.0
 #: Seconds that reconnect() gives to what is buffered.
-_LETTING_GO = 0.1
+_FINAL_FLUSH_TIMEOUT_S = 0.1
 #: Seconds that it goes on to take what the old server has sent.
-_READING_ON = 1.0
+_FINAL_READ_TIMEOUT_S = 1.0
 
 
-class Core:
+class ConnectionCore:
     """
     A connection without its public face.
 
@@ -89,14 +89,14 @@ class Core:
     def __init__(self, options: ConnectionOptions, client_version: str) -> None:
         self.options = options
         #: This object, also where a `CoreHandle` is asked: for what must not keep a handle alive.
-        self.machinery: Core = self
+        self.machinery: ConnectionCore = self
         self.name = options.name or "connection"
         self.reconnects = 0
         # --- under _lock ---
         self._lock = threading.Lock()
         self.status = ConnectionStatus.CONNECTING
-        self._session: Session[Sink] = Session()
-        self._link: Link | None = None
+        self._session: Session[MessageReceiver] = Session()
+        self._link: Transport | None = None
         self._threads: list[threading.Thread] = []
         self._finished = False  # whether everybody knows that it is closed
         # When the link broke: by the monotonic clock, and in seconds since the epoch.
@@ -105,19 +105,19 @@ class Core:
         self._inbox_base = f"{options.inbox_prefix}.{os.urandom(11).hex()}"
         self._inbox_numbers = itertools.count(1)
         # The link that we broke ourselves, and why.
-        self._given_up: tuple[Link, ConnectionClosedError] | None = None
+        self._forced_close: tuple[Transport, ConnectionClosedError] | None = None
         # Bytes of former links, written by the reader alone; the parser counts the current one's.
         self._in_bytes = 0
         # After a server refused a command line as too long, the subscriptions that were made again on
         # the current link, each with a PING behind it; used by the reader alone.
-        self._suspects: list[Interest[Sink]] | None = None
+        self._suspects: list[SubscriptionState[MessageReceiver]] | None = None
         #: What `jetstream.server_age` knows: by API prefix, the number of the link and the API's level.
         self.api_levels: dict[str, tuple[int, int]] = {}
         # --- parts with rules of their own ---
-        self.composer = Composer()
+        self.composer = MessageEncoder()
         self.events = Events(self.name, options)
         self.writer = Writer(options.pending_size, self._sending_failed)
-        self._pings = Pings(
+        self._pings = KeepAlive(
             self.writer, options.ping_interval, options.max_outstanding_pings, self._give_up_link
         )
         self._reader = Reader(
@@ -131,7 +131,7 @@ class Core:
         self._mux = RequestMux(self)
         self._tracer = Tracer.of(self.name, options.trace_cb)
         wrap = self._tracer.wrap if self._tracer is not None else None
-        self._finder = LinkFinder(options, Dialer(options, client_version, wrap), self.events)
+        self._finder = Connector(options, Dialer(options, client_version, wrap), self.events)
 
     def handle(self) -> CoreHandle:
         """Return what users' objects hold; when the last of them is gone, the connection is closed."""
@@ -181,7 +181,7 @@ class Core:
                 link.stream.close()  # else the reader does
             raise
 
-    def _first_link(self) -> tuple[Link | None, Error | None]:
+    def _first_link(self) -> tuple[Transport | None, Error | None]:
         """Return the first link, or why there is none where that is no failure; see `open`."""
         try:
             return self._finder.first(), None
@@ -206,12 +206,12 @@ class Core:
             alive = self.status is not ConnectionStatus.CLOSED
         try:
             if alive:
-                self.writer.drain(Deadline(_CLOSE_PATIENCE))
+                self.writer.drain(Deadline(_CLOSE_TIMEOUT_S))
         finally:
             # After a Ctrl-C, too: who runs out of patience with a close still wants it closed.
             self._end(ConnectionClosedError("the connection is closed"))
         ended = [
-            thread is not threading.current_thread() and join(thread, _CLOSE_PATIENCE)
+            thread is not threading.current_thread() and join(thread, _CLOSE_TIMEOUT_S)
             for thread in self._threads
         ]
         if not all(ended[:1]):
@@ -219,7 +219,7 @@ class Core:
         self.events.wait_closed(_CALLBACK_PATIENCE)
         self._end_trace()
 
-    def _end_trace(self, patience: float = _CLOSE_PATIENCE) -> None:
+    def _end_trace(self, patience: float = _CLOSE_TIMEOUT_S) -> None:
         """Give the callback of the trace a while to take the last lines."""
         if self._tracer is not None:
             self._tracer.close(patience)
@@ -254,7 +254,7 @@ class Core:
                 self._change(Event.CLOSE, reason)
             elif self._finished:
                 return
-        self._finish(closed_because(self._closed_error()))
+        self._finish(closed_error_for(self._closed_error()))
 
     def _change(self, event: Event, reason: ConnectionClosedError) -> bool:
         """Change the status; say whether that closes, for the reason. ``_lock`` is held."""
@@ -275,15 +275,15 @@ class Core:
             self._reader.leave(link, 0.0)
             link.stream.shutdown()
         self._pings.close(reason)
-        self._mux.ended(reason)
+        self._mux.on_closed(reason)
         for interest in interests:
-            interest.sink.ended(reason)
+            interest.sink.on_closed(reason)
         self._session.interests.clear()
         self.events.closed(
             ConnectionEvent(
                 EventKind.CLOSED,
                 link.address.url if link is not None else None,
-                None if closed_on_purpose(reason) else reason,
+                None if is_deliberate_close(reason) else reason,
             )
         )
         self._end_trace(patience=0.0)
@@ -307,7 +307,7 @@ class Core:
             self._link = None
         self._mux.forked(reason)
         for interest in self._session.interests.values():
-            interest.sink.ended(reason)
+            interest.sink.on_closed(reason)
         self._session.interests.clear()
 
     def __reduce__(self) -> NoReturn:
@@ -321,7 +321,7 @@ class Core:
         The trace ends with it: Python aborts when it ends while a thread is printing.
         """
         if self.status is not ConnectionStatus.CLOSED:
-            self.writer.drain(Deadline(_CLOSE_PATIENCE))
+            self.writer.drain(Deadline(_CLOSE_TIMEOUT_S))
         self._end_trace()
 
     def _closed_error(self) -> BaseException:
@@ -329,7 +329,9 @@ class Core:
 
     # --- subscribing ----------------------------------------------------------------------------
 
-    def add_interest(self, subject: str, queue: str, sink: Sink) -> Interest[Sink]:
+    def add_subscription(
+        self, subject: str, queue: str, sink: MessageReceiver
+    ) -> SubscriptionState[MessageReceiver]:
         """
         Subscribe; the command goes out with the next flush or by the flusher.
 
@@ -344,15 +346,19 @@ class Core:
             self.writer.append(command)
         return interest
 
-    def add_interest_quietly(self, subject: str, sink: Sink) -> Interest[Sink]:
+    def add_subscription_deferred(
+        self, subject: str, sink: MessageReceiver
+    ) -> SubscriptionState[MessageReceiver]:
         """Subscribe where the caller sends something right behind, which takes this along."""
         with self._lock:
             self._must_be_open_for(sink)
             interest, command = self._session.subscribe(subject, "", sink)
-            self.writer.append_quietly(command)
+            self.writer.enqueue_deferred(command)
         return interest
 
-    def remove_interest(self, interest: Interest[Sink], limit: int = 0) -> None:
+    def remove_subscription(
+        self, interest: SubscriptionState[MessageReceiver], limit: int = 0
+    ) -> None:
         """End a subscription, at once or after ``limit`` messages; its sink is told by the caller."""
         with self._lock:
             if interest.sid in self._session.interests:
@@ -361,13 +367,15 @@ class Core:
                     # The reader was faster: the last message has come just now.
                     self._session.forget(interest)
 
-    def remove_interest_quietly(self, interest: Interest[Sink]) -> None:
+    def remove_subscription_deferred(self, interest: SubscriptionState[MessageReceiver]) -> None:
         """End a subscription that costs nothing to linger: the command waits for company."""
         with self._lock:
             if interest.sid in self._session.interests:
-                self.writer.append_quietly(self._session.unsubscribe(interest))
+                self.writer.enqueue_deferred(self._session.unsubscribe(interest))
 
-    def drain_interests(self, interests: list[Interest[Sink]], deadline: Deadline) -> None:
+    def drain_subscriptions(
+        self, interests: list[SubscriptionState[MessageReceiver]], deadline: Deadline
+    ) -> None:
         """
         Unsubscribe, and return once every message that was on its way has been delivered.
 
@@ -378,7 +386,7 @@ class Core:
         """
         with self._lock:
             for interest in interests:
-                self.writer.append_quietly(self._session.stop(interest))
+                self.writer.enqueue_deferred(self._session.stop(interest))
         try:
             # A pong comes behind everything that the server sent before it.
             self.flush(deadline)
@@ -389,17 +397,17 @@ class Core:
                 for interest in interests:
                     self._session.forget(interest)
 
-    def interests(self) -> list[Interest[Sink]]:
+    def interests(self) -> list[SubscriptionState[MessageReceiver]]:
         """Return the subscriptions that there are now."""
         with self._lock:
             return list(self._session.interests.values())
 
-    def _must_be_open_for(self, sink: Sink) -> None:
+    def _must_be_open_for(self, sink: MessageReceiver) -> None:
         """Raise unless something new may be started; ``_lock`` is held."""
         if self.status is ConnectionStatus.CLOSED:
             raise self._closed_error()
         # Callbacks that finish may still ask for something, and it may be their first request.
-        if self.status is ConnectionStatus.DRAINING and not sink.takes_answers:
+        if self.status is ConnectionStatus.DRAINING and not sink.is_reply_inbox:
             raise ConnectionDrainingError("the connection is draining")
 
     # --- asking ---------------------------------------------------------------------------------
@@ -417,7 +425,7 @@ class Core:
         Publish and wait for one answer; see `RequestMux.request`.
 
         Args:
-            subject: where to: from `Composer.encoded`, or one that the server sent. It is not
+            subject: where to: from `MessageEncoder.encoded`, or one that the server sent. It is not
                 checked here, so what a user passes never comes here as it is.
             payload: the message.
             deadline: by when the answer has to be there.
@@ -428,7 +436,7 @@ class Core:
         return self._mux.request(subject, payload, deadline, headers, ends_with_link=ends_with_link)
 
     def flush(self, deadline: Deadline) -> None:
-        """Wait until the server has processed what was sent; see `Pings.flush`."""
+        """Wait until the server has processed what was sent; see `KeepAlive.flush`."""
         try:
             self._pings.flush(deadline)
         except TimeoutError as error:
@@ -502,11 +510,11 @@ class Core:
 
     def _tell(self, *, connected: bool) -> None:
         for interest in self.interests():
-            interest.sink.link_changed(connected=connected)
+            interest.sink.on_connection_change(connected=connected)
 
     # --- the reader -----------------------------------------------------------------------------
 
-    def _read(self, link: Link | None, failure: Error | None) -> None:
+    def _read(self, link: Transport | None, failure: Error | None) -> None:
         """Read link after link, until there is none any more; without a first one, find it."""
         if link is None and failure is not None:
             link = self._reconnect(None, failure)
@@ -514,7 +522,7 @@ class Core:
             error = self._reader.read(link)
             link = self._next_link(link, error)
 
-    def _forget(self, interest: Interest[Sink]) -> None:
+    def _forget(self, interest: SubscriptionState[MessageReceiver]) -> None:
         """Drop an interest that is complete."""
         with self._lock:
             self._session.forget(interest)
@@ -548,19 +556,19 @@ class Core:
             if self.status is ConnectionStatus.DRAINING:
                 raise ConnectionDrainingError("the connection is draining")
             link = self._link
-        self._finder.hurry()
+        self._finder.skip_wait()
         if link is not None:
-            self._given_up = (link, ConnectionLostError("a reconnect was asked for"))
-            self._reader.leave(link, _READING_ON)
-            self.writer.let_go(link.stream, Deadline(_LETTING_GO))
+            self._forced_close = (link, ConnectionLostError("a reconnect was asked for"))
+            self._reader.leave(link, _FINAL_READ_TIMEOUT_S)
+            self.writer.flush_and_shutdown(link.stream, Deadline(_FINAL_FLUSH_TIMEOUT_S))
 
-    def _next_link(self, broken: Link, error: BaseException) -> Link | None:
+    def _next_link(self, broken: Transport, error: BaseException) -> Transport | None:
         """Clean up after a link, and find the next one; ``None`` when it is over."""
-        given_up, self._given_up = self._given_up, None
+        given_up, self._forced_close = self._forced_close, None
         cause = given_up[1] if given_up is not None and given_up[0] is broken else error
-        reason = closed_because(cause)
+        reason = closed_error_for(cause)
         # First: who sees that there is no link finds the limits that hold then.
-        self.writer.hold()
+        self.writer.pause()
         with self._lock:
             self._in_bytes += broken.parser.message_bytes
             self._link = None
@@ -611,25 +619,25 @@ class Core:
         with self._lock:
             self._session.forget(interest)
         self.events.error(error)
-        if interest.sink.takes_answers:
+        if interest.sink.is_reply_inbox:
             # An inbox, by a long inbox_prefix: what waits there fails, and is not the end of it.
             refusal = PermissionsError(
                 f'Permissions Violation for Subscription to "{interest.subject}"'
             )
             refusal.__cause__ = error
-            interest.sink.denied(interest.subject.encode(), refusal)
+            interest.sink.on_permission_error(interest.subject.encode(), refusal)
         else:
             ended = BadSubscriptionError(str(error))
             ended.__cause__ = error
-            interest.sink.ended(ended)
+            interest.sink.on_closed(ended)
 
-    def _reconnect(self, lost: ServerAddress | None, cause: BaseException) -> Link | None:
+    def _reconnect(self, lost: ServerAddress | None, cause: BaseException) -> Transport | None:
         try:
-            link = self._finder.again(lost, cause)
+            link = self._finder.reconnect(lost, cause)
         except Error as error:
             error.__cause__ = error.__cause__ or cause
             self.events.error(error)
-            self._end(closed_because(error))
+            self._end(closed_error_for(error))
             return None
         if link is None:  # closed meanwhile
             return None
@@ -642,7 +650,7 @@ class Core:
         self.events.tell(ConnectionEvent(EventKind.RECONNECTED, link.address.url))
         return link
 
-    def _use(self, link: Link) -> bool:
+    def _use(self, link: Transport) -> bool:
         """Make a link the one that is read and written; say whether it is, and not closed meanwhile."""
         with self._lock:
             if self.status is ConnectionStatus.CLOSED:
@@ -671,7 +679,7 @@ class Core:
         """Break the link for the given reason; the reader sees to it."""
         link = self._link
         if link is not None:
-            self._given_up = (link, error)
+            self._forced_close = (link, error)
             self._reader.leave(link, 0.0)
             link.stream.shutdown()
 
@@ -691,17 +699,17 @@ class Core:
         self.writer.flusher(self._pings.due)
 
 
-class CoreHandle(Core):
+class CoreHandle(ConnectionCore):
     """
     The core of a connection, as users' objects hold it.
 
-    The connection's threads, and what they serve, hold the `Core` itself: so they do not keep a connection
+    The connection's threads, and what they serve, hold the `ConnectionCore` itself: so they do not keep a connection
     alive that was dropped without `close()`. A handle shares the state of its core. Subscriptions with
     a callback, and consume handles, keep the connection in use: their threads hold a handle.
     """
 
 
-def _close_dropped(core: Core) -> None:
+def _close_dropped(core: ConnectionCore) -> None:
     """
     Close a connection that was dropped while it was open.
 

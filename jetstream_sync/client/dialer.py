@@ -10,8 +10,8 @@ from ..net.clock import Deadline
 from ..net.stream import ByteStream
 from ..options import ConnectionOptions
 from ..protocol.session import ServerInfo, connect_fields
-from .link import Link, open_link
 from .login import Login
+from .transport import Transport, open_transport
 
 __all__ = ["Dialer"]
 
@@ -23,7 +23,7 @@ class Dialer:
     Args:
         options: how to log in, and how long that may take.
         client_version: the version of this package, for the server's lists.
-        wrap: see `open_link`.
+        wrap: see `open_transport`.
 
     One thread at a time may use it. Functions that the options name run on that thread.
     """
@@ -41,16 +41,16 @@ class Dialer:
         # Whether a server of this connection had TLS, be it one that refused the login.
         self._used_tls = False
 
-    def open(self, address: ServerAddress) -> Link:
+    def open(self, address: ServerAddress) -> Transport:
         """
         Connect to a server and log in; the login is asked for anew.
 
         Raises:
             CredentialsError: no login could be made of the options.
-            Error, OSError: as `open_link`.
+            Error, OSError: as `open_transport`.
 
         """
-        return open_link(
+        return open_transport(
             address,
             self._options,
             lambda info: self._connect_fields(info, address),

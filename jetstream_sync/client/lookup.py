@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..net.clock import Deadline
 from ..net.lookup import Address, numeric, resolve
-from .handoff import Handoff
+from .result_slot import ResultSlot
 from .threads import spawn
 
 __all__ = ["look_up"]
@@ -33,7 +33,7 @@ def look_up(host: str, port: int, deadline: Deadline, *, randomize: bool) -> lis
     addresses = numeric(host, port)
     if addresses:
         return addresses
-    handoff: Handoff[list[Address]] = Handoff()
+    handoff: ResultSlot[list[Address]] = ResultSlot()
 
     def ask() -> None:
         try:

@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 
 from ..errors import ForkedConnectionError, TimeoutError
 from ..net.clock import Deadline
-from .handoff import fresh
+from .result_slot import fresh
 
 __all__ = ["Mailbox"]
 
@@ -35,7 +35,7 @@ class Mailbox(Generic[T]):
     `IndexError` by calling `get()`.
 
     Args:
-        timed_out: makes the error for a wait that timed out, such as `Core.timed_out`.
+        timed_out: makes the error for a wait that timed out, such as `ConnectionCore.timed_out`.
 
     """
 

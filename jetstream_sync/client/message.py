@@ -9,7 +9,7 @@ from ..headers import Headers, HeadersLike, Status, parse_headers, parse_status
 from ..protocol.parser import Delivery
 
 if TYPE_CHECKING:
-    from .core import Core
+    from .core import ConnectionCore
 
 __all__ = ["Msg"]
 
@@ -29,7 +29,7 @@ class Msg:
     data: bytes
     """The payload."""
 
-    def __init__(self, delivery: Delivery, core: Core) -> None:
+    def __init__(self, delivery: Delivery, core: ConnectionCore) -> None:
         self._header: bytes | Headers | None
         self._subject, self._reply, self._header, self.data = delivery
         self._core = core

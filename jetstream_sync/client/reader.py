@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 from ..errors import BadSubscriptionError, ConnectionLostError, Error, PermissionsError
 from ..net.clock import Deadline
-from ..protocol.parser import Delivery, Info, Messages, Operation, Ping, Pong, ServerError
-from ..protocol.session import Interest, ServerInfo, ends_connection, error_from_text
+from ..protocol.parser import Delivery, Err, Info, Messages, Operation, Ping, Pong
+from ..protocol.session import ServerInfo, SubscriptionState, ends_connection, error_from_text
 from .events import Events
-from .link import Link
-from .pings import Pings
-from .sink import Sink
+from .keepalive import KeepAlive
+from .receiver import MessageReceiver
+from .transport import Transport
 from .writer import Writer
 
 __all__ = ["Reader"]
@@ -40,12 +40,12 @@ class Reader:
 
     def __init__(
         self,
-        interests: dict[int, Interest[Sink]],
+        interests: dict[int, SubscriptionState[MessageReceiver]],
         writer: Writer,
-        pings: Pings,
+        pings: KeepAlive,
         events: Events,
         informed: Callable[[ServerInfo], None],
-        complete: Callable[[Interest[Sink]], None],
+        complete: Callable[[SubscriptionState[MessageReceiver]], None],
     ) -> None:
         self._interests = interests
         self._writer = writer
@@ -57,14 +57,14 @@ class Reader:
         self.in_msgs = 0
         self.errors_received = 0
         # What the server said before it hangs up.
-        self._last_words: Error | None = None
+        self._final_error: Error | None = None
         # A link that was shut down at this end, and how long to read what has come on it.
-        self._left: tuple[Link, Deadline] | None = None
+        self._left: tuple[Transport, Deadline] | None = None
 
-    def read(self, link: Link) -> BaseException:
+    def read(self, link: Transport) -> BaseException:
         """Read a link until it breaks, and return why."""
         receive, feed = link.stream.receive, link.parser.feed
-        self._last_words = None
+        self._final_error = None
         try:
             self._dispatch(link.early)
             while data := receive():
@@ -73,10 +73,10 @@ class Reader:
                     break
         except OSError as error:
             # A ProtocolError is one, too: a ConnectionError.
-            return self._last_words or error
-        return self._last_words or ConnectionLostError("the server closed the connection")
+            return self._final_error or error
+        return self._final_error or ConnectionLostError("the server closed the connection")
 
-    def leave(self, link: Link, patience: float) -> None:
+    def leave(self, link: Transport, patience: float) -> None:
         """
         Read a link no longer than some seconds more; any thread may say so, before it shuts it down.
 
@@ -84,7 +84,7 @@ class Reader:
         """
         self._left = link, Deadline(patience)
 
-    def _is_over(self, link: Link) -> bool:
+    def _is_over(self, link: Transport) -> bool:
         left = self._left
         return left is not None and left[0] is link and left[1].expired()
 
@@ -98,7 +98,9 @@ class Reader:
             else:
                 self._handle(operation)
 
-    def _deliver(self, interest: Interest[Sink], deliveries: list[Delivery]) -> None:
+    def _deliver(
+        self, interest: SubscriptionState[MessageReceiver], deliveries: list[Delivery]
+    ) -> None:
         self.in_msgs += len(deliveries)
         interest.delivered += len(deliveries)
         if not interest.limit or interest.delivered < interest.limit:
@@ -107,7 +109,7 @@ class Reader:
         surplus = min(interest.delivered - interest.limit, len(deliveries))
         interest.sink.deliver(deliveries[: len(deliveries) - surplus])
         self._complete(interest)
-        interest.sink.ended(
+        interest.sink.on_closed(
             BadSubscriptionError(
                 f"the subscription got the {interest.limit} messages that it asked for"
             )
@@ -121,11 +123,11 @@ class Reader:
             self._pings.pong()
         elif isinstance(operation, Info):
             self._informed(ServerInfo.from_fields(operation.fields))
-        elif isinstance(operation, ServerError):
+        elif isinstance(operation, Err):
             self.errors_received += 1
             error = error_from_text(operation.text)
             if ends_connection(error):
-                self._last_words = error
+                self._final_error = error
                 return
             self._events.error(error)
             if isinstance(error, PermissionsError):
@@ -137,7 +139,7 @@ class Reader:
         subject = error.subject.encode("utf-8", "replace")
         for interest in list(self._interests.values()):
             if error.operation != "subscribe":
-                if interest.sink.denied(subject, error):
+                if interest.sink.on_permission_error(subject, error):
                     return
             elif interest.subject == error.subject and interest.queue == error.queue:
-                interest.sink.denied(subject, error)
+                interest.sink.on_permission_error(subject, error)

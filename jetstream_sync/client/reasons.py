@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ..errors import ConnectionClosedError, ConnectionDrainingError
 
-__all__ = ["closed_because", "closed_on_purpose"]
+__all__ = ["closed_error_for", "is_deliberate_close"]
 
 
-def closed_because(cause: BaseException) -> ConnectionClosedError:
+def closed_error_for(cause: BaseException) -> ConnectionClosedError:
     """Return ``cause`` where it says that a connection is closed, else an error that has it as cause."""
     if isinstance(cause, ConnectionClosedError):
         return cause
@@ -16,7 +16,7 @@ def closed_because(cause: BaseException) -> ConnectionClosedError:
     return closed
 
 
-def closed_on_purpose(error: ConnectionClosedError) -> bool:
+def is_deliberate_close(error: ConnectionClosedError) -> bool:
     """Say whether a connection was closed or drained by its user, so that reading may end quietly."""
     if isinstance(error, ConnectionDrainingError):
         return True

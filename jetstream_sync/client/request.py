@@ -26,12 +26,12 @@ from ..errors import (
 from ..headers import HeadersLike, parse_status
 from ..net.clock import FOREVER, Deadline
 from ..protocol.parser import Delivery
-from ..protocol.session import Interest
-from .handoff import Handoff, fresh
-from .sink import Sink
+from ..protocol.session import SubscriptionState
+from .receiver import MessageReceiver
+from .result_slot import ResultSlot, fresh
 
 if TYPE_CHECKING:
-    from .core import Core
+    from .core import ConnectionCore
 
 __all__ = ["RequestMux"]
 
@@ -46,21 +46,21 @@ class RequestMux:
     Any thread may call `request()`.
     """
 
-    takes_answers = True
+    is_reply_inbox = True
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ConnectionCore) -> None:
         self._core = core
         self._inbox = core.new_inbox()
         self._reply_prefix = self._inbox.encode() + b"."
         self._tokens = itertools.count(1)
         # With the subject of each, in the order in which they were made.
-        self._waiting: dict[bytes, tuple[Handoff[Delivery], bytes]] = {}
+        self._waiting: dict[bytes, tuple[ResultSlot[Delivery], bytes]] = {}
         # Those among them that a link which breaks ends; without a deadline nothing else would.
         self._endless: set[bytes] = set()
         # Guards the subscription; never held while waiting.
         self._lock = threading.Lock()
         self._subscribed = False
-        self._interest: Interest[Sink] | None = None
+        self._interest: SubscriptionState[MessageReceiver] | None = None
         self._reason: BaseException | None = None
 
     def request(
@@ -93,7 +93,7 @@ class RequestMux:
 
         """
         token = b"%x" % next(self._tokens)
-        handoff: Handoff[Delivery] = Handoff()
+        handoff: ResultSlot[Delivery] = ResultSlot()
         self._waiting[token] = handoff, subject
         if ends_with_link or deadline.left() is None:
             self._endless.add(token)
@@ -130,7 +130,7 @@ class RequestMux:
             if waiting is not None:
                 waiting[0].set(delivery)
 
-    def link_changed(self, *, connected: bool) -> None:
+    def on_connection_change(self, *, connected: bool) -> None:
         """
         Fail those who wait without a deadline: the answer may have been lost with the link.
 
@@ -142,7 +142,7 @@ class RequestMux:
         for token in list(self._waiting if all_of_them else self._endless):
             self._fail(token, ConnectionLostError("the link broke before the answer came"))
 
-    def denied(self, subject: bytes, error: PermissionsError) -> bool:
+    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
         """Fail the last request to the subject; all of them where it is their inbox."""
         if error.operation == "subscribe":
             self._inbox_denied(error)
@@ -162,7 +162,7 @@ class RequestMux:
             interest, self._interest = self._interest, None
             self._subscribed = False
         if interest is not None:
-            self._core.remove_interest_quietly(interest)
+            self._core.remove_subscription_deferred(interest)
         for token in list(self._waiting):
             self._fail(token, error)
 
@@ -173,7 +173,7 @@ class RequestMux:
             waiting[0].fail(error)
         return waiting is not None
 
-    def ended(self, reason: BaseException) -> None:
+    def on_closed(self, reason: BaseException) -> None:
         """Fail every request; the connection is closed."""
         self._reason = reason
         while self._waiting:
@@ -186,9 +186,9 @@ class RequestMux:
     def forked(self, reason: BaseException) -> None:
         """Fail every request in a forked child, where a thread that is not there may hold the lock."""
         self._lock = threading.Lock()
-        self.ended(reason)
+        self.on_closed(reason)
 
-    def finished(self, deadline: Deadline) -> bool:
+    def wait_drained(self, deadline: Deadline) -> bool:
         """Say at once that no callback is at work."""
         del deadline
         return True
@@ -196,5 +196,5 @@ class RequestMux:
     def _subscribe(self) -> None:
         with self._lock:
             if not self._subscribed:
-                self._interest = self._core.add_interest(f"{self._inbox}.*", "", self)
+                self._interest = self._core.add_subscription(f"{self._inbox}.*", "", self)
                 self._subscribed = True

@@ -22,12 +22,12 @@ from ..errors import (
 )
 from ..net.clock import FOREVER, Deadline
 from ..protocol.parser import Delivery
-from ..protocol.session import Interest
-from .backlog import Backlog
-from .core import Core, closed_on_purpose
+from ..protocol.session import SubscriptionState
+from .core import ConnectionCore, is_deliberate_close
 from .mailbox import Mailbox
 from .message import Msg
-from .sink import Sink
+from .pending_limits import PendingLimits
+from .receiver import MessageReceiver
 from .threads import spawn
 
 if TYPE_CHECKING:
@@ -53,11 +53,11 @@ class Subscription:
     Any thread may use a subscription, and several may read the same one: each message goes to one.
     """
 
-    takes_answers = False
+    is_reply_inbox = False
 
     def __init__(
         self,
-        core: Core,
+        core: ConnectionCore,
         subject: str,
         queue: str,
         callback: MsgCallback | None,
@@ -71,7 +71,7 @@ class Subscription:
         self._core = core
         self._callback = callback
         self._mailbox: Mailbox[Delivery] = Mailbox(core.timed_out)
-        self._backlog = Backlog(msgs_limit, bytes_limit)
+        self._backlog = PendingLimits(msgs_limit, bytes_limit)
         self._dropped = 0
         self._slow = False
         # Held while messages are put in, while those above a limit are taken out again, and while
@@ -83,9 +83,11 @@ class Subscription:
         # Set when the callback has had its last message.
         self._done = threading.Event()
         # Stands in until there is a number: a message may come before add_interest() returns.
-        self._interest: Interest[Sink] = Interest(0, subject, queue, self)
+        self._interest: SubscriptionState[MessageReceiver] = SubscriptionState(
+            0, subject, queue, self
+        )
         sink = self._sink()
-        self._interest = core.add_interest(subject, queue, sink)
+        self._interest = core.add_subscription(subject, queue, sink)
         if isinstance(sink, _WeakSink):
             sink.interest = self._interest
         if callback is None:
@@ -93,7 +95,7 @@ class Subscription:
         else:
             self._thread = spawn(f"subscription-{subject}", self._run)
 
-    def _sink(self) -> Sink:
+    def _sink(self) -> MessageReceiver:
         """Return what the reader hands messages to."""
         return self if self._callback is not None else _WeakSink(self, self._core.machinery)
 
@@ -166,7 +168,7 @@ class Subscription:
             except BadSubscriptionError:
                 return
             except ConnectionClosedError as error:
-                if closed_on_purpose(error):
+                if is_deliberate_close(error):
                     return
                 raise
             yield msg
@@ -206,13 +208,13 @@ class Subscription:
                 self._mailbox.items.clear()
             return
         self._mailbox.raise_reason()
-        self._core.remove_interest(self._interest, limit)
+        self._core.remove_subscription(self._interest, limit)
         if not limit:
             self._mailbox.items.clear()
         elif limit <= self._interest.delivered:
             self._drop_above(limit)
         if limit <= self._interest.delivered:
-            self.ended(BadSubscriptionError("the subscription was ended by unsubscribe()"))
+            self.on_closed(BadSubscriptionError("the subscription was ended by unsubscribe()"))
 
     def _limit_is_reached(self) -> bool:
         """Return whether the subscription ended since it got as many messages as it was to get."""
@@ -249,13 +251,13 @@ class Subscription:
         self._mailbox.raise_reason()
         deadline = Deadline(self._core.options.drain_timeout if timeout is None else timeout)
         try:
-            self._core.drain_interests([self._interest], deadline)
+            self._core.drain_subscriptions([self._interest], deadline)
         finally:
-            self.ended(BadSubscriptionError("the subscription was drained"))
-        if not self.finished(deadline):
+            self.on_closed(BadSubscriptionError("the subscription was drained"))
+        if not self.wait_drained(deadline):
             raise DrainTimeoutError(f"the callback for {self.subject!r} is not through")
 
-    def finished(self, deadline: Deadline) -> bool:
+    def wait_drained(self, deadline: Deadline) -> bool:
         """
         Wait until the callback, if there is one, has had its last message; say whether it has.
 
@@ -295,25 +297,25 @@ class Subscription:
             self._slow = True
             self._core.events.error(SlowConsumerError(self.subject, self.sid, self._dropped))
 
-    def link_changed(self, *, connected: bool) -> None:
+    def on_connection_change(self, *, connected: bool) -> None:
         """Do nothing: the connection subscribes again by itself."""
 
-    def denied(self, subject: bytes, error: PermissionsError) -> bool:
+    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
         """End where the server does not permit it: what has come can be read, then this is raised."""
         del subject
         if error.operation != "subscribe" or self._mailbox.closed:
             return False
         # Not on the next link, either: whoever reads it is told that it has ended.
-        self._core.remove_interest_quietly(self._interest)
-        self.ended(error)
+        self._core.remove_subscription_deferred(self._interest)
+        self.on_closed(error)
         return True
 
-    def ended(self, reason: BaseException) -> None:
+    def on_closed(self, reason: BaseException) -> None:
         """Learn that nothing more will come; a callback stops at once where the user closed."""
         if isinstance(reason, ForkedConnectionError):
             self._intake = threading.Lock()  # the parent's reader may have held it
         self._mailbox.close(reason)
-        purpose = isinstance(reason, ConnectionClosedError) and closed_on_purpose(reason)
+        purpose = isinstance(reason, ConnectionClosedError) and is_deliberate_close(reason)
         if self._callback is not None and purpose:
             self._mailbox.items.clear()
 
@@ -351,35 +353,35 @@ class _WeakSink:
     whose users are gone is not held by its own table of subscriptions.
     """
 
-    takes_answers = False
+    is_reply_inbox = False
 
-    def __init__(self, subscription: Subscription, core: Core) -> None:
+    def __init__(self, subscription: Subscription, core: ConnectionCore) -> None:
         self._subscription = weakref.ref(subscription)
         self._core = core
         #: The entry in the table of subscriptions; ``None`` while it is being made.
-        self.interest: Interest[Sink] | None = None
+        self.interest: SubscriptionState[MessageReceiver] | None = None
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         subscription = self._subscription()
         if subscription is not None:
             subscription.deliver(deliveries)
         elif self.interest is not None:
-            self._core.remove_interest_quietly(self.interest)
+            self._core.remove_subscription_deferred(self.interest)
 
-    def link_changed(self, *, connected: bool) -> None:
+    def on_connection_change(self, *, connected: bool) -> None:
         subscription = self._subscription()
         if subscription is not None:
-            subscription.link_changed(connected=connected)
+            subscription.on_connection_change(connected=connected)
 
-    def denied(self, subject: bytes, error: PermissionsError) -> bool:
+    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
         subscription = self._subscription()
-        return subscription is not None and subscription.denied(subject, error)
+        return subscription is not None and subscription.on_permission_error(subject, error)
 
-    def ended(self, reason: BaseException) -> None:
+    def on_closed(self, reason: BaseException) -> None:
         subscription = self._subscription()
         if subscription is not None:
-            subscription.ended(reason)
+            subscription.on_closed(reason)
 
-    def finished(self, deadline: Deadline) -> bool:
+    def wait_drained(self, deadline: Deadline) -> bool:
         subscription = self._subscription()
-        return subscription is None or subscription.finished(deadline)
+        return subscription is None or subscription.wait_drained(deadline)

@@ -37,7 +37,7 @@ from ..errors import (
 from ..net.clock import FOREVER, Deadline
 from ..net.stream import ByteStream
 from ..protocol.commands import PING, PONG
-from .handoff import fresh
+from .result_slot import fresh
 
 __all__ = ["Writer"]
 
@@ -118,7 +118,7 @@ class Writer:
         if self._size > _SEND_ABOVE:
             self._push_back()
 
-    def publish_lazily(self, command: bytes, size: int) -> None:
+    def publish_deferred(self, command: bytes, size: int) -> None:
         """
         Append a message's command that is in no hurry: it goes out within a tick, or with others.
 
@@ -171,13 +171,13 @@ class Writer:
             self._size += len(PONG)
             self._chunks.append(PONG)
 
-    def append_quietly(self, command: bytes) -> None:
+    def enqueue_deferred(self, command: bytes) -> None:
         """Append a command that may wait until something else is sent."""
         with self._lock:
             self._size += len(command)
             self._chunks.append(command)
 
-    def append_noted(self, command: bytes, notes: list[T], note: T) -> None:
+    def enqueue_with_marker(self, command: bytes, notes: list[T], note: T) -> None:
         """Append a command that may wait, and a note of it to a list; both or, at a Ctrl-C, none."""
         with self._lock:
             self._size += len(command)
@@ -260,7 +260,7 @@ class Writer:
                 return False
         return True
 
-    def let_go(self, stream: ByteStream, deadline: Deadline) -> None:
+    def flush_and_shutdown(self, stream: ByteStream, deadline: Deadline) -> None:
         """
         Send what is buffered to a stream, and shut it down.
 
@@ -330,9 +330,9 @@ class Writer:
                 self._sender = 0  # no call, so no Ctrl-C in between
                 self._sending.release()
                 if not done:
-                    self._rouse()
+                    self._wake_flusher()
 
-    def _rouse(self) -> None:
+    def _wake_flusher(self) -> None:
         """Have the flusher look what there is to send."""
         with self._lock:
             if self._flusher:
@@ -383,7 +383,7 @@ class Writer:
         if sum(self._sent) < len(self._batch):
             return True
         with self._lock:
-            # Looked at under the lock: what was appended after `hold()` is for the next stream.
+            # Looked at under the lock: what was appended after `pause()` is for the next stream.
             if self._stream is not stream:
                 return False
             # Two steps that a Ctrl-C can not part: there is no call between the assignments.
@@ -403,7 +403,7 @@ class Writer:
             if self._flusher:
                 self._wake()
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Keep what comes from now on, for another stream: the link is down; `detach()` follows."""
         self._stream = None  # makes a sender give up
 
@@ -414,7 +414,7 @@ class Writer:
         A batch that was on its way is dropped: nobody knows how much of it arrived, and a message
         must not be sent twice. Pings and pongs are dropped, for they were meant for the old server.
         """
-        self.hold()
+        self.pause()
         with self._sending, self._lock:
             self._batch, self._sent = memoryview(b""), []
             self._chunks = [
@@ -422,7 +422,7 @@ class Writer:
             ]
             self._size = sum(map(len, self._chunks))
 
-    def must_not_be_forked(self) -> None:
+    def check_not_forked(self) -> None:
         """
         Refuse to go on in a forked child, where a thread that is not there may hold any lock.
 

@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 from ..codec import Record
 from ..errors import InvalidOptionError
-from ..slips import closest
+from ..suggestions import closest_match
 
-__all__ = ["given_config"]
+__all__ = ["resolve_config"]
 
 R = TypeVar("R", bound=Record)
 
 
-def given_config(record: type[R], config: R | None, fields: Mapping[str, Any]) -> R:
+def resolve_config(record: type[R], config: R | None, fields: Mapping[str, Any]) -> R:
     """
     Return the config that was given.
 
@@ -41,7 +41,7 @@ def given_config(record: type[R], config: R | None, fields: Mapping[str, Any]) -
     known = {each.name: each for each in fields_of(record)}
     for name, value in fields.items():
         if name not in known:
-            close = closest(name, known)
+            close = closest_match(name, known)
             hint = f"; did you mean {close}?" if close else ""
             raise InvalidOptionError(name, value, f"{record.__name__} has no such field{hint}")
     for name, each in known.items():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..address import DEFAULT_SERVER, parse_servers
 from ..client.connection import Connection as CoreConnection
-from ..client.core import Core
+from ..client.core import ConnectionCore
 from ..options import ConnectionOptions, ConnectOptions
 from ..version import __version__
 from .context import JetStream
@@ -80,7 +80,7 @@ def connect(
         InvalidOptionError: an option is out of range or not known.
 
     """
-    core = Core(ConnectionOptions.of(parse_servers(servers), options), __version__)
+    core = ConnectionCore(ConnectionOptions.of(parse_servers(servers), options), __version__)
     # In this order: once it is open, a Ctrl-C has no place to strike before the caller has it.
     connection = Connection(core)
     core.open()

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ..api.consumer import ConsumerConfig
-from ..client.core import Core, closed_on_purpose
+from ..client.core import ConnectionCore, is_deliberate_close
 from ..client.threads import spawn
 from ..errors import (
     ConnectionClosedError,
@@ -99,7 +99,7 @@ class ConsumeHandle:
 
     def __init__(
         self,
-        core: Core,
+        core: ConnectionCore,
         name: str,
         messages: Messages,
         callback: JetStreamCallback,
@@ -160,7 +160,7 @@ class ConsumeHandle:
             ForkedConnectionError: it is called in the parent process.
 
         """
-        self._core.writer.must_not_be_forked()
+        self._core.writer.check_not_forked()
         if threading.current_thread() is self._thread:
             raise TimeoutError("the callback can not wait for its own end")
         if not self._closed.wait(Deadline(timeout).left()):
@@ -194,7 +194,7 @@ class ConsumeHandle:
             pass
         except ConnectionClosedError as error:
             # Everybody hears of that anyway.
-            self._error = None if closed_on_purpose(error) else error
+            self._error = None if is_deliberate_close(error) else error
         except PermissionsError as error:
             # The reader has reported it, as whatever a server does not permit.
             self._error = error

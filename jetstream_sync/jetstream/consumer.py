@@ -17,15 +17,15 @@ from ..api.pull import (
     PullRequest,
     default_heartbeat_ns,
 )
+from ..durations import duration, duration_to_ns
 from ..errors import InvalidOptionError
-from ..nanos import duration, duration_to_ns
 from ..options import check_callback
-from .bound import consumer_info
 from .consume import ConsumeHandle, JetStreamCallback
+from .consumer_api import consumer_info
 from .fetching import Fetch
 from .message import JetStreamMsg
 from .messages import MessageIterator
-from .puller import Puller
+from .pull_requester import PullRequester
 from .requests import APIRequests
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class PullConsumer:
     def __init__(self, api: APIRequests, info: ConsumerInfo) -> None:
         self._api = api
         self._info = info
-        self._puller = Puller(api, info.stream_name, info.name, info.config)
+        self._puller = PullRequester(api, info.stream_name, info.name, info.config)
 
     @property
     def name(self) -> str:

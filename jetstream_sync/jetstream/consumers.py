@@ -10,18 +10,18 @@ from typing import Any, Final
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..api.echo import release
 from ..codec import decode, encode
+from ..durations import time_to_text
 from ..errors import (
     ConsumerIsPushBasedError,
     InvalidOptionError,
     ServerTooOldError,
 )
-from ..nanos import time_to_text
 from ..net.clock import Deadline
 from ..subjects import check_consumer_name, check_stream_name
-from .bound import consumer_info
 from .consumer import PullConsumer
+from .consumer_api import consumer_info
 from .requests import APIRequests
-from .server_age import EchoCheck, require_level
+from .server_version import EchoCheck, require_level
 
 __all__ = [
     "CREATE",

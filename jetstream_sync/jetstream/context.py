@@ -11,17 +11,15 @@ from ..api.publish import PubAck
 from ..api.routes import Routes
 from ..api.snapshot import SnapshotInfo
 from ..api.stream import StreamConfig, StreamInfo
-from ..client.core import Core
+from ..client.core import ConnectionCore
 from ..codec import decode, encode
 from ..errors import StreamNotFoundError
 from ..foreign_names import ForeignNames
 from ..headers import HeadersLike
 from ..net.clock import Deadline, seconds
 from ..subjects import check_stream_name, check_subject
-from .configs import given_config
-from .expectations import storing_headers
-from .infos import info_of, stream_info
-from .managing import ConsumerManaging
+from .configs import resolve_config
+from .consumer_admin import ConsumerAdmin
 from .publish import (
     DEFAULT_WINDOW,
     RETRY_ATTEMPTS,
@@ -30,12 +28,14 @@ from .publish import (
     PublishOptions,
     check_publish_options,
 )
-from .pull_subscribing import PullSubscribing
+from .publish_headers import publish_headers
+from .pull_subscribing import PullSubscribeAPI
 from .requests import APIRequests, names_in
-from .server_age import EchoCheck, require_level
+from .server_version import EchoCheck, require_level
 from .snapshots import restore
 from .stream import Stream
-from .subscribe import PushSubscribing
+from .stream_api import info_of, stream_info
+from .subscribe import PushSubscribeAPI
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["JetStream"]
 
 
-class JetStream(ForeignNames, ConsumerManaging, PushSubscribing, PullSubscribing):
+class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI):
     """
     JetStream, as one connection sees it.
 
@@ -56,7 +56,7 @@ class JetStream(ForeignNames, ConsumerManaging, PushSubscribing, PullSubscribing
 
     def __init__(
         self,
-        core: Core,
+        core: ConnectionCore,
         *,
         domain: str | None = None,
         prefix: str | None = None,
@@ -120,7 +120,7 @@ class JetStream(ForeignNames, ConsumerManaging, PushSubscribing, PullSubscribing
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
         """
-        chosen = given_config(StreamConfig, config, fields)
+        chosen = resolve_config(StreamConfig, config, fields)
         return self._create(chosen, pedantic)
 
     def update_stream(
@@ -150,7 +150,7 @@ class JetStream(ForeignNames, ConsumerManaging, PushSubscribing, PullSubscribing
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
         """
-        chosen = given_config(StreamConfig, config, fields)
+        chosen = resolve_config(StreamConfig, config, fields)
         return self._update(chosen, pedantic)
 
     def create_or_update_stream(
@@ -170,7 +170,7 @@ class JetStream(ForeignNames, ConsumerManaging, PushSubscribing, PullSubscribing
             Error: all else as `update_stream()`.
 
         """
-        chosen = given_config(StreamConfig, config, fields)
+        chosen = resolve_config(StreamConfig, config, fields)
         try:
             return self._update(chosen, pedantic)
         except StreamNotFoundError:
@@ -381,7 +381,7 @@ class JetStream(ForeignNames, ConsumerManaging, PushSubscribing, PullSubscribing
             ConnectionClosedError: the connection is closed, or was while waiting.
 
         """
-        headers = storing_headers(
+        headers = publish_headers(
             headers,
             stream,
             msg_id,
@@ -448,7 +448,7 @@ class JetStream(ForeignNames, ConsumerManaging, PushSubscribing, PullSubscribing
             ConnectionClosedError: the connection is closed.
 
         """
-        headers = storing_headers(
+        headers = publish_headers(
             headers,
             stream,
             msg_id,

@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Final
 
 from ..api.pull import PullRequest
-from ..api.status import Kind, PullStatus, read_status
+from ..api.status import PullStatus, PullStatusKind, parse_pull_status
 from ..errors import ConnectionLostError, Error, NoHeartbeatError, TimeoutError
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
-from .heartbeat import pull_patience
+from .heartbeat import pull_heartbeat_timeout
 from .inbox import LINK_DOWN, LINK_UP, PullInbox
 from .message import JetStreamMsg
-from .puller import DOUBT, Absence, Puller
+from .pull_requester import CONSUMER_CHECK_DELAY_S, PullRequester, RetryBackoff
 
 __all__ = ["Fetch"]
 
@@ -40,13 +40,18 @@ class Fetch:
     """
 
     def __init__(
-        self, puller: Puller, request: PullRequest, expires: float | None, *, strict: bool = False
+        self,
+        puller: PullRequester,
+        request: PullRequest,
+        expires: float | None,
+        *,
+        strict: bool = False,
     ) -> None:
         self._puller = puller
         self._request = request
         self._end = Deadline(expires)
         self._patience = Deadline(None if expires is None else expires + _GRACE)
-        self._heartbeats = pull_patience(request.heartbeat_ns)
+        self._heartbeats = pull_heartbeat_timeout(request.heartbeat_ns)
         self._messages: list[JetStreamMsg] = []
         self._bytes = 0
         #: Whether the server is through with what was asked: the batch is complete, or a status
@@ -55,9 +60,9 @@ class Fetch:
         self._strict = strict
         #: Whether to ask again where the consumer has no leader.
         self._persistent = not (request.no_wait or strict)
-        self._absence: Absence | None = None  # made where there is one
+        self._absence: RetryBackoff | None = None  # made where there is one
         # Whether nothing has come yet, and that may mean that nobody is there.
-        self._in_doubt = puller.silence_may_mean_gone()
+        self._in_doubt = puller.silence_may_mean_deleted()
 
     def run(self) -> list[JetStreamMsg]:
         """
@@ -119,7 +124,11 @@ class Fetch:
             delivery = arrived.popleft()
             if delivery is LINK_DOWN or delivery is LINK_UP:
                 inbox.news(delivery)
-            elif not delivery[2] or delivery[3] or read_status(delivery[2], delivery[3]) is None:
+            elif (
+                not delivery[2]
+                or delivery[3]
+                or parse_pull_status(delivery[2], delivery[3]) is None
+            ):
                 messages.append(self._puller.message(delivery))
         return bool(messages)
 
@@ -145,9 +154,11 @@ class Fetch:
                     if new_link and not self._ask_again(inbox):
                         return
                     continue
-                status = read_status(delivery[2], delivery[3])
+                status = parse_pull_status(delivery[2], delivery[3])
                 if status is not None:
-                    ends = status.kind is not Kind.HEARTBEAT and inbox.is_awaited(delivery)
+                    ends = status.kind is not PullStatusKind.HEARTBEAT and inbox.is_awaited(
+                        delivery
+                    )
                     if ends and not self._goes_on(status, inbox):
                         return
                     continue
@@ -173,9 +184,9 @@ class Fetch:
                     raise absence.error from None
         if self._in_doubt:
             try:
-                return inbox.mailbox.get(self._patience.sooner(DOUBT))
+                return inbox.mailbox.get(self._patience.sooner(CONSUMER_CHECK_DELAY_S))
             except TimeoutError:
-                gone = self._puller.why_silent(self._patience)
+                gone = self._puller.check_consumer_exists(self._patience)
                 if gone is not None:
                     raise gone from None
             finally:
@@ -195,23 +206,23 @@ class Fetch:
 
     def _goes_on(self, status: PullStatus, inbox: PullInbox) -> bool:
         """Act on a status that ends the request; say whether there is, or will be, another one."""
-        if status.kind is Kind.QUIET:
+        if status.kind is PullStatusKind.QUIET:
             self._absence = None
             # A request that waits for ever is made of many that do not.
             return self._end.left() is None and self._ask_again(inbox)
-        if status.kind is Kind.FULL:
+        if status.kind is PullStatusKind.FULL:
             return False
         error = status.error
         assert error is not None
         if error.code == 423:
             self._puller.unpin()
         if error.code == 503:
-            gone = self._puller.why_silent(self._patience)
+            gone = self._puller.check_consumer_exists(self._patience)
             if gone is not None:
                 raise gone
-        if status.kind is Kind.AWAY and self._persistent:
+        if status.kind is PullStatusKind.AWAY and self._persistent:
             # Asked for again as soon as it makes sense, also on the next link.
-            self._absence = self._absence or Absence()
+            self._absence = self._absence or RetryBackoff()
             self._absence.noted(error)
             return True
         raise error
@@ -227,7 +238,7 @@ class Fetch:
         self.answered = False
         if self._absence is not None:
             self._absence.ask_at = None
-        self._in_doubt = self._puller.silence_may_mean_gone()
+        self._in_doubt = self._puller.silence_may_mean_deleted()
         self._puller.send(self._missing(left), inbox)
         return True
 

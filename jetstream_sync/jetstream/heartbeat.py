@@ -11,7 +11,13 @@ from ..client.threads import start_timer
 from ..errors import NoHeartbeatError
 from ..net.clock import monotonic
 
-__all__ = ["PULL_INTERVALS", "PUSH_INTERVALS", "HeartbeatMonitor", "Patience", "pull_patience"]
+__all__ = [
+    "PULL_INTERVALS",
+    "PUSH_INTERVALS",
+    "HeartbeatMonitor",
+    "HeartbeatTimeout",
+    "pull_heartbeat_timeout",
+]
 
 _SECOND: Final = 1_000_000_000
 #: Heartbeats that a pull may miss (ADR-37).
@@ -20,7 +26,7 @@ PULL_INTERVALS: Final = 2
 PUSH_INTERVALS: Final = 3
 
 
-class Patience:
+class HeartbeatTimeout:
     """
     How long a consumer may be silent; the one place that decides it.
 
@@ -51,9 +57,9 @@ class Patience:
 
 
 @lru_cache(maxsize=16)
-def pull_patience(heartbeat_ns: int) -> Patience:
+def pull_heartbeat_timeout(heartbeat_ns: int) -> HeartbeatTimeout:
     """Return how long the server may be silent while a pull waits; programs repeat their pulls."""
-    return Patience(heartbeat_ns / _SECOND, PULL_INTERVALS)
+    return HeartbeatTimeout(heartbeat_ns / _SECOND, PULL_INTERVALS)
 
 
 class HeartbeatMonitor:
@@ -75,7 +81,7 @@ class HeartbeatMonitor:
     def __init__(
         self,
         name: str,
-        patience: Patience,
+        patience: HeartbeatTimeout,
         last_seen: Callable[[], float],
         alarm: Callable[[], None],
     ) -> None:

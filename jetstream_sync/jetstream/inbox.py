@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import ClassVar, Final
 from weakref import ref
 
-from ..client.core import Core
+from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox
 from ..errors import (
     BadSubscriptionError,
@@ -47,7 +47,7 @@ class PullInbox:
 
     """
 
-    takes_answers = False
+    is_reply_inbox = False
 
     #: What follows the reply subject in the subscription's.
     _tail: ClassVar[str] = ""
@@ -66,7 +66,7 @@ class PullInbox:
         "reply",
     )
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ConnectionCore) -> None:
         self._core = core.machinery  # the reader holds this object
         self._closed = False
         #: Where the last request went.
@@ -83,7 +83,7 @@ class PullInbox:
         subject = core.new_inbox()
         #: The subject, as bytes: the reply of requests.
         self.reply = subject.encode()
-        self._interest = core.add_interest_quietly(subject + self._tail, self)
+        self._interest = core.add_subscription_deferred(subject + self._tail, self)
         #: Whether there is a link, as far as it was read. Looked at once there is a subscription:
         #: what changes later is told.
         self.linked = core.address is not None
@@ -99,9 +99,9 @@ class PullInbox:
         """
         self._closed = True
         if quietly:
-            self._core.remove_interest_quietly(self._interest)
+            self._core.remove_subscription_deferred(self._interest)
         else:
-            self._core.remove_interest(self._interest)
+            self._core.remove_subscription(self._interest)
 
     def asking_to(self) -> bytes | None:
         """Return the reply for a request that is sent now; ``None``: wait for `LINK_UP`."""
@@ -133,23 +133,23 @@ class PullInbox:
             ConnectionClosedError: the connection is closed, or lost its link.
 
         """
-        self._core.drain_interests([self._interest], deadline)
+        self._core.drain_subscriptions([self._interest], deadline)
 
-    # --- the reader's side; see `Sink` ----------------------------------------------------------
+    # --- the reader's side; see `MessageReceiver` ----------------------------------------------------------
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Take messages and statuses."""
         self.last_seen = monotonic()
         self.mailbox.put(deliveries, len(deliveries))
 
-    def link_changed(self, *, connected: bool) -> None:
+    def on_connection_change(self, *, connected: bool) -> None:
         """Put the news among the messages, and take another subject for the next link."""
         if not connected:
             self._downs += 1
             self._renew()
         self.mailbox.put((LINK_UP if connected else LINK_DOWN,), 1)
 
-    def denied(self, subject: bytes, error: PermissionsError) -> bool:
+    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
         """End where the server does not permit the request, or this inbox: asking again is no use."""
         if self.mailbox.closed:
             return False
@@ -163,22 +163,22 @@ class PullInbox:
         subject = self._core.new_inbox()
         old = self._interest
         try:
-            self._interest = self._core.add_interest_quietly(subject + self._tail, self)
+            self._interest = self._core.add_subscription_deferred(subject + self._tail, self)
         except ConnectionClosedError:
             return  # it is being closed
         self.reply = subject.encode()
-        self._core.remove_interest_quietly(old)
+        self._core.remove_subscription_deferred(old)
         if self._closed:
             # close() came meanwhile, and may not have seen the new one.
-            self._core.remove_interest_quietly(self._interest)
+            self._core.remove_subscription_deferred(self._interest)
 
-    def ended(self, reason: BaseException) -> None:
+    def on_closed(self, reason: BaseException) -> None:
         """Wake whoever waits."""
         if isinstance(reason, BadSubscriptionError):
             reason = ConnectionDrainingError("the connection was drained")
         self.mailbox.close(reason)
 
-    def finished(self, deadline: Deadline) -> bool:
+    def wait_drained(self, deadline: Deadline) -> bool:
         """Wait for the callback that the messages go to, if there is one."""
         return self.callback_finished is None or self.callback_finished(deadline)
 
@@ -196,7 +196,7 @@ class AnswerInbox(PullInbox):
 
     __slots__ = ("_reply", "_tokens", "owner")
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ConnectionCore) -> None:
         self._tokens = itertools.count(1)
         self._reply = b""
         #: What keeps the inbox between two fetches: without it the inbox is closed with the next
@@ -221,9 +221,9 @@ class AnswerInbox(PullInbox):
         super().deliver(deliveries)
         self._close_without_owner()
 
-    def link_changed(self, *, connected: bool) -> None:
+    def on_connection_change(self, *, connected: bool) -> None:
         """Put the news among the messages, and take another subject for the next link."""
-        super().link_changed(connected=connected)
+        super().on_connection_change(connected=connected)
         self._close_without_owner()
 
     def _close_without_owner(self) -> None:

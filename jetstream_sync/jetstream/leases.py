@@ -32,12 +32,12 @@ from typing import Final
 from ..api.consumer import ConsumerConfig
 from ..api.enums import AckPolicy
 from ..api.reply import ack_tokens
-from ..client.core import Core
+from ..client.core import ConnectionCore
 from ..client.threads import start_timer
 from ..errors import Error, NotJSMessageError
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
-from .bound import consumer_info
+from .consumer_api import consumer_info
 from .message import JetStreamMsg, send_in_progress
 from .requests import APIRequests
 
@@ -329,7 +329,7 @@ class LeaseRenewer:
 
     def __init__(
         self,
-        core: Core,
+        core: ConnectionCore,
         name: str,
         leases: Leases,
         holding: Callable[[], tuple[list[Delivery], int, bool]],

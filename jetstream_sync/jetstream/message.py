@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from ..api.reply import Metadata, metadata_of
 from ..client.message import Msg
 from ..codec import dumps
+from ..durations import duration, duration_to_ns
 from ..errors import (
     InvalidOptionError,
     MsgAlreadyAckdError,
     NoRespondersError,
     NotJSMessageError,
 )
-from ..nanos import duration, duration_to_ns
 from ..net.clock import Deadline
 from ..protocol import commands
 
 if TYPE_CHECKING:
-    from ..client.core import Core
+    from ..client.core import ConnectionCore
     from ..protocol.parser import Delivery
 
 __all__ = ["JetStreamMsg", "send_in_progress"]
@@ -32,7 +32,7 @@ _TERM: Final = b"+TERM"
 _NAKED: Final = 2
 
 
-def send_in_progress(core: Core, ack_subject: bytes) -> None:
+def send_in_progress(core: ConnectionCore, ack_subject: bytes) -> None:
     """Have the server start the ``ack_wait`` of a message anew; raises as `Core.writer.publish`."""
     core.writer.publish(commands.publish(ack_subject, b"", _IN_PROGRESS), len(_IN_PROGRESS))
 
@@ -55,7 +55,9 @@ class JetStreamMsg(Msg):
 
     __slots__ = ("_settled",)
 
-    def __init__(self, delivery: Delivery, core: Core, settled: bool | None = False) -> None:
+    def __init__(
+        self, delivery: Delivery, core: ConnectionCore, settled: bool | None = False
+    ) -> None:
         # As Msg does it, without the cost of another call: one is made for each message.
         self._subject, self._reply, self._header, self.data = delivery
         self._core = core
@@ -179,7 +181,7 @@ class JetStreamMsg(Msg):
     def _settle(self, answer: bytes, settled: bool | int = True) -> None:
         if self._settled is False or self._open():
             reply = self._reply or self._no_reply()
-            self._core.writer.publish_lazily(commands.publish(reply, b"", answer), len(answer))
+            self._core.writer.publish_deferred(commands.publish(reply, b"", answer), len(answer))
             # Not before the answer is on its way: an ack that could not be sent may be tried again.
             self._settled = settled
 

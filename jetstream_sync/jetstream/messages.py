@@ -21,8 +21,8 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
 from ..api.pull import ContinuousPull, PullLedger
-from ..api.status import Kind, PullStatus, read_status
-from ..client.core import Core, closed_on_purpose
+from ..api.status import PullStatus, PullStatusKind, parse_pull_status
+from ..client.core import ConnectionCore, is_deliberate_close
 from ..client.threads import after_fork
 from ..errors import (
     ConnectionClosedError,
@@ -36,11 +36,11 @@ from ..errors import (
 )
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..protocol.parser import Delivery
-from .heartbeat import pull_patience
+from .heartbeat import pull_heartbeat_timeout
 from .inbox import LINK_DOWN, LINK_UP, PullInbox
 from .leases import LeaseRenewer, Leases
 from .message import JetStreamMsg
-from .puller import DOUBT, Absence, Puller
+from .pull_requester import CONSUMER_CHECK_DELAY_S, PullRequester, RetryBackoff
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -61,7 +61,7 @@ def until_stopped(take: Callable[[Deadline], JetStreamMsg]) -> Iterator[JetStrea
         except IteratorClosedError:
             return
         except ConnectionClosedError as error:
-            if closed_on_purpose(error):
+            if is_deliberate_close(error):
                 return
             raise
         yield msg
@@ -72,7 +72,7 @@ class _LeasedInbox(PullInbox):
 
     __slots__ = ("_leases", "renewer")
 
-    def __init__(self, core: Core, leases: Leases) -> None:
+    def __init__(self, core: ConnectionCore, leases: Leases) -> None:
         self._leases = leases
         #: Renews the leases of what has come; ``None``: nothing does.
         self.renewer: LeaseRenewer | None = None
@@ -83,8 +83,8 @@ class _LeasedInbox(PullInbox):
         self._leases.received(deliveries, now)
         self.mailbox.put(deliveries, len(deliveries))
 
-    def ended(self, reason: BaseException) -> None:
-        super().ended(reason)
+    def on_closed(self, reason: BaseException) -> None:
+        super().on_closed(reason)
         # After a drain, what is buffered can still be taken.
         if self.renewer is not None and isinstance(reason, ConnectionClosedError):
             if isinstance(reason, ForkedConnectionError):
@@ -92,8 +92,8 @@ class _LeasedInbox(PullInbox):
             else:
                 self.renewer.stop()
 
-    def finished(self, deadline: Deadline) -> bool:
-        done = super().finished(deadline)
+    def wait_drained(self, deadline: Deadline) -> bool:
+        done = super().wait_drained(deadline)
         if self.renewer is not None:
             self.renewer.stop()  # the connection is about to close
         return done
@@ -118,7 +118,7 @@ class MessageIterator:
 
     def __init__(
         self,
-        puller: Puller,
+        puller: PullRequester,
         pull: ContinuousPull,
         *,
         strict: bool = False,
@@ -127,7 +127,7 @@ class MessageIterator:
         self._puller = puller
         self._strict = strict
         self._by_bytes = bool(pull.request.max_bytes)
-        self._heartbeats = pull_patience(pull.request.heartbeat_ns)
+        self._heartbeats = pull_heartbeat_timeout(pull.request.heartbeat_ns)
         self._leases = puller.leases()
         # The message that each thread got last; ``None``: that need not be known.
         self._hands = self._leases.hands if self._leases.limited else None
@@ -138,7 +138,7 @@ class MessageIterator:
         self._lock = threading.Lock()
         self._ledger = PullLedger(pull)
         self._draining = False
-        self._absence = Absence(min(_LONGEST_ABSENCE, self._heartbeats.interval))
+        self._absence = RetryBackoff(min(_LONGEST_ABSENCE, self._heartbeats.interval))
         self._delivered_before = 0  # when it was last said to be away
         self._ask_at: float | None = None  # when to ask again for a message that never fits
         # When silence makes us ask whether the consumer is there; see Puller.
@@ -251,9 +251,9 @@ class MessageIterator:
             if doubt_at is None or monotonic() < doubt_at:
                 return
             self._doubt_at = None
-            if self._inbox.last_seen > doubt_at - DOUBT:
+            if self._inbox.last_seen > doubt_at - CONSUMER_CHECK_DELAY_S:
                 return  # something came
-        gone = self._puller.why_silent(FOREVER)
+        gone = self._puller.check_consumer_exists(FOREVER)
         if gone is not None:
             self._close(gone)
 
@@ -299,8 +299,8 @@ class MessageIterator:
         self._absence.ask_at = None
         self._ledger.reset()
         self._pull()
-        if self._puller.silence_may_mean_gone():
-            self._doubt_at = monotonic() + DOUBT
+        if self._puller.silence_may_mean_deleted():
+            self._doubt_at = monotonic() + CONSUMER_CHECK_DELAY_S
 
     def _pull(self) -> None:
         """Send the request that is due, if one is."""
@@ -337,10 +337,10 @@ class MessageIterator:
                     else:
                         self._start_over()
             return True
-        status = read_status(delivery[2], delivery[3])
+        status = parse_pull_status(delivery[2], delivery[3])
         if status is None:
             return False
-        if status.kind is not Kind.HEARTBEAT:
+        if status.kind is not PullStatusKind.HEARTBEAT:
             self._ended(status)
         elif self._absence.ask_at is None:
             self._absence.over()
@@ -349,15 +349,15 @@ class MessageIterator:
     def _ended(self, status: PullStatus) -> None:
         """Act on a status that ended a request."""
         error = status.error
-        if error is not None and (self._strict or status.kind is Kind.FATAL):
+        if error is not None and (self._strict or status.kind is PullStatusKind.FATAL):
             self._close(error)
             return
-        if error is not None and status.kind is Kind.AWAY:
+        if error is not None and status.kind is PullStatusKind.AWAY:
             self._away(error)
             return
         with self._lock:
-            whole = self._ledger.ended(status.pending)
-            if status.kind is Kind.FULL:
+            whole = self._ledger.request_ended(status.pending)
+            if status.kind is PullStatusKind.FULL:
                 # With something unread, or still to come, there is room when that is read. The same
                 # request at once would meet the same message.
                 if whole:
@@ -381,7 +381,7 @@ class MessageIterator:
     def _away(self, error: PullError) -> None:
         """Ask again later, and say once that nobody serves the consumer; end where it is gone."""
         if error.code == 503:
-            gone = self._puller.why_silent(FOREVER)
+            gone = self._puller.check_consumer_exists(FOREVER)
             if gone is not None:
                 self._close(gone)
                 return

@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from ..api.consumer import ConsumerInfo
 from ..api.pull import ContinuousPull, PullRequest
-from ..client.handoff import fresh
+from ..client.result_slot import fresh
 from ..errors import (
     BadRequestStatusError,
     ConnectionLostError,
@@ -35,7 +35,6 @@ from ..errors import (
 from ..net.clock import FOREVER, Deadline, seconds
 from ..options import check_callback
 from ..protocol.parser import Delivery
-from .bound import consumer_info
 from .consume import ConsumeHandle, JetStreamCallback
 from .consumer import (
     NO_WAIT_PATIENCE,
@@ -44,12 +43,13 @@ from .consumer import (
     fetch_request,
     no_wait_request,
 )
+from .consumer_api import consumer_info
 from .fetching import Fetch
 from .inbox import PullInbox
 from .message import JetStreamMsg
 from .messages import MessageIterator, until_stopped
-from .position import OrderedOptions, Position, pull_position
-from .puller import Puller
+from .ordered_cursor import OrderedCursor, OrderedOptions, pull_position
+from .pull_requester import PullRequester
 from .requests import APIRequests
 
 if TYPE_CHECKING:
@@ -70,10 +70,10 @@ _LEAST: Final = 1.0
 _SHORTEST_NS: Final = 1_000_000
 
 
-class _OrderedPuller(Puller):
+class _OrderedPuller(PullRequester):
     """Pulls for a consumer of an ordered consumer, and checks that nothing is missing."""
 
-    def __init__(self, api: APIRequests, info: ConsumerInfo, position: Position) -> None:
+    def __init__(self, api: APIRequests, info: ConsumerInfo, position: OrderedCursor) -> None:
         super().__init__(api, info.stream_name, info.name, info.config)
         self._position = position
 
@@ -111,7 +111,7 @@ class OrderedMessages:
     messages from it: each goes to one, and they are taken in order.
     """
 
-    def __init__(self, api: APIRequests, position: Position, pull: ContinuousPull) -> None:
+    def __init__(self, api: APIRequests, position: OrderedCursor, pull: ContinuousPull) -> None:
         self._api = api
         self._position = position
         self._pull = pull
@@ -159,7 +159,7 @@ class OrderedMessages:
 
     def _read_on(self, ended: MessageIterator | None, deadline: Deadline) -> MessageIterator:
         """Go on with a new consumer behind the last message, unless another thread did."""
-        self._api.core.writer.must_not_be_forked()
+        self._api.core.writer.check_not_forked()
         if not self._renewing.acquire(timeout=deadline.lock_timeout()):
             raise TimeoutError("another thread is still making the consumer")
         try:
@@ -268,7 +268,7 @@ class OrderedConsumer:
         self._lock = threading.Lock()
         self._position = pull_position(api, stream_name, options)
         # Pulls from the server's consumer; None: the next pull makes a new one.
-        self._puller: Puller | None = None
+        self._puller: PullRequester | None = None
         self._reconnects = 0
         # Where a fetch that is under way gets its answer.
         self._inbox: PullInbox | None = None
@@ -485,14 +485,14 @@ class OrderedConsumer:
             self._puller = puller
         return pull.answered
 
-    def _renewed(self, deadline: Deadline) -> Puller:
+    def _renewed(self, deadline: Deadline) -> PullRequester:
         """Make a consumer that reads on from the position; ``_lock`` is held."""
         self._reconnects = self._api.core.reconnects
         info = self._position.renew(deadline)
         if self._closed is not None:
             self._position.drop()
             raise fresh(self._closed)
-        return Puller(self._api, info.stream_name, info.name, info.config)
+        return PullRequester(self._api, info.stream_name, info.name, info.config)
 
     def _take_back(self, fetched: list[JetStreamMsg], start: bytes) -> None:
         """Read messages again that an exception, such as a Ctrl-C, has kept from the caller."""
@@ -548,7 +548,7 @@ class OrderedConsumer:
         self._position.drop()
 
     def _must_be_open(self) -> None:
-        self._api.core.writer.must_not_be_forked()
+        self._api.core.writer.check_not_forked()
         if self._closed is not None:
             raise fresh(self._closed)
 

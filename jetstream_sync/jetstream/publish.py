@@ -29,7 +29,7 @@ from functools import partial
 from typing import Final, TypedDict
 
 from ..api.publish import PubAck
-from ..client.core import Core
+from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox
 from ..client.threads import spawn
 from ..codec import loads
@@ -49,7 +49,7 @@ from ..errors import (
 from ..headers import HeadersLike, parse_status
 from ..net.clock import Deadline, monotonic, seconds
 from ..protocol.parser import Delivery
-from .acks import PubAckFuture
+from .pub_ack_future import PubAckFuture
 
 __all__ = [
     "DEFAULT_WINDOW",
@@ -128,10 +128,10 @@ class Publisher:
     Any thread may call its methods.
     """
 
-    takes_answers = True
+    is_reply_inbox = True
 
     def __init__(
-        self, core: Core, timeout: float | timedelta | None, window: int = DEFAULT_WINDOW
+        self, core: ConnectionCore, timeout: float | timedelta | None, window: int = DEFAULT_WINDOW
     ) -> None:
         if isinstance(window, bool) or not isinstance(window, int) or window < 1:
             reason = "must be a whole number from 1 up"
@@ -220,7 +220,7 @@ class Publisher:
             # there is no subscription, and then fails what is pending.
             if not self._subscribed:
                 self._subscribe()
-            core.writer.publish_lazily(command, size)
+            core.writer.publish_deferred(command, size)
         except BaseException:
             self._pending.pop(token, None)
             self._make_room()
@@ -244,7 +244,7 @@ class Publisher:
             ForkedConnectionError: it is the parent that waits for them.
 
         """
-        self._core.writer.must_not_be_forked()
+        self._core.writer.check_not_forked()
         if threading.current_thread() is self._thread and self._pending:
             raise TimeoutError("a future's callback can not wait for other messages")
         self._core.writer.send_buffered()
@@ -259,7 +259,7 @@ class Publisher:
                 self._waiting -= 1
 
     def _wait_for_room(self, deadline: Deadline) -> None:
-        self._core.writer.must_not_be_forked()
+        self._core.writer.check_not_forked()
         self._core.writer.send_buffered()
         with self._room:
             self._waiting += 1
@@ -275,31 +275,31 @@ class Publisher:
                 self._waiting -= 1
 
     def _subscribe(self) -> None:
-        self._core.writer.must_not_be_forked()
+        self._core.writer.check_not_forked()
         with self._start:
             if self._subscribed:
                 return
-            interest = self._core.add_interest(f"{self._inbox}.*", "", self)
+            interest = self._core.add_subscription(f"{self._inbox}.*", "", self)
             if self._unsubscribe is not None:
                 # One that was not permitted. There is always one, so that the thread hears of the end.
                 self._unsubscribe()
-            self._unsubscribe = partial(self._core.remove_interest_quietly, interest)
+            self._unsubscribe = partial(self._core.remove_subscription_deferred, interest)
             if self._thread is None:
                 self._thread = spawn(f"acks-{self._core.name}", self._settle_all)
             self._subscribed = True
 
-    # --- the reader's side; see `Sink` ----------------------------------------------------------
+    # --- the reader's side; see `MessageReceiver` ----------------------------------------------------------
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Take acks."""
         self._acks.put(deliveries, len(deliveries))
 
-    def link_changed(self, *, connected: bool) -> None:
+    def on_connection_change(self, *, connected: bool) -> None:
         """Put the news that the link broke among the acks."""
         if not connected:
             self._acks.put((_LINK_DOWN,), 1)
 
-    def denied(self, subject: bytes, error: PermissionsError) -> bool:
+    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
         """Have the last message to the subject fail, all of them where it is their inbox; say if any."""
         if error.operation == "subscribe":
             self._inbox_denied(error)
@@ -324,7 +324,7 @@ class Publisher:
             self._denied[token] = error
         self._acks.put((_DENIED,), 1)
 
-    def ended(self, reason: BaseException) -> None:
+    def on_closed(self, reason: BaseException) -> None:
         """Wake the thread, which fails what is left; in a forked child, where it is not, do its work."""
         if isinstance(reason, ForkedConnectionError):
             self._forked(reason)
@@ -345,7 +345,7 @@ class Publisher:
         for future in pending.values():
             future.forked(reason)
 
-    def finished(self, deadline: Deadline) -> bool:
+    def wait_drained(self, deadline: Deadline) -> bool:
         """Wait until the messages that were published have their acks; say whether they have."""
         if threading.current_thread() is self._thread:
             return True  # a callback of a future that closes the connection

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from ..api.consumer import ConsumerConfig
-from ..api.subscribing import Wanted
+from ..api.subscribing import SubscribeRequest
 from ..subjects import check_consumer_name, check_stream_name, check_subject
 from .pull_subscription import PullSubscription
 from .requests import APIRequests
-from .workflow import Attached, attach_pull, release_consumer
+from .subscribe_resolution import ResolvedConsumer, release_consumer, resolve_pull_consumer
 
-__all__ = ["PullSubscribing"]
+__all__ = ["PullSubscribeAPI"]
 
 
-class PullSubscribing:
+class PullSubscribeAPI:
     """The part of `JetStream` that makes pull subscriptions."""
 
     _api: APIRequests
@@ -52,14 +52,14 @@ class PullSubscribing:
                 `JetStream.account_info`.
 
         """
-        wanted = Wanted.of(
+        wanted = SubscribeRequest.of(
             subject=subject if subject == "" else check_subject(subject),
             stream=stream,
             durable=durable,
             pull=True,
             config=config,
         )
-        return self._subscribed(attach_pull(self._api, wanted), delete_consumer)
+        return self._subscribed(resolve_pull_consumer(self._api, wanted), delete_consumer)
 
     def pull_subscribe_bind(self, consumer: str, stream: str) -> PullSubscription:
         """
@@ -78,12 +78,12 @@ class PullSubscribing:
             ConnectionClosedError: the connection is closed.
 
         """
-        wanted = Wanted.of(
+        wanted = SubscribeRequest.of(
             stream=check_stream_name(stream), bind=check_consumer_name(consumer), pull=True
         )
-        return self._subscribed(attach_pull(self._api, wanted), delete_consumer=False)
+        return self._subscribed(resolve_pull_consumer(self._api, wanted), delete_consumer=False)
 
-    def _subscribed(self, found: Attached, delete_consumer: bool) -> PullSubscription:
+    def _subscribed(self, found: ResolvedConsumer, delete_consumer: bool) -> PullSubscription:
         def delete() -> None:
             release_consumer(self._api, found.stream, found.consumer, shared=False)
 

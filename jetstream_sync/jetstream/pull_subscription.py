@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..api.consumer import ConsumerConfig
 from ..api.pull import PullRequest
-from ..api.status import Kind, PullStatus
-from ..client.handoff import fresh
+from ..api.status import PullStatus, PullStatusKind
+from ..client.result_slot import fresh
+from ..durations import duration, duration_to_ns
 from ..errors import BadSubscriptionError, Error
-from ..nanos import duration, duration_to_ns
 from ..net.clock import Deadline, monotonic
-from .bound import BoundToConsumer
+from .consumer_api import ConsumerAccessors
 from .fetching import Fetch
-from .heartbeat import pull_patience
+from .heartbeat import pull_heartbeat_timeout
 from .inbox import AnswerInbox, PullInbox
 from .message import JetStreamMsg
-from .puller import Puller
+from .pull_requester import PullRequester
 from .requests import APIRequests
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _MARGIN_PART: Final = 0.1
 _LONGEST_NS: Final = 60 * _SECOND
 
 
-class PullSubscription(BoundToConsumer):
+class PullSubscription(ConsumerAccessors):
     """
     A subscription that fetches messages when it is asked to.
 
@@ -75,7 +75,7 @@ class PullSubscription(BoundToConsumer):
         self._stream = stream
         self._consumer = consumer
         self._delete = delete
-        self._puller = Puller(api, stream, consumer, config)
+        self._puller = PullRequester(api, stream, consumer, config)
         self._puller.check(PullRequest(no_wait=True))
         # Why nothing more can be fetched.
         self._ended: Error | None = None
@@ -311,7 +311,7 @@ def _requests(
 class _TwoRequests(Fetch):
     """A fetch that asks for what is there, and waits only if that is nothing."""
 
-    def __init__(self, puller: Puller, requests: _Requests) -> None:
+    def __init__(self, puller: PullRequester, requests: _Requests) -> None:
         super().__init__(puller, requests.now, requests.seconds)
         self._later = requests.later
         # The server says in time that the time is up.
@@ -319,18 +319,18 @@ class _TwoRequests(Fetch):
         self._persistent = True
 
     def _goes_on(self, status: PullStatus, inbox: PullInbox) -> bool:
-        if status.kind is not Kind.QUIET or self._messages:
+        if status.kind is not PullStatusKind.QUIET or self._messages:
             return super()._goes_on(status, inbox)
         self._absence = None
         if self._request.no_wait:
             self._request = self._later
-            self._heartbeats = pull_patience(self._later.heartbeat_ns)
+            self._heartbeats = pull_heartbeat_timeout(self._later.heartbeat_ns)
             return self._ask_again(inbox)
         if self._end.left() is None:
             return self._ask_again(inbox)
         # The request ends a little earlier than the time that the user gave.
         self.answered = True
-        self._heartbeats = pull_patience(0)
+        self._heartbeats = pull_heartbeat_timeout(0)
         return True
 
     def _missing(self, left: float | None) -> PullRequest:

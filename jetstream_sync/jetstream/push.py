@@ -27,8 +27,8 @@ from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import AckPolicy
 from ..api.gaps import DeliverySequence
 from ..api.reply import ack_tokens
-from ..api.status import Kind, PullStatus, read_status
-from ..client.core import closed_on_purpose
+from ..api.status import PullStatus, PullStatusKind, parse_pull_status
+from ..client.core import is_deliberate_close
 from ..client.subscription import MsgCallback, Subscription
 from ..errors import (
     BadSubscriptionError,
@@ -44,13 +44,13 @@ from ..errors import (
 from ..headers import CONSUMER_STALLED, LAST_CONSUMER, LAST_STREAM, parse_headers, parse_status
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
-from .bound import BoundToConsumer
 from .consume import JetStreamCallback, nak_failed
-from .heartbeat import PUSH_INTERVALS, HeartbeatMonitor, Patience
+from .consumer_api import ConsumerAccessors
+from .heartbeat import PUSH_INTERVALS, HeartbeatMonitor, HeartbeatTimeout
 from .leases import Leases
 from .message import JetStreamMsg
 from .requests import APIRequests
-from .workflow import release_consumer
+from .subscribe_resolution import release_consumer
 
 __all__ = ["PENDING_BYTES_LIMIT", "PENDING_MSGS_LIMIT", "PushOptions", "PushSubscription"]
 
@@ -85,7 +85,7 @@ class PushOptions:
             )
 
 
-class PushSubscription(BoundToConsumer, Subscription):
+class PushSubscription(ConsumerAccessors, Subscription):
     """
     The messages of a consumer that delivers them.
 
@@ -169,7 +169,7 @@ class PushSubscription(BoundToConsumer, Subscription):
 
     def _watch(self, heartbeat: timedelta) -> None:
         """Watch the heartbeats, as long as the subscription lasts."""
-        patience = Patience(heartbeat.total_seconds(), self._options.heartbeat_intervals)
+        patience = HeartbeatTimeout(heartbeat.total_seconds(), self._options.heartbeat_intervals)
         self._last_seen = monotonic()
         self._monitor = HeartbeatMonitor(
             self.consumer_name, patience, lambda: self._last_seen, lambda: self._silent(patience)
@@ -259,10 +259,10 @@ class PushSubscription(BoundToConsumer, Subscription):
 
     def _act_on(self, delivery: Delivery) -> JetStreamMsg | None:
         """Act on what has headers and no payload: return the message that it is, or handle a status."""
-        status = read_status(delivery[2], delivery[3])
+        status = parse_pull_status(delivery[2], delivery[3])
         if status is None:
             return self._message(delivery)
-        if status.kind is not Kind.HEARTBEAT:
+        if status.kind is not PullStatusKind.HEARTBEAT:
             error = _status_error(status, delivery)
             if self._callback is None:
                 raise error
@@ -350,8 +350,8 @@ class PushSubscription(BoundToConsumer, Subscription):
     def _limit_reached(self) -> None:
         """End it with what has come; ``_counting`` is held."""
         self._leaving = True
-        self._core.remove_interest(self._interest)
-        self.ended(BadSubscriptionError(f"the subscription got its {self._most} messages"))
+        self._core.remove_subscription(self._interest)
+        self.on_closed(BadSubscriptionError(f"the subscription got its {self._most} messages"))
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """
@@ -375,15 +375,15 @@ class PushSubscription(BoundToConsumer, Subscription):
         self._leaving = True
         super().drain(timeout)
 
-    def finished(self, deadline: Deadline) -> bool:
+    def wait_drained(self, deadline: Deadline) -> bool:
         """Wait until the callback, if there is one, has had its last message; say whether it has."""
-        done = super().finished(deadline)
+        done = super().wait_drained(deadline)
         # Without a callback, who reads comes to the end later, except where the connection ends.
         if self._callback is None and not (self._leaving and self._mailbox.items):
             self._release_at_last()
         return done
 
-    def ended(self, reason: BaseException) -> None:
+    def on_closed(self, reason: BaseException) -> None:
         """Learn that nothing more will come; a callback stops at once where the user closed."""
         if self._monitor is not None:
             if isinstance(reason, ForkedConnectionError):
@@ -394,7 +394,7 @@ class PushSubscription(BoundToConsumer, Subscription):
             # A durable consumer outlives the connection that made it.
             mine = self._leaving or not self._config.durable_name
             self._release_due = self._created and self._options.delete_consumer and mine
-        super().ended(reason)
+        super().on_closed(reason)
 
     def abandon(self) -> None:
         """End a subscription that nobody got, without touching the consumer."""
@@ -457,15 +457,15 @@ class PushSubscription(BoundToConsumer, Subscription):
         kept: list[Delivery] = []
         got = 0
         for delivery in deliveries:
-            status = read_status(delivery[2], delivery[3])
+            status = parse_pull_status(delivery[2], delivery[3])
             if status is None:
                 if self._fits(delivery[1]):
                     kept.append(delivery)
                     got += 1
-            elif status.kind is Kind.HEARTBEAT:
+            elif status.kind is PullStatusKind.HEARTBEAT:
                 if self._sequence is not None:
                     kept += self._control(delivery, self._sequence)
-            elif status.kind is not Kind.QUIET:
+            elif status.kind is not PullStatusKind.QUIET:
                 kept.append(delivery)
         return kept, got
 
@@ -506,7 +506,7 @@ class PushSubscription(BoundToConsumer, Subscription):
             self._core.events.error(_mismatch(sequence.reply, sequence.last or 0, missing))
             sequence.last = sent  # told once
 
-    def _silent(self, patience: Patience) -> None:
+    def _silent(self, patience: HeartbeatTimeout) -> None:
         """Tell of a consumer that is silent; on the timer's thread."""
         self._core.events.error(patience.error(self.consumer_name))
 
@@ -518,7 +518,7 @@ def _ack(msg: JetStreamMsg) -> None:
         return
     except ConnectionClosedError as error:
         # Closed while the callback was at work: the message comes again.
-        if not closed_on_purpose(error):
+        if not is_deliberate_close(error):
             raise
 
 
@@ -529,7 +529,7 @@ def _drop_last(pop: Callable[[], Delivery], count: int) -> None:
             delivery = pop()
         except IndexError:  # the others are read
             return
-        if read_status(delivery[2], delivery[3]) is None:
+        if parse_pull_status(delivery[2], delivery[3]) is None:
             count -= 1
 
 

@@ -19,8 +19,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from ..api.gaps import DeliverySequence
-from ..api.subscribing import Wanted, ordered_config
-from ..client.sink import Sink
+from ..api.subscribing import SubscribeRequest, ordered_config
+from ..client.receiver import MessageReceiver
 from ..client.threads import spawn
 from ..errors import (
     BadSubscriptionError,
@@ -33,8 +33,8 @@ from ..errors import (
 )
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..protocol.parser import Delivery
-from .heartbeat import Patience
-from .position import Position
+from .heartbeat import HeartbeatTimeout
+from .ordered_cursor import OrderedCursor
 from .push import PushOptions, PushSubscription
 from .requests import APIRequests
 
@@ -44,9 +44,9 @@ log = logging.getLogger("jetstream_sync.ordered")
 
 
 class _Feed:
-    """What one consumer of an ordered subscription delivers; a `Sink`."""
+    """What one consumer of an ordered subscription delivers; a `MessageReceiver`."""
 
-    takes_answers = False
+    is_reply_inbox = False
 
     def __init__(self, owner: OrderedPushSubscription) -> None:
         self._owner = owner
@@ -57,21 +57,21 @@ class _Feed:
         """Take messages and statuses from the reader."""
         self._owner.deliver_from(self, deliveries)
 
-    def link_changed(self, *, connected: bool) -> None:
+    def on_connection_change(self, *, connected: bool) -> None:
         """Tell the owner."""
-        self._owner.link_changed(connected=connected)
+        self._owner.on_connection_change(connected=connected)
 
-    def denied(self, subject: bytes, error: PermissionsError) -> bool:
+    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
         """Tell the owner."""
-        return self._owner.denied(subject, error)
+        return self._owner.on_permission_error(subject, error)
 
-    def ended(self, reason: BaseException) -> None:
+    def on_closed(self, reason: BaseException) -> None:
         """Tell the owner."""
-        self._owner.ended(reason)
+        self._owner.on_closed(reason)
 
-    def finished(self, deadline: Deadline) -> bool:
+    def wait_drained(self, deadline: Deadline) -> bool:
         """Ask the owner."""
-        return self._owner.finished(deadline)
+        return self._owner.wait_drained(deadline)
 
 
 class OrderedPushSubscription(PushSubscription):
@@ -85,7 +85,9 @@ class OrderedPushSubscription(PushSubscription):
     How much waits unread is bounded by flow control, so there are no pending limits.
     """
 
-    def __init__(self, api: APIRequests, stream: str, wanted: Wanted, options: PushOptions) -> None:
+    def __init__(
+        self, api: APIRequests, stream: str, wanted: SubscribeRequest, options: PushOptions
+    ) -> None:
         """
         Listen on a first inbox; `start()` comes next.
 
@@ -101,7 +103,7 @@ class OrderedPushSubscription(PushSubscription):
         """
         prefix = wanted.said.get("name") or os.urandom(8).hex()
         first = ordered_config(wanted, f"{prefix}_0", api.core.new_inbox())
-        self._position = Position(api, stream, prefix, first)
+        self._position = OrderedCursor(api, stream, prefix, first)
         # --- under _counting ---
         self._feed = _Feed(self)
         self._unused = True  # whether no consumer was to deliver to the feed yet
@@ -111,7 +113,7 @@ class OrderedPushSubscription(PushSubscription):
         )
         self._sequence = self._position.sequence
 
-    def _sink(self) -> Sink:
+    def _sink(self) -> MessageReceiver:
         return self._feed
 
     def start(self) -> None:
@@ -167,10 +169,10 @@ class OrderedPushSubscription(PushSubscription):
         self._give_up()
         super().drain(timeout)
 
-    def ended(self, reason: BaseException) -> None:
+    def on_closed(self, reason: BaseException) -> None:
         """Learn that nothing more will come."""
         self._position.given_up = True
-        super().ended(reason)
+        super().on_closed(reason)
 
     def _give_up(self) -> None:
         """Let no more feeds be made: the one that there is will be given up."""
@@ -186,7 +188,7 @@ class OrderedPushSubscription(PushSubscription):
             if feed is self._feed and not feed.retired:
                 self._receive(deliveries)
 
-    def link_changed(self, *, connected: bool) -> None:
+    def on_connection_change(self, *, connected: bool) -> None:
         """Make another consumer on a new link: nobody knows what became of the old one."""
         with self._counting:
             if connected:
@@ -211,7 +213,7 @@ class OrderedPushSubscription(PushSubscription):
         if sent != sequence.last and not self._feed.retired:
             self._disturbed(f"a message is missing: {sent} were sent, {sequence.last} came")
 
-    def _silent(self, patience: Patience) -> None:
+    def _silent(self, patience: HeartbeatTimeout) -> None:
         with self._counting:
             if self._core.address is not None and not self._renewing:
                 self._disturbed(str(patience.error(self.consumer_name)))
@@ -261,8 +263,8 @@ class OrderedPushSubscription(PushSubscription):
             old = self._interest
             feed = _Feed(self)
             inbox = core.new_inbox()
-            self._interest = core.add_interest(inbox, "", feed)
-            core.remove_interest_quietly(old)
+            self._interest = core.add_subscription(inbox, "", feed)
+            core.remove_subscription_deferred(old)
             self._feed = feed
             self.subject = inbox
             self._position.sequence.last = 0
@@ -271,9 +273,9 @@ class OrderedPushSubscription(PushSubscription):
 
     def _fail(self, error: Error) -> None:
         """End for a reason that another consumer would meet, too."""
-        self._core.remove_interest_quietly(self._interest)
+        self._core.remove_subscription_deferred(self._interest)
         if self._callback is None:
-            self.ended(error)
+            self.on_closed(error)
         else:
             self._core.events.error(error)
-            self.ended(BadSubscriptionError(f"it could not go on: {error}"))
+            self.on_closed(BadSubscriptionError(f"it could not go on: {error}"))

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from ..api.routes import Routes
-from ..client.core import Core
+from ..client.core import ConnectionCore
 from ..codec import Record, decode, dumps, loads
 from ..errors import (
     APIError,
@@ -41,7 +41,7 @@ class APIRequests:
 
     def __init__(
         self,
-        core: Core,
+        core: ConnectionCore,
         routes: Routes,
         timeout: float | timedelta | None,
         *,

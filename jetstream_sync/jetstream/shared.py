@@ -21,8 +21,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from ..address import DEFAULT_SERVER, parse_servers
-from ..client.core import Core
-from ..client.handoff import fresh
+from ..client.core import ConnectionCore
+from ..client.result_slot import fresh
 from ..client.threads import in_each_child
 from ..errors import Error
 from ..options import ConnectionOptions, ConnectOptions
@@ -145,7 +145,7 @@ class _Opening:
 
 def _open(opening: _Opening, options: ConnectionOptions) -> Connection:
     """Open the connection; raises as `shared_connection()`."""
-    core = Core(options, __version__)
+    core = ConnectionCore(options, __version__)
     connection = Connection(core)
     try:
         core.open()

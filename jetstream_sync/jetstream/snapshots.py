@@ -23,9 +23,9 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
-from ..api.snapshot import SnapshotInfo, SnapshotRequest, piece_of
+from ..api.snapshot import SnapshotInfo, SnapshotRequest, chunk_position
 from ..api.stream import StreamInfo
-from ..client.core import Core
+from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox
 from ..codec import encode, loads
 from ..errors import (
@@ -51,8 +51,8 @@ from ..headers import parse_status
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
 from ..subjects import check_stream_name
-from .infos import info_of
 from .requests import APIRequests
+from .stream_api import info_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -72,48 +72,48 @@ _WAITS: Final = (0.05, 0.1, 0.2, 0.4)
 _CLEANING: Final = 10.0
 
 
-class _PieceSink:
+class _ChunkReceiver:
     """Where the pieces of a snapshot arrive."""
 
-    takes_answers = True
+    is_reply_inbox = True
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ConnectionCore) -> None:
         self._core = core
         self.mailbox: Mailbox[Delivery] = Mailbox()
         self.subject = core.new_inbox()
         #: The reply that was answered last.
         self.answered = b""
-        self._interest = core.add_interest_quietly(self.subject, self)
+        self._interest = core.add_subscription_deferred(self.subject, self)
 
     def close(self) -> None:
         """Give the subscription up; the server sees that and stops."""
-        self._core.remove_interest(self._interest)
+        self._core.remove_subscription(self._interest)
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Take pieces."""
         self.mailbox.put(deliveries, len(deliveries))
 
-    def link_changed(self, *, connected: bool) -> None:
+    def on_connection_change(self, *, connected: bool) -> None:
         """End when the link breaks: what was on its way is lost."""
         if not connected:
             self.mailbox.close(
                 ConnectionLostError("the link broke before the snapshot was through")
             )
 
-    def denied(self, subject: bytes, error: PermissionsError) -> bool:
+    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
         """End where the server does not permit the inbox or the answers."""
         if error.operation != "subscribe" and subject != self.answered:
             return False
         self.mailbox.close(error)
         return True
 
-    def ended(self, reason: BaseException) -> None:
+    def on_closed(self, reason: BaseException) -> None:
         """Wake whoever waits."""
         if isinstance(reason, BadSubscriptionError):
             reason = ConnectionDrainingError("the connection was drained")
         self.mailbox.close(reason)
 
-    def finished(self, deadline: Deadline) -> bool:
+    def wait_drained(self, deadline: Deadline) -> bool:
         """Say at once that no callback is at work."""
         del deadline
         return True
@@ -130,7 +130,7 @@ class StreamSnapshot:
     def __init__(
         self,
         api: APIRequests,
-        sink: _PieceSink,
+        sink: _ChunkReceiver,
         info: SnapshotInfo,
         patience: float | timedelta | None,
     ) -> None:
@@ -224,7 +224,7 @@ class StreamSnapshot:
         return data
 
     def _answer(self, reply: bytes, size: int) -> None:
-        said = piece_of(reply.decode())
+        said = chunk_position(reply.decode())
         if said is not None and said != (size, self.pieces + 1):
             self.close()
             raise self._broken(0, f"piece {self.pieces + 1} did not arrive")
@@ -261,7 +261,7 @@ def take_snapshot(
         timeout: for each answer.
 
     """
-    sink = _PieceSink(api.core)
+    sink = _ChunkReceiver(api.core)
     try:
         body = {**encode(wanted), "deliver_subject": sink.subject}
         route = api.routes.stream_snapshot(name)

@@ -22,15 +22,15 @@ from ..errors import (
 from ..foreign_names import ForeignNames
 from ..subjects import check_subject
 from . import consumers
-from .bound import consumer_info
-from .configs import given_config
+from .configs import resolve_config
 from .consumer import PullConsumer
-from .infos import stream_info
+from .consumer_api import consumer_info
+from .direct_get import StoredMsg, direct_get, leader_get
+from .direct_get_batch import MAX_BYTES, direct_get_many
 from .ordered import OrderedConsumer
 from .requests import APIRequests
 from .snapshots import StreamSnapshot, take_snapshot
-from .stored import StoredMsg, direct_get, leader_get
-from .stored_many import MAX_BYTES, direct_get_many
+from .stream_api import stream_info
 
 __all__ = ["Stream"]
 
@@ -386,7 +386,7 @@ class Stream(ForeignNames):
     def _add(
         self, config: ConsumerConfig | None, fields: dict[str, Any], action: str, pedantic: bool
     ) -> PullConsumer:
-        chosen = given_config(ConsumerConfig, config, fields)
+        chosen = resolve_config(ConsumerConfig, config, fields)
         return consumers.add_pull_consumer(self._api, self._name, chosen, action, pedantic)
 
     def create_push_consumer(
@@ -411,7 +411,7 @@ class Stream(ForeignNames):
             Error: all else as `create_consumer()`.
 
         """
-        chosen = given_config(ConsumerConfig, config, fields)
+        chosen = resolve_config(ConsumerConfig, config, fields)
         return consumers.add_push_consumer(
             self._api, self._name, chosen, consumers.CREATE, pedantic
         )
@@ -433,7 +433,7 @@ class Stream(ForeignNames):
             Error: all else as `create_push_consumer()`.
 
         """
-        chosen = given_config(ConsumerConfig, config, fields)
+        chosen = resolve_config(ConsumerConfig, config, fields)
         return consumers.add_push_consumer(
             self._api, self._name, chosen, consumers.UPDATE, pedantic
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from ..api.consumer import ConsumerConfig
 from ..api.enums import DeliverPolicy
-from ..api.subscribing import Wanted
+from ..api.subscribing import SubscribeRequest
 from ..errors import InvalidOptionError
 from ..options import check_callback
 from ..subjects import check_consumer_name, check_stream_name, check_subject
@@ -15,12 +15,12 @@ from .consume import JetStreamCallback
 from .push import PushOptions, PushSubscription
 from .push_ordered import OrderedPushSubscription
 from .requests import APIRequests
-from .workflow import create_or_find, find_consumer, find_stream
+from .subscribe_resolution import create_or_find, find_consumer, find_stream
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["BindOptions", "PushSubscribing", "SubscribeOptions"]
+__all__ = ["BindOptions", "PushSubscribeAPI", "SubscribeOptions"]
 
 
 class BindOptions(TypedDict, total=False):
@@ -51,7 +51,7 @@ class SubscribeOptions(BindOptions, total=False):
 _FIELDS: Final = ("deliver_policy", "headers_only", "inactive_threshold")
 
 
-class PushSubscribing:
+class PushSubscribeAPI:
     """The part of `JetStream` that makes subscriptions to what consumers deliver."""
 
     _api: APIRequests
@@ -119,7 +119,7 @@ class PushSubscribing:
         said: dict[str, Any] = {name: options.get(name) for name in _FIELDS}
         said["idle_heartbeat"] = idle_heartbeat
         said["flow_control"] = flow_control or None
-        wanted = Wanted.of(
+        wanted = SubscribeRequest.of(
             subject=subject if subject == "" else check_subject(subject),
             stream=stream,
             queue=queue,
@@ -176,7 +176,7 @@ class PushSubscribing:
             raise InvalidOptionError(
                 "ordered_consumer", True, "an ordered consumer can not be bound to; subscribe()"
             )
-        wanted = Wanted.of(
+        wanted = SubscribeRequest.of(
             stream=check_stream_name(stream),
             queue=queue,
             bind=check_consumer_name(consumer),
@@ -184,7 +184,9 @@ class PushSubscribing:
         )
         return self._push_subscription(wanted, _push_options(cb, manual_ack, options))
 
-    def _push_subscription(self, wanted: Wanted, options: PushOptions) -> PushSubscription:
+    def _push_subscription(
+        self, wanted: SubscribeRequest, options: PushOptions
+    ) -> PushSubscription:
         api = self._api
         stream = find_stream(api, wanted)
         info = find_consumer(api, stream, wanted)
@@ -204,7 +206,7 @@ class PushSubscribing:
         subscription.bound(info, created=created)
         return subscription
 
-    def _ordered(self, wanted: Wanted, options: PushOptions) -> PushSubscription:
+    def _ordered(self, wanted: SubscribeRequest, options: PushOptions) -> PushSubscription:
         subscription = OrderedPushSubscription(
             self._api, find_stream(self._api, wanted), wanted, options
         )

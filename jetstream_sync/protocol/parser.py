@@ -25,6 +25,7 @@ from ..errors import InvalidResponseError, ProtocolError
 
 __all__ = [
     "Delivery",
+    "Err",
     "Info",
     "Messages",
     "Ok",
@@ -32,7 +33,6 @@ __all__ = [
     "Parser",
     "Ping",
     "Pong",
-    "ServerError",
 ]
 
 #: One message as it came: subject, reply, header block, payload. Absent parts are empty.
@@ -64,13 +64,13 @@ class Ok(NamedTuple):
     """The answer to any command in verbose mode."""
 
 
-class ServerError(NamedTuple):
+class Err(NamedTuple):
     """The server complains; the text is without its quotes."""
 
     text: str
 
 
-Operation: TypeAlias = Messages | Info | Ping | Pong | Ok | ServerError
+Operation: TypeAlias = Messages | Info | Ping | Pong | Ok | Err
 
 #: nats-server limits a payload to 64 MiB at most; a message gains headers on its way.
 MAX_PAYLOAD: Final = 65 * 1024 * 1024
@@ -312,7 +312,7 @@ def _control(line: bytes) -> Operation:
             raise _garbled("INFO is not an object", line)
         return Info(fields)
     if line.startswith(b"-ERR"):
-        return ServerError(line[4:].strip().strip(b"'").decode("utf-8", "replace"))
+        return Err(line[4:].strip().strip(b"'").decode("utf-8", "replace"))
     if line.startswith(b"+OK"):
         return Ok()
     raise _garbled("unknown operation", line)

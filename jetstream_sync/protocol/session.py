@@ -26,13 +26,13 @@ from ..errors import (
 )
 from ..subjects import MAX_CONTROL_LINE
 from . import commands
-from .parser import Info, Operation, Ping, Pong, ServerError
+from .parser import Err, Info, Operation, Ping, Pong
 
 __all__ = [
     "Handshake",
-    "Interest",
     "ServerInfo",
     "Session",
+    "SubscriptionState",
     "ends_connection",
     "error_from_text",
     "refuses_line",
@@ -41,7 +41,7 @@ __all__ = [
 #: The protocol level that makes a server send INFO again when the cluster changes.
 _PROTOCOL_LEVEL: Final = 1
 
-SinkT = TypeVar("SinkT")
+ReceiverT = TypeVar("ReceiverT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +117,13 @@ _INFO_DEFAULTS: Final = {
 
 
 @dataclass(slots=True)
-class Interest(Generic[SinkT]):
+class SubscriptionState(Generic[ReceiverT]):
     """One subscription as the server knows it, and where its messages go."""
 
     sid: int
     subject: str
     queue: str
-    sink: SinkT
+    sink: ReceiverT
     limit: int = 0
     """Messages after which it ends, counted from its start; 0: no limit."""
     delivered: int = 0
@@ -132,15 +132,17 @@ class Interest(Generic[SinkT]):
     """Whether the server was told that it ends, while messages may still be on their way."""
 
 
-class Session(Generic[SinkT]):
+class Session(Generic[ReceiverT]):
     """The subscription table, and what to say again on a new link."""
 
     def __init__(self) -> None:
         self.info = ServerInfo()
-        self.interests: dict[int, Interest[SinkT]] = {}
+        self.interests: dict[int, SubscriptionState[ReceiverT]] = {}
         self._last_sid = 0
 
-    def subscribe(self, subject: str, queue: str, sink: SinkT) -> tuple[Interest[SinkT], bytes]:
+    def subscribe(
+        self, subject: str, queue: str, sink: ReceiverT
+    ) -> tuple[SubscriptionState[ReceiverT], bytes]:
         """
         Add an interest; the bytes must be sent.
 
@@ -157,11 +159,11 @@ class Session(Generic[SinkT]):
                 f"a server takes {MAX_CONTROL_LINE}",
             )
         self._last_sid += 1
-        interest = Interest(self._last_sid, subject, queue, sink)
+        interest = SubscriptionState(self._last_sid, subject, queue, sink)
         self.interests[interest.sid] = interest
         return interest, command
 
-    def unsubscribe(self, interest: Interest[SinkT], limit: int = 0) -> bytes:
+    def unsubscribe(self, interest: SubscriptionState[ReceiverT], limit: int = 0) -> bytes:
         """
         End an interest now, or once it got ``limit`` messages; the bytes must be sent.
 
@@ -173,16 +175,16 @@ class Session(Generic[SinkT]):
         self.interests.pop(interest.sid, None)
         return commands.unsubscribe(interest.sid)
 
-    def stop(self, interest: Interest[SinkT]) -> bytes:
+    def stop(self, interest: SubscriptionState[ReceiverT]) -> bytes:
         """End an interest, but keep it until what is on its way has come; the bytes must be sent."""
         interest.ending = True
         return commands.unsubscribe(interest.sid)
 
-    def forget(self, interest: Interest[SinkT]) -> None:
+    def forget(self, interest: SubscriptionState[ReceiverT]) -> None:
         """Drop an interest that was stopped, or that reached its limit."""
         self.interests.pop(interest.sid, None)
 
-    def resubscribe(self, confirming: list[Interest[SinkT]] | None = None) -> bytes:
+    def resubscribe(self, confirming: list[SubscriptionState[ReceiverT]] | None = None) -> bytes:
         """
         Return what tells a new server of every interest, with what is left of the limits.
 
@@ -237,7 +239,7 @@ class Handshake:
             if not first:
                 return b""
             return commands.connect(self._connect_fields(self.info)) + commands.PING
-        if isinstance(operation, ServerError):
+        if isinstance(operation, Err):
             raise error_from_text(operation.text)
         if isinstance(operation, Ping):
             return commands.PONG

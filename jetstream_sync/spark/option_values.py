@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Final, TypeVar
 
+from ..durations import time_from_ns, time_from_text
 from ..errors import InvalidOptionError
-from ..nanos import time_from_ns, time_from_text
-from ..slips import closest
+from ..suggestions import closest_match
 from .connections import Secret
 
 __all__ = ["OptionValues"]
@@ -71,7 +71,7 @@ class OptionValues:
                 continue
             canonical = names.get(name.lower())
             if canonical is None:
-                close = closest(name.lower(), names)
+                close = closest_match(name.lower(), names)
                 hint = f"; did you mean {names[close]}?" if close else ""
                 # The value is not repeated: it may be a secret under a misspelled name.
                 raise InvalidOptionError(name, "...", f"there is no such option{hint}")

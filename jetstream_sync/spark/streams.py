@@ -13,9 +13,9 @@ from functools import cached_property
 
 from ..api.enums import RetentionPolicy
 from ..api.stream import StreamInfo
+from ..durations import time_to_ns
 from ..errors import StreamNotFoundError
 from ..jetstream.context import JetStream
-from ..nanos import time_to_ns
 
 __all__ = ["StreamSelection", "StreamView", "stream_key", "stream_view"]
 

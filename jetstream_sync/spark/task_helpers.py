@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
+from ..durations import time_from_ns
 from ..errors import InvalidArgumentError
 from ..headers import MSG_ID, Headers, parse_headers
-from ..nanos import time_from_ns
 from .connections import connection
 from .options import ReadOptions, WriteOptions
 from .planning.batch_read import plan_read

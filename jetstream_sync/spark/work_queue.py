@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import Self
 
 from ..api.enums import AckPolicy
-from ..client.core import Core
+from ..client.core import ConnectionCore
 from ..errors import ConsumerNotFoundError, InvalidOptionError
 from ..headers import Headers, parse_status
 from ..jetstream.consumer import PullConsumer
-from ..jetstream.gathering import Gathering
 from ..jetstream.message import JetStreamMsg
+from ..jetstream.reply_collector import ReplyCollector
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
 from .connections import api_requests, connection
@@ -226,8 +226,8 @@ def _consumer(options: ReadOptions) -> PullConsumer:
     return consumer
 
 
-def _acknowledge(core: Core, replies: Sequence[str], timeout: float) -> None:
-    answers = Gathering(core, _never, len(replies))
+def _acknowledge(core: ConnectionCore, replies: Sequence[str], timeout: float) -> None:
+    answers = ReplyCollector(core, _never, len(replies))
     try:
         for reply in replies:
             answers.ask(reply.encode(), _ACK)

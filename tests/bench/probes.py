@@ -27,8 +27,8 @@ from jetstream_sync.server import NatsServer
 from jetstream_sync.server.runtime import reserve_port
 
 from .clients import ROOT
-from .referee import NotDoneError, Referee
 from .rows import MESSAGE_BYTES
+from .verifier import NotDoneError, Referee
 
 __all__ = ["PROBES", "Measure"]
 

@@ -48,9 +48,9 @@ from jetstream_sync.server import NatsServer
 
 from .clients import CellError, Command, LeftOutError, command_makers, run_cell
 from .job import Job
-from .referee import NotDoneError, Referee
 from .report import as_record, rate_table, ratio_table
 from .rows import CLIENTS, MESSAGE_BYTES, ROWS, Row
+from .verifier import NotDoneError, Referee
 
 __all__ = ["main", "running_server"]
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 
 from jetstream_sync import Connection, ConnectionClosedError, ConnectionLostError, Error, PubAck
 
-from .book import SLACK, Book, payload_of
+from .recorder import SLACK, Book, payload_of
 
 __all__ = ["Crowd", "Single", "await_settled"]
 

@@ -18,8 +18,8 @@ from jetstream_sync import (
     TimeoutError,
 )
 
-from .book import Book, read_payload
-from .ground import STREAM
+from .recorder import Book, read_payload
+from .testbed import STREAM
 
 __all__ = ["DURABLES", "Reader", "readers"]
 

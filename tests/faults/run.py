@@ -49,12 +49,12 @@ import jetstream_sync
 from jetstream_sync import Connection, Msg
 from jetstream_sync.jetstream.inbox import PullInbox
 
-from .book import SLACK, Book, payload_of
-from .ground import STREAM, Ground
+from .invariants import judge, read_back
 from .plan import LINES, Fault, network_plan, server_plan
 from .publishing import Crowd, Single
 from .reading import DURABLES, Asking, Reader, readers
-from .verdict import judge, read_back
+from .recorder import SLACK, Book, payload_of
+from .testbed import STREAM, Ground
 
 __all__ = ["Outcome", "main", "run"]
 

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from fix_proxy import Listener, Puppet, black_hole
+from fix_proxy import Listener, ScriptedPeer, black_hole
 from fix_threads import SCALE, wait_until, within
 
 import jetstream_sync
@@ -193,7 +193,7 @@ def test_a_server_that_never_answers_takes_the_connect_timeout() -> None:
 def test_a_server_that_trickles_takes_no_longer_than_one_that_is_silent() -> None:
     """The connect_timeout is for the whole handshake, not for each byte of it."""
 
-    def trickle(puppet: Puppet) -> None:
+    def trickle(puppet: ScriptedPeer) -> None:
         puppet.say(b"INFO {")
         ended = threading.Event()
         while not ended.wait(0.05):
@@ -300,7 +300,7 @@ def test_a_server_that_requires_tls_gets_no_login_in_the_clear() -> None:
     """Where the server requires TLS, that is what it gets, and no password goes out before."""
     heard: SimpleQueue[bytes] = SimpleQueue()
 
-    def require_tls(puppet: Puppet) -> None:
+    def require_tls(puppet: ScriptedPeer) -> None:
         puppet.say(b'INFO {"server_id":"S","tls_required":true,"max_payload":1048576}\r\n')
         record = puppet.read(5)
         heard.put(record + puppet.read(int.from_bytes(record[3:], "big")))
@@ -378,7 +378,7 @@ def test_nats_out_of_order_is_not_nats() -> None:
 def test_a_server_that_hangs_up_at_once(before: bytes) -> None:
     """A peer that closes during the handshake is a lost connection, or one that was reset."""
 
-    def hang_up(puppet: Puppet) -> None:
+    def hang_up(puppet: ScriptedPeer) -> None:
         puppet.say(before)
         puppet.hang_up()
 
@@ -564,7 +564,7 @@ def test_what_is_not_permitted_is_told_and_ends_nothing(kind: str) -> None:
     assert errors.empty()
 
 
-def refuse(puppet: Puppet) -> None:
+def refuse(puppet: ScriptedPeer) -> None:
     puppet.say(b"-ERR 'The moon is full'\r\n")
     puppet.hang_up()
 

@@ -24,7 +24,7 @@ from jetstream_sync import (
     StreamNotFoundError,
     StreamSource,
 )
-from jetstream_sync.nanos import time_from_ns
+from jetstream_sync.durations import time_from_ns
 
 #: Servers before 2.11 do not say that nobody answers a direct get, so the leader is asked later.
 SOON = 2.0

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from fix_cases import each_case
 from fix_fork import in_child
-from fix_proxy import Listener, Puppet
+from fix_proxy import Listener, ScriptedPeer
 from fix_threads import SCALE, wait_until
 from rawnats import RawClient
 
@@ -48,7 +48,7 @@ from jetstream_sync import (
     Subscription,
     errors,
 )
-from jetstream_sync.jetstream import acks, shared
+from jetstream_sync.jetstream import pub_ack_future, shared
 from jetstream_sync.options import TLSOptions
 from jetstream_sync.server import NatsServer
 
@@ -227,7 +227,7 @@ INTERNAL = {
     *(
         f"{cls}.{name}"
         for cls in ("Subscription", "PushSubscription")
-        for name in ("deliver", "denied", "ended", "finished", "link_changed")
+        for name in ("deliver", "denied", "ended", "finished", "on_connection_change")
     ),
 }
 
@@ -531,7 +531,7 @@ def test_every_lock_may_be_held_when_a_process_forks(it: Inherited) -> None:
 
     def hold() -> None:
         nonlocal count
-        every = [*locks([it, shared._shared], {}), acks._lock]
+        every = [*locks([it, shared._shared], {}), pub_ack_future._lock]
         taken = [lock for lock in every if lock.acquire(blocking=False)]
         count = len(taken)
         held.set()
@@ -565,7 +565,7 @@ def test_a_link_that_is_being_opened_is_the_parents_alone() -> None:
     """A child keeps no copy of a socket on which its parent is still shaking hands."""
     go_on = threading.Event()
 
-    def play(puppet: Puppet) -> None:
+    def play(puppet: ScriptedPeer) -> None:
         assert go_on.wait(10 * SCALE)
         puppet.shake_hands()
 

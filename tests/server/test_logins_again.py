@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from fix_jwt import Operator, User
-from fix_proxy import Listener, Puppet
+from fix_proxy import Listener, ScriptedPeer
 from fix_threads import wait_until
 from typing_extensions import Self
 
@@ -278,7 +278,7 @@ def test_a_whole_account_may_run_out():
     expired = b"-ERR 'Account Authentication Expired'\r\n"
     events: SimpleQueue[ConnectionEvent] = SimpleQueue()
 
-    def play(puppet: Puppet) -> None:
+    def play(puppet: ScriptedPeer) -> None:
         puppet.shake_hands()
         if server.clients == 1:
             puppet.say(expired)
@@ -297,7 +297,7 @@ def test_the_same_words_count_only_when_nothing_was_between():
     """A server that lets the client in has forgotten what it said before: logins may run out again."""
     expired = b"-ERR 'User Authentication Expired'\r\n"
 
-    def play(puppet: Puppet) -> None:
+    def play(puppet: ScriptedPeer) -> None:
         puppet.shake_hands()
         if server.clients <= 4:
             puppet.say(expired)
@@ -312,7 +312,7 @@ def test_another_refusal_in_between_starts_the_count_again():
     """Only the same words twice in a row end it."""
     words = [b"Authorization Violation", b"Authentication Timeout", b"Authorization Violation"]
 
-    def play(puppet: Puppet) -> None:
+    def play(puppet: ScriptedPeer) -> None:
         said = server.clients - 2
         if 0 <= said < len(words):
             puppet.say(b"INFO {}\r\n")

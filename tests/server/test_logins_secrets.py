@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import pytest
 from fix_jwt import Account, User
-from fix_proxy import Listener, Puppet, black_hole
+from fix_proxy import Listener, ScriptedPeer, black_hole
 from fix_threads import SCALE, wait_until
 
 import jetstream_sync
@@ -190,41 +190,41 @@ def test_the_watch_sees():
 
 # --- what goes wrong ------------------------------------------------------------------------------
 
-Play = Callable[[Puppet], object]
+Play = Callable[[ScriptedPeer], object]
 INFO = b'INFO {"nonce": "bm9uY2U", "auth_required": true, "headers": true}\r\n'
 
 
-def refuses(puppet: Puppet) -> None:
+def refuses(puppet: ScriptedPeer) -> None:
     puppet.say(INFO)
     puppet.line()
     puppet.say(b"-ERR 'Authorization Violation'\r\n")
     puppet.hang_up()
 
 
-def hangs_up(puppet: Puppet) -> None:
+def hangs_up(puppet: ScriptedPeer) -> None:
     puppet.say(INFO)
     puppet.line()
     puppet.hang_up()
 
 
-def talks_http(puppet: Puppet) -> None:
+def talks_http(puppet: ScriptedPeer) -> None:
     puppet.say(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     puppet.hang_up()
 
 
-def talks_nonsense(puppet: Puppet) -> None:
+def talks_nonsense(puppet: ScriptedPeer) -> None:
     puppet.say(INFO)
     puppet.line()
     puppet.say(b"WHAT?\r\n")
     puppet.hang_up()
 
 
-def wants_tls(puppet: Puppet) -> None:
+def wants_tls(puppet: ScriptedPeer) -> None:
     puppet.say(b'INFO {"tls_required": true, "nonce": "bm9uY2U"}\r\n')
     puppet.hang_up()
 
 
-def lets_in_once(puppet: Puppet) -> None:
+def lets_in_once(puppet: ScriptedPeer) -> None:
     puppet.shake_hands(nonce="bm9uY2U")
     puppet.say(b"-ERR 'User Authentication Expired'\r\n")
     puppet.hang_up()

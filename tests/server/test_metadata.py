@@ -8,7 +8,7 @@ import pytest
 
 import jetstream_sync
 from jetstream_sync import Connection, JetStream, JetStreamMsg, NotJSMessageError, Stream
-from jetstream_sync.nanos import time_to_ns
+from jetstream_sync.durations import time_to_ns
 from jetstream_sync.server import NatsServer
 
 V2 = 'feature_flags { js_ack_fc_v2: true }\njetstream { domain: "hub" }'

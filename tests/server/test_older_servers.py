@@ -7,9 +7,9 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from fake_jetstream import PlayedJetStream
 from fix_threads import wait_until
 from packaging.version import Version
-from played_jetstream import PlayedJetStream
 
 import jetstream_sync
 from jetstream_sync import ConsumerConfig, StreamConfig

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from fix_proxy import Listener, Puppet
+from fix_proxy import Listener, ScriptedPeer
 from fix_threads import STALL, wait_until
 
 import jetstream_sync
@@ -32,7 +32,7 @@ NOT_FOUND = {"error": {"code": 404, "err_code": 10014, "description": "consumer 
 class Server:
     """A server that is played by hand, as far as one pull subscription sees it."""
 
-    def __init__(self, puppet: Puppet) -> None:
+    def __init__(self, puppet: ScriptedPeer) -> None:
         self._puppet = puppet
         #: Subject -> number, of what the client is subscribed to.
         self.subscriptions: dict[bytes, bytes] = {}

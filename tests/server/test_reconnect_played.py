@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import pytest
-from fix_proxy import Listener, Puppet
+from fix_proxy import Listener, ScriptedPeer
 from fix_threads import SCALE, wait_until
 
 import jetstream_sync
@@ -33,7 +33,7 @@ from jetstream_sync import (
 QUICK: dict[str, Any] = {"reconnect_time_wait": 0.01, "max_reconnect_attempts": -1}
 
 
-class Diary:
+class EventLog:
     """What a connection's callbacks were told, in order."""
 
     def __init__(self) -> None:
@@ -99,9 +99,9 @@ def test_subscriptions_then_the_buffer() -> None:
         wait_until(lambda: second.pending_msgs == 2)
 
         served = threading.Event()
-        again: list[Puppet] = []
+        again: list[ScriptedPeer] = []
 
-        def late(puppet: Puppet) -> None:
+        def late(puppet: ScriptedPeer) -> None:
             served.wait(10 * SCALE)
             puppet.shake_hands()
             again.append(puppet)
@@ -167,7 +167,7 @@ def test_pings_of_the_old_link_stay_there() -> None:
 
 def test_events_say_what_happened() -> None:
     """Each event has the server's URL without its login, and the reason where there is one."""
-    diary = Diary()
+    diary = EventLog()
     with Listener() as listener:
         url = listener.url.replace("nats://", "nats://me:secret@")
         nc = jetstream_sync.connect(url, **diary.options, **QUICK)
@@ -185,7 +185,7 @@ def test_events_say_what_happened() -> None:
 
 def test_the_end_says_why() -> None:
     """A connection that ends by itself says why in its last event, and the error comes before it."""
-    diary = Diary()
+    diary = EventLog()
     with Listener() as listener:
         nc = jetstream_sync.connect(
             listener.url, max_reconnect_attempts=1, reconnect_time_wait=0, **diary.options
@@ -216,7 +216,7 @@ def test_the_end_says_why() -> None:
 )
 def test_a_server_that_ends_the_link_is_asked_again(words: bytes, kind: type[Exception]) -> None:
     """Whatever it says when it hangs up: that is reported, and another link is sought."""
-    diary = Diary()
+    diary = EventLog()
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, **diary.options, **QUICK)
         puppet = listener.take()
@@ -259,7 +259,7 @@ def test_the_login_is_asked_for_at_each_link() -> None:
     assert threads[1].startswith("nats-reader")
 
 
-def refusing(puppet: Puppet) -> None:
+def refusing(puppet: ScriptedPeer) -> None:
     """Refuse a login as nats-server does."""
     puppet.say(b"INFO {}\r\n")
     puppet.line()
@@ -269,7 +269,7 @@ def refusing(puppet: Puppet) -> None:
 
 def test_the_same_refusal_twice_ends_it() -> None:
     """A server that refuses the login twice with the same words ends the connection with that error."""
-    diary = Diary()
+    diary = EventLog()
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, **diary.options, **QUICK)
         listener._play = refusing
@@ -295,7 +295,7 @@ def test_refusals_may_be_ignored() -> None:
             listener.url, ignore_auth_error_abort=True, error_cb=lambda _: None, **QUICK
         )
 
-        def play(puppet: Puppet) -> None:
+        def play(puppet: ScriptedPeer) -> None:
             if listener.clients < 6:
                 refusing(puppet)
             else:
@@ -311,7 +311,7 @@ def test_refusals_may_be_ignored() -> None:
 
 def test_discovered_servers_and_lame_ducks() -> None:
     """New servers of the cluster are told of with their URLs, a lame duck once; not what INFO said first."""
-    diary = Diary()
+    diary = EventLog()
     with Listener() as listener, Listener() as other:
         here, there = (f"127.0.0.1:{each.port}" for each in (listener, other))
         listener._play = lambda puppet: puppet.shake_hands(connect_urls=[here])
@@ -357,7 +357,7 @@ def test_callbacks_may_do_anything(what: str) -> None:
         elif what != "reconnect" or len(calls) < 3:
             getattr(nc, what)()
 
-    def play(puppet: Puppet) -> None:
+    def play(puppet: ScriptedPeer) -> None:
         puppet.shake_hands()
         while line := puppet.line():  # until the client hangs up
             if line == b"PING\r\n":
@@ -383,7 +383,7 @@ def test_callbacks_may_do_anything(what: str) -> None:
 
 def test_reconnect_moves_to_another_server() -> None:
     """reconnect() leaves the link for another server, at once and with all subscriptions."""
-    diary = Diary()
+    diary = EventLog()
     with Listener() as first, Listener() as second:
         nc = jetstream_sync.connect(
             [first.url, second.url],
@@ -487,7 +487,7 @@ def test_reconnect_of_what_is_over() -> None:
 
 def test_retry_on_failed_connect() -> None:
     """connect() returns without a link; what is published meanwhile arrives, and then it is told."""
-    diary = Diary()
+    diary = EventLog()
     port = free_port()
     url = f"nats://127.0.0.1:{port}"
     nc = jetstream_sync.connect(url, retry_on_failed_connect=True, **diary.options, **QUICK)
@@ -528,7 +528,7 @@ def test_retry_on_failed_connect_has_a_bounded_buffer() -> None:
 
 def test_retry_on_failed_connect_gives_up() -> None:
     """After max_reconnect_attempts the connection is closed, and says why."""
-    diary = Diary()
+    diary = EventLog()
     nc = jetstream_sync.connect(
         f"nats://127.0.0.1:{free_port()}",
         retry_on_failed_connect=True,
@@ -547,7 +547,7 @@ def test_retry_on_failed_connect_gives_up() -> None:
 
 def test_retry_on_failed_connect_is_no_excuse_for_a_wrong_login() -> None:
     """A server that refuses the login again ends it with that error."""
-    diary = Diary()
+    diary = EventLog()
     with Listener(refusing) as listener:
         nc = jetstream_sync.connect(
             listener.url, retry_on_failed_connect=True, **diary.options, **QUICK

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from fix_proxy import Listener, Puppet
+from fix_proxy import Listener, ScriptedPeer
 from fix_threads import SCALE, wait_until
 
 import jetstream_sync
@@ -281,7 +281,7 @@ def test_a_publisher_goes_on_with_the_next_link() -> None:
         publisher = threading.Thread(target=publish)
         publisher.start()
         wait_until(lambda: nc.stats["reconnects"])
-        second: Puppet = listener.take(1)
+        second: ScriptedPeer = listener.take(1)
         got = []
         while not got or got[-1] < count - 1:
             line = second.line()

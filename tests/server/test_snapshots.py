@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from fake_jetstream import PlayedJetStream
 from fix_faults import BOTH, FaultProxy
 from fix_threads import wait_until
-from played_jetstream import PlayedJetStream
 from rawnats import RawClient
 
 import jetstream_sync

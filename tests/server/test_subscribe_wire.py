@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from fake_jetstream import PlayedJetStream, consumer_info
 from fix_threads import wait_until
-from played_jetstream import PlayedJetStream, consumer_info
 
 import jetstream_sync
 from jetstream_sync import (
@@ -662,7 +662,7 @@ def test_a_connection_that_is_closed_by_the_callback() -> None:
         sub = nc.jetstream().subscribe("foo", stream="S", cb=work)
         server.say(Wire(server, sub).message(1))
         wait_until(lambda: closed)
-        wait_until(lambda: sub.finished(Deadline(0)))
+        wait_until(lambda: sub.wait_drained(Deadline(0)))
         assert acks(server) == []
     assert errors == []
 

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from fix_proxy import Listener, Puppet
+from fix_proxy import Listener, ScriptedPeer
 from fix_threads import SCALE, wait_until, within
 from fix_tls import Certificates
 
@@ -24,7 +24,7 @@ from jetstream_sync import (
     SecureConnectionError,
 )
 from jetstream_sync.address import ServerAddress
-from jetstream_sync.client.link import open_link
+from jetstream_sync.client.transport import open_transport
 from jetstream_sync.net.clock import Deadline
 from jetstream_sync.net.stream import ByteStream
 from jetstream_sync.options import ConnectionOptions, TLSOptions
@@ -170,7 +170,7 @@ def test_connect_says_that_tls_is_on(server: NatsServer, certificates: Certifica
 
     address = ServerAddress.parse(server.url)
     options = ConnectionOptions(servers=(address,), tls=certificates.trusted())
-    link = open_link(address, options, lambda _: {"verbose": False}, Deadline(5 * SCALE), wrap)
+    link = open_transport(address, options, lambda _: {"verbose": False}, Deadline(5 * SCALE), wrap)
     link.stream.shutdown()
     link.stream.close()
     before, after = wrapped
@@ -237,7 +237,7 @@ def test_a_discovered_server_goes_by_the_name_of_the_one_that_told(
     with NatsServer(config=certificates.server("elsewhere"), jetstream=False) as server:
         address = ServerAddress("127.0.0.1", server.port, tls_name="elsewhere.example")
         options = ConnectionOptions(servers=(address,), tls=certificates.trusted())
-        link = open_link(address, options, lambda _: {}, Deadline(5 * SCALE))
+        link = open_transport(address, options, lambda _: {}, Deadline(5 * SCALE))
         link.stream.shutdown()
         link.stream.close()
 
@@ -430,7 +430,7 @@ def test_nothing_may_come_between_info_and_tls(behind: bytes) -> None:
     """What somebody on the way puts there is not taken for what TLS protects."""
     heard: SimpleQueue[bytes] = SimpleQueue()
 
-    def play(puppet: Puppet) -> None:
+    def play(puppet: ScriptedPeer) -> None:
         puppet.say(INFO + behind)
         heard.put(puppet.rest())
 
@@ -444,7 +444,7 @@ def test_nothing_may_come_between_info_and_tls(behind: bytes) -> None:
 def test_a_server_that_hangs_up_in_the_handshake(when: str) -> None:
     """It is said that TLS was under way; it is no timeout."""
 
-    def play(puppet: Puppet) -> None:
+    def play(puppet: ScriptedPeer) -> None:
         puppet.say(INFO)
         if when == "hello":
             puppet.read(100)
@@ -457,7 +457,7 @@ def test_a_server_that_hangs_up_in_the_handshake(when: str) -> None:
 def test_a_server_that_stops_answering_in_the_handshake() -> None:
     """TLS has to be through within connect_timeout."""
 
-    def play(puppet: Puppet) -> None:
+    def play(puppet: ScriptedPeer) -> None:
         puppet.say(INFO)
         puppet.rest()
 

@@ -92,12 +92,12 @@ def test_without_a_callback_there_is_no_thread(nats_server: NatsServer) -> None:
 
 def test_a_slow_callback_does_not_hold_up_close(nats_server: NatsServer) -> None:
     """Closing waits a second at most; the thread ends when the callback is through."""
-    let_go = threading.Event()
-    nc = jetstream_sync.connect(nats_server.url, trace_cb=lambda _: let_go.wait(30))
+    flush_and_shutdown = threading.Event()
+    nc = jetstream_sync.connect(nats_server.url, trace_cb=lambda _: flush_and_shutdown.wait(30))
     began = time.monotonic()
     nc.close()
     assert time.monotonic() - began < 4 * SCALE
-    let_go.set()
+    flush_and_shutdown.set()
 
 
 def test_a_login_that_is_refused_is_told() -> None:

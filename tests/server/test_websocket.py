@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from fix_proxy import Listener, Puppet
+from fix_proxy import Listener, ScriptedPeer
 from fix_threads import SCALE
 from fix_tls import Certificates
 
@@ -156,7 +156,7 @@ def test_the_port_for_other_clients(nats_server: NatsServer) -> None:
 def test_an_http_server_is_quoted(status: bytes) -> None:
     """With its status, although it keeps the connection open."""
 
-    def play(puppet: Puppet) -> None:
+    def play(puppet: ScriptedPeer) -> None:
         while puppet.line().strip():
             pass
         puppet.say(b"HTTP/1.1 " + status + b"\r\nConnection: keep-alive\r\n\r\n<html>")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from played_jetstream import PlayedJetStream
+from fake_jetstream import PlayedJetStream
 
 import jetstream_sync
 from jetstream_sync import JetStream

@@ -54,7 +54,7 @@ def made(js: JetStream, name: str, **config: Any) -> Stream:
 
 
 def created_ns(stream: Stream) -> int:
-    return jetstream_sync.nanos.time_to_ns(stream.info().created)
+    return jetstream_sync.durations.time_to_ns(stream.info().created)
 
 
 def whole(stream: Stream, *filters: str) -> SequenceRange:

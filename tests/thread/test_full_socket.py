@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from fix_proxy import Listener, Puppet
+from fix_proxy import Listener, ScriptedPeer
 from fix_threads import SCALE, wait_until
 
 import jetstream_sync
@@ -175,7 +175,7 @@ def test_a_deaf_server_that_listens_again_gets_everything(
     nc: Connection, listener: Listener
 ) -> None:
     """What a timed-out call left in the buffer is sent when the socket takes it, in order."""
-    puppet: Puppet = listener.take()
+    puppet: ScriptedPeer = listener.take()
     fill_alone(nc)
     with pytest.raises(TimeoutError):
         nc.flush(timeout=0.05)

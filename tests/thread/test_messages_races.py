@@ -30,8 +30,8 @@ from jetstream_sync import (
     SequenceInfo,
 )
 from jetstream_sync.api.routes import Routes
+from jetstream_sync.durations import time_from_ns
 from jetstream_sync.jetstream.requests import APIRequests
-from jetstream_sync.nanos import time_from_ns
 
 
 class Peer:

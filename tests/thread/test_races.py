@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from fix_proxy import Listener, Puppet
+from fix_proxy import Listener, ScriptedPeer
 from fix_threads import SCALE, wait_until
 
 import jetstream_sync
@@ -24,8 +24,8 @@ from jetstream_sync import (
     TimeoutError,
 )
 from jetstream_sync.client import core as core_module
-from jetstream_sync.client.handoff import Handoff
 from jetstream_sync.client.mailbox import Mailbox
+from jetstream_sync.client.result_slot import ResultSlot
 from jetstream_sync.errors import Error
 from jetstream_sync.net.clock import FOREVER, Deadline
 
@@ -145,7 +145,7 @@ def test_closing_wakes_every_reader() -> None:
 def test_a_handoff_and_the_end_of_its_time() -> None:
     """A result that comes when the time is up is seen, or it is not; it is never half there."""
     for _ in range(300):
-        handoff: Handoff[str] = Handoff()
+        handoff: ResultSlot[str] = ResultSlot()
         arrived: list[bool] = []
         run_all(
             lambda: handoff.set("here"),  # noqa: B023
@@ -169,7 +169,7 @@ def listener() -> Iterator[Listener]:
 def test_requests_and_answers_that_meet_their_timeouts() -> None:
     """However late an answer is, it goes to the request that it is for, or to nobody."""
 
-    def play(puppet: Puppet) -> None:
+    def play(puppet: ScriptedPeer) -> None:
         puppet.shake_hands()
         dice = random.Random(1)
         while line := puppet.line():

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from fix_ctrl_c import interrupted
 from fix_fork import in_child
-from fix_proxy import Listener, Puppet
+from fix_proxy import Listener, ScriptedPeer
 from fix_threads import SCALE, wait_until
 
 import jetstream_sync
@@ -60,7 +60,7 @@ class Door:
         self.listener = Listener(self._play)
         self.url = self.listener.url
 
-    def _play(self, puppet: Puppet) -> None:
+    def _play(self, puppet: ScriptedPeer) -> None:
         self.opened.wait(10 * SCALE)
         puppet.shake_hands()
 
@@ -238,7 +238,7 @@ def test_a_failure_is_everybody_s_and_the_next_call_tries_anew() -> None:
     go = threading.Event()
     refuse = threading.Event()
 
-    def play(puppet: Puppet) -> None:
+    def play(puppet: ScriptedPeer) -> None:
         go.wait(10 * SCALE)
         if refuse.is_set():
             puppet.hang_up()
@@ -318,7 +318,7 @@ def test_a_closed_one_is_replaced(listener: Listener, how: str) -> None:
 def test_one_that_is_being_drained_is_replaced() -> None:
     """It would end under the hands of whoever gets it."""
 
-    def play(puppet: Puppet) -> None:
+    def play(puppet: ScriptedPeer) -> None:
         puppet.shake_hands()
         while puppet.line():  # deaf to pings
             pass

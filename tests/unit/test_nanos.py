@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.errors import InvalidOptionError
-from jetstream_sync.nanos import (
+from jetstream_sync.durations import (
     NanoDuration,
     NanoTime,
     duration,
@@ -21,6 +20,7 @@ from jetstream_sync.nanos import (
     time_to_ns,
     time_to_text,
 )
+from jetstream_sync.errors import InvalidOptionError
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 YEAR_1 = -62135596800 * 10**9

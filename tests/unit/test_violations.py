@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_sync.errors import PermissionsError
-from jetstream_sync.violations import Violation, read_violation
+from jetstream_sync.permission_errors import PermissionsViolation, parse_permissions_violation
 
 # The formats of nats-server's client.go, and what each means.
 TEXTS = [
@@ -44,7 +44,7 @@ TEXTS = [
 @each_case(("text", "meant"), TEXTS)
 def test_what_a_server_says(text, meant):
     """The operation, the subject and the queue group are read; what is not said is empty."""
-    assert read_violation(text) == Violation(*meant)
+    assert parse_permissions_violation(text) == PermissionsViolation(*meant)
     error = PermissionsError(text)
     assert (error.operation, error.subject, error.queue) == meant
     assert str(error) == text
@@ -62,11 +62,14 @@ def test_any_subject_comes_out_as_it_went_in(subject, queue):
     """Quoting as JSON does is near enough to Go's: the escapes that both have mean the same."""
     quoted = [json.dumps(each, ensure_ascii=False) for each in (subject, queue)]
     text = f"Permissions Violation for Subscription to {quoted[0]} using queue {quoted[1]}"
-    assert read_violation(text) == Violation("subscribe", subject, queue)
+    assert parse_permissions_violation(text) == PermissionsViolation("subscribe", subject, queue)
 
 
 @given(st.text(max_size=80))
 def test_any_text_can_be_read(text):
     """Whatever a server says, reading it does no harm."""
-    assert isinstance(read_violation(text), Violation)
-    assert isinstance(read_violation(f'Permissions Violation for Publish to "{text}'), Violation)
+    assert isinstance(parse_permissions_violation(text), PermissionsViolation)
+    assert isinstance(
+        parse_permissions_violation(f'Permissions Violation for Publish to "{text}'),
+        PermissionsViolation,
+    )

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ...codec import Record, decode, encode, loads
+from ...durations import duration_to_ns, time_to_text
 from ...errors import Error, InvalidArgumentError, InvalidResponseError
-from ...nanos import duration_to_ns, time_to_text
-from ...slips import closest
+from ...suggestions import closest_match
 from ..output import say
 from ..render import to_json
 from ..settings import Settings
@@ -131,7 +131,7 @@ def config_of(record: type[R], document: Any, more: dict[str, Any]) -> R:
     known = [each.name for each in dataclasses.fields(record)]
     for name in config.extra:
         # A newer server may know it; what looks like a slip is one.
-        if close := closest(name, known):
+        if close := closest_match(name, known):
             raise InvalidArgumentError(f"{name} is no field of a config; did you mean {close}?")
     # Decoding checks types only; the copy is checked like the config of a person that it is.
     return replace(config)

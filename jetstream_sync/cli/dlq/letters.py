@@ -15,8 +15,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from ...codec import loads
+from ...durations import time_from_text, time_to_text
 from ...errors import InvalidResponseError, MessageNotFoundError, StreamNotFoundError, TimeoutError
-from ...nanos import time_from_text, time_to_text
 from ...subjects import subjects_overlap
 from ..text import readable
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...durations import time_to_text
 from ...errors import ConsumerNotFoundError, StreamNotFoundError
-from ...nanos import time_to_text
 from ..consumer.find import consumer_arguments, names_of, no_consumer, no_stream
 from ..messages.shown import body_fields, header_fields, write_bytes
 from ..nouns import words

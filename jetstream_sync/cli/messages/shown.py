@@ -8,8 +8,8 @@ from typing import Any
 
 from ... import Headers, JetStreamMsg, Metadata, Msg
 from ...api.reply import metadata_of
+from ...durations import time_from_ns, time_to_text
 from ...errors import NotJSMessageError
-from ...nanos import time_from_ns, time_to_text
 from ..env import Environment
 from ..text import visible
 

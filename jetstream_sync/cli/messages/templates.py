@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
-from ...slips import closest
+from ...suggestions import closest_match
 from ..status import CommandError, ExitStatus
 
 __all__ = ["Template", "Values", "has_templates"]
@@ -134,7 +134,7 @@ def _call(inside: str) -> _Call:
 
 
 def _suggestion(name: str) -> str:
-    close = closest(name, _NAMES)
+    close = closest_match(name, _NAMES)
     return f"did you mean {close}?" if close else f"there are {', '.join(_NAMES)}"
 
 

@@ -15,8 +15,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from ... import DeliverPolicy, RetentionPolicy, StoredMsg
+from ...durations import time_from_ns
 from ...errors import Error, MessageNotFoundError, TimeoutError
-from ...nanos import time_from_ns
 
 if TYPE_CHECKING:
     from ... import OrderedMessages, Stream

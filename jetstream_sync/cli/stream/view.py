@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from ... import StoredMsg, Stream
-from ...nanos import time_to_text
+from ...durations import time_to_text
 from ..completion.complete import complete_stream
 from ..layouts import FORMAT_HELP, Layout
 from ..messages.shown import body_fields, header_fields, write_bytes

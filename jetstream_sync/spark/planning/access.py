@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from ...durations import time_to_ns
 from ...errors import InvalidOptionError, MessageNotFoundError
 from ...jetstream.connection import Connection
 from ...jetstream.context import JetStream
-from ...jetstream.stored import leader_get
-from ...nanos import time_to_ns
+from ...jetstream.direct_get import leader_get
 from ..connections import api_requests, connection
 from ..options import EARLIEST, LATEST, OffsetSpec, ReadOptions
 from ..reading.direct import count_from

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
+from ...durations import time_to_ns
 from ...errors import BadSubjectError, StreamNotFoundError
-from ...nanos import time_to_ns
 from ...subjects import check_publish_subject, check_subject, subjects_overlap
 from ..options import EARLIEST, ReadOptions
 from ..reading.ranges import SequenceRange

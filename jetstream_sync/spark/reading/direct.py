@@ -22,13 +22,13 @@ from typing import Any, Final, NamedTuple
 
 from ...api.enums import RetentionPolicy
 from ...codec import dumps
+from ...durations import time_from_text, time_to_ns
 from ...errors import APIError, InvalidResponseError, NoRespondersError, NotFoundError
 from ...headers import parse_headers, parse_status
 from ...jetstream.context import JetStream
-from ...jetstream.gathering import Gathering
+from ...jetstream.direct_get_batch import MAX_BYTES, is_direct_status
+from ...jetstream.reply_collector import ReplyCollector
 from ...jetstream.requests import APIRequests
-from ...jetstream.stored_many import MAX_BYTES, is_direct_status
-from ...nanos import time_from_text, time_to_ns
 from ...protocol.parser import Delivery
 from ..connections import api_requests
 from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask
@@ -149,7 +149,7 @@ class DirectReader:
         finally:
             gathering.close()
 
-    def _request(self, seq: int, sizer: BatchSizer) -> Gathering:
+    def _request(self, seq: int, sizer: BatchSizer) -> ReplyCollector:
         body: dict[str, Any] = {
             "seq": seq,
             "batch": sizer.rows(seq),
@@ -157,7 +157,7 @@ class DirectReader:
         }
         if self._filter is not None:
             body["next_by_subj"] = self._filter
-        gathering = Gathering(self._api.core, _is_status)
+        gathering = ReplyCollector(self._api.core, _is_status)
         try:
             gathering.ask(self._route, dumps(body))
         except BaseException:

@@ -30,7 +30,7 @@ from ...api.consumer import ConsumerConfig
 from ...api.enums import AckPolicy, DeliverPolicy
 from ...api.pull import PullRequest
 from ...api.reply import ack_tokens
-from ...api.status import Kind, read_status
+from ...api.status import PullStatusKind, parse_pull_status
 from ...errors import (
     Error,
     InvalidResponseError,
@@ -39,9 +39,9 @@ from ...errors import (
     PermissionsError,
     TimeoutError,
 )
-from ...jetstream.bound import consumer_info
+from ...jetstream.consumer_api import consumer_info
 from ...jetstream.consumers import CREATE, add_consumer, delete_consumer
-from ...jetstream.gathering import Gathering
+from ...jetstream.reply_collector import ReplyCollector
 from ...jetstream.requests import APIRequests
 from ...protocol.parser import Delivery
 from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask
@@ -62,7 +62,7 @@ _PLAIN: Final = b"NATS/1.0"
 
 
 class _Pull(NamedTuple):
-    gathering: Gathering
+    gathering: ReplyCollector
     max_bytes: int
 
 
@@ -196,7 +196,7 @@ class PullReader:
         max_bytes = 0 if self._oversized else self._task.batch_bytes * _MAX_BYTES_FACTOR
         self._oversized = False
         request = PullRequest(batch=rows, max_bytes=max_bytes, no_wait=True)
-        gathering = Gathering(self._api.core, _is_status, rows)
+        gathering = ReplyCollector(self._api.core, _is_status, rows)
         try:
             gathering.ask(self._route, request.encode())
         except BaseException:
@@ -223,12 +223,12 @@ class PullReader:
             if not pull.max_bytes or size < pull.max_bytes:
                 items = self._wait_past_silence(pull, consumer, start_seq)
         if items and _is_status(items[-1]):
-            status = read_status(items[-1][2], b"")
-            if status is None or status.kind not in {Kind.QUIET, Kind.FULL}:
+            status = parse_pull_status(items[-1][2], b"")
+            if status is None or status.kind not in {PullStatusKind.QUIET, PullStatusKind.FULL}:
                 reason = "an empty status" if status is None else str(status.error)
                 raise RangeStalledError(self._task.range.stream, start_seq, reason)
             items.pop()
-            self._oversized = status.kind is Kind.FULL and not items
+            self._oversized = status.kind is PullStatusKind.FULL and not items
         return items
 
     def _wait_past_silence(

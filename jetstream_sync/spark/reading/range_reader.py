@@ -21,8 +21,8 @@ from typing import Final
 from ...api.stream import StreamInfo
 from ...errors import Error, MessageNotFoundError
 from ...jetstream.connection import Connection
+from ...jetstream.direct_get import leader_get
 from ...jetstream.requests import APIRequests
-from ...jetstream.stored import leader_get
 from ...net.clock import Deadline
 from ..connections import api_requests
 from ..options import ReadOptions

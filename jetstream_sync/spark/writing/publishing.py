@@ -29,7 +29,7 @@ from itertools import repeat
 from typing import Final
 
 from ...api.publish import PubAck
-from ...client.core import Core
+from ...client.core import ConnectionCore
 from ...client.mailbox import Mailbox
 from ...codec import loads
 from ...errors import (
@@ -189,11 +189,11 @@ class AckWindow:
             a reply without responders.
     """
 
-    takes_answers = True
+    is_reply_inbox = True
 
     def __init__(
         self,
-        core: Core,
+        core: ConnectionCore,
         encoder: RowEncoder,
         window: int,
         ack_timeout: float,
@@ -224,25 +224,25 @@ class AckWindow:
         self._denials: list[tuple[bytes, PermissionsError]] = []
         inbox = core.new_inbox()
         self._reply = inbox.encode() + b"."
-        self._interest = core.add_interest(f"{inbox}.*", "", self)
+        self._interest = core.add_subscription(f"{inbox}.*", "", self)
         # After the subscription, so that every later disconnect is among the events.
         self._connected = core.status is ConnectionStatus.CONNECTED
 
     def close(self) -> None:
         """Unsubscribe from acknowledgements."""
-        self._core.remove_interest_quietly(self._interest)
+        self._core.remove_subscription_deferred(self._interest)
 
-    # --- called by the reader thread; see `Sink` ------------------------------------------------
+    # --- called by the reader thread; see `MessageReceiver` ------------------------------------------------
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Queue acknowledgements for the task."""
         self._events.put((deliveries,), 1)
 
-    def link_changed(self, *, connected: bool) -> None:
+    def on_connection_change(self, *, connected: bool) -> None:
         """Queue a change of the connection state for the task."""
         self._events.put((_RECONNECTED if connected else _DISCONNECTED,), 1)
 
-    def denied(self, subject: bytes, error: PermissionsError) -> bool:
+    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
         """Queue a permission error that concerns these rows or their acknowledgements."""
         if error.operation != "subscribe" and self._row_for_subject(subject) is None:
             return False
@@ -260,11 +260,11 @@ class AckWindow:
                 return number
         return None
 
-    def ended(self, reason: BaseException) -> None:
+    def on_closed(self, reason: BaseException) -> None:
         """Wake the task when the connection is closed."""
         self._events.close(reason)
 
-    def finished(self, deadline: Deadline) -> bool:
+    def wait_drained(self, deadline: Deadline) -> bool:
         """Return true: there are no callbacks."""
         del deadline
         return True

@@ -30,7 +30,7 @@ from time import sleep
 from typing import Final
 
 from ...api.publish import PubAck
-from ...client.core import Core
+from ...client.core import ConnectionCore
 from ...client.mailbox import Mailbox
 from ...codec import loads
 from ...errors import (
@@ -76,20 +76,20 @@ class AtomicBatchSender:
 
     """
 
-    takes_answers = True
+    is_reply_inbox = True
 
-    def __init__(self, core: Core, encoder: RowEncoder) -> None:
+    def __init__(self, core: ConnectionCore, encoder: RowEncoder) -> None:
         self._core = core
         self._encoder = encoder
         # --- written by the reader thread: replies, or an error that ends the wait for them ---
         self._events: Mailbox[Delivery | Error] = Mailbox()
         self._subjects: frozenset[bytes] = frozenset()
         self._inbox = core.new_inbox()
-        self._interest = core.add_interest(f"{self._inbox}.*.*", "", self)
+        self._interest = core.add_subscription(f"{self._inbox}.*.*", "", self)
 
     def close(self) -> None:
         """Unsubscribe from replies."""
-        self._core.remove_interest_quietly(self._interest)
+        self._core.remove_subscription_deferred(self._interest)
 
     def commit(
         self, subject: bytes, lines: bytes, payload: bytes, rows: EncodedRows, deadline: Deadline
@@ -163,31 +163,31 @@ class AtomicBatchSender:
                 incomplete = isinstance(error, APIError) and error.err_code == _BATCH_INCOMPLETE
                 raise (cause or error) if incomplete else error
 
-    # --- called by the reader thread; see `Sink` ------------------------------------------------
+    # --- called by the reader thread; see `MessageReceiver` ------------------------------------------------
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Queue replies for the task."""
         self._events.put(deliveries, len(deliveries))
 
-    def link_changed(self, *, connected: bool) -> None:
+    def on_connection_change(self, *, connected: bool) -> None:
         """Queue an error when the connection is lost, since no reply will come."""
         if not connected:
             self._events.put(
                 (ConnectionLostError("the connection was lost before the batch was stored"),), 1
             )
 
-    def denied(self, subject: bytes, error: PermissionsError) -> bool:
+    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
         """Queue a permission error that concerns the batch."""
         if error.operation != "subscribe" and subject not in self._subjects:
             return False
         self._events.put((error,), 1)
         return True
 
-    def ended(self, reason: BaseException) -> None:
+    def on_closed(self, reason: BaseException) -> None:
         """Wake the task when the connection is closed."""
         self._events.close(reason)
 
-    def finished(self, deadline: Deadline) -> bool:
+    def wait_drained(self, deadline: Deadline) -> bool:
         """Return true: there are no callbacks."""
         del deadline
         return True

@@ -11,9 +11,9 @@ from fix_cases import each_case
 
 from jetstream_sync.api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause
 from jetstream_sync.api.enums import AckPolicy, DeliverPolicy, PriorityPolicy, ReplayPolicy
-from jetstream_sync.codec import Word, decode, encode
+from jetstream_sync.codec import UnknownEnumValue, decode, encode
+from jetstream_sync.durations import duration_to_ns, time_to_text
 from jetstream_sync.errors import BadSubjectError, InvalidNameError, InvalidOptionError
-from jetstream_sync.nanos import duration_to_ns, time_to_text
 
 REPLIES = Path(__file__).with_name("replies")
 ENVELOPE = {"type"}
@@ -159,8 +159,8 @@ PUSH = {"deliver_subject": "d"}
         {**PUSH, "ack_policy": "none", "max_ack_pending": -1},
         {"priority_policy": "overflow", "priority_groups": ["a/b=C-1_"]},
         {"priority_policy": "none"},
-        {"priority_policy": Word("newest"), "priority_groups": ["a"]},
-        {"deliver_policy": Word("newest")},
+        {"priority_policy": UnknownEnumValue("newest"), "priority_groups": ["a"]},
+        {"deliver_policy": UnknownEnumValue("newest")},
     ],
 )
 def test_what_goes_together_is_accepted(fields):

@@ -218,9 +218,9 @@ def test_what_an_ended_request_left_is_asked_for_again():
     """Its status says how many messages and bytes that was."""
     ledger = PullLedger(ContinuousPull.of(max_messages=10))
     ledger.next_request()
-    ledger.ended(None)
+    ledger.request_ended(None)
     assert ledger.next_request() is None, "a status without counts changes nothing"
-    ledger.ended((8, 0))
+    ledger.request_ended((8, 0))
     assert ledger.pending_messages == 2
     assert ledger.next_request().batch == 8
 
@@ -229,7 +229,7 @@ def test_a_server_that_counts_too_much():
     """Nothing is ever owed less than nothing."""
     ledger = PullLedger(ContinuousPull.of(max_bytes=10))
     ledger.next_request()
-    ledger.ended((10**9, 10**9))
+    ledger.request_ended((10**9, 10**9))
     assert (ledger.pending_messages, ledger.pending_bytes) == (0, 0)
     ledger.message(10**9)
     assert (ledger.pending_messages, ledger.pending_bytes) == (0, 0)
@@ -283,11 +283,11 @@ def test_a_request_that_found_no_room_for_a_message():
     """A whole buffer that was left says that the next message does not fit into any."""
     ledger = PullLedger(ContinuousPull.of(max_bytes=100))
     ledger.next_request()
-    assert ledger.ended((1_000_000, 100))
+    assert ledger.request_ended((1_000_000, 100))
     ledger.next_request()
     ledger.message(60)
-    assert not ledger.ended((999_999, 40))
-    assert not PullLedger(ContinuousPull.of(max_messages=10)).ended((10, 0))
+    assert not ledger.request_ended((999_999, 40))
+    assert not PullLedger(ContinuousPull.of(max_messages=10)).request_ended((10, 0))
 
 
 def test_exact_bytes_end_a_request_without_a_word():
@@ -399,7 +399,7 @@ class Pulling(RuleBasedStateMachine):
                 else:
                     assert self.ledger.next_request() is None, "it was due"
                 continue
-            whole = self.ledger.ended(how_much)
+            whole = self.ledger.request_ended(how_much)
             if what == "expired":
                 self.ask()
             else:

@@ -7,7 +7,7 @@ from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.api.status import Kind, PullStatus, read_status
+from jetstream_sync.api.status import PullStatus, PullStatusKind, parse_pull_status
 from jetstream_sync.errors import (
     BadRequestStatusError,
     ConsumerDeletedError,
@@ -18,7 +18,13 @@ from jetstream_sync.errors import (
     RequestLimitError,
 )
 
-QUIET, FULL, AWAY, WARNING, FATAL = Kind.QUIET, Kind.FULL, Kind.AWAY, Kind.WARNING, Kind.FATAL
+QUIET, FULL, AWAY, WARNING, FATAL = (
+    PullStatusKind.QUIET,
+    PullStatusKind.FULL,
+    PullStatusKind.AWAY,
+    PullStatusKind.WARNING,
+    PullStatusKind.FATAL,
+)
 
 # The status line as server/consumer.go writes it, what it does to a pull, its error.
 ROWS = [
@@ -63,7 +69,7 @@ def block(line, **headers):
 @each_case("case", [str, str.lower, str.upper])
 def test_every_status_of_a_pull(line, kind, error, case):
     """Each has its kind, and the class that a program can catch; the case of the text is no matter."""
-    status = read_status(block(case(line)), b"")
+    status = parse_pull_status(block(case(line)), b"")
     assert status.kind is kind
     assert type(status.error) is (error or type(None))
     assert status.pending is None
@@ -78,7 +84,7 @@ def test_every_status_of_a_pull(line, kind, error, case):
 def test_every_status_may_say_what_was_not_delivered(line, kind, error):
     """ADR-37: look for the two headers in every status."""
     header = block(line, Nats_Pending_Messages=3, Nats_Pending_Bytes=512)
-    status = read_status(header, b"")
+    status = parse_pull_status(header, b"")
     assert (status.kind, status.pending) == (kind, (3, 512))
     assert type(status.error) is (error or type(None))
 
@@ -99,7 +105,7 @@ def test_every_status_may_say_what_was_not_delivered(line, kind, error):
 )
 def test_the_counts_are_numbers_or_not_said(headers, pending):
     """Nothing is added to what is owed, whatever the headers say."""
-    assert read_status(block("408 Request Timeout", **headers), b"").pending == pending
+    assert parse_pull_status(block("408 Request Timeout", **headers), b"").pending == pending
 
 
 @pytest.mark.parametrize(
@@ -113,13 +119,13 @@ def test_the_counts_are_numbers_or_not_said(headers, pending):
 )
 def test_heartbeats_say_that_the_server_is_there(header):
     """They end nothing, and owe nothing."""
-    assert read_status(header, b"") == PullStatus(Kind.HEARTBEAT, None, None)
+    assert parse_pull_status(header, b"") == PullStatus(PullStatusKind.HEARTBEAT, None, None)
 
 
 def test_no_responders_without_a_text_are_explained():
     """nats-server sends the code alone, with a header that is no part of the description."""
     header = block("503", Nats_Subject="$JS.API.CONSUMER.MSG.NEXT.S.C")
-    error = read_status(header, b"").error
+    error = parse_pull_status(header, b"").error
     assert error.code == 503
     assert "No Responders" in str(error)
     assert "consumer" in str(error)
@@ -140,7 +146,7 @@ def test_no_responders_without_a_text_are_explained():
 )
 def test_what_is_a_users_message(header, payload):
     """A status has a number on the version line and no payload; all else is delivered."""
-    assert read_status(header, payload) is None
+    assert parse_pull_status(header, payload) is None
 
 
 @given(
@@ -149,6 +155,8 @@ def test_what_is_a_users_message(header, payload):
 )
 def test_any_header_is_a_status_or_a_message(header, rest):
     """Whatever bytes a message has, reading them raises nothing."""
-    status = read_status(header + rest, b"")
+    status = parse_pull_status(header + rest, b"")
     if status is not None:
-        assert (status.error is None) == (status.kind in {Kind.HEARTBEAT, Kind.QUIET, Kind.FULL})
+        assert (status.error is None) == (
+            status.kind in {PullStatusKind.HEARTBEAT, PullStatusKind.QUIET, PullStatusKind.FULL}
+        )

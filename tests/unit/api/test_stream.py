@@ -29,9 +29,9 @@ from jetstream_sync.api.stream import (
     StreamSource,
     SubjectTransform,
 )
-from jetstream_sync.codec import Record, Word, decode, encode
+from jetstream_sync.codec import Record, UnknownEnumValue, decode, encode
+from jetstream_sync.durations import duration_to_ns, time_to_text
 from jetstream_sync.errors import BadSubjectError, InvalidNameError, InvalidOptionError
-from jetstream_sync.nanos import duration_to_ns, time_to_text
 
 REPLIES = Path(__file__).with_name("replies")
 ENVELOPE = {"type", "did_create", "total", "offset", "limit"}
@@ -175,7 +175,7 @@ MIRROR = StreamSource(name="ORIGIN")
         {"allow_msg_schedules": True, "allow_msg_ttl": True},
         {"persist_mode": PersistMode.ASYNC, "storage": StorageType.FILE, "num_replicas": 1},
         {"allow_rollup_hdrs": True, "deny_delete": True},
-        {"allow_msg_schedules": True, "discard": Word("newest")},
+        {"allow_msg_schedules": True, "discard": UnknownEnumValue("newest")},
     ],
 )
 def test_what_goes_together_is_accepted(fields):

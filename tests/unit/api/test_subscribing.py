@@ -37,7 +37,7 @@ from jetstream_sync import (
     SubjectRequiredError,
     SubscribeError,
 )
-from jetstream_sync.api.subscribing import Wanted, ordered_config
+from jetstream_sync.api.subscribing import SubscribeRequest, ordered_config
 
 NOTHING = SequenceInfo(consumer_seq=0, stream_seq=0)
 
@@ -267,8 +267,8 @@ SENTENCES: list[tuple[str, dict[str, Any], ConsumerInfo | None, type, object, ob
 ]
 
 
-def attempt(asked: dict[str, Any], existing: ConsumerInfo | None) -> Wanted:
-    wanted = Wanted.of(**asked)
+def attempt(asked: dict[str, Any], existing: ConsumerInfo | None) -> SubscribeRequest:
+    wanted = SubscribeRequest.of(**asked)
     if existing is not None:
         wanted.check_existing(existing)
     return wanted
@@ -439,12 +439,12 @@ def test_the_config_of_the_consumer_itself_never_differs() -> None:
 
 def test_the_queue_is_the_durable_where_neither_is_named() -> None:
     """Members of a queue share one consumer, also where nobody named it."""
-    wanted = Wanted.of(subject="a", queue="workers")
+    wanted = SubscribeRequest.of(subject="a", queue="workers")
     assert wanted.consumer == "workers"
     assert wanted.new_config("inbox").durable_name == "workers"
-    assert Wanted.of(subject="a", queue="workers", durable="d").consumer == "d"
-    assert Wanted.of(stream="S", queue="workers", bind="c").consumer == "c"
-    named = Wanted.of(subject="a", queue="workers", config=CFG(name="n"))
+    assert SubscribeRequest.of(subject="a", queue="workers", durable="d").consumer == "d"
+    assert SubscribeRequest.of(stream="S", queue="workers", bind="c").consumer == "c"
+    named = SubscribeRequest.of(subject="a", queue="workers", config=CFG(name="n"))
     assert named.consumer == "n"
     assert named.new_config("inbox").durable_name is None
 
@@ -452,8 +452,8 @@ def test_the_queue_is_the_durable_where_neither_is_named() -> None:
 def test_a_queue_that_can_not_be_a_durable_needs_one() -> None:
     """The queue's name becomes a consumer's only if it can be one."""
     with pytest.raises(InvalidNameError):
-        Wanted.of(subject="a", queue="my.workers")
-    assert Wanted.of(subject="a", queue="my.workers", durable="d").queue == "my.workers"
+        SubscribeRequest.of(subject="a", queue="my.workers")
+    assert SubscribeRequest.of(subject="a", queue="my.workers", durable="d").queue == "my.workers"
 
 
 @pytest.mark.parametrize(
@@ -468,7 +468,7 @@ def test_a_queue_that_can_not_be_a_durable_needs_one() -> None:
 def test_a_name_is_not_said_in_two_ways(option: str, asked: dict[str, Any]) -> None:
     """What the arguments and the config say differently is refused, with the argument's name."""
     with pytest.raises(InvalidOptionError) as caught:
-        Wanted.of(**{"subject": "a", **asked})
+        SubscribeRequest.of(**{"subject": "a", **asked})
     assert caught.value.option == option
 
 
@@ -485,7 +485,7 @@ def test_a_name_is_not_said_in_two_ways(option: str, asked: dict[str, Any]) -> N
 def test_bad_names_are_refused(error: type[Exception], asked: dict[str, Any]) -> None:
     """Names are checked before anything is sent."""
     with pytest.raises(error):
-        Wanted.of(**asked)
+        SubscribeRequest.of(**asked)
 
 
 # --- the consumer to make -----------------------------------------------------------------------
@@ -493,9 +493,9 @@ def test_bad_names_are_refused(error: type[Exception], asked: dict[str, Any]) ->
 
 def test_a_new_push_consumer_is_filled_in() -> None:
     """Deliver subject, filter, ack policy and deliver group are what the document says."""
-    config = Wanted.of(subject="a.*", queue="workers", options={"headers_only": True}).new_config(
-        "inbox"
-    )
+    config = SubscribeRequest.of(
+        subject="a.*", queue="workers", options={"headers_only": True}
+    ).new_config("inbox")
     assert config == CFG(
         durable_name="workers",
         deliver_subject="inbox",
@@ -508,13 +508,13 @@ def test_a_new_push_consumer_is_filled_in() -> None:
 
 def test_a_new_pull_consumer_delivers_nowhere() -> None:
     """For consumers to pull from, deliver subject and group stay blank."""
-    config = Wanted.of(subject="a", durable="d", pull=True).new_config(None)
+    config = SubscribeRequest.of(subject="a", durable="d", pull=True).new_config(None)
     assert config == CFG(durable_name="d", filter_subject="a", ack_policy=AckPolicy.EXPLICIT)
 
 
 def test_a_deliver_subject_of_the_user_is_kept() -> None:
     """An inbox is chosen only where nobody said a deliver subject."""
-    wanted = Wanted.of(subject="a", config=CFG(deliver_subject="mine"))
+    wanted = SubscribeRequest.of(subject="a", config=CFG(deliver_subject="mine"))
     assert wanted.new_config("inbox").deliver_subject == "mine"
 
 
@@ -522,7 +522,7 @@ def test_arguments_go_before_the_config() -> None:
     """What is said as an argument and in the config is as the argument says, as in nats-py."""
     config = CFG(idle_heartbeat=1, inactive_threshold=5, ack_policy="none")
     options = {"idle_heartbeat": 2, "deliver_policy": "new"}
-    made = Wanted.of(subject="a", config=config, options=options).new_config("inbox")
+    made = SubscribeRequest.of(subject="a", config=config, options=options).new_config("inbox")
     assert made.idle_heartbeat == timedelta(seconds=2)
     assert made.inactive_threshold == timedelta(seconds=5)
     assert made.deliver_policy == DeliverPolicy.NEW
@@ -532,7 +532,7 @@ def test_arguments_go_before_the_config() -> None:
 def test_several_filters_go_before_the_subject() -> None:
     """With filter_subjects, the subject only finds the stream."""
     config = CFG(filter_subjects=["a.x", "a.y"])
-    made = Wanted.of(subject="a.>", config=config).new_config("inbox")
+    made = SubscribeRequest.of(subject="a.>", config=config).new_config("inbox")
     assert made.filter_subject is None
     assert made.filter_subjects == ["a.x", "a.y"]
 
@@ -540,13 +540,13 @@ def test_several_filters_go_before_the_subject() -> None:
 def test_the_last_of_each_subject_needs_no_filter_of_its_own() -> None:
     """The subject is the filter that the policy needs."""
     options = {"deliver_policy": "last_per_subject"}
-    made = Wanted.of(subject="a.*", options=options).new_config("inbox")
+    made = SubscribeRequest.of(subject="a.*", options=options).new_config("inbox")
     assert made.filter_subject == "a.*"
 
 
 def test_what_needs_deliveries_is_refused_for_a_pull_subscription() -> None:
     """A rate limit makes no sense where nothing is delivered."""
-    wanted = Wanted.of(subject="a", pull=True, config=CFG(rate_limit_bps=1000))
+    wanted = SubscribeRequest.of(subject="a", pull=True, config=CFG(rate_limit_bps=1000))
     with pytest.raises(InvalidOptionError):
         wanted.new_config(None)
 
@@ -555,7 +555,7 @@ def test_what_needs_deliveries_is_refused_for_a_pull_subscription() -> None:
 
 
 def ordered(**asked: Any) -> ConsumerConfig:
-    return ordered_config(Wanted.of(**{"subject": "a", **asked}), "name", "inbox")
+    return ordered_config(SubscribeRequest.of(**{"subject": "a", **asked}), "name", "inbox")
 
 
 def test_an_ordered_consumer_is_made_as_the_document_says() -> None:

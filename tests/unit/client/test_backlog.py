@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from jetstream_sync.client.backlog import Backlog
+from jetstream_sync.client.pending_limits import PendingLimits
 
 SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=6)
 
@@ -21,7 +21,7 @@ def batch(*sizes):
 
 def test_without_limits_everything_is_admitted():
     """0 and less are no limit."""
-    for backlog in (Backlog(0, 0), Backlog(-1, -1)):
+    for backlog in (PendingLimits(0, 0), PendingLimits(-1, -1)):
         assert backlog.admit(batch(*[10] * 1000), 0) == 1000
         assert backlog.pending_bytes == 10_000
 
@@ -29,7 +29,7 @@ def test_without_limits_everything_is_admitted():
 @pytest.mark.parametrize(("waiting", "admitted"), [(0, 3), (1, 3), (2, 3), (3, 2), (4, 1), (5, 0)])
 def test_the_limit_of_messages_is_exact(waiting, admitted):
     """As many are admitted as there is room for, and counted."""
-    backlog = Backlog(5, 0)
+    backlog = PendingLimits(5, 0)
     assert backlog.admit(batch(*[1] * waiting), 0) == waiting
     assert backlog.admit(batch(1, 1, 1), waiting) == admitted
     assert backlog.pending_bytes == waiting + admitted
@@ -37,7 +37,7 @@ def test_the_limit_of_messages_is_exact(waiting, admitted):
 
 def test_more_may_wait_than_the_limit_allows():
     """Where the limit was passed before, nothing is admitted, and nothing breaks."""
-    backlog = Backlog(5, 0)
+    backlog = PendingLimits(5, 0)
     assert backlog.admit(batch(1), 9) == 0
 
 
@@ -47,14 +47,14 @@ def test_more_may_wait_than_the_limit_allows():
 )
 def test_the_limit_of_bytes_is_exact_in_an_empty_mailbox(sizes, admitted):
     """Messages are admitted in order until one does not fit; none after that one is."""
-    backlog = Backlog(0, 10)
+    backlog = PendingLimits(0, 10)
     assert backlog.admit(batch(*sizes), 0) == admitted
     assert backlog.pending_bytes == sum(sizes[:admitted])
 
 
 def test_a_half_read_batch_counts_in_full():
     """Bytes are given back when the last message of their batch is taken."""
-    backlog = Backlog(0, 10)
+    backlog = PendingLimits(0, 10)
     assert backlog.admit(batch(5, 5), 0) == 2
     assert backlog.admit(batch(1), 1) == 0
     assert backlog.pending_bytes == 10
@@ -64,7 +64,7 @@ def test_a_half_read_batch_counts_in_full():
 
 def test_settling_forgets_what_is_read():
     """The statistics are brought up to date without admitting anything."""
-    backlog = Backlog(0, 100)
+    backlog = PendingLimits(0, 100)
     backlog.admit(batch(5, 5), 0)
     backlog.admit(batch(7), 2)
     backlog.settle(1)
@@ -75,9 +75,9 @@ def test_settling_forgets_what_is_read():
 
 def test_both_limits():
     """The stricter one counts."""
-    backlog = Backlog(2, 10)
+    backlog = PendingLimits(2, 10)
     assert backlog.admit(batch(1, 1, 1), 0) == 2
-    assert Backlog(2, 10).admit(batch(9, 9), 0) == 1
+    assert PendingLimits(2, 10).admit(batch(9, 9), 0) == 1
 
 
 @given(SIZES, st.integers(1, 6), st.integers(1, 20))
@@ -86,13 +86,13 @@ def test_the_longest_start_that_fits_is_admitted(sizes, msgs_limit, bytes_limit)
     fits = 0
     while fits < min(len(sizes), msgs_limit) and sum(sizes[: fits + 1]) <= bytes_limit:
         fits += 1
-    assert Backlog(msgs_limit, bytes_limit).admit(batch(*sizes), 0) == fits
+    assert PendingLimits(msgs_limit, bytes_limit).admit(batch(*sizes), 0) == fits
 
 
 @given(st.lists(st.tuples(SIZES, st.integers(0, 8)), max_size=8))
 def test_the_bytes_of_a_mailbox_are_exact(steps):
     """However batches come and are read, what waits is counted to the byte."""
-    backlog, items = Backlog(0, 0), deque()
+    backlog, items = PendingLimits(0, 0), deque()
     for sizes, reads in steps:
         backlog.admit(batch(*sizes), len(items))
         items.extend(batch(*sizes))
@@ -106,7 +106,7 @@ class Mailbox(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.backlog = Backlog(8, 40)
+        self.backlog = PendingLimits(8, 40)
         self.batches = deque()  # what is left of each admitted batch, and its size
 
     def waiting(self):

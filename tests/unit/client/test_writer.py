@@ -50,9 +50,9 @@ def stream(writer):
 def test_a_call_that_waits_for_an_answer_sends_at_once(writer, stream):
     """Together with everything that was buffered before, in order."""
     writer.publish(b"one", 0)
-    writer.publish_lazily(b"two", 0)
+    writer.publish_deferred(b"two", 0)
     writer.append(PONG)
-    writer.append_quietly(PING)
+    writer.enqueue_deferred(PING)
     assert stream.sent == b""
     writer.send(b"three", 1, 0)
     assert stream.sent == b"onetwo" + PONG + PING + b"three"
@@ -72,7 +72,7 @@ def test_a_publisher_sends_itself_when_much_is_buffered(writer, stream):
     assert stream.sent == b""
     writer.publish(b"y", 0)
     assert stream.sent == b"x" * _SEND_ABOVE + b"y"
-    writer.publish_lazily(b"z" * (_SEND_ABOVE + 1), 0)
+    writer.publish_deferred(b"z" * (_SEND_ABOVE + 1), 0)
     assert stream.sent.endswith(b"z")
 
 
@@ -94,7 +94,7 @@ def test_the_flusher_sends_what_others_leave(writer, stream):
 def test_messages_and_bytes_are_counted(writer, stream):
     """Messages with the bytes of headers and payload; other commands are none."""
     writer.publish(b"PUB a 2\r\nxx\r\n", 2)
-    writer.publish_lazily(b"PUB a 3\r\nxxx\r\n", 3)
+    writer.publish_deferred(b"PUB a 3\r\nxxx\r\n", 3)
     writer.send(b"PUB a 4\r\nxxxx\r\n", 1, 4)
     writer.send(b"SUB a 1\r\n", 0, 0)
     writer.append(PONG)
@@ -105,7 +105,7 @@ def test_messages_and_bytes_are_counted(writer, stream):
 def test_a_note_is_taken_of_what_is_appended(writer, stream):
     """The command and its note go together."""
     notes = []
-    writer.append_noted(PING, notes, "mine")
+    writer.enqueue_with_marker(PING, notes, "mine")
     assert notes == ["mine"]
     writer.send_buffered()
     assert stream.sent == PING
@@ -183,7 +183,7 @@ def test_without_a_link_commands_wait(writer):
     assert stream.sent == b"preambleonetwothree"
 
 
-@pytest.mark.parametrize("how", ["publish", "publish_lazily", "send"])
+@pytest.mark.parametrize("how", ["publish", "publish_deferred", "send"])
 def test_without_a_link_the_buffer_has_a_limit(writer, how):
     """`pending_size` bytes wait for a link, and not one more; what is refused is not sent."""
 
@@ -228,9 +228,9 @@ def test_what_was_on_its_way_is_not_sent_twice(writer):
     writer.attach(Narrow(2, None), b"")
     writer.publish(b"one", 0)
     writer.send_buffered()
-    writer.append_quietly(PING)
+    writer.enqueue_deferred(PING)
     writer.publish(b"two", 0)
-    writer.append_quietly(PING)
+    writer.enqueue_deferred(PING)
     writer.detach()
     writer.publish(b"three", 0)
     stream = MemoryStream([])
@@ -246,7 +246,7 @@ def test_what_comes_behind_a_break_is_for_the_next_link(writer):
         def send(self, data, sent):
             super().send(data, sent)
             if writer._stream is self:
-                writer.hold()
+                writer.pause()
                 writer.publish(b"later", 0)
 
     first = Broken([])
@@ -280,7 +280,7 @@ def test_a_closed_writer_refuses_with_the_reason(writer, stream):
     raised = []
     for refused in (
         lambda: writer.publish(b"two", 0),
-        lambda: writer.publish_lazily(b"two", 0),
+        lambda: writer.publish_deferred(b"two", 0),
         lambda: writer.send(b"two", 1, 0),
     ):
         with pytest.raises(ConnectionClosedError, match="why") as caught:
@@ -339,7 +339,7 @@ def test_answers_are_owed_to_one_server(writer):
 def test_a_stream_that_is_let_go_gets_what_was_buffered(writer, stream):
     """And nothing that comes later, which is for the next one."""
     writer.publish(b"before", 0)
-    writer.let_go(stream, Deadline(0.1))
+    writer.flush_and_shutdown(stream, Deadline(0.1))
     assert stream.sent == b"before"
     writer.publish(b"after", 0)
     writer.send_buffered()
@@ -353,7 +353,7 @@ def test_a_stream_that_is_let_go_gets_what_was_buffered(writer, stream):
 
 def test_another_stream_is_not_let_go(writer, stream):
     """Who comes too late with its stream does the new one no harm."""
-    writer.let_go(MemoryStream([]), Deadline(0.1))
+    writer.flush_and_shutdown(MemoryStream([]), Deadline(0.1))
     writer.send(b"one", 1, 0)
     assert stream.sent == b"one"
 
@@ -363,6 +363,6 @@ def test_a_full_stream_is_let_go_in_time(writer):
     narrow = Narrow(0, 0, 0, 0, 0, 0, 0, 0)
     writer.attach(narrow, b"")
     writer.publish(b"stays", 0)
-    writer.let_go(narrow, Deadline(0))
+    writer.flush_and_shutdown(narrow, Deadline(0))
     assert narrow.sent == b""
     assert writer._stream is None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from jetstream_sync.errors import LeadershipChangeError, PullError
-from jetstream_sync.jetstream.puller import Absence
+from jetstream_sync.jetstream.pull_requester import RetryBackoff
 from jetstream_sync.net.clock import monotonic
 
 NOBODY = PullError(503, "No Responders")
 ANOTHER = LeadershipChangeError(409, "Leadership Change")
 
 
-def wait_after(absence: Absence, error: PullError) -> float:
+def wait_after(absence: RetryBackoff, error: PullError) -> float:
     """Note the error, and return in how many seconds it is asked again, to the tenth."""
     absence.noted(error)
     assert absence.ask_at is not None
@@ -19,19 +19,19 @@ def wait_after(absence: Absence, error: PullError) -> float:
 
 def test_the_intervals_double_up_to_a_limit() -> None:
     """Attempts follow each other in 1/4, 1/2, 1 and then 2 seconds."""
-    absence = Absence()
+    absence = RetryBackoff()
     assert [wait_after(absence, NOBODY) for _ in range(6)] == [0.25, 0.5, 1, 2, 2, 2]
 
 
 def test_the_limit_may_be_shorter() -> None:
     """With short heartbeats the intervals are no longer than those."""
-    absence = Absence(0.5)
+    absence = RetryBackoff(0.5)
     assert [wait_after(absence, NOBODY) for _ in range(4)] == [0.25, 0.5, 0.5, 0.5]
 
 
 def test_who_says_that_it_leads_now_is_asked_at_once() -> None:
     """After a change of leaders the new one is asked at once, and again only with a wait."""
-    absence = Absence()
+    absence = RetryBackoff()
     assert [wait_after(absence, ANOTHER) for _ in range(3)] == [0, 0.25, 0.5]
     absence.over()
     assert [wait_after(absence, each) for each in (NOBODY, ANOTHER)] == [0.25, 0.5]
@@ -39,7 +39,7 @@ def test_who_says_that_it_leads_now_is_asked_at_once() -> None:
 
 def test_only_the_first_is_news() -> None:
     """One absence is one notice, whatever is said meanwhile; afterwards it begins anew."""
-    absence = Absence()
+    absence = RetryBackoff()
     assert [absence.noted(each) for each in (ANOTHER, NOBODY, ANOTHER)] == [True, False, False]
     absence.over()
     assert (absence.ask_at, absence.error) == (None, None)

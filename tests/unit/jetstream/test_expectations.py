@@ -15,7 +15,7 @@ from jetstream_sync.errors import (
     InvalidOptionError,
 )
 from jetstream_sync.headers import Headers, encode_headers
-from jetstream_sync.jetstream.expectations import storing_headers
+from jetstream_sync.jetstream.publish_headers import publish_headers
 
 # The arguments in order, and the header that each makes (ADR-22, ADR-43, nats-server/stream.go).
 MADE = {
@@ -34,7 +34,7 @@ SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
 
 
 def made(headers: Any = None, **arguments: Any) -> Any:
-    return storing_headers(headers, **{**dict.fromkeys(MADE), **arguments})
+    return publish_headers(headers, **{**dict.fromkeys(MADE), **arguments})
 
 
 @pytest.mark.parametrize("argument", MADE)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from jetstream_sync.jetstream import heartbeat
-from jetstream_sync.jetstream.heartbeat import HeartbeatMonitor, Patience
+from jetstream_sync.jetstream.heartbeat import HeartbeatMonitor, HeartbeatTimeout
 
 
 class Played:
@@ -56,7 +56,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Played:
 
 def monitor(played: Played, seen: Callable[[], float]) -> tuple[HeartbeatMonitor, list[float]]:
     alarms: list[float] = []
-    patience = Patience(5.0, 3)
+    patience = HeartbeatTimeout(5.0, 3)
     return HeartbeatMonitor("C", patience, seen, lambda: alarms.append(played.now)), alarms
 
 
@@ -115,7 +115,7 @@ def test_stopped_is_stopped(played: Played) -> None:
     def end() -> None:
         ended[0].stop()
 
-    ended.append(HeartbeatMonitor("C", Patience(5.0, 3), lambda: 100.0, end))
+    ended.append(HeartbeatMonitor("C", HeartbeatTimeout(5.0, 3), lambda: 100.0, end))
     played.until(300)
     assert len(played.armed) == 2
 
@@ -131,7 +131,7 @@ def test_in_a_forked_child_no_lock_of_the_parent_is_taken(played: Played) -> Non
 
 def test_the_timer_is_a_daemon_with_a_name() -> None:
     """It is a `threading.Timer` that keeps no program alive."""
-    watching = HeartbeatMonitor("C", Patience(100.0, 3), lambda: 0.0, lambda: None)
+    watching = HeartbeatMonitor("C", HeartbeatTimeout(100.0, 3), lambda: 0.0, lambda: None)
     timer = watching._timer
     assert isinstance(timer, threading.Timer)
     assert timer.daemon
@@ -144,7 +144,7 @@ def test_the_timer_is_a_daemon_with_a_name() -> None:
 @pytest.mark.parametrize(("interval", "intervals", "limit"), [(5, 3, 15), (0.5, 2, 1), (2, 1.5, 3)])
 def test_patience_is_a_number_of_intervals(interval: float, intervals: float, limit: float) -> None:
     """How long a consumer may be silent is decided in one place."""
-    patience = Patience(interval, intervals)
+    patience = HeartbeatTimeout(interval, intervals)
     assert patience.limit == limit
     error = patience.error("C")
     assert error.consumer == "C"

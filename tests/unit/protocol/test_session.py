@@ -19,7 +19,7 @@ from jetstream_sync.errors import (
     StaleConnectionError,
     SubscriptionError,
 )
-from jetstream_sync.protocol.parser import Info, Messages, Ok, Parser, Ping, Pong, ServerError
+from jetstream_sync.protocol.parser import Err, Info, Messages, Ok, Parser, Ping, Pong
 from jetstream_sync.protocol.session import (
     Handshake,
     ServerInfo,
@@ -146,9 +146,9 @@ def test_a_server_may_refuse(informed):
     if informed:
         handshake.receive(Info(INFO))
     with pytest.raises(AuthorizationError):
-        handshake.receive(ServerError("Authorization Violation"))
+        handshake.receive(Err("Authorization Violation"))
     with pytest.raises(ServerRefusedError):
-        handshake.receive(ServerError("maximum connections exceeded"))
+        handshake.receive(Err("maximum connections exceeded"))
 
 
 def test_a_client_may_refuse():

@@ -10,7 +10,7 @@ from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.nanos import time_to_ns
+from jetstream_sync.durations import time_to_ns
 from jetstream_sync.spark.planning.batch_read import FilterBounds, filter_bounds
 from jetstream_sync.subjects import subject_matches
 

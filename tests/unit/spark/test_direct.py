@@ -6,12 +6,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from jetstream_sync.durations import time_from_ns, time_to_text
 from jetstream_sync.errors import (
     APIError,
     InvalidResponseError,
     NoRespondersError,
 )
-from jetstream_sync.nanos import time_from_ns, time_to_text
 from jetstream_sync.spark.reading.direct import (
     _is_status,
     _parse_server_headers,

@@ -10,8 +10,8 @@ from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jetstream_sync.durations import time_to_ns
 from jetstream_sync.errors import InvalidOptionError
-from jetstream_sync.nanos import time_to_ns
 from jetstream_sync.spark import ReadOptions, WriteOptions
 from jetstream_sync.spark.options import EARLIEST, LATEST, exposed_secrets
 

@@ -17,7 +17,7 @@ from jetstream_sync.api.routes import Routes
 from jetstream_sync.api.stream import StreamInfo
 from jetstream_sync.codec import decode
 from jetstream_sync.errors import InvalidArgumentError, InvalidResponseError, TimeoutError
-from jetstream_sync.jetstream.gathering import Gathering
+from jetstream_sync.jetstream.reply_collector import ReplyCollector
 from jetstream_sync.jetstream.requests import APIRequests
 from jetstream_sync.protocol.parser import Delivery
 from jetstream_sync.spark import DirectGetRefusedError, RangeError, SequenceRange
@@ -151,13 +151,13 @@ def test_range_errors_can_be_pickled(name: str) -> None:
 # --- unexpected responses ------------------------------------------------------------------------
 
 NO_CORE: Any = SimpleNamespace(
-    new_inbox=lambda: "inbox", add_interest_quietly=lambda *_: None, address=None
+    new_inbox=lambda: "inbox", add_subscription_deferred=lambda *_: None, address=None
 )
 MESSAGE: Delivery = (b"a", b"reply", b"", b"payload")
 
 
 class Scripted:
-    """Replaces `Gathering`, and always returns the same response."""
+    """Replaces `ReplyCollector`, and always returns the same response."""
 
     def __init__(self, answer: list[Delivery], *_: object) -> None:
         self.items = list(answer)
@@ -181,7 +181,7 @@ def test_missing_messages_are_not_requested_again_at_once(
 ) -> None:
     """A direct get that reports remaining messages but returns none is not repeated at once."""
     end = (b"inbox", b"", b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 7\r\n\r\n", b"")
-    monkeypatch.setattr(direct, "Gathering", answering(end))
+    monkeypatch.setattr(direct, "ReplyCollector", answering(end))
     reader = direct.DirectReader(APIRequests(NO_CORE, Routes(), 1.0), job(101))
     found = list(islice(reader.responses(1), 5))
     assert [(len(answer.chunk), answer.next_seq) for answer in found] == [(0, 1)]
@@ -189,7 +189,7 @@ def test_missing_messages_are_not_requested_again_at_once(
 
 def test_a_message_of_another_kind_ends_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a message that is not from the consumer, the read continues with another consumer."""
-    monkeypatch.setattr(pull, "Gathering", answering(MESSAGE))
+    monkeypatch.setattr(pull, "ReplyCollector", answering(MESSAGE))
     monkeypatch.setattr(pull, "add_consumer", lambda *_: SimpleNamespace(num_pending=1))
     reader = pull.PullReader(APIRequests(NO_CORE, Routes(), 1.0), job(101))
     with pytest.raises(ranges_module.RangeStalledError):
@@ -207,7 +207,7 @@ def test_a_malformed_reply_of_the_leader(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_messages_after_the_end_of_a_response_are_ignored() -> None:
     """Messages after the end of a response do not change it, since the caller may already read it."""
-    gathering = Gathering(NO_CORE, lambda _: False, expected=2)
+    gathering = ReplyCollector(NO_CORE, lambda _: False, expected=2)
     gathering.deliver([MESSAGE, MESSAGE])
     found = gathering.wait(1.0)
     gathering.deliver([MESSAGE])
@@ -216,7 +216,7 @@ def test_messages_after_the_end_of_a_response_are_ignored() -> None:
 
 def test_a_second_wait_has_the_full_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second wait takes the given time, even if messages arrived before it."""
-    gathering = Gathering(NO_CORE, lambda _: False)
+    gathering = ReplyCollector(NO_CORE, lambda _: False)
     gathering.deliver([MESSAGE])
     waits: list[object] = []
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo
-from ..api.subscribing import Wanted
+from ..api.subscribing import SubscribeRequest
 from ..errors import (
     AmbiguousSubjectError,
     APIError,
@@ -24,17 +24,17 @@ from ..errors import (
     TimeoutError,
 )
 from ..net.clock import Deadline
-from .bound import consumer_info
+from .consumer_api import consumer_info
 from .consumers import CREATE, add_consumer
 from .requests import APIRequests, names_in
 
 __all__ = [
-    "Attached",
-    "attach_pull",
+    "ResolvedConsumer",
     "create_or_find",
     "find_consumer",
     "find_stream",
     "release_consumer",
+    "resolve_pull_consumer",
 ]
 
 #: The server sees in the background that somebody has left: looks at that, and seconds between
@@ -43,7 +43,7 @@ _LOOKS: Final = 3
 _BETWEEN_LOOKS: Final = 0.05
 
 
-class Attached(NamedTuple):
+class ResolvedConsumer(NamedTuple):
     """A consumer that a subscription uses."""
 
     stream: str
@@ -56,7 +56,7 @@ class Attached(NamedTuple):
     """Whether it was made for this subscription."""
 
 
-def find_stream(api: APIRequests, wanted: Wanted) -> str:
+def find_stream(api: APIRequests, wanted: SubscribeRequest) -> str:
     """
     Return the stream that is named, or the one that takes the subject.
 
@@ -77,7 +77,7 @@ def find_stream(api: APIRequests, wanted: Wanted) -> str:
     return names[0]
 
 
-def find_consumer(api: APIRequests, stream: str, wanted: Wanted) -> ConsumerInfo | None:
+def find_consumer(api: APIRequests, stream: str, wanted: SubscribeRequest) -> ConsumerInfo | None:
     """
     Look the consumer up, and check that the subscription fits it.
 
@@ -101,7 +101,7 @@ def find_consumer(api: APIRequests, stream: str, wanted: Wanted) -> ConsumerInfo
 
 
 def create_or_find(
-    api: APIRequests, stream: str, wanted: Wanted, config: ConsumerConfig
+    api: APIRequests, stream: str, wanted: SubscribeRequest, config: ConsumerConfig
 ) -> tuple[ConsumerInfo, bool]:
     """
     Make a consumer, or look at the one that somebody else has just made.
@@ -122,7 +122,7 @@ def create_or_find(
     return _existing(api, stream, wanted.consumer, wanted), False
 
 
-def _existing(api: APIRequests, stream: str, name: str, wanted: Wanted) -> ConsumerInfo:
+def _existing(api: APIRequests, stream: str, name: str, wanted: SubscribeRequest) -> ConsumerInfo:
     """Look a consumer up, and check that the subscription fits it."""
     info = consumer_info(api, stream, name)
     try:
@@ -136,7 +136,7 @@ def _existing(api: APIRequests, stream: str, name: str, wanted: Wanted) -> Consu
     return info
 
 
-def attach_pull(api: APIRequests, wanted: Wanted) -> Attached:
+def resolve_pull_consumer(api: APIRequests, wanted: SubscribeRequest) -> ResolvedConsumer:
     """
     Find or make the consumer of a pull subscription.
 
@@ -155,11 +155,11 @@ def attach_pull(api: APIRequests, wanted: Wanted) -> Attached:
     except (APIError, PermissionsError, TimeoutError):
         if not wanted.bound or wanted.consumer is None:
             raise
-        return Attached(stream, wanted.consumer, wanted.config, created=False)
+        return ResolvedConsumer(stream, wanted.consumer, wanted.config, created=False)
     created = False
     if info is None:
         info, created = create_or_find(api, stream, wanted, wanted.new_config(None))
-    return Attached(stream, info.name, info.config, created)
+    return ResolvedConsumer(stream, info.name, info.config, created)
 
 
 def release_consumer(

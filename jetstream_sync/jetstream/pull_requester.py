@@ -23,16 +23,16 @@ from ..errors import (
 from ..headers import PIN_ID, parse_headers
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
-from .bound import consumer_info
+from .consumer_api import consumer_info
 from .inbox import AnswerInbox, PullInbox
 from .leases import Leases
 from .message import JetStreamMsg
 from .requests import APIRequests
 
-__all__ = ["DOUBT", "Absence", "Puller"]
+__all__ = ["CONSUMER_CHECK_DELAY_S", "PullRequester", "RetryBackoff"]
 
 #: Seconds of silence after which it makes sense to ask whether the consumer is there.
-DOUBT: Final = 0.5
+CONSUMER_CHECK_DELAY_S: Final = 0.5
 #: Seconds until a consumer without a leader is asked again: at first, and at most.
 _FIRST_WAIT: Final = 0.25
 _LONGEST_WAIT: Final = 2.0
@@ -40,7 +40,7 @@ _LONGEST_WAIT: Final = 2.0
 _INQUIRY: Final = 1.0
 
 
-class Absence:
+class RetryBackoff:
     """
     The time in which a consumer has nobody to serve it: no leader, or its server shuts down.
 
@@ -77,7 +77,7 @@ class Absence:
         self.error = None
 
 
-class Puller:
+class PullRequester:
     """
     The requesting side of a pull consumer.
 
@@ -149,7 +149,7 @@ class Puller:
             request = replace(request, pin_id=self._pin_id)
         command, size = self.core.composer.command(self._subject, request.encode(), reply)
         if lazily:
-            self.core.writer.publish_lazily(command, size)
+            self.core.writer.publish_deferred(command, size)
         else:
             self.core.writer.send(command, 1, size)
 
@@ -202,7 +202,7 @@ class Puller:
         """Forget the pin: another client holds it now."""
         self._pin_id = None
 
-    def silence_may_mean_gone(self) -> bool:
+    def silence_may_mean_deleted(self) -> bool:
         """
         Say whether a request for a consumer that is not there gets no answer at all.
 
@@ -210,7 +210,7 @@ class Puller:
         """
         return _before_2_11(self.core.info.version)
 
-    def why_silent(self, deadline: Deadline) -> Error | None:
+    def check_consumer_exists(self, deadline: Deadline) -> Error | None:
         """
         Find out why nobody answers for the consumer.
 

@@ -8,13 +8,13 @@ from ..errors import PermissionsError
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
 
-__all__ = ["Sink"]
+__all__ = ["MessageReceiver"]
 
 
-class Sink(Protocol):
+class MessageReceiver(Protocol):
     """Where the messages of one subscription go."""
 
-    takes_answers: bool
+    is_reply_inbox: bool
     """Whether what comes here are answers, which something under way may wait for: a drain of the
     connection leaves it until everything else is through."""
 
@@ -22,11 +22,11 @@ class Sink(Protocol):
         """Take messages; called by the reader, must not wait."""
         ...
 
-    def link_changed(self, *, connected: bool) -> None:
+    def on_connection_change(self, *, connected: bool) -> None:
         """Learn that the link broke, or that there is a new one; by the reader, must not wait."""
         ...
 
-    def denied(self, subject: bytes, error: PermissionsError) -> bool:
+    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
         """
         Learn that the server does not permit something; by the reader, must not wait.
 
@@ -43,10 +43,10 @@ class Sink(Protocol):
         """
         ...
 
-    def ended(self, reason: BaseException) -> None:
+    def on_closed(self, reason: BaseException) -> None:
         """Learn that nothing more will come; must not wait."""
         ...
 
-    def finished(self, deadline: Deadline) -> bool:
+    def wait_drained(self, deadline: Deadline) -> bool:
         """Wait until a callback, if there is one, has had its last message; say whether it has."""
         ...

@@ -33,7 +33,7 @@ from ..net.clock import Deadline
 from .consumers import CREATE, add_consumer
 from .requests import APIRequests
 
-__all__ = ["OrderedOptions", "Position", "pull_position"]
+__all__ = ["OrderedCursor", "OrderedOptions", "pull_position"]
 
 _INACTIVE: Final = timedelta(minutes=5)
 #: Seconds that one attempt to make a consumer may take.
@@ -70,7 +70,7 @@ class OrderedOptions(TypedDict, total=False):
     """Give up after so many failed attempts in a row to make a consumer; default: never."""
 
 
-class Position:
+class OrderedCursor:
     """How far the user got, and the server's consumer that reads on from there."""
 
     def __init__(
@@ -223,7 +223,7 @@ class Position:
             return  # it goes by itself, after its inactive_threshold
 
 
-def pull_position(api: APIRequests, stream: str, options: OrderedOptions) -> Position:
+def pull_position(api: APIRequests, stream: str, options: OrderedOptions) -> OrderedCursor:
     """
     Return the position of an ordered consumer that pulls, before its first message.
 
@@ -243,7 +243,7 @@ def pull_position(api: APIRequests, stream: str, options: OrderedOptions) -> Pos
     attempts = options.get("max_reset_attempts", 0)
     if attempts < 0:
         raise InvalidOptionError("max_reset_attempts", attempts, "must be 0 or above")
-    return Position(api, stream, prefix, _pull_config(f"{prefix}_0", options), attempts)
+    return OrderedCursor(api, stream, prefix, _pull_config(f"{prefix}_0", options), attempts)
 
 
 def _pull_config(name: str, options: OrderedOptions) -> ConsumerConfig:

@@ -19,8 +19,8 @@ from jetstream_sync.errors import (
     NoStreamResponseError,
     WrongLastSequenceError,
 )
-from jetstream_sync.jetstream import acks
-from jetstream_sync.jetstream.acks import PubAckFuture
+from jetstream_sync.jetstream import pub_ack_future
+from jetstream_sync.jetstream.pub_ack_future import PubAckFuture
 from jetstream_sync.net.memory import MemoryStream
 
 STORED = b'{"stream":"S","seq":7}'
@@ -184,7 +184,7 @@ def test_no_private_name_of_the_standard_class_is_used():
     """A future depends on no attribute of the standard class that may change."""
     private = {name for name in vars(concurrent.futures.Future()) if name.startswith("_")}
     assert {"_state", "_condition"} <= private
-    tree = ast.parse(inspect.getsource(acks))
+    tree = ast.parse(inspect.getsource(pub_ack_future))
     names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     assert not private & names
@@ -261,7 +261,7 @@ def test_who_waits_sends_what_is_buffered(writer, wait):
     stream = MemoryStream([])
     writer.attach(stream, b"")
     future = PubAckFuture("a", b"PUB a 0\r\n\r\n", 0, None, writer)
-    writer.publish_lazily(future.command, 0)
+    writer.publish_deferred(future.command, 0)
     assert stream.sent == b""
     with pytest.raises(builtins.TimeoutError):
         getattr(future, wait)(0)

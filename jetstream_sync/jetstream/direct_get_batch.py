@@ -15,9 +15,9 @@ from ..errors import ConnectionLostError, NoRespondersError, TimeoutError
 from ..headers import SEQUENCE, parse_status
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
-from .gathering import Gathering
+from .direct_get import StoredMsg, read_direct
+from .reply_collector import ReplyCollector
 from .requests import APIRequests
-from .stored import StoredMsg, read_direct
 
 __all__ = ["MAX_BYTES", "direct_get_many", "is_direct_status"]
 
@@ -54,7 +54,7 @@ def direct_get_many(
 
     """
     route = api.routes.direct_get(stream)
-    gathering = Gathering(api.core, _is_end)
+    gathering = ReplyCollector(api.core, _is_end)
     try:
         gathering.ask(route.encode(), dumps(request))
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final, Literal
 
+from ..durations import duration, duration_to_ns
 from ..errors import InvalidOptionError
 from ..headers import (
     EXPECTED_LAST_MSG_ID,
@@ -17,10 +18,9 @@ from ..headers import (
     Headers,
     HeadersLike,
 )
-from ..nanos import duration, duration_to_ns
 from ..subjects import check_stream_name, check_subject
 
-__all__ = ["NEVER", "storing_headers"]
+__all__ = ["NEVER", "publish_headers"]
 
 #: The TTL of a message that stays, whatever the stream's limits of age are (ADR-43).
 NEVER: Final = "never"
@@ -29,7 +29,7 @@ _SECOND: Final = 1_000_000_000
 _LAST_SEQUENCE: Final = 2**64 - 1
 
 
-def storing_headers(
+def publish_headers(
     headers: HeadersLike | None,
     stream: str | None,
     msg_id: str | None,

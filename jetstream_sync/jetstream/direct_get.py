@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from ..api.stream import StoredMsg as StoredMsgReply
 from ..codec import decode, dumps
+from ..durations import time_from_text, time_to_ns
 from ..errors import APIError, InvalidResponseError, MessageNotFoundError
 from ..headers import (
     SEQUENCE,
@@ -23,7 +24,6 @@ from ..headers import (
     parse_headers,
     parse_status,
 )
-from ..nanos import time_from_text, time_to_ns
 from ..net.clock import Deadline
 from .requests import APIRequests
 

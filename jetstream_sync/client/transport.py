@@ -26,16 +26,16 @@ from ..protocol.session import Handshake, ServerInfo
 from .lookup import look_up
 from .threads import after_fork
 
-__all__ = ["Link", "describe", "open_link"]
+__all__ = ["Transport", "describe", "open_transport"]
 
 #: Seconds after which the system gives a silent host up, where the pings would do so sooner or later.
 _SHORTEST_PATIENCE: Final = 10.0
 _LONGEST_PATIENCE: Final = 60.0
 #: Seconds to wait for what a server said before it hung up.
-_LAST_WORDS: Final = 0.2
+_FINAL_ERROR_WAIT_S: Final = 0.2
 _EXCERPT: Final = 64
 
-_HANG_UPS: Final = (
+_DISCONNECT_ERRNOS: Final = (
     ConnectionLostError,
     ConnectionResetError,
     ConnectionAbortedError,
@@ -44,7 +44,7 @@ _HANG_UPS: Final = (
 
 
 @dataclass(slots=True)
-class Link:
+class Transport:
     """A stream on which the handshake is through, and what is needed to go on reading it."""
 
     stream: ByteStream
@@ -55,7 +55,7 @@ class Link:
     address: ServerAddress
 
 
-def open_link(
+def open_transport(
     address: ServerAddress,
     options: ConnectionOptions,
     connect_fields: Callable[[ServerInfo], dict[str, Any]],
@@ -64,7 +64,7 @@ def open_link(
     *,
     keep_tls: bool = False,
     secured: Callable[[], None] | None = None,
-) -> Link:
+) -> Transport:
     """
     Connect to a server and log in.
 
@@ -165,7 +165,7 @@ class _Opening:
         self,
         connect_fields: Callable[[ServerInfo], dict[str, Any]],
         wrap: Callable[[ByteStream], ByteStream] | None,
-    ) -> Link:
+    ) -> Transport:
         """Make the stream what it has to be, and log in."""
         if self._wants_tls and (self._address.websocket or self._options.tls_handshake_first):
             self._start_tls()
@@ -188,7 +188,7 @@ class _Opening:
                 if handshake.done and handshake.info is not None:
                     self.stream.set_timeout(None)
                     early = operations[position + 1 :]
-                    return Link(self.stream, parser, handshake.info, early, self._address)
+                    return Transport(self.stream, parser, handshake.info, early, self._address)
 
     # --- TLS and WebSocket --------------------------------------------------------------------------
 
@@ -253,7 +253,7 @@ class _Opening:
             return None
         from ..net.trust import explain  # noqa: PLC0415
 
-        if isinstance(error, _HANG_UPS) and not self._heard:
+        if isinstance(error, _DISCONNECT_ERRNOS) and not self._heard:
             # A server with TLS 1.3 looks at our certificate when we are through, and may just go.
             return SecureConnectionError(
                 "the server hung up in the TLS handshake or right behind it;"
@@ -284,15 +284,17 @@ class _Opening:
             except BlockingIOError:
                 self.stream.wait_writable(_left(self._deadline) or 1.0)
             except OSError:
-                self._hear_last_words()
+                self._read_final_error()
                 raise
             rest = rest[sum(sent) :]
 
-    def _hear_last_words(self) -> None:
+    def _read_final_error(self) -> None:
         """Raise what TLS has to say where the server hung up before it heard us."""
         if self._secure:
             with contextlib.suppress(ConnectionError, TimeoutError):
-                self.stream.set_timeout(min(_left(self._deadline) or _LAST_WORDS, _LAST_WORDS))
+                self.stream.set_timeout(
+                    min(_left(self._deadline) or _FINAL_ERROR_WAIT_S, _FINAL_ERROR_WAIT_S)
+                )
                 self.stream.receive()
 
 

@@ -6,8 +6,8 @@ from collections import Counter
 
 from rawnats import RawClient
 
-from .book import Book, read_payload
-from .ground import STREAM
+from .recorder import Book, read_payload
+from .testbed import STREAM
 
 __all__ = ["judge", "read_back"]
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fix_proxy import Listener, Puppet
+from fix_proxy import Listener, ScriptedPeer
 from fix_threads import SCALE
 from typing_extensions import Self
 
@@ -58,13 +58,13 @@ class PlayedJetStream:
         self._answer = answer
         self._heard = threading.Condition()
         self._sids: dict[str, int] = {}
-        self._puppet: Puppet | None = None
+        self._puppet: ScriptedPeer | None = None
         self.said: list[Said] = []
         """What the client said after the handshake, in order, without PINGs."""
         self._listener = Listener(self._play)
         self.url = self._listener.url
 
-    def _play(self, puppet: Puppet) -> None:
+    def _play(self, puppet: ScriptedPeer) -> None:
         puppet.shake_hands()
         self._puppet = puppet
         while line := puppet.line().decode():

@@ -12,7 +12,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final, NoReturn
 
 from ..api.publish import PubAck
-from ..client.greenlets import is_gevent
+from ..client.gevent_check import is_gevent
 from ..client.threads import in_each_child, spawn
 from ..client.writer import Writer
 from ..codec import loads

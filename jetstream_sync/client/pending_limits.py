@@ -7,10 +7,10 @@ from itertools import islice
 
 from ..protocol.parser import Delivery
 
-__all__ = ["Backlog"]
+__all__ = ["PendingLimits"]
 
 
-class Backlog:
+class PendingLimits:
     """
     The account of the messages and bytes that wait in a mailbox; one thread at a time may use it.
 

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from ..net.clock import Deadline
 
-__all__ = ["Handoff", "fresh"]
+__all__ = ["ResultSlot", "fresh"]
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ def fresh(error: BaseException) -> BaseException:
     return copied
 
 
-class Handoff(Generic[T]):
+class ResultSlot(Generic[T]):
     """
     A place where one thread leaves a result that another waits for.
 

@@ -9,7 +9,7 @@ from ..net.clock import Deadline
 from ..subjects import check_consumer_name, check_stream_name
 from .requests import APIRequests
 
-__all__ = ["BoundToConsumer", "consumer_info"]
+__all__ = ["ConsumerAccessors", "consumer_info"]
 
 
 def consumer_info(
@@ -35,7 +35,7 @@ def consumer_info(
     return api.ask_for(ConsumerInfo, api.routes.consumer_info(stream, name), deadline=deadline)
 
 
-class BoundToConsumer:
+class ConsumerAccessors:
     """The part of a subscription that knows its consumer."""
 
     _api: APIRequests

@@ -8,16 +8,16 @@ from typing import Any
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..subjects import check_stream_name
 from . import consumers
-from .bound import consumer_info
-from .configs import given_config
+from .configs import resolve_config
 from .consumer import PullConsumer
+from .consumer_api import consumer_info
 from .ordered import OrderedConsumer
 from .requests import APIRequests
 
-__all__ = ["ConsumerManaging"]
+__all__ = ["ConsumerAdmin"]
 
 
-class ConsumerManaging:
+class ConsumerAdmin:
     """What `JetStream` does with consumers; `Stream` does the same with those of one stream."""
 
     _api: APIRequests
@@ -50,7 +50,7 @@ class ConsumerManaging:
             Error: all else as `Stream.create_consumer`.
 
         """
-        chosen = given_config(ConsumerConfig, config, fields)
+        chosen = resolve_config(ConsumerConfig, config, fields)
         return consumers.add_pull_consumer(
             self._api, stream_name, chosen, consumers.CREATE, pedantic
         )
@@ -80,7 +80,7 @@ class ConsumerManaging:
             Error: all else as `Stream.update_consumer`.
 
         """
-        chosen = given_config(ConsumerConfig, config, fields)
+        chosen = resolve_config(ConsumerConfig, config, fields)
         return consumers.add_pull_consumer(
             self._api, stream_name, chosen, consumers.UPDATE, pedantic
         )
@@ -109,7 +109,7 @@ class ConsumerManaging:
             Error: all else as `Stream.create_or_update_consumer`.
 
         """
-        chosen = given_config(ConsumerConfig, config, fields)
+        chosen = resolve_config(ConsumerConfig, config, fields)
         action = consumers.CREATE_OR_UPDATE
         return consumers.add_pull_consumer(self._api, stream_name, chosen, action, pedantic)
 
@@ -141,7 +141,7 @@ class ConsumerManaging:
             Error: all else as `Stream.create_push_consumer`.
 
         """
-        chosen = given_config(ConsumerConfig, config, fields)
+        chosen = resolve_config(ConsumerConfig, config, fields)
         return consumers.add_push_consumer(
             self._api, stream_name, chosen, consumers.CREATE, pedantic
         )
@@ -171,7 +171,7 @@ class ConsumerManaging:
             Error: all else as `Stream.create_push_consumer`.
 
         """
-        chosen = given_config(ConsumerConfig, config, fields)
+        chosen = resolve_config(ConsumerConfig, config, fields)
         return consumers.add_push_consumer(
             self._api, stream_name, chosen, consumers.UPDATE, pedantic
         )

@@ -34,10 +34,10 @@ from ..options import ConnectionOptions
 from ..protocol.session import ServerInfo
 from .dialer import Dialer
 from .events import Events
-from .link import Link, describe
 from .pool import ServerPool
+from .transport import Transport, describe
 
-__all__ = ["LinkFinder"]
+__all__ = ["Connector"]
 
 log = logging.getLogger("jetstream_sync.connection")
 
@@ -54,7 +54,7 @@ _LONGEST_WAIT = 9e9
 _SETTLED = 1.0
 
 
-class LinkFinder:
+class Connector:
     """
     Tries the servers of a pool until one accepts.
 
@@ -63,7 +63,7 @@ class LinkFinder:
         dialer: opens links.
         events: told of failures that a user should know of, and of changes in the cluster.
 
-    `stop()`, `hurry()` and `stopped()` may be called by any thread, the rest by one at a time.
+    `stop()`, `skip_wait()` and `stopped()` may be called by any thread, the rest by one at a time.
     """
 
     def __init__(self, options: ConnectionOptions, dialer: Dialer, events: Events) -> None:
@@ -84,7 +84,7 @@ class LinkFinder:
         self._informed = False  # whether there was an INFO before
         self._lame_duck = ""  # the server that said last that it will stop soon
 
-    def first(self) -> Link:
+    def first(self) -> Transport:
         """
         Try every server once, and return the first link.
 
@@ -106,7 +106,7 @@ class LinkFinder:
                 self._note_first_failure(address, error)
         raise _no_server(failures) from list(failures.values())[-1]
 
-    def again(self, lost: ServerAddress | None, cause: BaseException) -> Link | None:
+    def reconnect(self, lost: ServerAddress | None, cause: BaseException) -> Transport | None:
         """
         Walk the pool until a server accepts, with a wait between two walks.
 
@@ -149,12 +149,12 @@ class LinkFinder:
             self._wait(walks)
         return None
 
-    def hurry(self) -> None:
+    def skip_wait(self) -> None:
         """End the wait that is under way, or leave out the next one."""
         self._hurry.set()
 
     def stop(self) -> None:
-        """Make `again()` give up."""
+        """Make `reconnect()` give up."""
         self._stopped.set()
         self._hurry.set()
 
@@ -182,7 +182,7 @@ class LinkFinder:
             self._lame_duck = info.server_id
             self._events.tell(ConnectionEvent(EventKind.LAME_DUCK, current.url))
 
-    def _opened(self, address: ServerAddress) -> Link:
+    def _opened(self, address: ServerAddress) -> Transport:
         link = self._dialer.open(address)
         self._made = monotonic()
         self._pool.succeeded(address)

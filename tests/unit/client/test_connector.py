@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from jetstream_sync.address import parse_servers
-from jetstream_sync.client import reconnect
-from jetstream_sync.client.reconnect import LinkFinder
+from jetstream_sync.client import connector
+from jetstream_sync.client.connector import Connector
 from jetstream_sync.errors import (
     AuthenticationExpiredError,
     AuthorizationError,
@@ -42,8 +42,8 @@ class World:
         self.now = 1000.0
         self.during_wait = lambda: None
         options.setdefault("dont_randomize", True)
-        monkeypatch.setattr(reconnect, "monotonic", lambda: self.now)
-        self.finder = LinkFinder(
+        monkeypatch.setattr(connector, "monotonic", lambda: self.now)
+        self.finder = Connector(
             ConnectionOptions(servers=servers, **options),
             SimpleNamespace(open=self.open),
             SimpleNamespace(error=self.reports.append, tell=self.events.append),
@@ -63,8 +63,8 @@ class World:
         assert len(self.waits) < 1000, "it goes on for ever"
         self.during_wait()
 
-    def again(self, lost=A, cause=BROKEN):
-        return self.finder.again(lost, cause)
+    def reconnect(self, lost=A, cause=BROKEN):
+        return self.finder.reconnect(lost, cause)
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def world(monkeypatch):
 def test_the_first_walk_begins_at_once(world):
     """Without a wait, and a server that accepts is taken."""
     it = world()
-    assert it.again().address is A
+    assert it.reconnect().address is A
     assert it.waits == []
 
 
@@ -86,7 +86,7 @@ def test_the_lost_server_is_tried_last(world):
     """The others come first, and there is no wait before it."""
     it = world((A, B, C))
     it.answers = {"b": [DOWN], "c": [DOWN]}
-    assert it.again(A).address is A
+    assert it.reconnect(A).address is A
     assert it.asked == ["b", "c", "a"]
     assert it.waits == []
 
@@ -95,7 +95,7 @@ def test_there_is_one_wait_for_each_walk(world):
     """However many servers there are."""
     it = world((A, B, C), reconnect_time_wait=5.0, reconnect_jitter=0)
     it.answers = {"a": [DOWN, DOWN, DOWN, None], "b": [DOWN], "c": [DOWN]}
-    assert it.again(A).address is A
+    assert it.reconnect(A).address is A
     assert it.asked == ["b", "c", "a"] * 4
     assert it.waits == [5.0] * 3
 
@@ -105,7 +105,7 @@ def test_attempts_count_for_each_server(world):
     it = world((A, B), max_reconnect_attempts=3)
     it.answers = {"a": [DOWN], "b": [OSError(113, "no route")]}
     with pytest.raises(NoServersError) as caught:
-        it.again(A)
+        it.reconnect(A)
     assert sorted(it.asked) == ["a"] * 3 + ["b"] * 3
     assert len(it.waits) == 2
     assert sorted(caught.value.attempts) == [("nats://a:1", "refused"), ("nats://b:1", "no route")]
@@ -116,14 +116,14 @@ def test_one_reason_for_all_is_the_error(world):
     it = world(max_reconnect_attempts=2)
     it.answers = {"a": [ProtocolError("no NATS", b"SSH")]}
     with pytest.raises(ProtocolError, match="a:1"):
-        it.again()
+        it.reconnect()
 
 
 def test_zero_attempts(world):
     """The lost server is not asked again, and without another one it is over at once."""
     it = world(max_reconnect_attempts=0)
     with pytest.raises(NoServersError):
-        it.again()
+        it.reconnect()
     assert it.asked == []
 
 
@@ -133,7 +133,7 @@ def test_a_success_starts_the_count_anew(world):
     for _ in range(5):
         it.now += 100
         it.answers = {"a": [DOWN, DOWN, None]}
-        assert it.again() is not None
+        assert it.reconnect() is not None
 
 
 def test_nobody_to_reconnect_to_yet(world):
@@ -145,7 +145,7 @@ def test_nobody_to_reconnect_to_yet(world):
         it.finder.first()
     it.answers["b"] = [None]
     it.asked.clear()
-    assert it.finder.again(None, DOWN).address is B
+    assert it.finder.reconnect(None, DOWN).address is B
     assert it.asked == ["a", "b"]
     assert it.waits == []
 
@@ -155,10 +155,10 @@ def test_stop_ends_it(world):
     it = world()
     it.answers = {"a": [DOWN]}
     it.during_wait = it.finder.stop
-    assert it.again() is None
+    assert it.reconnect() is None
     assert it.finder.stopped(0)
     assert len(it.waits) == 1
-    assert it.again() is None
+    assert it.reconnect() is None
     assert len(it.asked) == 1
 
 
@@ -184,7 +184,7 @@ def test_a_wait_is_spread_by_chance(world, servers, options, least, most):
     it = world(parse_servers(servers), max_reconnect_attempts=200, **options)
     it.answers = {"a": [DOWN], "b": [DOWN]}
     with pytest.raises(NoServersError):
-        it.again(it.finder._pool.addresses()[0])
+        it.reconnect(it.finder._pool.addresses()[0])
     assert len(it.waits) == 199
     assert least <= min(it.waits)
     assert max(it.waits) <= most
@@ -203,7 +203,7 @@ def test_a_function_says_how_long(world):
     it = world((A, B), reconnect_delay_cb=delay, max_reconnect_attempts=5)
     it.answers = {"a": [DOWN], "b": [DOWN]}
     with pytest.raises(NoServersError):
-        it.again()
+        it.reconnect()
     assert walks == [1, 2, 3, 4]
     assert it.waits == [1.0, 2.0, 3.0, 4.0]
 
@@ -219,7 +219,7 @@ def test_a_function_that_says_nonsense(world, nonsense):
     )
     it.answers = {"a": [DOWN]}
     with pytest.raises(NoServersError):
-        it.again()
+        it.reconnect()
     assert it.waits == [7.0]
     assert [type(error) for error in it.reports] == [InvalidOptionError]
 
@@ -230,7 +230,7 @@ def test_a_function_that_exaggerates(world, said, taken):
     it = world(reconnect_delay_cb=lambda _: said, max_reconnect_attempts=2)
     it.answers = {"a": [DOWN]}
     with pytest.raises(NoServersError):
-        it.again()
+        it.reconnect()
     assert it.waits == [taken]
     assert it.reports == []
 
@@ -240,7 +240,7 @@ def test_walks_without_a_wait(world):
     it = world(reconnect_time_wait=0, max_reconnect_attempts=8)
     it.answers = {"a": [DOWN]}
     with pytest.raises(NoServersError):
-        it.again()
+        it.reconnect()
     assert it.waits == pytest.approx([0.01, 0.02, 0.03, 0.04, 0.05, 0.05, 0.05])
 
 
@@ -255,17 +255,17 @@ def test_a_function_that_raises(world, caplog):
     it = world(reconnect_delay_cb=delay, reconnect_time_wait=7, max_reconnect_attempts=2)
     it.answers = {"a": [DOWN]}
     with pytest.raises(NoServersError):
-        it.again()
+        it.reconnect()
     assert it.reports == [mistake]
     assert 7 <= it.waits[0] <= 7.1
 
 
 def test_who_is_in_a_hurry_does_not_wait(world):
-    """`hurry()` ends the wait, or the next one when none is under way; and only that."""
+    """`skip_wait()` ends the wait, or the next one when none is under way; and only that."""
     it = world()
     it.answers = {"a": [DOWN, DOWN, None]}
-    it.finder.hurry()
-    assert it.again() is not None
+    it.finder.skip_wait()
+    assert it.reconnect() is not None
     assert len(it.waits) == 2
     assert not it.finder._hurry.is_set()
 
@@ -278,11 +278,11 @@ def test_hurry_ends_a_wait(monkeypatch, world):
     asked = it.open
 
     def hurrying(address):
-        it.finder.hurry()  # as another thread does just before the wait
+        it.finder.skip_wait()  # as another thread does just before the wait
         return asked(address)
 
     it.finder._dialer.open = hurrying
-    assert it.again() is not None
+    assert it.reconnect() is not None
 
 
 # --- links that break at once -----------------------------------------------------------------
@@ -294,10 +294,10 @@ def test_links_that_break_at_once_are_waited_after(world):
     it.finder.first()
     for _ in range(4):
         it.now += 0.1
-        assert it.again() is not None
+        assert it.reconnect() is not None
     assert it.waits == [5.0] * 3
     it.now += 10  # a link that lasted
-    assert it.again() is not None
+    assert it.reconnect() is not None
     assert len(it.waits) == 3
 
 
@@ -306,10 +306,10 @@ def test_other_servers_are_asked_before_that_wait(world):
     it = world((A, B, C), reconnect_time_wait=5, reconnect_jitter=0)
     current = it.finder.first().address
     for _ in range(3):
-        current = it.again(current).address
+        current = it.reconnect(current).address
     assert it.asked == ["a", "b", "c", "a"]
     assert it.waits == []
-    it.again(current)
+    it.reconnect(current)
     assert it.waits == [5.0]
 
 
@@ -318,8 +318,8 @@ def test_a_forced_reconnect_is_no_such_break(world):
     it = world()
     it.finder.first()
     for _ in range(10):
-        it.finder.hurry()
-        assert it.again() is not None
+        it.finder.skip_wait()
+        assert it.reconnect() is not None
     assert it.waits == []
 
 
@@ -335,7 +335,7 @@ def test_the_same_refusal_twice_is_the_end(world):
     it = world()
     it.answers = {"a": [refusal()]}
     with pytest.raises(AuthorizationError, match="a:1: Authorization Violation"):
-        it.again()
+        it.reconnect()
     assert it.asked == ["a", "a"]
 
 
@@ -344,7 +344,7 @@ def test_down_in_between_does_not_matter(world):
     it = world()
     it.answers = {"a": [refusal(), DOWN, refusal()]}
     with pytest.raises(AuthorizationError):
-        it.again()
+        it.reconnect()
     assert it.asked == ["a"] * 3
 
 
@@ -352,7 +352,7 @@ def test_another_refusal_is_not_the_same(world):
     """A login that has run out may be refused with other words next, and be good after that."""
     it = world()
     it.answers = {"a": [refusal(), refusal("Authentication Timeout"), refusal(), None]}
-    assert it.again(A, AuthenticationExpiredError("User Authentication Expired")) is not None
+    assert it.reconnect(A, AuthenticationExpiredError("User Authentication Expired")) is not None
 
 
 def test_another_server_is_not_the_same(world):
@@ -360,7 +360,7 @@ def test_another_server_is_not_the_same(world):
     it = world((A, B, C))
     it.answers = {"b": [refusal()], "c": [refusal()], "a": [DOWN, refusal(), None]}
     with pytest.raises(AuthorizationError, match="b:1"):
-        it.again()
+        it.reconnect()
     assert it.asked == ["b", "c", "a", "b"]
 
 
@@ -369,7 +369,7 @@ def test_how_the_link_ended_counts(world):
     it = world()
     it.answers = {"a": [refusal("Revoked")]}
     with pytest.raises(AuthorizationError):
-        it.again(A, AuthorizationError("Revoked"))
+        it.reconnect(A, AuthorizationError("Revoked"))
     assert it.asked == ["a"]
 
 
@@ -380,7 +380,7 @@ def test_the_first_connect_counts(world):
     with pytest.raises(AuthorizationError):
         it.finder.first()
     with pytest.raises(AuthorizationError):
-        it.finder.again(None, refusal())
+        it.finder.reconnect(None, refusal())
     assert it.asked == ["a", "a"]
 
 
@@ -390,7 +390,7 @@ def test_a_login_that_was_good_may_be_refused_again(world):
     for _ in range(5):
         it.now += 100
         it.answers = {"a": [refusal(), None]}
-        assert it.again() is not None
+        assert it.reconnect() is not None
 
 
 def test_refusals_may_be_ignored(world):
@@ -398,7 +398,7 @@ def test_refusals_may_be_ignored(world):
     it = world(ignore_auth_error_abort=True, max_reconnect_attempts=5)
     it.answers = {"a": [refusal()]}
     with pytest.raises(AuthorizationError):
-        it.again()
+        it.reconnect()
     assert it.asked == ["a"] * 5
 
 
@@ -411,7 +411,7 @@ def test_a_failure_is_reported_until_it_repeats(world):
     bad, worse = CertificateError("expired"), CertificateError("of somebody else")
     it.answers = {"a": [bad, bad, worse, worse, DOWN]}
     with pytest.raises(NoServersError):
-        it.again()
+        it.reconnect()
     assert it.reports == [bad, worse]
 
 
@@ -423,7 +423,7 @@ def test_a_server_that_is_down_is_not_reported(world, failure):
     it = world(max_reconnect_attempts=2)
     it.answers = {"a": [failure]}
     with pytest.raises((NoServersError, ConnectionLostError)):
-        it.again()
+        it.reconnect()
     assert it.reports == []
 
 
@@ -441,7 +441,7 @@ def test_no_login_while_reconnecting_is_tried_again(world):
     it = world()
     failure = CredentialsError("token", "...", "it raised")
     it.answers = {"a": [failure, failure, None]}
-    assert it.again() is not None
+    assert it.reconnect() is not None
     assert it.reports == [failure]
 
 
@@ -462,7 +462,7 @@ def test_new_servers_are_told_of(world):
         ConnectionEvent(EventKind.DISCOVERED_SERVERS, "nats://a:1", servers=("nats://c:1",))
     ]
     it.answers = {"b": [DOWN], "c": [DOWN]}
-    it.again()
+    it.reconnect()
     assert sorted(it.asked) == ["a", "b", "c"]
 
 
@@ -473,7 +473,7 @@ def test_discoveries_may_be_ignored(world):
     it.finder.informed(info("a:1", "c:1"), A)
     assert it.events == []
     it.answers = {"a": [DOWN, None]}
-    it.again()
+    it.reconnect()
     assert it.asked == ["a", "a"]
 
 

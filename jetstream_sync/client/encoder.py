@@ -8,7 +8,7 @@ from ..protocol import commands
 from ..protocol.session import ServerInfo
 from ..subjects import MAX_CONTROL_LINE, check_publish_subject
 
-__all__ = ["Composer"]
+__all__ = ["MessageEncoder"]
 
 #: Subjects that were checked before are remembered, up to this many.
 _REMEMBERED_SUBJECTS = 4096
@@ -22,7 +22,7 @@ _LINE_ENDS = 4
 _NO_STR = "a subject is a str"
 
 
-class Composer:
+class MessageEncoder:
     """
     Turns messages into commands.
 

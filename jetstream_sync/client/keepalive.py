@@ -13,13 +13,13 @@ from collections.abc import Callable
 from ..errors import ConnectionLostError, StaleConnectionError, TimeoutError
 from ..net.clock import Deadline, monotonic
 from ..protocol.commands import PING
-from .handoff import Handoff, fresh
+from .result_slot import ResultSlot, fresh
 from .writer import Writer
 
-__all__ = ["Pings"]
+__all__ = ["KeepAlive"]
 
 
-class Pings:
+class KeepAlive:
     """
     Flushes and the ping schedule of a connection.
 
@@ -45,7 +45,7 @@ class Pings:
         self._stale = stale
         # Held while a ping is appended to the out-buffer, so that the waiters stand in its order.
         self._lock = threading.Lock()
-        self._waiters: list[Handoff[None] | None] = []
+        self._waiters: list[ResultSlot[None] | None] = []
         self._outstanding = 0
         self._up = False
         self._next = monotonic() + interval
@@ -65,9 +65,9 @@ class Pings:
         if self._writer.closed is not None:
             # Before a lock is taken: in a forked child, a thread that is not there may hold it.
             raise fresh(self._writer.closed)
-        handoff: Handoff[None] = Handoff()
+        handoff: ResultSlot[None] = ResultSlot()
         with self._lock:
-            self._writer.append_noted(PING, self._waiters, handoff)
+            self._writer.enqueue_with_marker(PING, self._waiters, handoff)
         if self._writer.closed is not None:
             raise fresh(self._writer.closed)
         self._writer.send_buffered()
@@ -99,7 +99,7 @@ class Pings:
             return self._interval
         with self._lock:
             self._outstanding += 1
-            self._writer.append_noted(PING, self._waiters, None)
+            self._writer.enqueue_with_marker(PING, self._waiters, None)
         return self._interval
 
     def link_down(self, error: BaseException) -> None:

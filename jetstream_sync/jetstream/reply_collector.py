@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..client.core import Core
-from ..client.handoff import Handoff
+from ..client.core import ConnectionCore
+from ..client.result_slot import ResultSlot
 from ..errors import ConnectionLostError, PermissionsError
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
 
-__all__ = ["Gathering"]
+__all__ = ["ReplyCollector"]
 
 
-class Gathering:
+class ReplyCollector:
     """
     What comes in answer to one request; it is made, asked with, waited for and closed by one thread.
 
@@ -33,7 +33,7 @@ class Gathering:
 
     """
 
-    takes_answers = True
+    is_reply_inbox = True
 
     __slots__ = (
         "_asked",
@@ -47,19 +47,21 @@ class Gathering:
         "items",
     )
 
-    def __init__(self, core: Core, is_end: Callable[[Delivery], bool], expected: int = 0) -> None:
+    def __init__(
+        self, core: ConnectionCore, is_end: Callable[[Delivery], bool], expected: int = 0
+    ) -> None:
         self._core = core.machinery  # the reader holds this object
         self._is_end = is_end
         self._expected = expected
         self._asked = b""
-        self._handoff: Handoff[None] = Handoff()
+        self._handoff: ResultSlot[None] = ResultSlot()
         # Whoever takes out the one item settles the handoff: that is done once, by whatever thread.
         self._open: list[None] = [None]
         #: What has come so far.
         self.items: list[Delivery] = []
         inbox = core.new_inbox()
         self._reply = inbox.encode()
-        self._interest = core.add_interest_quietly(inbox, self)
+        self._interest = core.add_subscription_deferred(inbox, self)
 
     def ask(self, subject: bytes, payload: bytes) -> None:
         """
@@ -102,13 +104,13 @@ class Gathering:
     def close(self) -> None:
         """Let go of the answer; the server is told soon when it is complete, and at once when not."""
         if self._open:
-            self._core.remove_interest(self._interest)
+            self._core.remove_subscription(self._interest)
         else:
-            self._core.remove_interest_quietly(self._interest)
+            self._core.remove_subscription_deferred(self._interest)
         # The subscription and this know each other, so this goes late; what it holds goes now.
         self.items = []
 
-    # --- the reader's side; see `Sink` ----------------------------------------------------------
+    # --- the reader's side; see `MessageReceiver` ----------------------------------------------------------
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Take messages, until the answer has ended."""
@@ -119,21 +121,21 @@ class Gathering:
         if (self._expected and len(items) >= self._expected) or self._is_end(items[-1]):
             self._settle(None)
 
-    def link_changed(self, *, connected: bool) -> None:
+    def on_connection_change(self, *, connected: bool) -> None:
         """Give up when the link breaks: the rest of the answer is lost with it."""
         if not connected:
             self._settle(ConnectionLostError("the link broke before the answer was complete"))
 
-    def denied(self, subject: bytes, error: PermissionsError) -> bool:
+    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
         """Give up where the server does not permit the request, or the inbox."""
         mine = error.operation == "subscribe" or subject in {self._asked, self._reply}
         return mine and self._settle(error)
 
-    def ended(self, reason: BaseException) -> None:
+    def on_closed(self, reason: BaseException) -> None:
         """Give up: the connection is closed."""
         self._settle(reason)
 
-    def finished(self, deadline: Deadline) -> bool:
+    def wait_drained(self, deadline: Deadline) -> bool:
         """Say at once that no callback is at work."""
         del deadline
         return True

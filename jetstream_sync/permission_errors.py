@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-__all__ = ["Violation", "read_violation"]
+__all__ = ["PermissionsViolation", "parse_permissions_violation"]
 
 # What nats-server's client.go says, in any case; it quotes subjects as Go's %q does. Compiling it takes
 # a millisecond, so that is done when a server says something of the kind.
@@ -24,7 +24,7 @@ _ESCAPED: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "
 _LAST_CHARACTER: Final = 0x10FFFF
 
 
-class Violation(NamedTuple):
+class PermissionsViolation(NamedTuple):
     """What is not permitted; a text that does not say leaves it empty."""
 
     operation: str = ""
@@ -32,12 +32,12 @@ class Violation(NamedTuple):
     queue: str = ""
 
 
-def read_violation(text: str) -> Violation:
+def parse_permissions_violation(text: str) -> PermissionsViolation:
     """Read the text of an ``-ERR``, without its quotes."""
     found = re.search(_VIOLATION, text, re.IGNORECASE)
     if found is None:
-        return Violation()
-    return Violation(
+        return PermissionsViolation()
+    return PermissionsViolation(
         _OPERATIONS[found["operation"].lower()],
         _unquoted(found["subject"]),
         _unquoted(found["queue"] or ""),
