@@ -70,7 +70,7 @@ class _Bomb:
                 done = code.co_code[last] if last >= 0 else 0
                 jumped = done in _LOOKED_AT_WHERE_TAKEN and inner.f_lasti - last > 2
                 # We strike just before the next instruction, CPython at the end of this one: where
-                # that makes a difference, as at a return inside a `with`, we can not.
+                # that makes a difference, as at a return inside a `with`, we cannot.
                 handlers = _handlers(code)
                 same = handlers.get(last) == handlers.get(inner.f_lasti)
                 last = inner.f_lasti
@@ -89,7 +89,7 @@ class _Bomb:
 
 def interrupted(call: Callable[[], object], moment: int) -> bool:
     """
-    Call something, with a Ctrl-C at the given moment inside the package; say whether it came to it.
+    Call a function with a Ctrl-C at the given moment inside the package; return whether it was raised.
 
     Args:
         call: what to interrupt; what it raises besides the KeyboardInterrupt goes through.

@@ -32,7 +32,7 @@ _PIECE = 256 * 1024
 
 
 class Toward(Enum):
-    """A direction, named after whom the bytes are for."""
+    """A direction, named after the receiver of the bytes."""
 
     SERVER = "server"
     CLIENT = "client"
@@ -106,7 +106,7 @@ class _Link:
         return not pipe.ended if self.draining else pipe.readable()
 
     def through(self) -> bool:
-        """Say whether both sides have had their end."""
+        """Return whether both sides have reached end of file."""
         return all(pipe.ended if self.draining else pipe.done for pipe in self.pipes)
 
     def towards(self, toward: Toward) -> socket.socket:
@@ -152,7 +152,7 @@ class FaultProxy:
         Cut all links; return how many there were.
 
         Args:
-            toward: who learns of it. For the other one the link stays open until `heal()`, and
+            toward: the side that learns of it. For the other one the link stays open until `heal()`, and
                 nothing comes: as when one end of a connection crashed.
             reset: end it with RST, as a crash does, and not with FIN.
 
@@ -175,7 +175,7 @@ class FaultProxy:
             count: the bytes that still go through.
             toward: the direction in which they are counted.
             after: start to count behind these bytes.
-            tell: who learns of it, as ``toward`` of `cut()`.
+            tell: the side that learns of it, as ``toward`` of `cut()`.
             reset: as for `cut()`.
 
         """
@@ -260,7 +260,7 @@ class FaultProxy:
         self._do(order)
 
     def refuse(self) -> None:
-        """Refuse new connections, as a port does where nobody listens."""
+        """Refuse new connections, as a port without a listener does."""
 
         def order() -> None:
             if self._listening is not None:

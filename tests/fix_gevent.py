@@ -59,7 +59,7 @@ if UNDER_GEVENT:
         frames = {id(each): each.gr_frame for each in greenlets if each.gr_frame is not None}
         return {**frames, **_of_system_threads()}
 
-    # Tests look whether somebody waits in a function, and pytest-timeout shows where everybody is.
+    # Tests look for threads that wait in a function, and pytest-timeout shows all stacks.
     sys._current_frames = _frames
 
     def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

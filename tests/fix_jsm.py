@@ -87,7 +87,7 @@ def run_jsm(*args: str, stdin: bytes = b"", tty: bool = False, **variables: str)
     typed = _Typed(stdin) if tty else io.BytesIO(stdin)
     if tty:
         variables.setdefault("TERM", "dumb")
-    # A home of nobody: the contexts of who runs the tests are theirs.
+    # An empty home: the developer's own contexts must not affect the tests.
     variables.setdefault("XDG_CONFIG_HOME", "/nonexistent")
     variables.setdefault("XDG_CACHE_HOME", "/nonexistent")
     env = Environment(stdin=typed, stdout=out, stderr=err, variables=variables)
@@ -119,7 +119,7 @@ class Jsm:
 
 
 def _environment() -> dict[str, str]:
-    # The package of this process, and the contexts and caches of nobody.
+    # The package of this process, and empty contexts and caches.
     path = os.pathsep.join(each for each in sys.path if each)
     nowhere = dict.fromkeys(("XDG_CONFIG_HOME", "XDG_CACHE_HOME"), "/nonexistent")
     return {**os.environ, "PYTHONPATH": path, **nowhere}

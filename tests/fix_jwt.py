@@ -33,7 +33,7 @@ def now() -> int:
 
 
 def expired_by(seconds: float) -> bool:
-    """Say whether a time of a JWT has come."""
+    """Return whether a time of a JWT has come."""
     return datetime.now(timezone.utc) >= datetime.fromtimestamp(seconds, timezone.utc)
 
 
@@ -81,7 +81,7 @@ class Identity:
 
 
 class User(Identity):
-    """Somebody who logs in."""
+    """A user with a key pair and a JWT."""
 
     def creds(self, jwt: str) -> str:
         """Return what is in his ``.creds`` file, as nats-io/jwt writes it."""
@@ -102,7 +102,7 @@ _UNLIMITED = {
 
 
 class Account(Identity):
-    """An account, which says who its users are."""
+    """An account, which signs the JWTs of its users."""
 
     prefix = nkeys.PREFIX_BYTE_ACCOUNT
 

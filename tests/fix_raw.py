@@ -84,7 +84,7 @@ class RawPeer:
 
 @pytest.fixture
 def peer(nats_server: NatsServer) -> Iterator[RawPeer]:
-    """Somebody else on the shared server."""
+    """Another client of the shared server."""
     someone = RawPeer(nats_server.port)
     yield someone
     someone.close()

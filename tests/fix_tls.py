@@ -53,7 +53,7 @@ class Certificates:
         return f'tls {{ cert_file: "{self.path(name)}", key_file: "{self.path(name)}", {more} }}'
 
     def verifying(self, more: str = "") -> str:
-        """Return the ``tls`` block of a nats-server that wants to know who its clients are."""
+        """Return the ``tls`` block of a nats-server that verifies client certificates."""
         return self.server(more=f'verify: true, ca_file: "{self.path("ca")}", {more}')
 
 
@@ -64,7 +64,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture
 def free_port() -> Iterator[int]:
-    """A port that nobody else takes, besides that of a server's clients."""
+    """A free port, different from those that servers take for clients."""
     port, holder = reserve_port()
     yield port
     if holder is not None:

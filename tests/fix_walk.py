@@ -303,7 +303,7 @@ class Walk:
         return self._lines(text)
 
     def _lines(self, text: str) -> list[str]:
-        """Return what is shown, as somebody has it whose server is where the page says."""
+        """Return the output as printed with the server address that the page uses."""
         text = text.replace(self._environment["NATS_URL"], DOCUMENTED_URL)
         # What a terminal shows when Ctrl-C is typed.
         text = text.replace("\n\nReceived", "\n^C\nReceived").replace("^Cjsm:", "^C\njsm:")

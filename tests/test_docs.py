@@ -6,7 +6,7 @@ namespace per file and against a fresh nats-server. Lines ``$ jsm ...`` in conso
 this process, and must succeed. Other shell blocks are not run: `.ci/run` and tox run such commands.
 
 One substitution is made: `DOCUMENTED_URL`, where the documents connect to, becomes the address of
-the fresh server. A block that can not run says why, in a comment right above it: ``.. not run:
+the fresh server. A block that cannot run says why, in a comment right above it: ``.. not run:
 <reason>`` in a page, ``<!-- not run: <reason> -->`` in the README.
 """
 

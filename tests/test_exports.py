@@ -289,7 +289,7 @@ def test_every_public_error_is_in_the_errors_module() -> None:
 
 
 def test_every_error_class_is_in_all() -> None:
-    """No error is raised that can not be imported by name."""
+    """Every error that is raised can be imported by name."""
     defined = {
         name
         for name, value in vars(errors).items()

@@ -1,5 +1,5 @@
 """
-The rules of the house, checked on the syntax tree of every file of the package.
+The architecture rules, checked on the syntax tree of every file of the package.
 
 The tables come first: they are the rules. An exception is a line in a table, with its reason.
 """
@@ -56,7 +56,7 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
     ("server", "words"): {"errors", "install"},
     # Deadlines go all the way down; sockets do not come all the way up.
     ("jetstream", "net"): {"net.clock"},
-    # jsm is made of what everybody can call; `api.reply` reads a subject that anybody may see.
+    # jsm uses only the public API; `api.reply` parses a subject that is public, too.
     ("cli", "protocol"): set(),
     ("cli", "api"): {"api.reply"},
     ("cli", "net"): {"net.clock"},
@@ -111,7 +111,7 @@ MAX_NESTING = 4
 # A handler of Exception or BaseException is for the top of a thread or of a user's callback,
 # where it records and reports, and for a handler that raises again.
 BROAD_HANDLERS: dict[tuple[str, str], str] = {
-    ("cli/__main__.py", "main"): "the top of the process: what nobody expected is one line, too",
+    ("cli/__main__.py", "main"): "the top of the process: an unexpected error is one line, too",
     ("client/events.py", "_run"): "a user's callback for connection events may raise anything",
     ("client/connector.py", "_delay"): "a user's function for the wait may raise anything",
     ("client/subscription.py", "_run"): "a user's callback for messages may raise anything",
@@ -354,7 +354,7 @@ def nesting(node: ast.AST, depth: int = 0) -> int:
 
 @every_file
 def test_the_wall_clock_is_not_used(file: File) -> None:
-    """Waiting and measuring use the monotonic clock, which nobody sets."""
+    """Waits and measurements use the monotonic clock, which is never set back."""
     wrong = [
         f"line {node.lineno}"
         for node in ast.walk(file.tree)

@@ -40,7 +40,7 @@ def on_the_page(text: str) -> bool:
 
 
 def test_texts_of_connecting(nats_server: NatsServer) -> None:
-    """Who can not connect finds the reason on the page."""
+    """The page explains each reason for a failed connection."""
     url = nats_server.url
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]

@@ -137,7 +137,7 @@ class Reader:
         """Tell those who would wait in vain."""
         # What a server makes up may have a surrogate in it.
         subject = error.subject.encode("utf-8", "replace")
-        for interest in list(self._interests.values()):
+        for interest in self._interests.copy().values():
             if error.operation != "subscribe":
                 if interest.sink.on_permission_error(subject, error):
                     return

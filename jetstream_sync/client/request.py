@@ -151,7 +151,7 @@ class RequestMux:
             return self._fail(subject[len(self._reply_prefix) :], error)
         # The last one: where others wait that the server took, they are from before it was told to
         # permit it no more.
-        for token in reversed(list(self._waiting)):
+        for token in reversed(self._waiting.copy()):
             waiting = self._waiting.get(token)
             if waiting is not None and waiting[1] == subject and self._fail(token, error):
                 return True
@@ -163,7 +163,7 @@ class RequestMux:
             self._subscribed = False
         if interest is not None:
             self._core.remove_subscription_deferred(interest)
-        for token in list(self._waiting):
+        for token in self._waiting.copy():
             self._fail(token, error)
 
     def _fail(self, token: bytes, error: Error) -> bool:

@@ -70,7 +70,7 @@ class Subscription:
         """The queue group, empty without one."""
         self._core = core
         self._callback = callback
-        self._mailbox: Mailbox[Delivery] = Mailbox(core.timed_out)
+        self._mailbox: Mailbox[Delivery] = Mailbox(core.machinery.timed_out)
         self._backlog = PendingLimits(msgs_limit, bytes_limit)
         self._dropped = 0
         self._slow = False

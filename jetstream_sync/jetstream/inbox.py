@@ -75,7 +75,7 @@ class PullInbox:
         self._downs = 0
         self._downs_read = 0
         #: What came and was not read yet.
-        self.mailbox: Mailbox[Delivery] = Mailbox(core.timed_out)
+        self.mailbox: Mailbox[Delivery] = Mailbox(core.machinery.timed_out)
         #: When something came last, by the monotonic clock; written by the reader, once per read.
         self.last_seen = monotonic()
         #: Waits until a callback has had the last message; ``None``: there is no callback.

@@ -41,7 +41,7 @@ from .consumer_api import consumer_info
 from .message import JetStreamMsg, send_in_progress
 from .requests import APIRequests
 
-__all__ = ["LeaseRenewer", "Leases", "ack_waits"]
+__all__ = ["LeaseRenewer", "Leases", "ReceiveTimes", "ack_waits"]
 
 _ACK_PREFIX: Final = b"$JS.ACK."
 _NEVER: Final = float("-inf")
@@ -82,6 +82,34 @@ class _Run:
         self.received = received
 
 
+class ReceiveTimes:
+    """
+    The times when runs of messages were read, noted by the reader thread.
+
+    The connection's reader holds this object, so it refers to nothing that keeps the connection open.
+    """
+
+    __slots__ = ("grain", "runs", "stamped")
+
+    def __init__(self) -> None:
+        #: Seconds within which all messages get the same time.
+        self.grain = 0.0
+        #: When the last time was noted, by the monotonic clock; infinite: no times are needed.
+        self.stamped = _ALWAYS
+        #: The first reply subject and the time of each run.
+        self.runs: deque[tuple[bytes, float]] = deque()
+
+    def received(self, deliveries: list[Delivery], now: float) -> None:
+        """Note when messages were read; called before another thread can take them."""
+        if now - self.stamped < self.grain:
+            return
+        for _, reply, _, _ in deliveries:
+            if reply.startswith(_ACK_PREFIX):  # no status
+                self.stamped = now
+                self.runs.append((reply, now))
+                return
+
+
 class Leases:
     """
     The leases of the messages that a client has from one consumer.
@@ -92,26 +120,24 @@ class Leases:
         consumer: returns the consumer's name.
         config: the consumer's config, as it was last seen.
 
-    The reader thread calls `received()`; any thread may call the other methods.
+    The reader thread calls `times.received()`; any thread may call the methods of this class.
     """
 
     __slots__ = (
         "_api",
         "_checked",
         "_consumer",
-        "_grain",
         "_lapse",
         "_late",
         "_late_until",
         "_lock",
         "_run",
-        "_runs",
         "_shortest",
-        "_stamped",
         "_stream",
         "_waits",
         "fresh_until",
         "hands",
+        "times",
         "unsure",
     )
 
@@ -129,8 +155,7 @@ class Leases:
         self.hands: dict[int, JetStreamMsg] = {}
         #: Whether a message is about to be dropped by a config that may be out of date.
         self.unsure = False
-        # Written by the reader: the first reply and the time of each run.
-        self._runs: deque[tuple[bytes, float]] = deque()
+        self.times = ReceiveTimes()
         self._lock = threading.Lock()
         # --- under _lock ---
         self._run = _Run(0, _NEVER)  # that of the message which was looked at last
@@ -151,23 +176,11 @@ class Leases:
         leased = config.ack_policy == AckPolicy.EXPLICIT
         self._waits = ack_waits(config) if leased else [_ALWAYS]
         self._shortest = min(self._waits)
-        self._grain = self._shortest * _GRAIN
-        self._stamped = _NEVER if leased else _ALWAYS
+        self.times.grain = self._shortest * _GRAIN
+        self.times.stamped = _NEVER if leased else _ALWAYS
         #: Until when a message can be handed out without a look at it, by the monotonic clock.
         self.fresh_until = _NEVER if leased else _ALWAYS
         self._lapse = _NEVER  # when the first lease of the current run ends
-
-    # --- the reader's side ----------------------------------------------------------------------
-
-    def received(self, deliveries: list[Delivery], now: float) -> None:
-        """Note when messages were read; before they are put where they can be taken."""
-        if now - self._stamped < self._grain:
-            return
-        for _, reply, _, _ in deliveries:
-            if reply.startswith(_ACK_PREFIX):  # no status
-                self._stamped = now
-                self._runs.append((reply, now))
-                return
 
     # --- the taker's side -----------------------------------------------------------------------
 
@@ -200,7 +213,7 @@ class Leases:
 
     def _advance(self, position: int) -> None:
         """Go to the run of a delivery; ``_lock`` is held."""
-        runs = self._runs
+        runs = self.times.runs
         while runs:
             reply, received = runs[0]
             first = _position(reply)
@@ -273,10 +286,10 @@ class Leases:
             horizon = self._run.first if live else _ALWAYS
             if live:
                 self._run.received = now
-            for index, (reply, received) in enumerate(tuple(self._runs)):
+            for index, (reply, received) in enumerate(tuple(self.times.runs)):
                 if now < received + self._shortest:
                     horizon = min(horizon, _position(reply))
-                    self._runs[index] = (reply, now)
+                    self.times.runs[index] = (reply, now)
             if live:
                 self._lapse = now + self._shortest
                 self.fresh_until = _NEVER if self._late else self._lapse

@@ -15,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from threading import get_ident
@@ -38,7 +39,7 @@ from ..net.clock import FOREVER, Deadline, monotonic
 from ..protocol.parser import Delivery
 from .heartbeat import pull_heartbeat_timeout
 from .inbox import LINK_DOWN, LINK_UP, PullInbox
-from .leases import LeaseRenewer, Leases
+from .leases import LeaseRenewer, ReceiveTimes
 from .message import JetStreamMsg
 from .pull_requester import CONSUMER_CHECK_DELAY_S, PullRequester, RetryBackoff
 
@@ -70,32 +71,35 @@ def until_stopped(take: Callable[[Deadline], JetStreamMsg]) -> Iterator[JetStrea
 class _LeasedInbox(PullInbox):
     """An inbox that notes when messages come."""
 
-    __slots__ = ("_leases", "renewer")
+    __slots__ = ("_times", "renewer")
 
-    def __init__(self, core: ConnectionCore, leases: Leases) -> None:
-        self._leases = leases
-        #: Renews the leases of what has come; ``None``: nothing does.
-        self.renewer: LeaseRenewer | None = None
+    def __init__(self, core: ConnectionCore, times: ReceiveTimes) -> None:
+        self._times = times
+        #: The renewer of the buffered leases, held weakly: it keeps the connection open; ``None``
+        #: without a renewer.
+        self.renewer: weakref.ref[LeaseRenewer] | None = None
         super().__init__(core)
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         self.last_seen = now = monotonic()
-        self._leases.received(deliveries, now)
+        self._times.received(deliveries, now)
         self.mailbox.put(deliveries, len(deliveries))
 
     def on_closed(self, reason: BaseException) -> None:
         super().on_closed(reason)
         # After a drain, what is buffered can still be taken.
-        if self.renewer is not None and isinstance(reason, ConnectionClosedError):
+        renewer = None if self.renewer is None else self.renewer()
+        if renewer is not None and isinstance(reason, ConnectionClosedError):
             if isinstance(reason, ForkedConnectionError):
-                self.renewer.forked()
+                renewer.forked()
             else:
-                self.renewer.stop()
+                renewer.stop()
 
     def wait_drained(self, deadline: Deadline) -> bool:
         done = super().wait_drained(deadline)
-        if self.renewer is not None:
-            self.renewer.stop()  # the connection is about to close
+        renewer = None if self.renewer is None else self.renewer()
+        if renewer is not None:
+            renewer.stop()  # the connection is about to close
         return done
 
 
@@ -132,7 +136,7 @@ class MessageIterator:
         # The message that each thread got last; ``None``: that need not be known.
         self._hands = self._leases.hands if self._leases.limited else None
         self._renewer: LeaseRenewer | None = None
-        self._inbox = _LeasedInbox(puller.core, self._leases)
+        self._inbox = _LeasedInbox(puller.core, self._leases.times)
         self._arrived = self._inbox.mailbox.items
         # --- under _lock ---
         self._lock = threading.Lock()
@@ -148,7 +152,7 @@ class MessageIterator:
             self._start_over()
         if auto_in_progress and self._leases.limited:
             self._renewer = LeaseRenewer(puller.core, puller.consumer, self._leases, self._holding)
-            self._inbox.renewer = self._renewer
+            self._inbox.renewer = weakref.ref(self._renewer)
 
     # --- taking messages ------------------------------------------------------------------------
 

@@ -308,7 +308,7 @@ class Publisher:
         # took before, as when the permissions have just changed, they are the earlier ones.
         wanted = subject.decode("utf-8", "surrogateescape")
         # The tokens alone: a list of pairs may fail while others publish.
-        for token in reversed(list(self._pending)):
+        for token in reversed(self._pending.copy()):
             future = self._pending.get(token)
             if future is not None and future.subject == wanted and token not in self._denied:
                 self._denied[token] = error
@@ -320,7 +320,7 @@ class Publisher:
         """Have everything fail; the next message subscribes again, it may be permitted by then."""
         with self._start:  # not while the subscription is being made
             self._subscribed = False
-        for token in list(self._pending):
+        for token in self._pending.copy():
             self._denied[token] = error
         self._acks.put((_DENIED,), 1)
 
@@ -456,7 +456,8 @@ class Publisher:
 
     def _sweep(self, now: float) -> None:
         """Give up messages whose time is up."""
-        for token, future in list(self._pending.items()):
+        # A copy in one step: an iteration, even by list(), may be interrupted by another thread.
+        for token, future in self._pending.copy().items():
             if (
                 future.due is not None
                 and future.due <= now
@@ -466,7 +467,7 @@ class Publisher:
 
     def _fail_all(self, error: Error) -> None:
         """Give up every message that waits now."""
-        for token in list(self._pending):
+        for token in self._pending.copy():
             future = self._pending.pop(token, None)
             if future is not None:
                 future.failed(error)

@@ -429,7 +429,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
     def _receive(self, deliveries: list[Delivery]) -> None:
         """Take what came; ``_counting`` is held."""
         self._last_seen = now = monotonic()
-        self._leases.received(deliveries, now)
+        self._leases.times.received(deliveries, now)
         got = len(deliveries)
         if not (all(map(_payload, deliveries)) and self._follow(deliveries)):
             deliveries, got = self._sift(deliveries)

@@ -97,7 +97,7 @@ def test_a_worker_that_is_told_to_stop(fresh_server: NatsServer, project: Path, 
 
 
 def test_orders_that_can_not_be_handled(fresh_server: NatsServer, project: Path) -> None:
-    """What can not be read is terminated, what fails comes again after a delay; the worker goes on."""
+    """An unreadable message is terminated, a failed one is redelivered after a delay; the worker stays."""
     unlucky = project / "unlucky.py"
     unlucky.write_text(
         "import manage\n"

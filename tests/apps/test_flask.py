@@ -105,7 +105,7 @@ def test_a_view_that_asks_a_service(
 
 
 def test_a_worker_that_is_killed(gunicorn: tuple[Program, Site], fresh_server: NatsServer) -> None:
-    """The master forks another one, which connects anew; the orders of clients that try again are there once."""
+    """A new worker of the master connects again; orders that clients retry are stored once."""
     program, site = gunicorn
     before = workers_of(program)
     with ThreadPoolExecutor(8) as pool:

@@ -81,7 +81,7 @@ def test_ctrl_c_while_working(fresh_server: NatsServer, tmp_path: Path) -> None:
 
 
 def test_orders_that_can_not_be_handled(fresh_server: NatsServer, tmp_path: Path) -> None:
-    """A worker survives what its handler can not take, and its successor does not meet it at once."""
+    """A worker survives a message that its handler rejects; the next worker does not get it at once."""
     with RawClient(fresh_server.port) as raw:
         raw.api("STREAM.CREATE.ORDERS", name="ORDERS", subjects=["ORDERS.*"])
         for order in (b"1", b"not an order", b"2", b"13", b"3"):

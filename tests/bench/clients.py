@@ -25,7 +25,7 @@ Command = Callable[[Job], list[str]]
 
 
 class LeftOutError(Exception):
-    """A client can not take part; the message says why."""
+    """A client cannot take part; the message says why."""
 
 
 class CellError(Exception):

@@ -120,7 +120,7 @@ class Referee:
         Publish numbered payloads into a stream.
 
         The server has stored them all when this returns: the last one of each chunk waits for its
-        ack, so that the server's queue of incoming messages can not overflow.
+        ack, so that the server's queue of incoming messages cannot overflow.
 
         Args:
             subject: a subject of the stream.

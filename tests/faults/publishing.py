@@ -26,7 +26,7 @@ _LOOK = 0.1
 
 
 def _may_go_on(error: Error) -> bool:
-    """Say whether an error leaves the connection alive."""
+    """Return whether an error leaves the connection alive."""
     return not isinstance(error, ConnectionClosedError) or isinstance(error, ConnectionLostError)
 
 

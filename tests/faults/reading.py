@@ -23,7 +23,7 @@ from .testbed import STREAM
 
 __all__ = ["DURABLES", "Reader", "readers"]
 
-#: The consumers that the readers share with nobody.
+#: The consumers that the readers do not share.
 DURABLES = ("consume", "messages", "fetch", "next")
 
 #: Seconds that each look for messages lasts, at most.
@@ -38,7 +38,7 @@ _RENEWAL = 5.0
 
 
 class Reader:
-    """Somebody who reads until he is told to stop."""
+    """A thread that reads until it is stopped."""
 
     def __init__(self, name: str, nc: Connection, book: Book, rng: random.Random) -> None:
         self.name = name

@@ -68,7 +68,7 @@ class Book:
             self.complain(f"{message} was acknowledged as {known} and as {seq}")
 
     def too_far_ahead(self) -> bool:
-        """Say whether the slowest reader has so much left that publishing has to wait for him."""
+        """Return whether the slowest reader is so far behind that publishing has to wait for it."""
         return len(self.acknowledged) - min(map(len, self.seen.values())) > AHEAD
 
     @contextmanager

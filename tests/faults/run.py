@@ -89,7 +89,7 @@ _OPTIONS: dict[str, Any] = {
 #: What is different for a line.
 _LINE_OPTIONS: dict[str, dict[str, Any]] = {
     "publishing": {"pending_size": 16 * 1024 * 1024},
-    # Takes a stall for what it is: the link stays, and nothing is made anew because of it.
+    # A stall is not a break: the link stays, and nothing is created again because of it.
     "patient": {"ping_interval": 30.0},
 }
 

@@ -137,7 +137,7 @@ class Ground:
                     return server
         if where == "stream leader":
             leader = None
-            # While one is elected nobody answers; then it is any server.
+            # During an election there are no responders; afterwards any server may be the leader.
             with contextlib.suppress(OSError, ValueError), self.raw() as raw:
                 leader = raw.api(f"STREAM.INFO.{STREAM}").get("cluster", {}).get("leader")
             for server in self.servers:
@@ -146,7 +146,7 @@ class Ground:
         return self._rng.choice(self.servers)
 
     def _step_down(self, kind: str) -> None:
-        # One that has just lost its leader has nobody to answer; then it steps down without us.
+        # A group that has just lost its leader has no responders; then it steps down by itself.
         with contextlib.suppress(OSError, ValueError), self.raw() as raw:
             if kind.startswith("stream"):
                 raw.request(f"$JS.API.STREAM.LEADER.STEPDOWN.{STREAM}")

@@ -37,7 +37,7 @@ def others_run() -> Iterator[None]:
         yield
     finally:
         ticker.kill()
-    # Of its own time, since other processes may take the machine's. Who blocks takes none: then
+    # CPU time, since other processes may take the machine's. A blocked thread uses none: then
     # there are few ticks.
     pauses = [after - before for before, after in itertools.pairwise(ticks)]
     assert len(ticks) > 20
@@ -113,7 +113,7 @@ def test_a_flood_of_messages_stops_nobody(nats_server: NatsServer, nc: Connectio
 
 
 def test_looking_for_a_server_stops_nobody() -> None:
-    """Reconnecting in vain goes on beside everything else."""
+    """Failing attempts to reconnect leave other greenlets running."""
     server = NatsServer()
     server.start()
     with jetstream_sync.connect(server.url, reconnect_time_wait=0.01, error_cb=id) as nc:
@@ -151,7 +151,7 @@ def test_a_hundred_greenlets_share_a_connection(
 
 
 def test_killed_greenlets_leave_the_connection_alone(nc: Connection) -> None:
-    """A kill or a `gevent.Timeout` in the middle of a call harms nobody else."""
+    """A kill or a `gevent.Timeout` in the middle of a call affects no other greenlet."""
     nc.subscribe("greenlets.echo", cb=lambda msg: msg.respond(msg.data))
     nc.subscribe("greenlets.silent", cb=lambda _: None)
     nc.flush()
@@ -173,7 +173,7 @@ def test_killed_greenlets_leave_the_connection_alone(nc: Connection) -> None:
     nc.publish("greenlets.more", b"here")
     assert sub.next_msg(5).data == b"here"
     with pytest.raises(NoRespondersError):
-        nc.request("greenlets.nobody", timeout=5)
+        nc.request("greenlets.unserved", timeout=5)
     assert not nc._core._mux._waiting
 
 

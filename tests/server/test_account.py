@@ -67,7 +67,7 @@ def test_the_account_has_limits() -> None:
 
 
 def test_without_jetstream_every_call_says_so_at_once() -> None:
-    """Nobody answers on a server without JetStream; the error says that, and not that time is up."""
+    """Without JetStream on the server the error says so, and is no timeout."""
     with (
         NatsServer(jetstream=False) as server,
         jetstream_sync.connect(server.url) as nc,
@@ -103,7 +103,7 @@ def test_an_account_without_jetstream_is_told_so() -> None:
 
 @pytest.mark.parametrize("timeout", [0.1, timedelta(milliseconds=100)])
 def test_the_contexts_timeout_ends_the_wait(nc: Connection, timeout: float | timedelta) -> None:
-    """Where somebody listens and does not answer, the call ends with the context's timeout."""
+    """Where a subscriber takes the request and does not reply, the call ends with the context's timeout."""
     nc.subscribe("silent.API.>")
     js = nc.jetstream(prefix="silent.API", timeout=timeout)
     began = time.monotonic()

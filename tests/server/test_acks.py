@@ -286,7 +286,7 @@ def test_a_closed_connection_leaves_the_message_open(
         assert not msg.is_acked
 
 
-# --- where no answer is wanted, or nobody takes it ----------------------------------------------
+# --- no reply subject, or no responders ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", [*SETTLE, "in_progress"])

@@ -1,4 +1,4 @@
-"""The end of a connection: close, drain, flush, and who is told of it."""
+"""The end of a connection: close, drain, flush, and the errors and callbacks that follow."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def threads_in(function: str) -> int:
 
 
 class Gate:
-    """A callback that stands still at its first message until it is let go."""
+    """A callback that blocks at its first message until it is released."""
 
     def __init__(self) -> None:
         self.began = threading.Event()
@@ -84,7 +84,7 @@ class Gate:
 
 
 def test_close_wakes_everybody(fresh_server: NatsServer, subject: str) -> None:
-    """Closing wakes who waits for a message, an answer or a flush; only iterations end quietly."""
+    """Closing wakes threads that wait for a message, a reply or a flush; only iterations end quietly."""
     nc = jetstream_sync.connect(fresh_server.url)
     sub = nc.subscribe(subject)
     nc.subscribe(f"{subject}.silent")
@@ -493,7 +493,7 @@ def test_a_with_block_drains(nats_server: NatsServer, subject: str) -> None:
 
 
 def test_a_with_block_that_raises_closes(nats_server: NatsServer, subject: str) -> None:
-    """When a with block raises, that error comes out, and nobody waits for a callback."""
+    """When a with block raises, that error comes out without waiting for callbacks."""
     gate = Gate()
     try:
         with (
@@ -547,7 +547,7 @@ def test_a_close_does_not_wait_for_the_server(fresh_server: NatsServer, subject:
 
 
 def test_a_close_with_megabytes_left(fresh_server: NatsServer, subject: str) -> None:
-    """A close ends in time, though megabytes wait to be sent; who waits to publish is told."""
+    """A close ends in time with megabytes unsent; threads that wait to publish get an error."""
     nc = jetstream_sync.connect(fresh_server.url)
     payload = bytes(nc.max_payload)
     before = [0, 0.0]
@@ -604,7 +604,7 @@ def test_threads_flush_through_one_connection(own: Connection, subject: str) -> 
 
 
 def test_a_flush_gives_up_in_time(fresh_server: NatsServer, subject: str) -> None:
-    """Without an answer a flush raises `TimeoutError` in time, and its late pong is nobody else's."""
+    """An unanswered flush raises `TimeoutError` in time; its late PONG completes no other flush."""
     with jetstream_sync.connect(fresh_server.url) as nc:
         sub = nc.subscribe(subject)
         nc.flush(5)

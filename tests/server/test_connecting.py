@@ -59,7 +59,7 @@ def echoes(nc: Connection) -> bool:
 
 @pytest.fixture
 def dead_url() -> Iterator[str]:
-    """A URL whose port belongs to nobody, and stays so during the test."""
+    """A URL with a port that is reserved and not listened on during the test."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))  # and no listen()
         yield f"nats://127.0.0.1:{holder.getsockname()[1]}"
@@ -108,7 +108,7 @@ def test_dead_servers_in_front_are_passed_over(
 def test_a_host_name_that_can_not_exist_is_a_server_that_can_not_be_reached(
     nats_server: NatsServer, host: str
 ) -> None:
-    """A host name that DNS can not express fails like one that does not exist."""
+    """A host name that DNS cannot express fails like one that does not exist."""
     bad = f"nats://{host}:4222"
     with pytest.raises(NoServersError) as caught:
         jetstream_sync.connect(bad)
@@ -156,7 +156,7 @@ def test_a_url_that_is_none_is_refused(url: str) -> None:
     assert caught.value.option == "servers"
 
 
-# --- nobody there -----------------------------------------------------------------------------
+# --- unreachable servers ----------------------------------------------------------------------
 
 
 def test_no_server_is_an_error_that_names_address_and_reason(dead_url: str) -> None:
@@ -171,7 +171,7 @@ def test_no_server_is_an_error_that_names_address_and_reason(dead_url: str) -> N
 
 
 def test_every_server_that_was_tried_is_named(dead_url: str) -> None:
-    """Where several servers can not be reached, each is named with its own reason."""
+    """When several servers cannot be reached, each is named with its own reason."""
     other = "nats://no-such-host.invalid:4222"
     with pytest.raises(NoServersError) as caught:
         jetstream_sync.connect([dead_url, other], dont_randomize=True)
@@ -223,7 +223,7 @@ def test_a_silent_server_does_not_keep_from_the_next(nats_server: NatsServer) ->
     "options",
     [
         {"user": "worker", "password": "wrong-" + PASSWORD},
-        {"user": "nobody", "password": PASSWORD + "-wrong"},
+        {"user": "unknown", "password": PASSWORD + "-wrong"},
         {"token": "wrong-" + PASSWORD},
         {},
     ],
@@ -509,7 +509,7 @@ def test_garbage_in_mid_stream_breaks_the_link(garbage: bytes) -> None:
 
 @GARBAGE
 def test_garbage_in_mid_stream_closes_what_may_not_reconnect(garbage: bytes) -> None:
-    """Where no other link is sought, bytes that are not NATS close the connection and wake who waits."""
+    """Without reconnecting, bytes that are not NATS close the connection and wake waiting threads."""
     closed = threading.Event()
     with Listener() as listener, ThreadPoolExecutor() as pool:
         nc = jetstream_sync.connect(

@@ -304,7 +304,7 @@ def test_drain_delivers_what_is_buffered(js: JetStream, consumer: PullConsumer) 
 def test_it_may_be_ended_by_its_callback(
     js: JetStream, consumer: PullConsumer, errors: Errors, how: str
 ) -> None:
-    """The callback may stop or drain; it can not wait for its own end."""
+    """The callback may stop or drain; it cannot wait for its own end."""
     fill(js, 100)
     handles: list[ConsumeHandle] = []
     ready = threading.Event()
@@ -382,7 +382,7 @@ def test_draining_the_connection_lets_the_callback_finish(
     with jetstream_sync.connect(fresh_server.url) as other:
         info = other.jetstream().get_consumer("S", "C").cached_info
     assert len(got) >= 20
-    # What a server sends when the subscription has just ended goes to nobody, and comes again later.
+    # Messages sent just after the subscription ended are not received, and are redelivered later.
     assert info.num_ack_pending == info.delivered.consumer_seq - len(got)
 
 

@@ -50,7 +50,7 @@ class Reader:
         return [msg.data for msg in self.take(count)]
 
     def silent(self, seconds: float = 0.15) -> bool:
-        """Say whether nothing comes for so long."""
+        """Return whether no message arrives within the given time."""
         try:
             self._next_msg(seconds)
         except TimeoutError:
@@ -174,7 +174,7 @@ def test_a_start_time_is_where_it_starts(js: JetStream, stream: Stream, read: Re
 
 
 def test_explicit_acks_are_for_one_message_each(js: JetStream, stream: Stream, read: Read) -> None:
-    """Acknowledging the third of three leaves two; that is the policy when nobody says one."""
+    """Acknowledging the third of three leaves two: explicit acks are the default policy."""
     put(js, stream, 1, 2, 3)
     reader = read()
     assert reader.info().config.ack_policy == AckPolicy.EXPLICIT
@@ -344,7 +344,7 @@ def test_sample_freq_reports_acks(
 def test_without_sample_freq_acks_are_not_reported(
     js: JetStream, stream: Stream, read: Read, nc: Connection
 ) -> None:
-    """Nobody is told of acks when nobody asked."""
+    """Ack samples are published only when the consumer asks for them."""
     put(js, stream, 1)
     with nc.subscribe(f"$JS.EVENT.METRIC.CONSUMER.ACK.{stream.name}.*") as metrics:
         read().take(1)[0].ack_sync()
@@ -369,7 +369,7 @@ def test_an_ephemeral_consumer_goes_when_it_is_not_used(stream: Stream) -> None:
 
 
 def test_a_consumer_in_use_stays(js: JetStream, stream: Stream, read: Read) -> None:
-    """Who waits at it keeps it, whether messages come or not."""
+    """A waiting reader keeps the consumer alive, with messages or without."""
     reader = read(inactive_threshold=0.3)
     assert reader.silent(1.0)
     put(js, stream, 1)
@@ -377,7 +377,7 @@ def test_a_consumer_in_use_stays(js: JetStream, stream: Stream, read: Read) -> N
 
 
 def test_a_durable_consumer_goes_on_where_it_was(js: JetStream, stream: Stream) -> None:
-    """Whoever reads it next gets what was not acknowledged by then."""
+    """The next reader gets the messages that were not acknowledged by then."""
     put(js, stream, 1, 2, 3)
     first = stream.create_consumer(durable_name="D")
     first.next().ack_sync()
@@ -412,7 +412,7 @@ def test_a_paused_consumer_delivers_later(js: JetStream, stream: Stream, read: R
 
 
 def test_num_replicas_is_on_how_many_servers_it_is(cluster: NatsCluster) -> None:
-    """When nobody says, a durable consumer has as many as its stream, and an ephemeral one has one."""
+    """By default a durable consumer has the stream's replicas, and an ephemeral one has one."""
     with jetstream_sync.connect(cluster.urls) as nc:
         js = nc.jetstream()
         stream = js.create_stream(name="S", subjects=["s"], num_replicas=3)
@@ -427,7 +427,7 @@ def test_num_replicas_is_on_how_many_servers_it_is(cluster: NatsCluster) -> None
 
 
 def test_mem_storage_is_forgotten_with_the_server(fresh_server: NatsServer) -> None:
-    """On a stream in a file a consumer in memory starts anew where another one goes on."""
+    """On a file stream a memory consumer starts again after a restart; a file consumer continues."""
     with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
         js = nc.jetstream()
         stream = js.create_stream(name="S", subjects=["S.>"], storage="file")

@@ -100,7 +100,7 @@ def test_the_deliver_subject_is_where_messages_go(
 def test_nothing_is_delivered_while_nobody_listens(
     js: JetStream, stream: Stream, raw: RawClient, nc: Connection
 ) -> None:
-    """Who subscribes later gets everything; the server says whether somebody has."""
+    """A late subscriber gets everything; the server reports whether there is a subscriber."""
     put(js, stream, 2)
     assert not make(raw, stream).push_bound
     (before,) = stream.list_consumers()
@@ -182,7 +182,7 @@ def test_an_idle_heartbeat_says_that_the_server_is_there(
 def test_without_an_idle_heartbeat_it_is_silent(
     raw: RawClient, stream: Stream, inbox: Subscription
 ) -> None:
-    """Nobody is told anything while nothing is published."""
+    """No message is delivered while none is published."""
     make(raw, stream)
     assert all_of(inbox, 0.5) == []
 

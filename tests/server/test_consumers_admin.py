@@ -124,7 +124,7 @@ def test_a_reset_goes_to_a_sequence(
 
 @pytest.mark.server(">=2.14")
 def test_a_push_consumer_can_be_reset(js: JetStream, nc: Connection, ten: Stream) -> None:
-    """Who listens gets everything a second time."""
+    """A push subscriber gets everything a second time."""
     listener = nc.subscribe("again")
     ten.create_push_consumer(durable_name="a", deliver_subject="again", ack_policy="none")
     assert [listener.next_msg(5).data for _ in range(10)] == [b"%d" % n for n in range(1, 11)]
@@ -154,7 +154,7 @@ def test_the_config_bounds_a_reset(ten: Stream, start: dict[str, Any], seq: int)
 
 @pytest.mark.server(">=2.14")
 def test_a_pull_goes_on_after_a_reset(ten: Stream) -> None:
-    """Who pulls ahead gets the messages again, and is not disturbed."""
+    """A reader with outstanding pulls gets the messages again, and is not disturbed."""
     consumer = ten.create_consumer(durable_name="a")
     with consumer.messages(max_messages=20) as messages:
         for _ in range(10):
@@ -175,7 +175,7 @@ def test_a_reset_of_what_is_not_there(js: JetStream, stream: Stream) -> None:
 
 @pytest.mark.parametrize("seq", [0, -1, 2**64, True, 1.5, "7"])
 def test_a_sequence_has_a_range(js: JetStream, stream: Stream, seq: int) -> None:
-    """What can not be a sequence is refused before anything is sent; 0 would be no sequence."""
+    """An invalid sequence is refused before anything is sent; 0 is not a valid sequence."""
     with pytest.raises(InvalidOptionError, match="seq"):
         js.reset_consumer(stream.name, "a", seq)
 
@@ -187,7 +187,7 @@ def test_a_sequence_has_a_range(js: JetStream, stream: Stream, seq: int) -> None
 def test_unpinning_lets_another_client_in(
     js: JetStream, ten: Stream, nats_server: NatsServer
 ) -> None:
-    """The pin goes to who pulls next."""
+    """The pin goes to the client that pulls next."""
     consumer = ten.create_consumer(
         durable_name="a", priority_groups=["A"], priority_policy=PriorityPolicy.PINNED_CLIENT
     )

@@ -42,7 +42,7 @@ def subject() -> str:
 
 
 def somebody_is_in(function: str) -> bool:
-    """Say whether a thread is inside the function of that name."""
+    """Return whether a thread is inside the function of that name."""
     for frame in sys._current_frames().values():
         at = frame
         while at is not None:
@@ -199,7 +199,7 @@ def test_the_largest_messages_arrive(nc: Connection, subject: str) -> None:
             assert sub.next_msg(10).data == pattern[: nc.max_payload - block]
 
 
-# --- what can not be sent -----------------------------------------------------------------------
+# --- invalid messages ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_the_largest_messages_arrive(nc: Connection, subject: str) -> None:
     ["", ".", "a.", ".a", "a..b", "a b", "a\tb", "a\r\nPING", "a.*", "*", "a.>", ">", "\udc00x"],
 )
 def test_bad_subjects_are_refused(nc: Connection, subject: str, bad: str) -> None:
-    """A subject that can not be published to is refused, and the connection goes on."""
+    """A subject that cannot be published to is refused, and the connection stays usable."""
     with nc.subscribe(subject) as sub:
         with pytest.raises(BadSubjectError):
             nc.publish(bad, b"x")
@@ -252,7 +252,7 @@ def test_bad_headers_are_refused(nc: Connection, subject: str, bad: dict[str, st
     assert nc.stats["errors_received"] == 0
 
 
-# --- who gets what ------------------------------------------------------------------------------
+# --- delivery -----------------------------------------------------------------------------------
 
 
 def test_wildcards(nc: Connection, subject: str) -> None:
@@ -269,7 +269,7 @@ def test_wildcards(nc: Connection, subject: str) -> None:
 def test_a_queue_group_shares_the_messages(
     nc: Connection, nats_server: NatsServer, subject: str
 ) -> None:
-    """Each message goes to one member of a queue group, and to everybody outside of it."""
+    """Each message goes to one member of a queue group, and to every subscriber outside of it."""
     with jetstream_sync.connect(nats_server.url) as other:
         members = [each.subscribe(subject, "workers") for each in (nc, nc, other, other)]
         alone = nc.subscribe(subject)
@@ -342,7 +342,7 @@ def test_stats_count_messages_and_bytes(nats_server: NatsServer, subject: str) -
         first, second = nc.subscribe(subject), nc.subscribe(subject)
         nc.publish(subject, b"12345")
         nc.publish(subject, b"123", headers={"A": "b"})
-        nc.publish(f"{subject}.nobody", bytes(100))
+        nc.publish(f"{subject}.unread", bytes(100))
         nc.flush(5)
         stats = nc.stats
         assert (stats["out_msgs"], stats["out_bytes"]) == (3, 5 + 3 + block + 100)
@@ -421,7 +421,7 @@ def test_a_message_wakes_who_waits(nc: Connection, subject: str, timeout: float 
 
 
 def test_unsubscribing_ends_reading(nc: Connection, subject: str) -> None:
-    """`unsubscribe` ends iterations, wakes who waits, and drops what was not read."""
+    """`unsubscribe` ends iterations, wakes waiting threads, and drops what was not read."""
     sub = nc.subscribe(subject)
     with ThreadPoolExecutor(2) as pool:
         iterating = pool.submit(lambda: [msg.data for msg in sub])
@@ -514,7 +514,7 @@ def test_unsubscribe_after_the_limit_is_a_no_op(
 
 
 def test_unsubscribing_twice_without_a_limit_is_an_error(nc: Connection, subject: str) -> None:
-    """A subscription that was ended before its limit can not be ended again."""
+    """A subscription that ended before its limit cannot be ended again."""
     sub = nc.subscribe(subject)
     sub.unsubscribe(3)
     sub.unsubscribe()
@@ -615,7 +615,7 @@ def test_with_a_callback_nobody_else_reads(nc: Connection, subject: str) -> None
 def test_a_slow_consumer_loses_messages(
     reports: Reports, subject: str, limits: tuple[int, int]
 ) -> None:
-    """Above a limit messages are dropped and counted, told of once each time it falls behind."""
+    """Above a limit messages are dropped and counted; each time it falls behind is reported once."""
     nc = reports.nc
     sub = nc.subscribe(subject, pending_msgs_limit=limits[0], pending_bytes_limit=limits[1])
     other = nc.subscribe(subject)

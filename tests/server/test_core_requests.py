@@ -85,7 +85,7 @@ def test_the_first_answer_counts(nc: Connection, subject: str) -> None:
 
 @pytest.mark.parametrize("timeout", [5, None])
 def test_nobody_listens(nc: Connection, subject: str, timeout: float | None) -> None:
-    """Where nobody listens, that is known at once, whatever the timeout."""
+    """Without responders a request fails at once, whatever the timeout."""
     began = time.monotonic()
     with pytest.raises(NoRespondersError) as caught:
         nc.request(subject, b"?", timeout)
@@ -132,7 +132,7 @@ def test_headers_go_both_ways(nc: Connection, subject: str) -> None:
 
 
 def test_a_status_with_a_payload_is_an_answer(nc: Connection, subject: str) -> None:
-    """Only an empty message with status 503 says that nobody listens, not a header that looks so."""
+    """Only an empty message with status 503 means no responders, not a header that looks like it."""
     nc.subscribe(subject, cb=lambda msg: msg.respond(b"", {"Status": "503"}))
     msg = nc.request(subject, b"", 5)
     assert msg.headers == {"Status": "503"}
@@ -158,7 +158,7 @@ def test_no_answer_is_wanted(nc: Connection, subject: str) -> None:
 
 
 def test_what_can_not_be_asked(nc: Connection, subject: str) -> None:
-    """A request that can not be sent is refused like a message, and the next one works."""
+    """A request that cannot be sent is refused like a message, and the next one works."""
     nc.subscribe(subject, cb=lambda msg: msg.respond(msg.data))
     with pytest.raises(BadSubjectError):
         nc.request("a.*", b"x", 5)
@@ -184,7 +184,7 @@ def test_a_callback_may_ask(nc: Connection, subject: str) -> None:
 def test_closing_wakes_who_asks(
     nats_server: NatsServer, other: Connection, subject: str, timeout: float | None
 ) -> None:
-    """Who waits for an answer when the connection is closed gets `ConnectionClosedError`."""
+    """A thread that waits for a reply when the connection is closed gets `ConnectionClosedError`."""
     questions = other.subscribe(subject)
     other.flush(5)
     nc = jetstream_sync.connect(nats_server.url)
@@ -222,7 +222,7 @@ def test_it_waits_without_a_timeout(nc: Connection, other: Connection, subject: 
 
 
 def test_closing_while_many_ask(nats_server: NatsServer, other: Connection, subject: str) -> None:
-    """A close among many requests leaves nobody waiting: each has its answer or its error."""
+    """A close among many requests leaves no thread waiting: each has its reply or its error."""
     other.subscribe(subject, cb=lambda msg: msg.respond(msg.data))
     other.flush(5)
     nc = jetstream_sync.connect(nats_server.url)

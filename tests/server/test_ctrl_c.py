@@ -50,7 +50,7 @@ CALLS: dict[str, Callable[[Connection, Subscription], object]] = {
     "flush": lambda nc, _: nc.flush(1),
     "request": lambda nc, _: nc.request("ctrl_c.service", b"q", timeout=1),
     "next_msg": next_msg,
-    "next_msg in vain": no_msg,
+    "next_msg without a message": no_msg,
 }
 
 
@@ -69,7 +69,7 @@ def check_it_works(nc: Connection, sub: Subscription) -> None:
     nc.publish(sub.subject, b"woken")
     reader.join()
     assert got == [b"woken"]
-    assert time.monotonic() - began < 2 * SCALE, "somebody was not woken"
+    assert time.monotonic() - began < 2 * SCALE, "a thread was not woken"
 
 
 # CPython 3.13 gives opcode events for some functions and not for others, and 3.12 may crash when they

@@ -201,7 +201,7 @@ def test_a_dialer_that_does_not_work_is_named(nats_server: NatsServer, fault: An
 
 
 def test_a_dialer_that_breaks_later_is_reported(fresh_server: NatsServer) -> None:
-    """On a reconnect the fault goes to error_cb, and the connection goes on trying."""
+    """On a reconnect the fault goes to error_cb, and the attempts continue."""
     errors: list[Exception] = []
     broken = threading.Event()
 

@@ -26,7 +26,7 @@ from jetstream_sync import (
 )
 from jetstream_sync.durations import time_from_ns
 
-#: Servers before 2.11 do not say that nobody answers a direct get, so the leader is asked later.
+#: Servers before 2.11 send no 503 for an unserved direct get, so the leader is asked later.
 SOON = 2.0
 
 BINARY = bytes(range(256))
@@ -118,7 +118,7 @@ def test_a_payload_may_be_empty(
 
 
 def test_both_ways_give_the_same(js: JetStream, stream_name: str) -> None:
-    """Nobody can tell from a message which way it came, not even one that was republished."""
+    """A message does not show which way it was read, not even one that was republished."""
     origin = js.create_stream(
         name=stream_name,
         subjects=[f"{stream_name}.a.>"],
@@ -212,7 +212,7 @@ def test_a_stream_that_is_gone(js: JetStream, stream: Stream) -> None:
 def test_direct_gets_that_are_switched_off_fall_back_to_the_leader(
     js: JetStream, stream_name: str
 ) -> None:
-    """What is known of the stream may be old: nobody answers direct gets any more."""
+    """The cached stream info may be stale: direct gets have no responders any more."""
     stream = js.create_stream(
         name=stream_name, subjects=[f"{stream_name}.>"], storage="memory", allow_direct=True
     )

@@ -156,7 +156,7 @@ def test_acks_and_infos_name_the_domain(hub: NatsServer) -> None:
 
 @pytest.mark.parametrize("where", [{"domain": "spoke"}, {"prefix": "nothing.here"}])
 def test_where_there_is_no_jetstream(hub: NatsServer, where: dict[str, str]) -> None:
-    """A domain or prefix that nobody serves is an error at once, and not a timeout."""
+    """A domain or prefix without responders is an error at once, and not a timeout."""
     with jetstream_sync.connect(hub.url) as nc:
         js = nc.jetstream(**where)  # type: ignore[arg-type]
         began = time.monotonic()

@@ -1,8 +1,8 @@
 """
-A consumer that is there and has nobody to serve it, as while a cluster elects a leader.
+A consumer that exists and has no server for it, as while a cluster elects a leader.
 
 The API is reached under a prefix of the test's own. There only the consumer's info is answered, so a
-pull request meets what it meets without a leader: nobody listens.
+pull request meets what it meets without a leader: there are no responders.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from jetstream_sync.server import NatsServer
 
 
 class Absent:
-    """The API under a prefix, with or without somebody who serves the consumer."""
+    """The API under a prefix, with or without a responder for the consumer."""
 
     def __init__(self, nc: Connection, stream: str, prefix: str) -> None:
         self._nc = nc
@@ -40,7 +40,7 @@ class Absent:
         self._next = f"{prefix}.CONSUMER.MSG.NEXT.{stream}.C"
         self._info = f"{prefix}.CONSUMER.INFO.{stream}.C"
         self._serving: Subscription | None = None
-        #: When somebody asked whether the consumer is there: after each request in vain.
+        #: The times of consumer info requests: one after each failed request.
         self.asked: list[float] = []
         self._answering = nc.subscribe(self._info, cb=self._answer)
         nc.flush(5 * SCALE)
@@ -92,13 +92,13 @@ def absent(nc: Connection, stream: Stream) -> Absent:
 
 @pytest.fixture
 def consumer(user: Connection, absent: Absent, stream: Stream) -> PullConsumer:
-    """The consumer, as somebody sees it who reaches the API under the prefix."""
+    """The consumer, as seen by a client that uses the API under the prefix."""
     consumer = user.jetstream(prefix="ABSENT").get_consumer(stream.name, "C")
     absent.asked.clear()
     return consumer
 
 
-pytestmark = pytest.mark.server(">=2.11")  # before, nobody says that nobody listens
+pytestmark = pytest.mark.server(">=2.11")  # before, the server sends no 503 for such a request
 
 
 def test_an_iterator_asks_again_in_growing_intervals_and_says_so_once(
@@ -165,7 +165,7 @@ def test_a_fetch_waits_for_it(
 
 
 def test_a_fetch_says_in_time_that_nobody_was_there(consumer: PullConsumer) -> None:
-    """A fetch whose time is up says what it met; one that can not wait says so at once."""
+    """A fetch that times out reports the last refusal; one that cannot wait does so at once."""
     began = time.monotonic()
     with pytest.raises(PullError, match="No Responders") as caught:
         consumer.fetch(1, timeout=0.9)
@@ -204,7 +204,7 @@ def test_one_that_is_gone_ends_them_all(
 def test_an_ordered_fetch_leaves_a_consumer_that_says_nothing(
     js: JetStream, nc: Connection, user: Connection, stream: Stream
 ) -> None:
-    """Where nobody even says that the time is up, the next fetch reads on with another consumer."""
+    """Without even a reply at the end of the time, the next fetch continues with another consumer."""
     silent: set[str] = set()
 
     def forward(msg: Msg) -> None:

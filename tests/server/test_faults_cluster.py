@@ -78,7 +78,7 @@ def durable(js: JetStream) -> PullConsumer:
 
 
 def ask(nodes: NatsCluster, name: str) -> dict[str, Any]:
-    """Ask the API around the connection under test, until somebody answers."""
+    """Ask the API around the connection under test, until a server answers."""
 
     def answer() -> dict[str, Any] | None:
         running = next(server for server in nodes.servers if server.is_running)

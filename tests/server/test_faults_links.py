@@ -339,7 +339,7 @@ def test_publish_async_may_be_cut_in_its_middle(
     line.heal()
     for number in left:
         far_js.publish(stream.name, b"%d " % number, msg_id=f"{number}")
-    # Who publishes slowly does most of it when the first cut is over, and leaves the others nothing.
+    # A slow publisher sends most messages after the first cut, and leaves none for later ones.
     assert line.cuts >= 1
     assert stream.info().state.messages == 2000
 
@@ -352,7 +352,7 @@ def test_calls_return_in_time_where_nothing_comes_back(
     far_js = far.jetstream(timeout=0.3)
     BREAKS[how](line)
     calls: list[Callable[[], object]] = [
-        lambda: far.request("nobody.knows", timeout=0.3),
+        lambda: far.request("unserved.subject", timeout=0.3),
         lambda: far_js.get_stream(stream.name),
         lambda: far_js.publish(stream.name, b"0", timeout=0.3),
         lambda: far.flush(0.3),

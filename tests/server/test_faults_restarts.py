@@ -182,7 +182,7 @@ def test_every_future_settles(
     js.publish("s", b"first")
     server.pause()
     waiting = [js.publish_async("s", b"%d" % each, timeout=30) for each in range(50)]
-    alone.jetstream()  # the messages are on their way; nobody answers
+    alone.jetstream()  # the messages are on their way; there are no responders
     began = time.monotonic()
     (server.stop if end == "stop" else server.kill)()
     errors = [future.exception(5 * SCALE) for future in waiting]

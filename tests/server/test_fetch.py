@@ -157,7 +157,7 @@ def test_a_limit_in_bytes_ends_before_the_message_that_does_not_fit(
 def test_bytes_that_are_used_up_exactly_end_it(
     js: JetStream, stream: Stream, consumer: PullConsumer
 ) -> None:
-    """When the messages have exactly ``max_bytes`` nobody waits for more."""
+    """When the messages have exactly ``max_bytes`` the fetch ends without waiting for more."""
     fill(js, stream, 9, size=100)
     size = size_of(consumer.fetch(1)[0])
     with between(0, 1):

@@ -1,4 +1,4 @@
-"""Fork and pickle: a child can not use its parent's connection, and the parent never notices."""
+"""Fork and pickle: a child cannot use its parent's connection, and the parent is not affected."""
 
 from __future__ import annotations
 
@@ -87,6 +87,7 @@ REFUSED: dict[str, Callable[[Inherited], object]] = {
     "Connection.flush": lambda it: it.nc.flush(timeout=None),
     "Connection.rtt": lambda it: it.nc.rtt(timeout=None),
     "Connection.reconnect": lambda it: it.nc.reconnect(),
+    "Connection.set_server_pool": lambda it: it.nc.set_server_pool(["nats://127.0.0.1:4222"]),
     "Connection.drain": lambda it: it.nc.drain(),
     "Subscription.next_msg": lambda it: it.sub.next_msg(timeout=None),
     "Subscription.__iter__": lambda it: next(iter(it.sub)),
@@ -227,7 +228,13 @@ INTERNAL = {
     *(
         f"{cls}.{name}"
         for cls in ("Subscription", "PushSubscription")
-        for name in ("deliver", "denied", "ended", "finished", "on_connection_change")
+        for name in (
+            "deliver",
+            "on_closed",
+            "on_connection_change",
+            "on_permission_error",
+            "wait_drained",
+        )
     ),
 }
 
@@ -270,7 +277,7 @@ def inherited(nc: Connection) -> Inherited:
     ordered_messages = ordered.messages()
     ordered_messages.next(timeout=5)
     handle = stream.create_consumer(name="empty", filter_subject="js.nothing").consume(print)
-    # It has an answer that is no ack: nobody settles it.
+    # The response is no ack, so the future stays pending.
     nc.subscribe("fork.silent")
     future = js.publish_async("fork.silent")
     nc.flush()
@@ -560,7 +567,7 @@ def test_every_lock_may_be_held_when_a_process_forks(it: Inherited) -> None:
     it.nc.flush()
 
 
-@pytest.mark.skipif(not OPEN_FILES.is_dir(), reason="open files can not be listed")
+@pytest.mark.skipif(not OPEN_FILES.is_dir(), reason="open files cannot be listed")
 def test_a_link_that_is_being_opened_is_the_parents_alone() -> None:
     """A child keeps no copy of a socket on which its parent is still shaking hands."""
     go_on = threading.Event()
@@ -636,7 +643,7 @@ def test_errors_survive_pickle(nc: Connection, nats_server: NatsServer) -> None:
     for call in (
         lambda: nc.publish("a b"),
         lambda: nc.publish("a", b"x" * (nc.max_payload + 1)),
-        lambda: nc.request("fork.nobody", timeout=5),
+        lambda: nc.request("fork.unserved", timeout=5),
         lambda: nc.subscribe("fork.a").next_msg(timeout=0),
         lambda: jetstream_sync.connect("nats://127.0.0.1:1"),
         lambda: jetstream_sync.connect(nats_server.url, conect_timeout=1),

@@ -141,7 +141,7 @@ def test_a_future_that_was_about_to_be_settled(held: Held, looked_at: bool) -> N
 
 
 def test_a_full_window(nats_server: NatsServer) -> None:
-    """Who publishes in a child is refused, and does not wait for room that nobody makes."""
+    """Publishing in a child is refused without waiting for room that would never come."""
     held = Held(nats_server.url)
     held.js._publisher._window = 2
     futures = [held.publish() for _ in range(2)]

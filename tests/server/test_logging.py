@@ -34,7 +34,7 @@ def said(log: pytest.LogCaptureFixture, logger: str, level: str) -> list[str]:
 def test_the_life_of_a_connection_is_told_on_the_level_info(
     log: pytest.LogCaptureFixture,
 ) -> None:
-    """Connected, every attempt in vain, disconnected and why, reconnected, closed: nothing else."""
+    """The log has connects, failed attempts, disconnects with the reason, reconnects and the close only."""
     server = NatsServer().start()
     try:
         with jetstream_sync.connect(server.url, name="orders", reconnect_time_wait=0.05) as nc:
@@ -82,14 +82,15 @@ def test_servers_that_can_not_be_reached_are_named(log: pytest.LogCaptureFixture
 def test_errors_without_a_callback_are_logged(
     nats_server: NatsServer, log: pytest.LogCaptureFixture
 ) -> None:
-    """A slow subscription is an error in the log, unless an error_cb is told of it."""
+    """A slow subscription is an error in the log, unless there is an error_cb."""
     errors: list[Exception] = []
     for error_cb in ({}, {"error_cb": errors.append}):
         with jetstream_sync.connect(nats_server.url, name="slow", **error_cb) as nc:
-            nc.subscribe("logging.slow", pending_msgs_limit=1)
+            sub = nc.subscribe("logging.slow", pending_msgs_limit=1)
             for _ in range(10):
                 nc.publish("logging.slow", b"x")
             nc.flush()
+            assert sub.dropped == 9
     (text,) = said(log, "events", "ERROR")
     assert text.startswith("slow: SlowConsumerError: ")
     assert [type(error) for error in errors] == [SlowConsumerError]
@@ -156,7 +157,7 @@ def test_no_secret_is_logged(log: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_program_that_configures_nothing_sees_errors_only() -> None:
-    """Nothing is printed of what goes well; an error that nobody else is told of goes to stderr."""
+    """Success is not printed; an error without an error_cb goes to stderr."""
     program = """if True:
         import threading, jetstream_sync
         from jetstream_sync.server import NatsServer
@@ -198,6 +199,7 @@ def test_the_counters_go_on_over_a_reconnect(fresh_server: NatsServer) -> None:
             "out_bytes": 3 * size,
             "reconnects": 0,
             "errors_received": 0,
+            "events_dropped": 0,
         }
         for reconnects in (1, 2):
             fresh_server.kill()

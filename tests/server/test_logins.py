@@ -231,7 +231,7 @@ def test_a_bearer_token_needs_no_signature(jwt_server, operator):
 
 
 def test_the_server_refuses_the_wrong_key(nkey_server, jwt_server, operator):
-    """It is an `AuthorizationError`, at once, whoever the key belongs to."""
+    """It is an `AuthorizationError` at once, for known and unknown keys."""
     with pytest.raises(AuthorizationError, match="Authorization Violation"):
         jetstream_sync.connect(nkey_server.url, nkeys_seed_str=User().seed)
     with pytest.raises(AuthorizationError, match="Authorization Violation"):

@@ -1,4 +1,4 @@
-"""Logging in again: what is read anew for each link, what runs out, and when it is over."""
+"""Logging in again: what is read again for each link, what expires, and when attempts stop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def is_back(nc: Connection, reconnects: int) -> bool:
     return nc.is_connected and nc.stats["reconnects"] >= reconnects
 
 
-# --- read anew ------------------------------------------------------------------------------------
+# --- credentials are read again -------------------------------------------------------------------
 
 
 def test_what_changed_is_used_for_the_next_link(tmp_path):
@@ -220,7 +220,7 @@ def test_credentials_that_have_run_out_for_good(jwt_server, operator, tmp_path):
 
 
 def test_it_goes_on_where_the_program_says_so(jwt_server, operator, tmp_path):
-    """With ``ignore_auth_error_abort`` there are attempts until somebody renews the file."""
+    """With ``ignore_auth_error_abort`` the attempts continue until the file is renewed."""
     creds = operator.creds(tmp_path, lifetime=timedelta(seconds=2))
     refusals = []
     nc = jetstream_sync.connect(

@@ -149,7 +149,7 @@ class Watch(logging.Handler):
                 todo += [behind.__cause__, behind.__context__]
 
     def options(self, login: dict[str, Any]) -> dict[str, Any]:
-        """Return the options of a login, with callbacks that tell of everything."""
+        """Return the options of a login, with callbacks that record every event."""
         callbacks = ["error_cb", "disconnected_cb", "reconnected_cb", "closed_cb", "trace_cb"]
         return {**login, **dict.fromkeys(callbacks, self.saw)}
 
@@ -261,7 +261,7 @@ def tried(url: str, login: dict[str, Any], watch: Watch) -> None:
 
 @pytest.mark.parametrize("play", PLAYS)
 def test_servers_that_do_not_let_us_in(tmp_path, watch, play):
-    """Whatever a server does with the login, nobody else sees it."""
+    """Whatever a server does with the login, it appears nowhere else."""
     with Listener(play) as server:
         for name, login in all_logins(tmp_path).items():
             tried(server.url, login, watch)
@@ -270,7 +270,7 @@ def test_servers_that_do_not_let_us_in(tmp_path, watch, play):
 
 @pytest.mark.parametrize("scheme", ["tls", "ws", "wss"])
 def test_servers_that_speak_something_else(tmp_path, watch, scheme):
-    """With TLS or a WebSocket the login is not even sent, and nobody sees it either."""
+    """With TLS or a WebSocket the login is not even sent, and appears nowhere."""
     logins = all_logins(tmp_path)
     with Listener(hangs_up) as server:
         for name in ("password", "creds file", "seed", "key of TLS", "headers"):
@@ -290,7 +290,7 @@ def test_servers_that_are_not_there(tmp_path, watch):
 
 
 def test_real_servers(tmp_path, watch, nats_server, jwt_server):
-    """One that lets everybody in, and two that let nobody in who has no business there."""
+    """One server that accepts every login, and two that refuse unknown ones."""
     config = f"authorization {{ users: [{{ nkey: {User().public} }}] }}"
     with NatsServer(jetstream=False, config=config) as keys:
         for server in (nats_server, jwt_server, keys):

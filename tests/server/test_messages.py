@@ -303,7 +303,7 @@ def test_a_message_that_does_not_fit_yet_does_not_cause_a_storm(
 def test_a_message_that_never_fits_is_reported(
     alone: Connection, durable: PullConsumer, errors: Errors
 ) -> None:
-    """A message larger than ``max_bytes`` is told of, not asked for all the time, and not lost."""
+    """A message larger than ``max_bytes`` is reported, not requested continuously, and not lost."""
     fill(alone.jetstream(), "S", 1, size=500)
     with durable.messages(max_bytes=300, expires=1, heartbeat=0.5) as messages:
         began = alone.stats["out_msgs"]
@@ -325,7 +325,7 @@ def test_bytes_and_a_small_batch_go_together(js: JetStream, stream: Stream) -> N
 
 
 def test_the_consumer_s_limits_bound_the_defaults(js: JetStream, stream: Stream) -> None:
-    """Where the consumer has ``max_batch`` and ``max_expires``, what nobody said keeps to them."""
+    """Where the consumer has ``max_batch`` and ``max_expires``, default options keep to them."""
     consumer = stream.create_consumer(
         durable_name="L", max_batch=7, max_expires=timedelta(seconds=2)
     )
@@ -364,7 +364,7 @@ def test_options_that_can_not_work_are_refused(consumer: PullConsumer, nc: Conne
 def test_a_request_above_the_consumer_s_limits_is_reported(
     alone: Connection, errors: Errors
 ) -> None:
-    """A limit of the consumer that the user's options break is told of, and ends nothing."""
+    """A consumer limit that the given options exceed is reported, and ends nothing."""
     stream = alone.jetstream().get_stream(
         alone.jetstream().create_stream(name="L", subjects=["L.>"], storage="memory").name
     )
@@ -635,7 +635,7 @@ def test_requests_follow_each_other_without_messages(
 
 
 def test_slow_reading_is_no_fault(alone: Connection, durable: PullConsumer, errors: Errors) -> None:
-    """Who takes a message only after requests have expired gets the next one without an error."""
+    """A message that is read only after requests have expired is followed by the next without an error."""
     fill(alone.jetstream(), "S", 20)
     with durable.messages(max_messages=4, expires=1, heartbeat=0.5) as messages:
         take(messages, 2)

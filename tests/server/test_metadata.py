@@ -1,4 +1,4 @@
-"""What the reply subject tells of a delivery."""
+"""The delivery metadata in the reply subject."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_a_started_server_answers_with_its_version_and_jetstream_on() -> None:
 
 
 def test_jetstream_can_be_off() -> None:
-    """With jetstream=False nobody answers JetStream's API."""
+    """With jetstream=False the JetStream API has no responders."""
     with NatsServer(jetstream=False) as server, RawClient(server.port) as raw:
         assert "jetstream" not in raw.info
         assert raw.request("$JS.API.INFO") == b"NATS/1.0 503"
@@ -171,7 +171,7 @@ def test_a_failed_start_leaves_nothing_behind(
 
 
 def test_a_port_in_use_is_an_error_that_says_so(fresh_server: NatsServer) -> None:
-    """Two servers can not have one port."""
+    """Two servers cannot have one port."""
     second = NatsServer(port=fresh_server.port)
     with pytest.raises(ServerUnavailableError, match="address already in use"):
         second.start()
@@ -313,7 +313,7 @@ def test_nobody_takes_the_port_of_a_stopped_server(fresh_server: NatsServer) -> 
 
 
 def test_a_crash_is_noticed(fresh_server: NatsServer) -> None:
-    """A server that was killed by somebody else is not running, and can be started."""
+    """A server that was killed from outside is not running, and can be started."""
     pid = fresh_server.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -384,7 +384,7 @@ def test_a_store_directory_that_was_given_stays(tmp_path: Path) -> None:
 
 
 def test_a_forgotten_server_is_cleaned_up() -> None:
-    """When nobody refers to the object any more, the process and the directory go."""
+    """When the object is garbage-collected, the process and the directory go."""
     server = NatsServer().start()
     folder, pid = server.log_path.parent, server.pid
     assert pid is not None
@@ -591,7 +591,7 @@ def test_a_cluster_without_a_majority_is_not_ready(cluster: NatsCluster) -> None
 
 
 def test_a_cluster_that_is_stopped_is_not_ready(cluster: NatsCluster) -> None:
-    """Nobody can be up to date when nobody runs."""
+    """No replica can be up to date when none runs."""
     cluster.stop()
     assert cluster.leader() is None
     with pytest.raises(ServerUnavailableError, match="no server is running"):
@@ -603,7 +603,7 @@ def test_a_cluster_keeps_its_data_over_a_stop_of_all(cluster: NatsCluster) -> No
     urls = cluster.urls
     with RawClient(cluster.servers[0].port) as raw:
         raw.api("STREAM.CREATE.KEPT", name="KEPT", subjects=["kept"], num_replicas=3)
-        # Another server's stream takes a moment to be known here; until then nobody responds.
+        # The subject of another server takes a moment to be known here; until then: no responders.
         wait_until(lambda: b'"seq":1' in raw.request("kept", b"order").replace(b" ", b""))
     cluster.stop()
     assert not any(server.is_running for server in cluster.servers)
@@ -613,7 +613,7 @@ def test_a_cluster_keeps_its_data_over_a_stop_of_all(cluster: NatsCluster) -> No
 
 
 def stored_in(cluster: NatsCluster) -> int | None:
-    # Nobody answers for a stream until its servers have elected its leader.
+    # A stream has no responders until its servers have elected its leader.
     with RawClient(cluster.servers[1].port, timeout=0.5) as raw:
         try:
             answer = raw.api("STREAM.INFO.KEPT")

@@ -76,7 +76,7 @@ def test_a_missing_consumer_is_an_error_at_once(stream: Stream, consumer: PullCo
 
 
 def test_closing_ends_the_wait(nats_server: NatsServer, stream: Stream) -> None:
-    """Who waits when the connection is closed learns that at once."""
+    """A waiting `next` raises at once when the connection is closed."""
     nc = jetstream_sync.connect(nats_server.url)
     consumer = nc.jetstream().create_consumer(stream.name, durable_name="D")
     with ThreadPoolExecutor(1) as pool:

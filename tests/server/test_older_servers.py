@@ -173,7 +173,7 @@ SERVERS_OWN = {"direct", "sourcing", "deliver_subject", "idle_heartbeat", "extra
 
 
 def is_known(first: str) -> bool:
-    """Say whether the server under test knows a field."""
+    """Return whether the server under test knows a field."""
     return not first or Version(f"{first}.0") <= VERSION
 
 

@@ -184,7 +184,7 @@ def test_payloads_may_be_left_out(js: JetStream, stream: Stream) -> None:
 
 
 def test_the_server_s_consumer_is_cheap(stream: Stream) -> None:
-    """It has no acks, is in memory with one replica, and goes when nobody uses it."""
+    """It has no acks, is in memory with one replica, and is deleted when it is not used."""
     ordered = stream.ordered_consumer(
         name_prefix="mine", inactive_threshold=30, metadata={"who": "me"}
     )
@@ -365,7 +365,7 @@ def test_silence_is_survived(
 
 @pytest.mark.parametrize("way", ["messages", "consume", "fetch"])
 def test_a_deleted_stream_is_a_typed_error(js: JetStream, stream: Stream, way: str) -> None:
-    """Who reads when the stream is deleted gets `StreamNotFoundError` within a second."""
+    """A reader gets `StreamNotFoundError` within a second when the stream is deleted."""
     fill(js, stream.name, 3)
     ordered = stream.ordered_consumer()
     with ThreadPoolExecutor(1) as pool:
@@ -395,13 +395,13 @@ def test_a_deleted_stream_is_a_typed_error(js: JetStream, stream: Stream, way: s
 def test_attempts_may_be_limited(
     alone: Connection, filed: Stream, fresh_server: NatsServer, quick: None
 ) -> None:
-    """After ``max_reset_attempts`` failures in a row the reader learns that it can not go on."""
+    """After ``max_reset_attempts`` failures in a row the reader gets an error."""
     del quick
     fill(alone.jetstream(), "S", 1)
     with filed.ordered_consumer(max_reset_attempts=2).messages() as messages:
         numbers(messages, 1)
         # The API answers with silence, so that no consumer can be made.
-        messages._position._api.routes = alone.jetstream(prefix="nobody.api")._api.routes
+        messages._position._api.routes = alone.jetstream(prefix="unserved.api")._api.routes
         break_link(alone)
         with between(0, 5), pytest.raises(OrderedConsumerResetError):
             messages.next(10)
@@ -464,9 +464,9 @@ def test_stop_wakes_who_waits(stream: Stream) -> None:
 
 
 def test_stop_ends_a_reset_that_can_not_succeed(alone: Connection, filed: Stream) -> None:
-    """Who waits for a consumer that can not be made is woken by ``stop``, too."""
+    """``stop`` also wakes a reader that waits for a consumer that cannot be created."""
     messages = filed.ordered_consumer().messages()
-    messages._position._api.routes = alone.jetstream(prefix="nobody.api")._api.routes
+    messages._position._api.routes = alone.jetstream(prefix="unserved.api")._api.routes
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(messages.next)
         break_link(alone)
@@ -480,7 +480,7 @@ def test_stop_ends_a_reset_that_can_not_succeed(alone: Connection, filed: Stream
 def test_another_thread_s_reset_keeps_to_the_time(alone: Connection, filed: Stream) -> None:
     """While one thread makes a consumer, another one that reads times out when it said so."""
     messages = filed.ordered_consumer().messages()
-    messages._position._api.routes = alone.jetstream(prefix="nobody.api")._api.routes
+    messages._position._api.routes = alone.jetstream(prefix="unserved.api")._api.routes
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(messages.next)
         break_link(alone)

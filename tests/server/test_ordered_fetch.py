@@ -1,4 +1,4 @@
-"""Ordered fetches that end early: what the server sent in vain is read again, with no help of a publisher."""
+"""Ordered fetches that end early: messages sent after the end are read again without new ones."""
 
 from __future__ import annotations
 

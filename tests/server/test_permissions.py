@@ -1,4 +1,4 @@
-"""What the server does not permit: who is told, how soon, and that the connection stays."""
+"""Permission violations: which call gets the error, how soon, and that the connection stays."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ CONFIG = """authorization { users: [
     { user: deaf, password: d, permissions: { subscribe: { deny: "_INBOX.>" } } }
 ] }"""
 
-#: Longer than any answer of a server takes: who waits for it was not told.
+#: Longer than any reply takes: a call that waits so long got no error.
 LONG = 30.0
 
 
 @pytest.fixture(scope="module")
 def strict() -> Iterator[NatsServer]:
-    """A server with a guest, who may do little, and somebody who may have no answers."""
+    """A server with a guest who has few permissions, and a user without replies."""
     with NatsServer(name="strict", jetstream=False, config=CONFIG) as server:
         yield server
 
@@ -210,7 +210,7 @@ def test_a_refused_subscription_does_not_come_back(strict):
 
 
 def test_publishing_what_is_not_permitted_is_reported(guest):
-    """Nobody waits for anything, so ``error_cb`` is the one to hear of it; others are not disturbed."""
+    """No call waits for it, so only ``error_cb`` gets the error; other calls are not disturbed."""
     sub = guest.nc.subscribe("public.e")
     guest.nc.publish("private.e", b"x")
     guest.nc.publish("public.e", b"y")
@@ -221,7 +221,7 @@ def test_publishing_what_is_not_permitted_is_reported(guest):
 
 @pytest.mark.parametrize("timeout", [LONG, None])
 def test_a_request_that_is_not_permitted_fails_at_once(guest, timeout):
-    """It does not wait for an answer that can not come; it is reported, too."""
+    """It does not wait for a reply that cannot come; it is reported, too."""
     with soon(), pytest.raises(PermissionsError) as caught:
         guest.nc.request("private.f", b"x", timeout=timeout)
     assert (caught.value.operation, caught.value.subject) == ("publish", "private.f")
@@ -259,7 +259,7 @@ def test_an_inbox_that_is_not_permitted(deaf):
 
 @pytest.mark.usefixtures("admin")
 def test_an_inbox_that_is_not_permitted_and_many_requests(deaf):
-    """None of them waits in vain, however they meet the refusal."""
+    """Each waiting call gets the error, whatever it waits for."""
 
     def ask(_: int) -> None:
         for _ in range(10):
@@ -280,7 +280,7 @@ def test_another_inbox_prefix_may_be_permitted(strict):
 
 
 def test_permissions_that_come_with_the_next_login():
-    """Requests work as soon as the server permits the inbox: nobody has to connect again."""
+    """Requests work as soon as the server permits the inbox, without a new connection."""
     denied = (
         "authorization { users: [{ user: u, password: p, permissions: { subscribe: nothing }}]}"
     )
@@ -347,7 +347,7 @@ def test_a_text_that_makes_no_sense_does_no_harm():
 
 @pytest.mark.parametrize("timeout", [LONG, None])
 def test_requests_may_fail_as_soon_as_the_link_breaks(timeout):
-    """With ``fail_requests_on_disconnect`` nobody waits for the next link."""
+    """With ``fail_requests_on_disconnect`` no request waits for the next link."""
     with Listener() as server:
         nc = jetstream_sync.connect(
             server.url, fail_requests_on_disconnect=True, allow_reconnect=True

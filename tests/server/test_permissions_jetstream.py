@@ -1,4 +1,4 @@
-"""What the server does not permit of JetStream: nobody waits for an answer that can not come."""
+"""Permission violations in JetStream: no call waits for a reply that cannot come."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ CONFIG = """authorization { users: [
         publish: { deny: ["$JS.API.CONSUMER.MSG.NEXT.>", "$JS.ACK.>", "S.denied"] }
     } }
     { user: reader, password: r, permissions: { publish: { deny: "$JS.API.CONSUMER.CREATE.>" } } }
-    { user: nobody, password: n, permissions: { publish: { allow: "S.x" } } }
+    { user: narrow, password: n, permissions: { publish: { allow: "S.x" } } }
     { user: deaf, password: d, permissions: { subscribe: { deny: "_INBOX.*" } } }
 ] }"""
 
-#: Longer than any answer of a server takes: who waits for it was not told.
+#: Longer than any reply takes: a call that waits so long got no error.
 LONG = 30.0
 
 
@@ -146,7 +146,7 @@ def test_an_ordered_consumer_that_can_not_be_made(strict):
 
 def test_the_api(strict):
     """Every question to the JetStream API fails at once."""
-    with connected(strict, "nobody") as (nc, _):
+    with connected(strict, "narrow") as (nc, _):
         js = nc.jetstream(timeout=LONG)
         with denied("$JS.API.INFO"):
             js.account_info()

@@ -190,7 +190,7 @@ def test_an_iterator_survives_the_loss_of_its_pin(
     with pinned.messages(group="A", max_messages=2, expires=1) as messages:
         assert int(messages.next(2).data) == 0
         began = time.monotonic()
-        # Nobody takes messages here meanwhile, so nothing is asked for, and the pin goes over.
+        # No message is taken here meanwhile, so none is requested, and the pin moves.
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(same.next, 15, None, group="A")
             taken = int(waiting.result(20).data)

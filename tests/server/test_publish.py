@@ -241,7 +241,7 @@ def test_arguments_that_can_not_work_are_refused_locally(
     assert nc.stats["out_msgs"] == sent
 
 
-# --- what can not be sent -----------------------------------------------------------------------
+# --- invalid messages ---------------------------------------------------------------------------
 
 
 def test_a_bad_subject_or_header_is_refused_locally(
@@ -284,13 +284,13 @@ def test_a_refusal_of_the_stream_is_a_typed_error(js: JetStream, stream_name: st
     assert "maximum" in caught.value.description
 
 
-# --- nobody takes it ----------------------------------------------------------------------------
+# --- no responders ------------------------------------------------------------------------------
 
 
 def test_without_a_stream_the_error_comes_after_two_retries(
     js: JetStream, nc: Connection, stream_name: str
 ) -> None:
-    """Nobody takes it: it is sent three times, 250 ms apart, and then it is an error (ADR-22)."""
+    """Without responders it is sent three times, 250 ms apart, and then it is an error (ADR-22)."""
     sent = nc.stats["out_msgs"]
     with between(0.45, 1.5), pytest.raises(NoStreamResponseError) as caught:
         js.publish(stream_name)
@@ -365,7 +365,7 @@ def test_a_stream_that_comes_during_the_retries_gets_the_message(
 
 
 def test_an_answer_of_somebody_else_is_no_ack(nc: Connection, stream_name: str) -> None:
-    """Who answers on the subject without being a stream gives an `InvalidResponseError`."""
+    """A reply from a responder that is not a stream gives an `InvalidResponseError`."""
     for answer in (b"hello", b"[]", b'{"stream": "S"}', b'{"stream": "", "seq": 1}', b""):
         subject = f"{stream_name}.{len(answer)}"
         with nc.subscribe(subject, cb=partial(Msg.respond, payload=answer)):
@@ -396,7 +396,7 @@ def test_a_silent_server_means_a_timeout(fresh_server: NatsServer) -> None:
 
 
 def test_closing_wakes_who_waits_for_an_ack(fresh_server: NatsServer) -> None:
-    """Who waits for an acknowledgement when the connection is closed learns that at once."""
+    """A call that waits for an acknowledgement gets an error at once when the connection is closed."""
     nc = jetstream_sync.connect(fresh_server.url)
     js = nc.jetstream(timeout=None)
     js.create_stream(name="S", subjects=["s"], storage="memory")
@@ -414,10 +414,10 @@ def test_closing_wakes_who_waits_for_an_ack(fresh_server: NatsServer) -> None:
 
 
 def test_closing_ends_the_retries(nats_server: NatsServer) -> None:
-    """Who waits to send a message again when the connection is closed learns that at once."""
+    """A call that waits to send again gets an error at once when the connection is closed."""
     mine = jetstream_sync.connect(nats_server.url)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(mine.jetstream().publish, "nobody.takes.this")
+        waiting = pool.submit(mine.jetstream().publish, "no.stream.takes.this")
         wait_until(lambda: mine.stats["out_msgs"] > 0)
         mine.close()
         with pytest.raises(ConnectionClosedError):
@@ -443,8 +443,8 @@ def test_threads_publish_on_one_connection(js: JetStream, stream: Stream) -> Non
 
 
 def test_a_wait_that_timed_out_leaves_nothing_behind(js: JetStream) -> None:
-    """Many calls that time out leave no entry for an answer that nobody waits for."""
+    """Many calls that time out leave no entry for a reply that is not awaited any more."""
     for _ in range(50):
         with pytest.raises((jetstream_sync.TimeoutError, NoStreamResponseError)):
-            js.publish("nobody.takes.this", timeout=0)
+            js.publish("no.stream.takes.this", timeout=0)
     assert not js._publisher._core._mux._waiting

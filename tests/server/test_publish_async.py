@@ -75,7 +75,7 @@ def test_a_future_has_the_ack(js: JetStream, stream: Stream) -> None:
 
 
 def test_a_settled_future_is_done_for_good(js: JetStream, stream: Stream) -> None:
-    """What was sent can not be cancelled; after the end result and exception stay as they are."""
+    """A sent message cannot be cancelled; after the end result and exception stay as they are."""
     future = js.publish_async(f"{stream.name}.a")
     assert future.cancel() is False
     assert future.result(5) is future.result()
@@ -334,7 +334,7 @@ def test_a_hundred_thousand_messages_are_counted(js: JetStream, stream: Stream) 
 def test_without_a_stream_the_future_fails_after_the_retries(
     js: JetStream, nc: Connection, stream_name: str
 ) -> None:
-    """Nobody takes it: it is sent three times, and then the future has the error (ADR-22)."""
+    """Without responders it is sent three times, and then the future has the error (ADR-22)."""
     sent = nc.stats["out_msgs"]
     future = js.publish_async(stream_name)
     with between(0.4, 2), pytest.raises(NoStreamResponseError):
@@ -361,7 +361,7 @@ def test_each_future_has_retries_of_its_own(
 
 
 def test_many_messages_without_a_stream_fail_soon(js: JetStream, stream_name: str) -> None:
-    """3,000 messages that nobody takes all fail, not one after the other."""
+    """3,000 messages without responders all fail, not one after the other."""
     futures = [js.publish_async(stream_name) for _ in range(3000)]
     with within(5):
         js.publish_async_completed(20)
@@ -408,7 +408,7 @@ def test_a_future_fails_when_its_time_is_up(
 
 
 def test_futures_fail_when_the_server_is_killed(alone: JetStream, fresh_server: NatsServer) -> None:
-    """A lost link fails what waits, for nobody knows whether it is stored; then all goes on."""
+    """A lost link fails pending futures, as their storage is unknown; later publishes work."""
     pause(fresh_server, alone)
     futures = [alone.publish_async("s", b"%d" % n) for n in range(100)]
     fresh_server.kill()

@@ -110,7 +110,7 @@ def test_a_missing_stream_is_an_error_at_once(
 def test_what_is_deleted_meanwhile_is_an_error_at_once(
     js: JetStream, stream: Stream, consumer: PullConsumer, nc: Connection, what: str
 ) -> None:
-    """Who waits when the consumer or stream is deleted gets `ConsumerDeletedError` within a second."""
+    """A waiting call gets `ConsumerDeletedError` within a second when the consumer or stream is deleted."""
     with ThreadPoolExecutor(2) as pool:
         fetches = [pool.submit(consumer.fetch, 5, timeout) for timeout in (30, None)]
         wait_until(lambda: consumer.info().num_waiting == 2)
@@ -184,7 +184,7 @@ def test_a_fetch_goes_on_over_a_new_link(
     for number in range(3):
         js.publish("s", b"%d" % number)
     assert [msg.data for msg in waiting.result(5)] == [b"0", b"1"]
-    # What was asked for on the first link does not take messages that nobody gets.
+    # Requests of the first link must not consume messages that would never be read.
     assert [msg.data for msg in durable.fetch(5, timeout=0.3)] == [b"2"]
     assert durable.info().delivered.consumer_seq == 3
 
@@ -256,7 +256,7 @@ def test_without_a_link_it_is_not_late(
 def test_the_end_of_the_connection_ends_a_fetch(
     alone: Connection, waiting: Future[list[JetStreamMsg]], end: str
 ) -> None:
-    """Who waits when the connection is closed or drained learns that at once."""
+    """A waiting call gets an error at once when the connection is closed or drained."""
     ends: dict[str, Callable[[], None]] = {"close": alone.close, "drain": alone.drain}
     ends[end]()
     with between(0, 0.5), pytest.raises(ConnectionClosedError):
@@ -294,7 +294,7 @@ def test_a_silent_server_is_noticed_by_its_heartbeats(
 def test_a_silent_server_means_an_empty_list_without_heartbeats(
     durable: PullConsumer, fresh_server: NatsServer
 ) -> None:
-    """Without a heartbeat nobody says that the time is up: the client does, a second later."""
+    """Without a heartbeat the server reports no timeout: the client does, a second later."""
     fresh_server.pause()
     try:
         with between(0.2, 1.6):
@@ -312,7 +312,7 @@ def test_heartbeats_keep_a_fetch_alive(durable: PullConsumer) -> None:
 def test_a_given_up_request_gets_no_messages(
     durable: PullConsumer, fresh_server: NatsServer
 ) -> None:
-    """What a fetch asked for before it gave up is taken back: no message goes to nobody."""
+    """A fetch cancels its requests when it gives up: no message is sent to an unused inbox."""
     fresh_server.pause()
     with pytest.raises(NoHeartbeatError):
         durable.fetch(5, timeout=30, heartbeat=0.1)

@@ -151,10 +151,10 @@ def test_a_consumer_with_groups_is_refused(js: JetStream, stream: Stream) -> Non
 def test_arguments_are_checked_here(
     nc: Connection, arguments: dict[str, Any], error: type[Exception]
 ) -> None:
-    """What can not work is refused before anything is sent."""
-    nobody = nc.jetstream(prefix="nobody.is.there", timeout=0.1)
+    """Invalid arguments are refused before anything is sent."""
+    unserved = nc.jetstream(prefix="unserved.prefix", timeout=0.1)
     with pytest.raises(error) as caught:
-        nobody.pull_subscribe(**arguments)
+        unserved.pull_subscribe(**arguments)
     assert not isinstance(caught.value, (TimeoutError, jetstream_sync.APIError))
 
 
@@ -249,7 +249,7 @@ def test_options_of_a_fetch_are_checked(
 def test_messages_that_nobody_waits_for_are_not_sent(
     js: JetStream, subject: str, sub: PullSubscription
 ) -> None:
-    """After a fetch in vain the server sends nothing to where it was; the next fetch gets it, once."""
+    """After a failed fetch the server does not send to its inbox; the next fetch gets it, once."""
     for batch in (1, 5):
         with pytest.raises(TimeoutError):
             sub.fetch(batch, timeout=0.1)
@@ -259,7 +259,7 @@ def test_messages_that_nobody_waits_for_are_not_sent(
 
 
 def test_a_deleted_consumer_ends_a_fetch(stream: Stream, sub: PullSubscription) -> None:
-    """Who waits learns at once, and so does who asks afterwards."""
+    """A waiting call gets the error at once, and so does a later one."""
     with ThreadPoolExecutor(1) as pool, between(0, 5):
         fetched = pool.submit(sub.fetch, 5, 30)
         wait_until(lambda: sub.consumer_info().num_waiting == 1)
@@ -277,7 +277,7 @@ def test_a_deleted_consumer_ends_a_fetch(stream: Stream, sub: PullSubscription) 
 def test_threads_fetch_from_one_subscription(
     js: JetStream, subject: str, sub: PullSubscription, batch: int
 ) -> None:
-    """Each message goes to one of them, and every one to somebody."""
+    """Each message goes to exactly one of them, and none is lost."""
     for number in range(600):
         js.publish_async(subject, b"%d" % number)
     js.publish_async_completed(10)
@@ -328,7 +328,7 @@ def test_it_may_be_told_to_leave_it(js: JetStream, stream: Stream, subject: str,
 
 @pytest.mark.parametrize("how", ["unsubscribe", "drain", "with"])
 def test_what_was_there_stays(js: JetStream, stream: Stream, subject: str, how: str) -> None:
-    """A consumer that somebody else made is left, whether bound to or found by its name."""
+    """An existing consumer is not deleted, whether bound to or found by its name."""
     stream.create_consumer(durable_name="D", filter_subject=subject)
     end(js.pull_subscribe(subject, "D"), how)
     end(js.pull_subscribe_bind("D", stream.name), how)
@@ -353,7 +353,7 @@ def end(sub: PullSubscription, how: str) -> None:
 def test_a_fetch_under_way_ends_with_the_subscription(
     js: JetStream, stream: Stream, subject: str, nc: Connection, how: str, batch: int
 ) -> None:
-    """Who waits for a first message learns that there will be none."""
+    """A call that waits for a first message ends when there will be none."""
     sub = js.pull_subscribe(subject)
     with ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(sub.fetch, batch, 30)

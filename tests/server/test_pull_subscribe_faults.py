@@ -102,7 +102,7 @@ def test_links_that_broke_between_fetches_are_forgotten(
 def test_without_a_link_it_ends_in_time(
     alone: Connection, sub: PullSubscription, fresh_server: NatsServer, batch: int
 ) -> None:
-    """Nobody says that the time is up; it is not exceeded all the same, with a heartbeat or without."""
+    """Without a server reply the timeout still holds, with a heartbeat or without."""
     fresh_server.kill()
     wait_until(lambda: not alone.is_connected)
     for heartbeat in (None, 0.1):
@@ -114,7 +114,7 @@ def test_without_a_link_it_ends_in_time(
 def test_a_silent_server_does_not_hold_it(
     sub: PullSubscription, fresh_server: NatsServer, batch: int
 ) -> None:
-    """It ends when its time is up, and takes back what it asked for: no message goes to nobody."""
+    """It ends with its timeout and cancels its requests: no message is sent to an unused inbox."""
     fresh_server.pause()
     try:
         with between(0.29, 0.8), pytest.raises(TimeoutError):
@@ -156,7 +156,7 @@ def test_another_leader_is_asked_again(cluster: NatsCluster) -> None:
             try:
                 info = looking.get_consumer("S", "D").cached_info.cluster
             except jetstream_sync.Error:
-                return None  # between two leaders nobody answers
+                return None  # between two leaders there are no responders
             return info.leader if info is not None else None
 
         before = leader()

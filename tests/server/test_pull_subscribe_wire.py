@@ -250,7 +250,7 @@ def test_when_nothing_came_it_raises_at_the_end_of_its_time(stage: Stage) -> Non
 
 
 def test_some_of_a_batch_are_returned_when_the_server_says_that_time_is_up(stage: Stage) -> None:
-    """With messages to return nobody waits for the rest of the time."""
+    """With messages to return the fetch does not wait for the rest of the time."""
     began = time.monotonic()
     fetched = stage.fetch(3, timeout=5)
     reply, _ = stage.server.request()
@@ -281,8 +281,8 @@ def test_requests_that_are_pending_are_no_error(stage: Stage) -> None:
         (b"409 Exceeded MaxRequestBatch of 3", RequestLimitError),
         (b"409 Exceeded MaxWaiting", RequestLimitError),
         (b"400 Bad Request", BadRequestStatusError),
-        (b"409 Something that nobody knows", PullError),
-        (b"499 Something that nobody knows", PullError),
+        (b"409 An unknown description", PullError),
+        (b"499 An unknown description", PullError),
     ],
 )
 @pytest.mark.parametrize("batch", [1, 5])
@@ -290,7 +290,7 @@ def test_requests_that_are_pending_are_no_error(stage: Stage) -> None:
 def test_other_statuses_are_errors(
     stage: Stage, said: bytes, error: type[PullError], batch: int, waiting: bool
 ) -> None:
-    """A conflict, and what nobody knows, is raised at once, with the server's words."""
+    """A conflict or an unknown status is raised at once, with the server's words."""
     fetched = stage.fetch(batch, timeout=10)
     reply, _ = stage.server.request()
     if waiting:

@@ -106,7 +106,7 @@ def test_flow_control_holds_the_server_back(
 def test_a_reader_that_pauses_is_not_forgotten(
     js: JetStream, stream: Stream, errors: list[Any]
 ) -> None:
-    """A consumer that stalls while nobody reads goes on when somebody does, without an alarm."""
+    """A consumer that stalls without a reader continues with one, without an alarm."""
     fill(js, stream.name, 30_000, size=300)
     sub = js.subscribe(
         stream.name,
@@ -127,7 +127,7 @@ def test_a_reader_that_pauses_is_not_forgotten(
 def test_without_flow_control_a_limit_is_told_of(
     js: JetStream, stream: Stream, errors: list[Any]
 ) -> None:
-    """Above the pending limit messages are dropped, which is told of, and is no gap."""
+    """Above the pending limit messages are dropped, which is reported, and is no gap."""
     fill(js, stream.name, 100)
     sub = js.subscribe(
         stream.name,
@@ -146,7 +146,7 @@ def test_without_flow_control_a_limit_is_told_of(
 
 
 def test_an_idle_consumer_is_not_silent(js: JetStream, stream: Stream, errors: list[Any]) -> None:
-    """Heartbeats of an idle consumer keep the alarm away, and nobody reads them."""
+    """Heartbeats of an idle consumer keep the alarm away, and are not delivered."""
     sub = js.subscribe(stream.name, idle_heartbeat=0.1)
     seen = sub._last_seen
     wait_until(lambda: sub._last_seen > seen + 0.8)
@@ -181,7 +181,7 @@ def test_silence_is_told_of(
 
 
 def test_a_lost_link_is_silence_too(fresh_server: NatsServer, errors: list[Any]) -> None:
-    """A server that says nothing more is told of."""
+    """A silent server is reported."""
     with jetstream_sync.connect(
         fresh_server.url, error_cb=errors.append, reconnect_time_wait=0.05
     ) as nc:
@@ -222,7 +222,7 @@ def test_a_durable_goes_on_over_a_new_link(js: JetStream, nc: Connection, stream
 
 
 def test_it_may_end_while_there_is_no_link(fresh_server: NatsServer) -> None:
-    """Unsubscribing without a link is at once, and nobody listens on the next one."""
+    """Unsubscribing while disconnected returns at once, and the next link has no subscription."""
     with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
         js = nc.jetstream()
         js.create_stream(name="S", subjects=["s"], storage="file")
@@ -239,7 +239,7 @@ def test_it_may_end_while_there_is_no_link(fresh_server: NatsServer) -> None:
             wait_until(lambda: not raw.api("CONSUMER.INFO.S.dur").get("push_bound"))
 
 
-# --- who reads ----------------------------------------------------------------------------------
+# --- ways to read -------------------------------------------------------------------------------
 
 
 def test_the_end_wakes_who_waits(js: JetStream, stream: Stream) -> None:

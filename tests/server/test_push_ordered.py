@@ -325,7 +325,7 @@ def test_a_server_that_restarts(fresh_server: NatsServer) -> None:
 
 
 def test_a_stream_that_is_gone_is_an_error(js: JetStream, stream: Stream) -> None:
-    """It can not go on then, and says why after the last message."""
+    """The subscription ends then, with the reason after the last message."""
     fill(js, stream.name, 2)
     sub = read_ordered(js, stream)
     wait_until(lambda: sub.pending_msgs == 2)
@@ -339,7 +339,7 @@ def test_a_stream_that_is_gone_is_an_error(js: JetStream, stream: Stream) -> Non
 
 
 def test_so_it_is_for_a_callback(nats_server: NatsServer, stream: Stream) -> None:
-    """Where nobody reads, the error is reported."""
+    """The error is reported when no call is reading."""
     errors: list[Any] = []
     with jetstream_sync.connect(nats_server.url, error_cb=errors.append) as nc:
         js = nc.jetstream()
@@ -353,7 +353,7 @@ def test_so_it_is_for_a_callback(nats_server: NatsServer, stream: Stream) -> Non
 def test_what_comes_from_no_stream_is_left_out(
     js: JetStream, nats_server: NatsServer, stream: Stream
 ) -> None:
-    """What somebody publishes to its inbox is reported, and breaks no order."""
+    """A foreign message to its inbox is reported, and breaks no order."""
     errors: list[Any] = []
     with jetstream_sync.connect(nats_server.url, error_cb=errors.append) as mine:
         sub = read_ordered(mine.jetstream(), stream)

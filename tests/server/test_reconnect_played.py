@@ -232,7 +232,7 @@ def test_a_server_that_ends_the_link_is_asked_again(words: bytes, kind: type[Exc
 
 
 def test_the_login_is_asked_for_at_each_link() -> None:
-    """A token that is a function is called anew, by the thread that dials; no lock is held then."""
+    """A token function is called again by the connecting thread, while no lock is held."""
     tokens = iter(["one", "two", "three"])
     threads: list[str] = []
     made: list[Connection] = []
@@ -310,7 +310,7 @@ def test_refusals_may_be_ignored() -> None:
 
 
 def test_discovered_servers_and_lame_ducks() -> None:
-    """New servers of the cluster are told of with their URLs, a lame duck once; not what INFO said first."""
+    """Discovered servers are reported with their URLs, lame duck mode once; not the first INFO."""
     diary = EventLog()
     with Listener() as listener, Listener() as other:
         here, there = (f"127.0.0.1:{each.port}" for each in (listener, other))

@@ -343,7 +343,7 @@ def test_a_life_in_a_cluster(three: NatsCluster) -> None:
     nc.publish("orders", b"3")
     assert sub.next_msg(timeout=5 * SCALE).data == b"3"
     assert lame.empty()
-    # What the cluster told of and is gone now is forgotten.
+    # Discovered servers that have left the cluster are forgotten.
     wait_until(lambda: second not in known(nc))
 
     # The last ones: with none left, it is over.
@@ -377,7 +377,7 @@ def test_discovered_servers_may_be_ignored(three: NatsCluster) -> None:
 
 
 def test_a_new_server_is_discovered() -> None:
-    """A server that joins the cluster is told of with its URL, to those who are connected."""
+    """A server that joins the cluster is reported with its URL to connected clients."""
     discovered: SimpleQueue[ConnectionEvent] = SimpleQueue()
     with NatsCluster() as cluster:
         first, second, third = cluster.servers
@@ -418,7 +418,7 @@ def test_a_new_pool_is_used_at_the_next_reconnect(server: NatsServer) -> None:
         jetstream_sync.connect(server.url, **QUICK) as nc,
     ):
         assert nc.servers == [server.url]
-        nc.set_server_pool([f"nats://somebody:secret@{other.url.removeprefix('nats://')}"])
+        nc.set_server_pool([f"nats://unknown:secret@{other.url.removeprefix('nats://')}"])
         assert nc.servers == [other.url], "without the login"
         assert nc.server_pool == [Server(other.url)]
         assert nc.discovered_servers == []

@@ -258,7 +258,7 @@ def test_a_request_without_a_link_keeps_its_timeout(server: NatsServer, alone: C
         alone.request("service", timeout=0.2)
 
 
-# --- who is told ------------------------------------------------------------------------------
+# --- callbacks --------------------------------------------------------------------------------
 
 
 def test_callbacks_come_in_the_order_of_what_happened(server: NatsServer) -> None:
@@ -352,7 +352,7 @@ def waiters(nc: Connection, sub: Subscription) -> list[Callable[[], object]]:
 
 
 def test_without_reconnecting_a_lost_link_is_the_end() -> None:
-    """Without allow_reconnect a lost link closes the connection and wakes whoever waits."""
+    """Without allow_reconnect a lost link closes the connection and wakes waiting threads."""
     told: SimpleQueue[str] = SimpleQueue()
     with Listener() as listener, ThreadPoolExecutor() as pool:
         nc = jetstream_sync.connect(
@@ -447,7 +447,7 @@ def test_attempts_are_made_as_often_as_allowed() -> None:
 
 
 def test_close_while_reconnecting_returns_promptly(server: NatsServer) -> None:
-    """A close() during the wait between attempts returns at once and wakes whoever waits."""
+    """A close() during the wait between attempts returns at once and wakes waiting threads."""
     closed = threading.Event()
     nc = jetstream_sync.connect(server.url, reconnect_time_wait=60, closed_cb=closed.set)
     with ThreadPoolExecutor() as pool:

@@ -87,7 +87,7 @@ def test_a_stopped_server_is_found_out(server: NatsServer, *, busy: bool) -> Non
     publisher = fill(nc) if busy else None
     when, event = lost.get(timeout=5 * SCALE)
     assert isinstance(event.error, StaleConnectionError)
-    # It can not be sooner than the pings that are left unanswered take.
+    # It cannot be sooner than the time of the unanswered pings.
     assert interval * (outstanding - 1) < when - began < interval * (outstanding + 1) + 0.3 * SCALE
     wait_until(lambda: nc.is_reconnecting)
     began = time.monotonic()
@@ -115,7 +115,7 @@ def test_a_server_that_goes_on_in_time_keeps_its_link(server: NatsServer) -> Non
 
 @pytest.mark.parametrize("full", [False, True], ids=["idle", "full"])
 def test_close_does_not_wait_for_a_dead_server(server: NatsServer, *, full: bool) -> None:
-    """close() takes two seconds at most when the server stands still, and wakes whoever waits."""
+    """close() takes two seconds at most when the server hangs, and wakes waiting threads."""
     nc = jetstream_sync.connect(server.url)
     nc.flush(5 * SCALE)
     server.pause()
@@ -265,7 +265,7 @@ def test_a_deaf_and_flooding_server_is_found_out() -> None:
 
 
 def test_a_publisher_goes_on_with_the_next_link() -> None:
-    """Who waits for a full socket goes on when there is another link; no message is cut up."""
+    """A call that waits for a full socket continues on the next link; no message is cut up."""
     count = 30
     options: dict[str, Any] = {"reconnect_time_wait": 0.01, "error_cb": lambda _: None}
     with Listener() as listener:

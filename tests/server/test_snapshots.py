@@ -162,7 +162,7 @@ def test_a_restore_may_change_the_config(js: JetStream, orders: Stream) -> None:
 
 @pytest.mark.server(">=2.15")  # earlier ones have a window of their own
 def test_no_more_than_a_window_is_on_its_way(nc: Connection, orders: Stream) -> None:
-    """The server waits for who takes the pieces: what was not taken is not piled up."""
+    """The server waits for chunks to be read: unread ones do not accumulate in memory."""
     before = nc.stats["in_msgs"]
     with orders.snapshot(chunk_size=1024, window_size=8192) as snapshot:
         pieces = iter(snapshot)
@@ -317,7 +317,7 @@ def test_somebody_elses_stream_is_not_removed(js: JetStream, orders: Stream) -> 
 
 @pytest.mark.server(">=2.15")  # earlier ones have a window of their own, and may be through
 def test_a_server_that_dies_ends_a_snapshot(fresh_server: NatsServer) -> None:
-    """Who reads is told that the link broke, and that it is not finished."""
+    """The reader gets an error when the link breaks: the snapshot is not complete."""
     with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
         stream = filled(nc.jetstream(), "ORDERS")
         with stream.snapshot(chunk_size=1024, window_size=4096) as snapshot:
@@ -527,7 +527,7 @@ def test_a_status_is_an_error() -> None:
 
 
 def test_a_refused_snapshot_has_its_class() -> None:
-    """A server that can not make one says so, and nothing is left subscribed."""
+    """A snapshot that the server cannot make is an error, and leaves no subscription."""
 
     def refusing(subject: str, asked: Any) -> dict[str, Any] | None:
         return played("" if "SNAPSHOT" in subject else subject, asked)

@@ -227,7 +227,7 @@ def test_a_refused_stream(
 
 
 def test_a_refused_update(js: JetStream, stream_name: str) -> None:
-    """What can not be changed is refused, and stays."""
+    """A change of a fixed property is refused, and the property stays."""
     js.create_stream(name=stream_name, subjects=[stream_name], storage="memory")
     with at_once(), pytest.raises(ServerError):
         js.update_stream(name=stream_name, subjects=[stream_name], storage="file")
@@ -308,7 +308,7 @@ def any_info() -> jetstream_sync.StreamInfo:
 def test_a_bad_config_is_refused_here(
     nobody: JetStream, config: Any, fields: dict[str, Any], option: str
 ) -> None:
-    """Both or neither of record and fields, or a field that can not work, is refused here."""
+    """Both or neither of record and fields, or an invalid field, is refused by the client."""
     for call in (nobody.create_stream, nobody.update_stream, nobody.create_or_update_stream):
         with pytest.raises(InvalidOptionError) as caught:
             call(config, **fields)
@@ -527,7 +527,7 @@ def test_a_purge_up_to_a_later_sequence_moves_the_stream_there(
 def test_a_bad_purge_deletes_nothing(
     js: JetStream, stream: Stream, arguments: dict[str, Any], option: str
 ) -> None:
-    """A bound that can not work is refused: the server would take 0 for none, and delete all."""
+    """An invalid bound is refused: the server would read 0 as none, and delete all."""
     fill(js, stream, *SUBJECTS)
     with pytest.raises(InvalidOptionError) as caught:
         stream.purge(**arguments)
@@ -600,7 +600,7 @@ def test_a_stream_that_denies_it_keeps_its_messages(js: JetStream, stream_name: 
 
 @pytest.mark.parametrize("seq", [0, -1, 2**64, True, "1", None])
 def test_a_sequence_is_a_number_from_1_on(stream: Stream, seq: Any) -> None:
-    """What can not be a sequence is refused here."""
+    """An invalid sequence is refused by the client."""
     with pytest.raises(InvalidOptionError) as caught:
         stream.delete_msg(seq)
     assert caught.value.option == "seq"

@@ -40,7 +40,7 @@ class Streams:
         self.consumers = consumers
         self.names = ["S"]
         self.appears: dict[str, Any] | None = None
-        """A consumer's info that is there once somebody tries to make it."""
+        """A consumer's info that exists only once its creation was tried."""
 
     def __call__(self, route: str, body: Any) -> dict[str, Any] | None:
         if route == "STREAM.NAMES":
@@ -211,7 +211,7 @@ def test_binding_looks_the_consumer_up() -> None:
         nc.flush()
         assert story(server) == ["PUB CONSUMER.INFO.S.c", "SUB to.here"]
         with pytest.raises(ConsumerNotFoundError):
-            js.subscribe_bind("S", "nobody")
+            js.subscribe_bind("S", "missing")
 
 
 def test_what_does_not_fit_leaves_nothing_behind() -> None:
@@ -222,7 +222,7 @@ def test_what_does_not_fit_leaves_nothing_behind() -> None:
         js = nc.jetstream()
         with pytest.raises(DuplicateSubscriptionError):
             js.subscribe("foo", durable="dur", stream="S")
-        # Somebody who leaves is seen to be gone a little later, so there is a second look.
+        # The server notices a little later that a subscriber has left, so the client asks again.
         assert story(server) == ["PUB CONSUMER.INFO.S.dur"] * 2
         streams.consumers.clear()
         streams.appears = {"error": {"code": 500, "err_code": 1, "description": "no"}}
@@ -342,7 +342,7 @@ def test_an_error_of_the_deletion() -> None:
 
 
 def test_an_error_of_a_late_deletion() -> None:
-    """After a drain nobody waits for it, so it is reported."""
+    """A violation after a drain is reported: no call waits for it."""
     refusal = {"error": {"code": 500, "err_code": 1, "description": "not now"}}
     streams = Streams()
     errors: list[Error] = []
@@ -482,7 +482,7 @@ def test_quiet_statuses_are_never_seen() -> None:
 )
 @pytest.mark.parametrize("queue", [None, "workers"])
 def test_errors_are_raised_where_they_came(line: str, queue: str | None) -> None:
-    """409, 503 and what nobody knows is raised to who reads, and the subscription goes on."""
+    """409, 503 and an unknown status are raised to the reader, and the subscription continues."""
     options = {"queue": queue, "idle_heartbeat": None, "flow_control": False} if queue else {}
     with wired(**options) as (wire, _):
         wire.say(wire.message(1), wire.status(f"NATS/1.0 {line}\r\n\r\n".encode()), wire.message(2))
@@ -509,7 +509,7 @@ def test_errors_of_a_callback_subscription_are_reported() -> None:
 @pytest.mark.parametrize("form", [1, 2])
 @pytest.mark.parametrize("together", [True, False])
 def test_a_gap_between_messages_is_reported(form: int, together: bool) -> None:
-    """A jump of the consumer sequence is told of once, and the messages go on."""
+    """A jump of the consumer sequence is reported once, and the messages continue."""
     errors: list[Error] = []
     with wired(errors) as (wire, _):
         parts = [wire.message(seq, form) for seq in (1, 2, 5, 6)]
@@ -537,7 +537,7 @@ def test_a_status_does_not_stand_in_for_a_message() -> None:
 
 
 def test_a_gap_in_a_heartbeat_is_reported() -> None:
-    """A heartbeat that says that more was sent than came is told of once."""
+    """A heartbeat with a higher sequence than the last message is reported once."""
     errors: list[Error] = []
     with wired(errors) as (wire, _):
         wire.say(wire.message(1), wire.beat(1), wire.beat(4), wire.beat(4), wire.message(5))
@@ -569,7 +569,7 @@ def test_queues_are_not_checked_for_gaps() -> None:
 
 @pytest.mark.parametrize("reply", ["", "some.where", "$JS.ACK.a.b.c.d.e.f.g.h"])
 def test_what_comes_from_no_stream_can_not_be_acknowledged(reply: str) -> None:
-    """What somebody published to the deliver subject is handed out; using it as more is an error."""
+    """A foreign message on the deliver subject is delivered; acknowledging it is an error."""
     errors: list[Error] = []
     with wired(errors) as (wire, _):
         foreign = wire._server.message(wire.sub.subject, b"hello", reply)
@@ -641,7 +641,7 @@ def test_a_callback_acknowledges_when_it_returns() -> None:
         wait_until(lambda: len(acks(wire._server)) == 5)
         assert acks(wire._server) == [
             (ack(1), b"+ACK"),
-            (ack(2), b"-NAK"),
+            (ack(2), b'-NAK {"delay":5000000000}'),
             (ack(3), b"+TERM"),
             (ack(4), b"-NAK"),
             (ack(5), b"+ACK"),
@@ -650,7 +650,7 @@ def test_a_callback_acknowledges_when_it_returns() -> None:
 
 
 def test_a_connection_that_is_closed_by_the_callback() -> None:
-    """What can not be acknowledged any more, because somebody closed, is no error."""
+    """An acknowledgement that fails because the connection is closed is no error."""
     errors: list[Error] = []
     closed: list[bytes] = []
     with played(Streams(), errors) as (server, nc):

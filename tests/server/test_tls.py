@@ -1,4 +1,4 @@
-"""TLS against a real nats-server: who is trusted, who insists, and who is told what, and how soon."""
+"""TLS against a real nats-server: trust, requirements on either side, and prompt errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from jetstream_sync.server import NatsServer
 from jetstream_sync.server.runtime import reserve_port
 
 BIG = bytes(range(256)) * 3000
-#: Far below the time that connecting may take: nobody waits for something that does not come.
+#: Far below the connect timeout: no test may wait for something that does not come.
 QUICKLY = 2.0
 
 
@@ -49,7 +49,7 @@ def connect(url: str, **options: Any) -> Connection:
 
 
 def echoes(nc: Connection) -> bool:
-    """Say whether messages go out and come in, small ones and large ones."""
+    """Return whether small and large messages make a round trip."""
     sub = nc.subscribe("tls.echo")
     for data in (b"small", BIG, b""):
         nc.publish("tls.echo", data)
@@ -74,7 +74,7 @@ def verifying(certificates: Certificates) -> Iterator[NatsServer]:
         yield running
 
 
-# --- who asks for TLS, and who offers it ------------------------------------------------------
+# --- TLS on the client's or the server's demand -----------------------------------------------
 
 
 @pytest.mark.parametrize("scheme", ["nats", "tls"])
@@ -360,7 +360,7 @@ def test_a_client_that_is_not_trusted(
 
 
 def test_a_certificate_can_be_the_login(certificates: Certificates) -> None:
-    """With verify_and_map the user is whom the certificate names."""
+    """With verify_and_map the user comes from the certificate."""
     users = 'authorization { users: [{ user: "client@example.com" }] }'
     config = f"{certificates.verifying('verify_and_map: true')}\n{users}"
     with NatsServer(config=config, jetstream=False) as server:
@@ -427,7 +427,7 @@ INFO = b'INFO {"server_id":"S","tls_required":true,"max_payload":1048576}\r\n'
 
 @pytest.mark.parametrize("behind", [b"PING\r\n", b"M", b"+OK\r\n-ERR", b"INFO"])
 def test_nothing_may_come_between_info_and_tls(behind: bytes) -> None:
-    """What somebody on the way puts there is not taken for what TLS protects."""
+    """Bytes inserted on the way are not taken for what TLS protects."""
     heard: SimpleQueue[bytes] = SimpleQueue()
 
     def play(puppet: ScriptedPeer) -> None:

@@ -178,7 +178,7 @@ def test_a_server_that_never_answers() -> None:
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has not installed the extra is told how to."""
+    """Without the extra the error names the package to install."""
     monkeypatch.setitem(sys.modules, "websockets.client", None)
     with (
         Listener(lambda puppet: puppet.rest()) as listener,

@@ -61,7 +61,7 @@ def test_an_answer_without_what_was_asked_for_is_invalid(name, answer):
 @pytest.mark.parametrize("name", [*NAMES, *INFOS, *LOOKUPS])
 @pytest.mark.parametrize("items", [5, "x", {"a": 1}, [5], [None], [{}], [[]], True], ids=repr)
 def test_a_list_of_something_else_is_invalid(name, items):
-    """What is no list, or has something in it that is no name, is not read as one."""
+    """A reply with a wrong type or an invalid name is not read as a list of names."""
     answer = {"total": 1, **PAGE, "streams": items, "consumers": items}
     answered({**NAMES, **INFOS, **LOOKUPS}[name], answer)
 

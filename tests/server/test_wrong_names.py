@@ -1,4 +1,4 @@
-"""Subjects, queue groups and names that can not work: refused at once, and nothing is sent."""
+"""Invalid subjects, queue groups and names are refused at once, and nothing is sent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jetstream_sync.server import NatsServer
 LATER = datetime(2100, 1, 1, tzinfo=timezone.utc)
 INJECTION = "x 0\r\n\r\nPUB evil 2\r\nhi\r\nPUB y"
 OVERLONG = "x" * 5000
-#: What is no subject, queue group or name for any method.
+#: Invalid as a subject, queue group or name, for every method.
 BAD: list[Any] = [INJECTION.encode(), INJECTION, b"x", None, 5, ["x"], OVERLONG, "a\x00b", "a b"]
 
 
@@ -143,7 +143,7 @@ def everything_refuses(
 
 @pytest.mark.parametrize("bad", [*BAD, ""], ids=lambda bad: repr(bad)[:20])
 def test_a_bad_subject_is_refused_by_every_method(bad, nc, stream):
-    """Whatever is no subject is the same typed error everywhere, and nothing is sent."""
+    """An invalid subject raises the same typed error everywhere, and nothing is sent."""
     typed = {name: call for name, call in SUBJECTS.items() if name != "create_stream"}
     if bad == "":  # the stream is missing, too
         typed = {name: call for name, call in typed.items() if not name.endswith("subscribe")}

@@ -1,4 +1,4 @@
-"""Sockets that are full: who waits, for how long, and who never does."""
+"""Full sockets: which calls wait, for how long, and which never do."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def fill(nc: Connection) -> threading.Thread:
 
 
 def fill_alone(nc: Connection) -> None:
-    """Leave more in the out-buffer than the socket takes, with nobody waiting for it."""
+    """Leave more in the out-buffer than the socket takes, with no thread waiting for it."""
     for _ in range(PLENTY):
         nc._core.writer.append(b"PUB big %d\r\n%b\r\n" % (len(BIG), BIG))
 
 
-@pytest.mark.parametrize("filled", [fill, fill_alone], ids=["publisher waits", "nobody waits"])
+@pytest.mark.parametrize("filled", [fill, fill_alone], ids=["publisher waits", "no waiter"])
 @pytest.mark.parametrize("call", ["flush", "rtt", "request", "next_msg", "drain"])
 def test_calls_with_a_timeout_keep_it(nc: Connection, filled: object, call: str) -> None:
     """A call with a timeout keeps it, although the server takes nothing."""
@@ -138,7 +138,7 @@ def test_a_publisher_waits_and_goes_on(nc: Connection, listener: Listener) -> No
     publisher.join()
 
 
-@pytest.mark.parametrize("filled", [fill, fill_alone], ids=["publisher waits", "nobody waits"])
+@pytest.mark.parametrize("filled", [fill, fill_alone], ids=["publisher waits", "no waiter"])
 def test_a_server_that_takes_nothing_is_found_out(listener: Listener, filled: object) -> None:
     """Unanswered pings end a link whose socket is full, and wake the blocked publisher."""
     nc = jetstream_sync.connect(

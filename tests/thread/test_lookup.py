@@ -1,4 +1,4 @@
-"""Names and addresses: who is asked, for how long, and in which order addresses are tried."""
+"""Name resolution: its time limit, its threads, and the order in which addresses are tried."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_name_that_does_not_exist(resolver: Resolver) -> None:
 
 
 def test_a_look_up_that_hangs_is_left_behind(resolver: Resolver) -> None:
-    """The time for connecting holds, although nobody can end the system's look-up."""
+    """The connect timeout holds, although the system's look-up cannot be cancelled."""
     resolver.free.clear()
     began = time.monotonic()
     with pytest.raises(NoServersError, match="timed out|took too long"):
@@ -131,7 +131,7 @@ def full() -> tuple[ExitStack, tuple[str, int]]:
     hole = things.enter_context(black_hole())
     hole.listen(0)
     where = hole.getsockname()
-    # What the system accepts on its own is used up; who comes now waits.
+    # The listen backlog is full: a new connection waits.
     for _ in range(3):
         waiting = things.enter_context(socket.socket())
         waiting.setblocking(False)

@@ -143,7 +143,7 @@ def nc(peer: Peer, errors: list[Exception]) -> Iterator[Connection]:
 
 @pytest.fixture
 def consumer(nc: Connection) -> PullConsumer:
-    """A consumer that nobody asked the server for."""
+    """A consumer object without any request to the server."""
     nowhere = SequenceInfo(consumer_seq=0, stream_seq=0)
     info = ConsumerInfo(
         stream_name="S",
@@ -203,7 +203,7 @@ def test_what_a_request_left_is_asked_for_again(consumer: PullConsumer, peer: Pe
 def test_a_refused_request_is_reported_once(
     consumer: PullConsumer, peer: Peer, errors: list[Exception]
 ) -> None:
-    """A limit of the consumer is told of, and the same request is not sent again at once."""
+    """A consumer limit is reported, and the same request is not sent again at once."""
     with consumer.messages() as messages:
         peer.status(pull(peer)[0], "409 Exceeded MaxRequestBatch of 5")
         with pytest.raises(jetstream_sync.TimeoutError):

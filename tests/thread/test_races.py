@@ -167,7 +167,7 @@ def listener() -> Iterator[Listener]:
 
 
 def test_requests_and_answers_that_meet_their_timeouts() -> None:
-    """However late an answer is, it goes to the request that it is for, or to nobody."""
+    """A late reply is delivered to its own request, or to none."""
 
     def play(puppet: ScriptedPeer) -> None:
         puppet.shake_hands()
@@ -346,7 +346,7 @@ def test_pings_while_there_is_no_link_say_nothing_of_the_next(listener: Listener
 
 @pytest.mark.parametrize("limit", [1, 5, 50])
 def test_a_limit_that_meets_its_messages(listener: Listener, limit: int) -> None:
-    """A limit that is set while messages pour in ends the subscription, whoever is faster."""
+    """A limit set while messages arrive ends the subscription, whichever thread is faster."""
     nc = jetstream_sync.connect(listener.url)
     puppet = listener.take()
     for sid in range(1, 60):

@@ -1,4 +1,4 @@
-"""One connection per process and options: who opens it, who waits, who gets another one."""
+"""One connection per process and options: opening, waiting for it, and when it is replaced."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def none_left() -> Iterator[None]:
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    """A server that lets everybody in."""
+    """A server without authentication."""
     with Listener() as one:
         yield one
 
@@ -208,7 +208,7 @@ def test_too_many_are_told_of(listener: Listener, caplog: pytest.LogCaptureFixtu
     assert "10 shared connections" in caplog.text
 
 
-# --- who opens it -------------------------------------------------------------------------------
+# --- opening ------------------------------------------------------------------------------------
 
 
 def test_one_opens_it_and_the_others_wait(door: Door) -> None:
@@ -234,7 +234,7 @@ def test_openings_do_not_wait_for_each_other(door: Door, listener: Listener) -> 
 
 
 def test_a_failure_is_everybody_s_and_the_next_call_tries_anew() -> None:
-    """Who waits for an opening that fails gets its error, each a copy; then there is another chance."""
+    """Callers waiting for an opening that fails get a copy of its error; the next call tries again."""
     go = threading.Event()
     refuse = threading.Event()
 
@@ -283,7 +283,7 @@ def test_an_error_of_a_users_function_is_raised_in_all_who_wait() -> None:
 
 
 def test_a_callback_of_the_opening_that_wants_the_connection(listener: Listener) -> None:
-    """A function that is asked for a secret can not have the connection, and is told instead of waiting."""
+    """A secret function that asks for the connection gets an error instead of a deadlock."""
     told: list[Exception] = []
 
     def token() -> str:
@@ -302,7 +302,7 @@ def test_a_callback_of_the_opening_that_wants_the_connection(listener: Listener)
 
 @pytest.mark.parametrize("how", ["close", "server"])
 def test_a_closed_one_is_replaced(listener: Listener, how: str) -> None:
-    """Whoever closes it, the next call opens another."""
+    """After a close from any thread, the next call opens another."""
     first = shared_connection(listener.url, allow_reconnect=False)
     if how == "close":
         first.close()
@@ -316,7 +316,7 @@ def test_a_closed_one_is_replaced(listener: Listener, how: str) -> None:
 
 
 def test_one_that_is_being_drained_is_replaced() -> None:
-    """It would end under the hands of whoever gets it."""
+    """A `with` block would close it for all other users."""
 
     def play(puppet: ScriptedPeer) -> None:
         puppet.shake_hands()
@@ -344,7 +344,7 @@ def test_one_that_is_reconnecting_is_kept(listener: Listener) -> None:
 
 
 def test_it_is_kept_alive_without_a_reference(listener: Listener) -> None:
-    """Nobody has to hold on to it."""
+    """The connection stays open without a reference to it."""
     identity = id(shared_connection(listener.url))
     assert id(shared_connection(listener.url)) == identity
     assert listener.clients == 1
@@ -380,7 +380,7 @@ def test_a_child_gets_its_own(listener: Listener) -> None:
 
 @needs_fork
 def test_a_fork_amid_an_opening(door: Door) -> None:
-    """A child that is forked while its parent connects waits for nobody, and opens its own."""
+    """A child forked while its parent connects does not wait for it, and opens its own connection."""
     with ThreadPoolExecutor(2) as pool:
         calls = [pool.submit(shared_connection, door.url) for _ in range(2)]
         door.wait_for_knock()
@@ -430,7 +430,7 @@ def test_forks_at_any_moment(forks: int) -> None:
 # A socket that was being made when the signal came is closed by the collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_ctrl_c_at_any_moment(listener: Listener) -> None:
-    """Wherever it strikes, the next call has a connection, and nobody waits for ever."""
+    """After a Ctrl-C at any point the next call has a connection, and no thread waits for ever."""
     moment = 1
     found: list[Connection] = []
 

@@ -90,7 +90,7 @@ UNKNOWN = st.dictionaries(st.text(min_size=1).map(lambda key: f"x-{key}"), JSON,
 
 @pytest.fixture(params=["orjson", "json"])
 def either(request, monkeypatch):
-    """The codec with orjson, and as it is where orjson can not be imported."""
+    """The codec with orjson, and without it, as where orjson cannot be imported."""
     if request.param == "orjson":
         pytest.importorskip("orjson")
         return codec
@@ -389,7 +389,7 @@ def test_a_record_does_not_share_what_it_was_made_of():
     ],
 )
 def test_a_wrong_value_names_its_field(field, wrong):
-    """What can not be a field's value is refused at the door, with the field's name."""
+    """A value of the wrong type is refused by the constructor, with the field's name."""
     with pytest.raises(InvalidOptionError) as caught:
         Tree(**{"name": "a", field: wrong})
     assert caught.value.option == field
@@ -433,7 +433,7 @@ def test_ranges_of_durations_are_seconds():
 
 
 def test_records_are_frozen():
-    """A record can not be changed, nor given other attributes."""
+    """A record is immutable, and takes no other attributes."""
     tree = Tree(name="a")
     with pytest.raises(dataclasses.FrozenInstanceError):
         tree.name = "b"
@@ -483,7 +483,7 @@ def test_records_survive_copies(clone):
 
 
 def test_extra_is_read_only():
-    """Nobody can put something into extra, where many records share the empty one."""
+    """`extra` is immutable, since many records share the empty one."""
     tree = decode(Tree, {"name": "a", "new": 1})
     with pytest.raises(TypeError):
         tree.extra["other"] = 1

@@ -113,7 +113,7 @@ def test_equality():
 
 @pytest.mark.parametrize("other", [{1: "1"}, {"A": 1}, {"A": None}, {"a b": "1"}])
 def test_what_can_not_be_headers_is_not_equal(other):
-    """A comparison gives an answer, also with a mapping that can not be sent."""
+    """A comparison works, also with a mapping that cannot be sent."""
     assert Headers({"A": "1"}) != other
 
 
@@ -205,7 +205,7 @@ def test_bad_names_are_refused(name):
     ],
 )
 def test_bad_values_are_refused(value):
-    """A value can not bring headers of its own, and the error does not repeat it."""
+    """A value cannot add headers, and the error does not repeat it."""
     for use in (
         lambda: Headers().add("A", value),
         lambda: Headers().__setitem__("A", value),

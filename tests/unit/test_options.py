@@ -49,6 +49,7 @@ BAD = {
     **{key: [5, b"x", True, ["x"]] for key in TEXTS},
     **{key: [5, b"x", True, ["x"]] for key in SECRETS},
     **{key: [5, "print", True] for key in CALLBACKS},
+    "dialer": [5, "print", True],
     "user_credentials": [5, b"x", "", ["a", "b"], ("a",), ("a", "b", "c"), ("a", 5), True],
     "nkeys_seed": [5, b"x", "", ("a", "b"), True],
     "tls": ["yes", 1, object(), {}],
@@ -338,7 +339,7 @@ def test_an_address_without_a_login_survives_pickle(protocol):
 
 
 def test_the_mark_of_a_lost_secret_is_one():
-    """There is one mark, also in other processes; who asks it for the secret gets the error."""
+    """The mark is one object, also after pickling; using it as the secret is an error."""
     assert pickle.loads(pickle.dumps(left_out)) is left_out
     with pytest.raises(InvalidOptionError, match="functions that can be imported"):
         left_out()
@@ -511,7 +512,7 @@ def test_the_url_of_an_address():
 
 
 def test_an_async_callback_is_refused() -> None:
-    """An ``async`` function is refused as a callback: nobody would await it."""
+    """An ``async`` function is refused as a callback: it would never be awaited."""
 
     async def callback(error: Exception) -> None:
         del error

@@ -43,7 +43,7 @@ def test_every_error_survives_pickle(cls: type[Error]) -> None:
 
 @each_case("cls", CLASSES)
 def test_every_error_is_in_the_tree(cls: type[Error]) -> None:
-    """Each is a JetStreamError; those that are raised say that an argument can not work."""
+    """Each is a JetStreamError; raised ones are also errors of an argument."""
     assert issubclass(cls, JetStreamError)
     if cls is not ConsumerSequenceMismatchError:
         assert issubclass(cls, SubscribeError)

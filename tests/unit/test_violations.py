@@ -25,7 +25,7 @@ TEXTS = [
     ),
     ('Permissions Violation for Subscription to "a.b", too many tokens', ("subscribe", "a.b", "")),
     ('permissions violation for publish to "x"', ("publish", "x", "")),
-    # What Go's %q makes of quotes, backslashes, letters and characters that can not be printed.
+    # Go's %q of quotes, backslashes, letters and unprintable characters.
     (r'Permissions Violation for Publish to "a\"b\\c"', ("publish", 'a"b\\c', "")),
     ('Permissions Violation for Publish to "ä.☺"', ("publish", "ä.☺", "")),
     (

@@ -252,10 +252,10 @@ class AckWindow:
 
     def _row_for_subject(self, subject: bytes) -> int | None:
         """Return the number of a row in flight to a subject; also called by the reader thread."""
-        for chunk in list(self._sent_chunks.values()):
+        for chunk in self._sent_chunks.copy().values():
             if subject in chunk.rows.subjects:
                 return chunk.rows.numbers[chunk.rows.subjects.index(subject)]
-        for number, command in list(self._pending.items()):
+        for number, command in self._pending.copy().items():
             if command.split(b" ", 2)[1] == subject:
                 return number
         return None
@@ -346,7 +346,7 @@ class AckWindow:
 
     def _resend_all(self) -> None:
         self._last_resend_at = monotonic()
-        for reply in list(self._sent_chunks):
+        for reply in self._sent_chunks.copy():
             self._split_chunk(reply)
         self._resend(list(self._pending))
 
@@ -384,7 +384,7 @@ class AckWindow:
     def _timeout_error(self) -> Error:
         if not self._rows_in_flight:
             return TimeoutError(f"not connected to a server for {self._ack_timeout:g} s")
-        for reply in list(self._sent_chunks):
+        for reply in self._sent_chunks.copy():
             self._split_chunk(reply)
         number, command = next(iter(self._pending.items()))
         error = self._encoder.error(number, _subject_of(command), "no acknowledgement")

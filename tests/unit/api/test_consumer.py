@@ -1,4 +1,4 @@
-"""Consumer configs and infos: recorded replies survive, and what can not work is refused."""
+"""Consumer configs and infos: recorded replies survive, and invalid values are refused."""
 
 import dataclasses
 import json

@@ -45,7 +45,7 @@ def test_a_gap_is_noticed_and_not_noted(reply) -> None:
 
 
 def test_the_first_message_is_believed_where_nothing_is_known() -> None:
-    """Who joins an existing consumer does not know how far it is."""
+    """The position is unknown when joining an existing consumer."""
     alone, together, jumping = (DeliverySequence(None) for _ in range(3))
     assert alone.follows(v1(57))
     assert together.follow(v1(57), v1(59), 3)

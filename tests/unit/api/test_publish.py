@@ -86,7 +86,7 @@ def test_unknown_fields_do_not_matter():
 
 
 def test_an_ack_survives_pickle():
-    """Acks travel between processes, and can not be changed."""
+    """Acks can be pickled, and are immutable."""
     ack = PubAck.from_json(reply("pub_ack_batch"))
     assert pickle.loads(pickle.dumps(ack)) == ack
     with pytest.raises(AttributeError):

@@ -85,7 +85,7 @@ def test_the_body_has_what_is_said_and_nothing_else(arguments, body):
     ("expires", "heartbeat"), [(0, 0), (10 * S - 1, 0), (10 * S, 5 * S), (3600 * S, 5 * S)]
 )
 def test_a_long_fetch_has_heartbeats(expires, heartbeat):
-    """Where nobody says otherwise, a fetch of 10 s and more hears from the server every 5 s."""
+    """By default a fetch of 10 s and more asks for a heartbeat every 5 s."""
     assert default_heartbeat_ns(expires) == heartbeat
     PullRequest(expires_ns=max(1, expires), heartbeat_ns=heartbeat)
 
@@ -249,7 +249,7 @@ def test_after_a_reset_all_is_asked_for_again():
 
 
 def test_no_more_than_stop_after_is_asked_for():
-    """Messages that nobody will read are not taken from other readers."""
+    """Messages that would not be read are left to other readers."""
     ledger = PullLedger(ContinuousPull.of(max_messages=10, stop_after=13))
     assert ledger.next_request().batch == 10
     asked = 10

@@ -65,7 +65,7 @@ def test_other_subjects_are_no_streams(reply):
     """A message that did not come from a stream has no metadata, and none is invented."""
     for read in (metadata_of, ack_tokens, consumer_sequence):
         if read is ack_tokens and reply == b"$JS.ACK." + b"." * 6:
-            continue  # it has nine tokens; who reads numbers finds that they are none
+            continue  # it has nine tokens, and some are not numbers
         with pytest.raises(NotJSMessageError):
             read(reply)
 

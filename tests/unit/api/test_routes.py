@@ -98,7 +98,7 @@ def test_a_consumer_without_a_single_filter_has_no_filter_in_its_route(
 
 
 def test_a_domain_and_a_prefix_exclude_each_other() -> None:
-    """Where both are given, nobody can say which one is meant."""
+    """A domain together with a prefix is ambiguous, and refused."""
     with pytest.raises(InvalidOptionError) as caught:
         Routes.of(domain="hub", prefix="from.acme")
     assert caught.value.option == "prefix"
@@ -114,7 +114,7 @@ def test_a_domain_is_one_token(domain: str) -> None:
 
 @pytest.mark.parametrize("prefix", ["", ".", "a..b", "a.*", "a.>", "a b", "a\r\nPUB x 0"])
 def test_a_prefix_is_a_subject_without_wildcards(prefix: str) -> None:
-    """A prefix that can not be published to is refused before anything is sent."""
+    """A prefix that cannot be published to is refused before anything is sent."""
     with pytest.raises(InvalidOptionError) as caught:
         Routes.of(prefix=prefix)
     assert caught.value.option == "prefix"

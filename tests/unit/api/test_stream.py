@@ -1,4 +1,4 @@
-"""Stream configs and infos: recorded replies survive, and what can not work is refused."""
+"""Stream configs and infos: recorded replies survive, and invalid values are refused."""
 
 import dataclasses
 import json

@@ -143,7 +143,7 @@ SENTENCES: list[tuple[str, dict[str, Any], ConsumerInfo | None, type, object, ob
         "to.here",
     ),
     (
-        "no queue is asked for, and there is a group, though nobody is bound",
+        "no queue requested, consumer has a group and no subscriber",
         {"subject": "a", "durable": "C"},
         consumer(push_bound=False, **GROUP),
         QueueRequiredError,
@@ -151,7 +151,7 @@ SENTENCES: list[tuple[str, dict[str, Any], ConsumerInfo | None, type, object, ob
         "workers",
     ),
     (
-        "no queue is asked for, and there is a group, and somebody is bound",
+        "no queue requested, consumer has a group and a subscriber",
         {"subject": "a", "durable": "C"},
         consumer(push_bound=True, **GROUP),
         QueueRequiredError,
@@ -167,7 +167,7 @@ SENTENCES: list[tuple[str, dict[str, Any], ConsumerInfo | None, type, object, ob
         "workers",
     ),
     (
-        "a queue is asked for, and the group is another one, though nobody is bound",
+        "queue requested, consumer has another group and no subscriber",
         {"subject": "a", "durable": "C", "queue": "others"},
         consumer(push_bound=False, **GROUP),
         QueueMismatchError,
@@ -183,7 +183,7 @@ SENTENCES: list[tuple[str, dict[str, Any], ConsumerInfo | None, type, object, ob
         None,
     ),
     (
-        "a queue is asked for, and there is no group, and somebody is bound",
+        "queue requested, consumer has a subscriber and no group",
         {"subject": "a", "durable": "C", "queue": "workers"},
         consumer(push_bound=True, **PUSH),
         NoDeliverGroupError,
@@ -317,9 +317,9 @@ def test_the_errors_are_distinct() -> None:
             {"subject": "a", "durable": "C", "config": CFG(filter_subjects=["y", "x"])},
             consumer(**PUSH, filter_subjects=["x", "y"]),
         ),
-        # Heartbeats and flow control that nobody asked for are taken as they are.
+        # Heartbeats and flow control of an existing consumer are accepted without being requested.
         ({"subject": "a", "durable": "C"}, consumer(**PUSH, **FLOW)),
-        # What somebody else set and nobody asks for is fine.
+        # Options of an existing consumer that are not requested are accepted.
         (
             {"subject": "a", "durable": "C", "options": {"deliver_policy": "all"}},
             consumer(**PUSH, ack_policy="none", description="of others"),
@@ -438,7 +438,7 @@ def test_the_config_of_the_consumer_itself_never_differs() -> None:
 
 
 def test_the_queue_is_the_durable_where_neither_is_named() -> None:
-    """Members of a queue share one consumer, also where nobody named it."""
+    """Members of a queue share one consumer, also without a given name."""
     wanted = SubscribeRequest.of(subject="a", queue="workers")
     assert wanted.consumer == "workers"
     assert wanted.new_config("inbox").durable_name == "workers"
@@ -513,7 +513,7 @@ def test_a_new_pull_consumer_delivers_nowhere() -> None:
 
 
 def test_a_deliver_subject_of_the_user_is_kept() -> None:
-    """An inbox is chosen only where nobody said a deliver subject."""
+    """An inbox is chosen only without a given deliver subject."""
     wanted = SubscribeRequest.of(subject="a", config=CFG(deliver_subject="mine"))
     assert wanted.new_config("inbox").deliver_subject == "mine"
 

@@ -1,4 +1,4 @@
-"""Finding a link: who is tried when, how long the waits are, and when it is over."""
+"""Choosing a server: the order of attempts, the waits between them, and when they stop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BROKEN = ConnectionLostError("it broke")
 
 
 class World:
-    """Servers that answer as a test says, a clock that stands still, and a user who takes notes."""
+    """Servers with scripted results, a clock that stands still, and a log of the events."""
 
     def __init__(self, monkeypatch, servers=(A,), **options):
         self.asked = []
@@ -72,7 +72,7 @@ def world(monkeypatch):
     return lambda *args, **options: World(monkeypatch, *args, **options)
 
 
-# --- who is tried -----------------------------------------------------------------------------
+# --- the order of attempts --------------------------------------------------------------------
 
 
 def test_the_first_walk_begins_at_once(world):
@@ -271,7 +271,7 @@ def test_who_is_in_a_hurry_does_not_wait(world):
 
 
 def test_hurry_ends_a_wait(monkeypatch, world):
-    """A wait of a minute is over when somebody is in a hurry."""
+    """`skip_wait` ends a wait of a minute."""
     it = world(reconnect_time_wait=60)
     monkeypatch.undo()
     it.answers = {"a": [DOWN, None]}
@@ -314,7 +314,7 @@ def test_other_servers_are_asked_before_that_wait(world):
 
 
 def test_a_forced_reconnect_is_no_such_break(world):
-    """Who asks for another link again and again gets one each time without a wait."""
+    """Repeated requests for another link each get one without a wait."""
     it = world()
     it.finder.first()
     for _ in range(10):
@@ -385,7 +385,7 @@ def test_the_first_connect_counts(world):
 
 
 def test_a_login_that_was_good_may_be_refused_again(world):
-    """After a success the count of refusals begins anew."""
+    """A success resets the count of refusals."""
     it = world()
     for _ in range(5):
         it.now += 100
@@ -408,7 +408,7 @@ def test_refusals_may_be_ignored(world):
 def test_a_failure_is_reported_until_it_repeats(world):
     """What is more than a server that is down is reported, once as long as it is the same."""
     it = world(max_reconnect_attempts=6)
-    bad, worse = CertificateError("expired"), CertificateError("of somebody else")
+    bad, worse = CertificateError("expired"), CertificateError("of another host")
     it.answers = {"a": [bad, bad, worse, worse, DOWN]}
     with pytest.raises(NoServersError):
         it.reconnect()

@@ -108,7 +108,7 @@ def test_who_needs_more_is_refused(option, callback):
 
 
 def test_each_kind_has_its_callback():
-    """And the end is told of last, and once."""
+    """The end is reported last, and once."""
     got: SimpleQueue = SimpleQueue()
     events = Events(
         "test",

@@ -41,7 +41,7 @@ def test_first_in_first_out(mailbox):
 
 @pytest.mark.parametrize("timeout", [0, -1, 0.001])
 def test_an_empty_mailbox(mailbox, timeout):
-    """When nothing comes in time there is nothing, and nobody is left waiting."""
+    """After a timeout the result is None, and no waiter is registered any more."""
     for wait in (mailbox.get, mailbox.wait):
         with pytest.raises(TimeoutError):
             wait(Deadline(timeout))
@@ -88,7 +88,7 @@ def test_the_first_reason_stays(mailbox):
 
 
 def test_a_closed_mailbox_takes_items(mailbox):
-    """Whoever closed it decides whether they are read."""
+    """`close` decides whether they can still be read."""
     mailbox.close(ConnectionClosedError("why"))
     mailbox.put([1], 1)
     assert mailbox.get(NOW) == 1
@@ -137,7 +137,7 @@ def test_news_that_came_too_late_are_passed_on(mailbox):
 
 
 def test_no_news_are_not_passed_on(mailbox):
-    """Where somebody else has taken the item, nobody is woken for nothing."""
+    """When another thread has taken the item, no thread is woken without need."""
     other = []
 
     def happens():
@@ -152,7 +152,7 @@ def test_no_news_are_not_passed_on(mailbox):
 
 
 def test_who_gives_up_leaves_no_gate(mailbox):
-    """Nobody is woken in the place of a reader that is gone."""
+    """After a reader gave up, no thread is woken in its place."""
     with pytest.raises(KeyboardInterrupt):
         mailbox.wait(Interrupted(lambda: None))
     assert not mailbox._gates

@@ -127,7 +127,7 @@ def test_success_ends_a_row_of_failures():
 
 
 def test_discovered_servers_are_added():
-    """What a cluster tells of comes after what is known, with the login and TLS of the current."""
+    """Discovered servers follow the known ones, with the login and TLS of the current one."""
     current = ServerAddress("a", 4222, scheme="tls", user="u", password="p")
     servers = pool((current,))
     new = servers.discovered(("d:1", "[::1]:2", "a:4222"), current)
@@ -139,7 +139,7 @@ def test_discovered_servers_are_added():
 
 
 def test_an_ip_goes_by_the_name_of_who_told():
-    """Also where that one was told of itself; a name goes by its own."""
+    """Also where that one was itself discovered; a host name keeps its own name."""
     seed = ServerAddress("seed", 4222, scheme="tls")
     servers = pool((seed,))
     [first] = servers.discovered(("10.0.0.1:1",), seed)
@@ -152,13 +152,13 @@ def test_an_ip_goes_by_the_name_of_who_told():
 
 
 def test_discovered_websockets_are_websockets():
-    """A server that was told of is spoken to as the one that told, on the same path."""
+    """A discovered server uses the scheme and the path of the server that announced it."""
     seed = ServerAddress("seed", 80, scheme="ws", path="/nats")
     assert pool((seed,)).discovered(("d:8080",), seed)[0].url == "ws://d:8080/nats"
 
 
 def test_what_is_known_is_not_new():
-    """A server that is told of again keeps its place."""
+    """A server that is announced again keeps its place."""
     servers = pool((A, B))
     assert servers.discovered(("b:4222", "d:1"), A) != []
     assert servers.discovered(("d:1", "b:4222"), A) == []
@@ -166,7 +166,7 @@ def test_what_is_known_is_not_new():
 
 
 def test_coming_back_is_no_discovery():
-    """A server that left and came back, or was given up, is used again and not told of again."""
+    """A server that left and came back, or was given up, is used again and not reported again."""
     servers = pool((A, B), max_failures=1)
     assert servers.discovered(("d:1",), A) != []
     assert servers.discovered(("e:1",), A) != []
@@ -205,7 +205,7 @@ def test_what_is_no_address_is_left_out(junk):
 
 
 def test_discovered_servers_are_shuffled():
-    """Clients spread over what a cluster told of."""
+    """Clients spread over the discovered servers of a cluster."""
     random.seed(1)
     urls = tuple(f"s{i}:1" for i in range(5))
     firsts = set()
@@ -246,7 +246,7 @@ def test_the_pool_can_be_replaced():
 
 
 def test_servers_are_discovered_after_the_pool_was_replaced():
-    """What a cluster tells of joins the new servers; what was replaced is no discovery."""
+    """Discovered servers join the new pool; servers of the old pool are not reported as discovered."""
     servers = pool((A,))
     servers.replace_all((B,))
     assert hosts(servers) == ["b"]
@@ -260,7 +260,7 @@ def test_servers_are_discovered_after_the_pool_was_replaced():
 
 
 def test_discovered_servers_are_bounded():
-    """A server that tells of very many others, or of ever new ones, does not grow memory."""
+    """A server that announces very many others, or always new ones, does not grow memory."""
     servers = pool((A,))
     many = tuple(f"10.{number >> 8}.{number & 255}.1:4222" for number in range(5000))
     assert len(servers.discovered(many, A)) == 1000

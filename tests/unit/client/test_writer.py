@@ -67,7 +67,7 @@ def test_what_is_buffered_can_be_sent(writer, stream):
 
 
 def test_a_publisher_sends_itself_when_much_is_buffered(writer, stream):
-    """That is the back-pressure: nobody fills the memory faster than the socket takes it."""
+    """That is the back-pressure: memory does not fill faster than the socket takes the bytes."""
     writer.publish(b"x" * _SEND_ABOVE, 0)
     assert stream.sent == b""
     writer.publish(b"y", 0)
@@ -157,7 +157,7 @@ def test_draining_gives_up_in_time(writer):
 
 
 def test_a_deadline_ends_the_back_pressure(writer):
-    """The command stays buffered: nobody knows whether it goes out, and it goes out once."""
+    """The command stays buffered after the error, and is sent once."""
     stream = Narrow(*[0] * 100)
     writer.attach(stream, b"")
     # The first one is on its way to the socket, the second one waits in the buffer.
@@ -173,7 +173,7 @@ def test_a_deadline_ends_the_back_pressure(writer):
 
 
 def test_without_a_link_commands_wait(writer):
-    """On a new link the preamble comes first: it says who listens to what."""
+    """On a new link the preamble with the subscriptions comes first."""
     writer.publish(b"one", 0)
     writer.send(b"two", 1, 0)
     writer.append(b"three")
@@ -240,7 +240,7 @@ def test_what_was_on_its_way_is_not_sent_twice(writer):
 
 
 def test_what_comes_behind_a_break_is_for_the_next_link(writer):
-    """Also where somebody is in the middle of sending, and the broken socket still takes bytes."""
+    """Also while another thread is sending, and the broken socket still takes bytes."""
 
     class Broken(MemoryStream):
         def send(self, data, sent):
@@ -301,7 +301,7 @@ def test_the_flusher_of_a_closed_writer_ends(writer):
     writer.flusher(lambda: 5.0)
 
 
-# --- answers to pings, and a stream that is let go ---------------------------------------------------
+# --- answers to pings, and a released stream --------------------------------------------------------
 
 
 def test_an_answer_to_each_ping(writer, stream):
@@ -352,7 +352,7 @@ def test_a_stream_that_is_let_go_gets_what_was_buffered(writer, stream):
 
 
 def test_another_stream_is_not_let_go(writer, stream):
-    """Who comes too late with its stream does the new one no harm."""
+    """A thread that is late with its old stream does not affect the new one."""
     writer.flush_and_shutdown(MemoryStream([]), Deadline(0.1))
     writer.send(b"one", 1, 0)
     assert stream.sent == b"one"

@@ -6,7 +6,7 @@ from jetstream_sync.errors import LeadershipChangeError, PullError
 from jetstream_sync.jetstream.pull_requester import RetryBackoff
 from jetstream_sync.net.clock import monotonic
 
-NOBODY = PullError(503, "No Responders")
+NO_RESPONDERS = PullError(503, "No Responders")
 ANOTHER = LeadershipChangeError(409, "Leadership Change")
 
 
@@ -20,13 +20,13 @@ def wait_after(absence: RetryBackoff, error: PullError) -> float:
 def test_the_intervals_double_up_to_a_limit() -> None:
     """Attempts follow each other in 1/4, 1/2, 1 and then 2 seconds."""
     absence = RetryBackoff()
-    assert [wait_after(absence, NOBODY) for _ in range(6)] == [0.25, 0.5, 1, 2, 2, 2]
+    assert [wait_after(absence, NO_RESPONDERS) for _ in range(6)] == [0.25, 0.5, 1, 2, 2, 2]
 
 
 def test_the_limit_may_be_shorter() -> None:
     """With short heartbeats the intervals are no longer than those."""
     absence = RetryBackoff(0.5)
-    assert [wait_after(absence, NOBODY) for _ in range(4)] == [0.25, 0.5, 0.5, 0.5]
+    assert [wait_after(absence, NO_RESPONDERS) for _ in range(4)] == [0.25, 0.5, 0.5, 0.5]
 
 
 def test_who_says_that_it_leads_now_is_asked_at_once() -> None:
@@ -34,14 +34,18 @@ def test_who_says_that_it_leads_now_is_asked_at_once() -> None:
     absence = RetryBackoff()
     assert [wait_after(absence, ANOTHER) for _ in range(3)] == [0, 0.25, 0.5]
     absence.over()
-    assert [wait_after(absence, each) for each in (NOBODY, ANOTHER)] == [0.25, 0.5]
+    assert [wait_after(absence, each) for each in (NO_RESPONDERS, ANOTHER)] == [0.25, 0.5]
 
 
 def test_only_the_first_is_news() -> None:
-    """One absence is one notice, whatever is said meanwhile; afterwards it begins anew."""
+    """One absence is reported once, whatever the errors; after a success it is reported again."""
     absence = RetryBackoff()
-    assert [absence.noted(each) for each in (ANOTHER, NOBODY, ANOTHER)] == [True, False, False]
+    assert [absence.noted(each) for each in (ANOTHER, NO_RESPONDERS, ANOTHER)] == [
+        True,
+        False,
+        False,
+    ]
     absence.over()
     assert (absence.ask_at, absence.error) == (None, None)
-    assert absence.noted(NOBODY)
-    assert absence.error is NOBODY
+    assert absence.noted(NO_RESPONDERS)
+    assert absence.error is NO_RESPONDERS

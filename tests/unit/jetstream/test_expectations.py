@@ -122,7 +122,7 @@ def test_a_sequence_may_be_expected_of_another_subject(subject: str) -> None:
 
 @pytest.mark.parametrize("subject", ["", "a b", "a..b", "a\r\nb"])
 def test_the_subject_of_an_expectation_is_checked(subject: str) -> None:
-    """It is refused where it can not be a subject."""
+    """An invalid subject is refused."""
     with pytest.raises(BadSubjectError):
         made(expected_last_subject_sequence=3, expected_last_subject=subject)
 

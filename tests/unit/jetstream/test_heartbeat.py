@@ -61,7 +61,7 @@ def monitor(played: Played, seen: Callable[[], float]) -> tuple[HeartbeatMonitor
 
 
 def test_the_alarm_comes_after_three_intervals(played: Played) -> None:
-    """Silence is told of after 3 intervals, and again each time that it lasts as long."""
+    """Silence is reported after 3 intervals, and again after each further 3."""
     _, alarms = monitor(played, lambda: 100.0)
     played.until(114.9)
     assert alarms == []

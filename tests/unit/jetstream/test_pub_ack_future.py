@@ -40,7 +40,7 @@ def future(writer):
 
 @pytest.fixture(params=[False, True], ids=["not looked at", "looked at"])
 def looked_at(request, future):
-    """Whether somebody looked at the future before it is settled, which makes its machinery."""
+    """Whether the future is inspected before it completes, which creates its event."""
     if request.param:
         with pytest.raises(builtins.TimeoutError):
             future.result(0)
@@ -65,7 +65,7 @@ def test_an_acknowledged_message(future):
     assert (future.done(), future.running(), future.cancelled()) == (True, False, False)
     assert future.exception(0) is None
     assert future.result(0) == future.result() == ACK
-    assert future.command == b"", "the payload is let go"
+    assert future.command == b"", "the payload is released"
 
 
 @pytest.mark.usefixtures("looked_at")

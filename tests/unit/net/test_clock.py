@@ -95,7 +95,7 @@ def test_sooner_is_the_one_that_comes_first(first, second, left):
 
 
 def test_a_deadline_is_made_once(time):
-    """Making another one of it later does not start the time anew."""
+    """A deadline derived from another one does not restart the time."""
     deadline = Deadline(2)
     time.now += 1
     assert deadline.sooner(5).left() == 1.0

@@ -207,7 +207,7 @@ def test_the_end_of_the_wire_is_the_end(kind: str) -> None:
 
 @each_kind
 def test_garbage_is_a_broken_link(kind: str) -> None:
-    """Bytes that can not be decoded are an OSError, after what came before them."""
+    """Bytes that cannot be decrypted are an OSError, after the bytes before them."""
     layer, wire = opened(kind)
     wire.bring(wire.server.say(b"good") + b"\xff" * 100)
     assert layer.receive() == b"good"
@@ -232,7 +232,7 @@ def test_shutdown_says_goodbye_and_ends_the_wire(kind: str) -> None:
 
 @each_kind
 def test_shutdown_does_not_wait(kind: str) -> None:
-    """With a full socket, or while somebody is sending, there is no goodbye."""
+    """With a full socket, or while another thread is sending, no close notification is sent."""
     layer, wire = opened(kind)
     wire.room = 0
     layer.shutdown()
@@ -278,7 +278,7 @@ def test_the_locks_are_free_while_the_network_waits(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["TLS 1.2", "TLS 1.3"])
 def test_a_broken_record_is_an_ssl_error(kind: str) -> None:
-    """Encrypted bytes that somebody changed on the way are not taken."""
+    """Encrypted bytes that were changed on the way are refused."""
     layer, wire = opened(kind)
     record = bytearray(wire.server.say(b"pay 10"))
     record[-1] ^= 1

@@ -12,7 +12,7 @@ from jetstream_sync.net.lookup import numeric, resolve
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "10.1.2.3"])
 def test_a_number_is_an_address(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It needs nobody to ask."""
+    """A literal address needs no look-up."""
     really = socket.getaddrinfo
 
     def only_numbers(*args: Any) -> Any:

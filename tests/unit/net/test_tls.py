@@ -50,7 +50,7 @@ def test_the_certificate_has_to_name_the_server() -> None:
 
 
 def test_an_unknown_authority_is_refused() -> None:
-    """A certificate that somebody else signed is not to be trusted."""
+    """A certificate of an unknown signer is not trusted."""
     with pytest.raises(ssl.SSLCertVerificationError) as caught:
         shake_hands(context=ssl.create_default_context())
     error = explain(caught.value, "localhost")

@@ -57,7 +57,7 @@ def test_a_context_is_used_as_it_is() -> None:
 
 
 def test_own_authorities_replace_those_of_the_system(files: Path) -> None:
-    """Who names a CA trusts no other one."""
+    """A given CA replaces the system's."""
     context = make_context(TLSOptions(ca_file=files / "ca.pem"))
     assert len(context.get_ca_certs()) == 1
     assert context.verify_mode is ssl.CERT_REQUIRED
@@ -110,7 +110,7 @@ def options(files: Path, given: dict[str, Any]) -> TLSOptions:
 def test_what_is_wrong_is_named(
     files: Path, given: dict[str, Any], option: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """An option that can not work is an InvalidOptionError with its name, and nobody is prompted."""
+    """An invalid option is an InvalidOptionError with its name, without a prompt."""
     with pytest.raises(InvalidOptionError) as caught:
         make_context(options(files, given))
     assert caught.value.option == option

@@ -121,7 +121,7 @@ def test_what_is_no_jwt_is_refused(content):
         CREDS[CREDS.index(b"***") :],
         SEED,
         b"\n  " + SEED + b" \r\n",
-        b"# the seed of somebody\n" + SEED + b"\n",
+        b"# the seed of a user\n" + SEED + b"\n",
     ],
 )
 def test_a_seed_is_found(content):

@@ -1,4 +1,4 @@
-"""The handshake, who listens to what, and what the server's complaints mean."""
+"""The handshake, the subscriptions, and the meaning of the server's errors."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_the_fields_of_connect():
     assert "name" not in nameless
 
 
-# --- who listens to what --------------------------------------------------------------------------
+# --- subscriptions --------------------------------------------------------------------------------
 
 
 def test_subscriptions_have_numbers_of_their_own():

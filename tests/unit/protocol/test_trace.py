@@ -152,7 +152,7 @@ def test_secrets_of_connect_are_masked() -> None:
     ],
 )
 def test_a_connect_that_makes_no_sense_shows_nothing(data: bytes) -> None:
-    """Where the fields can not be told apart, none is shown."""
+    """Fields that cannot be told apart are not shown."""
     (line,) = lines_of(data)
     assert "s3cret" not in line
     assert line.startswith("> CONNECT ")
@@ -162,7 +162,7 @@ def test_logins_in_urls_are_masked() -> None:
     """A URL that a server repeats, in INFO or in an error, is shown without its login."""
     lines = lines_of(
         b'INFO {"nonce":"abc","connect_urls":["nats://bob:s3cret@h:1","tls://s3cret@h:2","h:3"]}\r\n'
-        b"-ERR 'can not route to nats://bob:s3cret@host:4222'\r\n",
+        b"-ERR 'cannot route to nats://bob:s3cret@host:4222'\r\n",
         RECEIVED,
     )
     assert "s3cret" not in "".join(lines)

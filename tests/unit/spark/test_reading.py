@@ -151,8 +151,12 @@ def test_range_errors_can_be_pickled(name: str) -> None:
 # --- unexpected responses ------------------------------------------------------------------------
 
 NO_CORE: Any = SimpleNamespace(
-    new_inbox=lambda: "inbox", add_subscription_deferred=lambda *_: None, address=None
+    new_inbox=lambda: "inbox",
+    add_subscription_deferred=lambda *_: None,
+    address=None,
+    timed_out=TimeoutError,
 )
+NO_CORE.machinery = NO_CORE
 MESSAGE: Delivery = (b"a", b"reply", b"", b"payload")
 
 
