@@ -1,33 +1,180 @@
-"""
-A message read from a stream without a consumer, and the two ways to get one.
+"""Read stored messages without a consumer: STREAM.MSG.GET, direct gets and batched direct gets.
 
-`STREAM.MSG.GET` is answered by the stream's leader, in JSON. A direct get (ADR-31) is answered by
-any replica, or by a mirror, with the message as it is and four headers behind its own.
+`STREAM.MSG.GET` is answered by the leader of the stream, in JSON. A direct get (ADR-31) is answered
+by any replica or by a mirror: the reply is the message itself, with four additional headers.
+A batched direct get is one request with many replies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from ..api.stream import StoredMsg as StoredMsgReply
+from ..client.core import ConnectionCore
+from ..client.result_slot import ResultSlot
 from ..codec import decode, dumps
 from ..durations import time_from_text, time_to_ns
-from ..errors import APIError, InvalidResponseError, MessageNotFoundError
-from ..headers import (
-    SEQUENCE,
-    STREAM,
-    SUBJECT,
-    TIMESTAMP,
-    Headers,
-    parse_headers,
-    parse_status,
+from ..errors import (
+    APIError,
+    ConnectionLostError,
+    InvalidResponseError,
+    MessageNotFoundError,
+    NoRespondersError,
+    PermissionsError,
+    TimeoutError,
 )
+from ..headers import SEQUENCE, STREAM, SUBJECT, TIMESTAMP, Headers, parse_headers, parse_status
 from ..net.clock import Deadline
+from ..protocol.parser import Delivery
 from .requests import APIRequests
 
-__all__ = ["StoredMsg", "direct_get", "leader_get", "read_direct"]
+__all__ = [
+    "MAX_BYTES",
+    "ReplyCollector",
+    "StoredMsg",
+    "direct_get",
+    "direct_get_many",
+    "is_direct_status",
+    "leader_get",
+    "read_direct",
+]
+
+
+class ReplyCollector:
+    """
+    What comes in answer to one request; it is made, asked with, waited for and closed by one thread.
+
+    Args:
+        core: the connection.
+        is_end: says of the last message so far whether it ends the answer; called by the reader.
+        expected: end it after so many messages, too; 0: only `is_end` does.
+
+    Raises:
+        ConnectionClosedError: the connection is closed or draining.
+
+    """
+
+    is_reply_inbox = True
+
+    __slots__ = (
+        "_asked",
+        "_core",
+        "_expected",
+        "_handoff",
+        "_interest",
+        "_is_end",
+        "_open",
+        "_reply",
+        "items",
+    )
+
+    def __init__(
+        self, core: ConnectionCore, is_end: Callable[[Delivery], bool], expected: int = 0
+    ) -> None:
+        self._core = core.machinery  # the reader holds this object
+        self._is_end = is_end
+        self._expected = expected
+        self._asked = b""
+        self._handoff: ResultSlot[None] = ResultSlot()
+        # Whoever takes out the one item settles the handoff: that is done once, by whatever thread.
+        self._open: list[None] = [None]
+        #: What has come so far.
+        self.items: list[Delivery] = []
+        inbox = core.new_inbox()
+        self._reply = inbox.encode()
+        self._interest = core.add_subscription_deferred(inbox, self)
+
+    def ask(self, subject: bytes, payload: bytes) -> None:
+        """
+        Send the request.
+
+        Raises:
+            ConnectionClosedError: the connection is closed.
+            OutboundBufferLimitError: there is no link, and the buffer for that time is full.
+
+        """
+        self._asked = subject
+        command, size = self._core.composer.command(subject, payload, self._reply)
+        self._core.writer.send(command, 1, size)
+
+    def wait(self, patience: float, deadline: Deadline | None = None) -> list[Delivery]:
+        """
+        Wait for the end of the answer, and return all of it.
+
+        Args:
+            patience: seconds without a message after which it is given up.
+            deadline: when to give up in any case; ``None``: only then.
+
+        Raises:
+            TimeoutError: nothing came for so long, or the end did not come in time.
+            ConnectionLostError: the link broke meanwhile.
+            PermissionsError: the server does not permit the request.
+            ConnectionClosedError: the connection was closed.
+
+        """
+        seen = len(self.items)
+        whole = deadline or Deadline(None)
+        while not self._handoff.arrived(whole.sooner(patience)):
+            if len(self.items) == seen or whole.expired():
+                text = f"the answer on {self._asked.decode()!r} did not go on in time"
+                raise self._core.timed_out(text)
+            seen = len(self.items)
+        self._handoff.result()
+        return self.items
+
+    def close(self) -> None:
+        """Let go of the answer; the server is told soon when it is complete, and at once when not."""
+        if self._open:
+            self._core.remove_subscription(self._interest)
+        else:
+            self._core.remove_subscription_deferred(self._interest)
+        # The subscription and this know each other, so this goes late; what it holds goes now.
+        self.items = []
+
+    # --- the reader's side; see `MessageReceiver` ----------------------------------------------------------
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        """Take messages, until the answer has ended."""
+        if not self._open:
+            return  # the waiting thread looks at them now
+        items = self.items
+        items += deliveries
+        if (self._expected and len(items) >= self._expected) or self._is_end(items[-1]):
+            self._settle(None)
+
+    def on_connection_change(self, *, connected: bool) -> None:
+        """Give up when the link breaks: the rest of the answer is lost with it."""
+        if not connected:
+            self._settle(ConnectionLostError("the link broke before the answer was complete"))
+
+    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
+        """Give up where the server does not permit the request, or the inbox."""
+        mine = error.operation == "subscribe" or subject in {self._asked, self._reply}
+        return mine and self._settle(error)
+
+    def on_closed(self, reason: BaseException) -> None:
+        """Give up: the connection is closed."""
+        self._settle(reason)
+
+    def wait_drained(self, deadline: Deadline) -> bool:
+        """Say at once that no callback is at work."""
+        del deadline
+        return True
+
+    def _settle(self, error: BaseException | None) -> bool:
+        """Wake the waiting thread, unless that was done; say whether it was now."""
+        try:
+            self._open.pop()
+        except IndexError:
+            return False
+        if error is None:
+            self._handoff.set(None)
+        else:
+            self._handoff.fail(error)
+        return True
+
 
 # The server's own words for a message that is not there, which a direct get answers with a status.
 _NOT_FOUND: Final = MessageNotFoundError(404, 10037, "no message found")
@@ -154,3 +301,74 @@ def _refusal(block: bytes) -> APIError | InvalidResponseError:
     if status.code == 404:
         return MessageNotFoundError(*_NOT_FOUND.args)
     return APIError.from_response({"code": status.code, "description": status.description})
+
+
+#: What one answer may have: more could fill the server's buffer for this connection.
+MAX_BYTES: Final = 4_000_000
+
+#: Seconds for each next message: one replica may be down while the leader is well.
+_PATIENCE: Final = 1.0
+_STATUS: Final = b"NATS/1.0 "
+_SEQUENCE: Final = SEQUENCE.encode() + b": "
+#: The headers that messages of a batch have behind those of a single direct get, in this order.
+_ADDED: Final = ("Nats-Num-Pending", "Nats-Last-Sequence")
+_PENDING, _LAST = (f"{name}: ".encode() for name in _ADDED)
+
+
+def direct_get_many(
+    api: APIRequests, stream: str, request: Mapping[str, Any], deadline: Deadline
+) -> list[StoredMsg]:
+    """
+    Get messages from whoever has the stream.
+
+    Returns:
+        The messages, one at least. Where the answer broke off they are what had come, which is in
+        order and without gaps.
+
+    Raises:
+        MessageNotFoundError: there is none, or not yet where it was asked for.
+        NoRespondersError: nobody answers direct gets for the stream.
+        APIError: the server refused.
+        InvalidResponseError: the answer is not what the API gives.
+        PermissionsError: this user may not ask that.
+        TimeoutError, ConnectionLostError: nothing came.
+        ConnectionClosedError: the connection is closed.
+
+    """
+    route = api.routes.direct_get(stream)
+    gathering = ReplyCollector(api.core, _is_end)
+    try:
+        gathering.ask(route.encode(), dumps(request))
+        try:
+            items = gathering.wait(_PATIENCE, deadline)
+        except (TimeoutError, ConnectionLostError):
+            items = list(gathering.items)
+            if not items:
+                raise
+    finally:
+        gathering.close()
+    if is_direct_status(items[-1]):
+        if len(items) > 1:
+            items.pop()  # it ends them; one alone says why there are none
+        elif (status := parse_status(items[0][2])) is not None and status.code == 503:
+            raise NoRespondersError(route)
+    return [
+        read_direct(block, data, _ADDED if _is_of_batch(block) else ())
+        for _, _, block, data in items
+    ]
+
+
+def _is_end(delivery: Delivery) -> bool:
+    return is_direct_status(delivery) or not _is_of_batch(delivery[2])
+
+
+def is_direct_status(delivery: Delivery) -> bool:
+    """Say whether this is a status: unlike every message it does not say which sequence it has."""
+    block = delivery[2]
+    return block.startswith(_STATUS) and not delivery[3] and _SEQUENCE not in block
+
+
+def _is_of_batch(block: bytes) -> bool:
+    """Say whether the last headers are those of a batch; before them a message may have any."""
+    lines = block.rsplit(b"\r\n", 4)
+    return len(lines) == 5 and lines[1].startswith(_PENDING) and lines[2].startswith(_LAST)

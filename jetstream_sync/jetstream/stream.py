@@ -25,8 +25,7 @@ from . import consumers
 from .configs import resolve_config
 from .consumer import PullConsumer
 from .consumer_api import consumer_info
-from .direct_get import StoredMsg, direct_get, leader_get
-from .direct_get_batch import MAX_BYTES, direct_get_many
+from .direct_get import MAX_BYTES, StoredMsg, direct_get, direct_get_many, leader_get
 from .ordered import OrderedConsumer
 from .requests import APIRequests
 from .snapshots import StreamSnapshot, take_snapshot

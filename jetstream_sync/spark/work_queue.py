@@ -21,8 +21,8 @@ from ..client.core import ConnectionCore
 from ..errors import ConsumerNotFoundError, InvalidOptionError
 from ..headers import Headers, parse_status
 from ..jetstream.consumer import PullConsumer
+from ..jetstream.direct_get import ReplyCollector
 from ..jetstream.message import JetStreamMsg
-from ..jetstream.reply_collector import ReplyCollector
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
 from .connections import api_requests, connection

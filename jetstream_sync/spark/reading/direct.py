@@ -26,8 +26,7 @@ from ...durations import time_from_text, time_to_ns
 from ...errors import APIError, InvalidResponseError, NoRespondersError, NotFoundError
 from ...headers import parse_headers, parse_status
 from ...jetstream.context import JetStream
-from ...jetstream.direct_get_batch import MAX_BYTES, is_direct_status
-from ...jetstream.reply_collector import ReplyCollector
+from ...jetstream.direct_get import MAX_BYTES, ReplyCollector, is_direct_status
 from ...jetstream.requests import APIRequests
 from ...protocol.parser import Delivery
 from ..connections import api_requests

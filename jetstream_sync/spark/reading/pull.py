@@ -41,7 +41,7 @@ from ...errors import (
 )
 from ...jetstream.consumer_api import consumer_info
 from ...jetstream.consumers import CREATE, add_consumer, delete_consumer
-from ...jetstream.reply_collector import ReplyCollector
+from ...jetstream.direct_get import ReplyCollector
 from ...jetstream.requests import APIRequests
 from ...protocol.parser import Delivery
 from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask

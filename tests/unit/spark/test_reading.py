@@ -17,7 +17,7 @@ from jetstream_sync.api.routes import Routes
 from jetstream_sync.api.stream import StreamInfo
 from jetstream_sync.codec import decode
 from jetstream_sync.errors import InvalidArgumentError, InvalidResponseError, TimeoutError
-from jetstream_sync.jetstream.reply_collector import ReplyCollector
+from jetstream_sync.jetstream.direct_get import ReplyCollector
 from jetstream_sync.jetstream.requests import APIRequests
 from jetstream_sync.protocol.parser import Delivery
 from jetstream_sync.spark import DirectGetRefusedError, RangeError, SequenceRange
