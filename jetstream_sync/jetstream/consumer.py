@@ -20,13 +20,13 @@ from ..api.pull import (
 from ..durations import duration, duration_to_ns
 from ..errors import InvalidOptionError
 from ..options import check_callback
+from .api_requests import APIRequests
 from .consume import ConsumeHandle, JetStreamCallback
 from .consumer_api import consumer_info
 from .fetching import Fetch
 from .message import JetStreamMsg
 from .messages import MessageIterator
 from .pull_requester import PullRequester
-from .requests import APIRequests
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

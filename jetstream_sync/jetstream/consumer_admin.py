@@ -8,11 +8,10 @@ from typing import Any
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..subjects import check_stream_name
 from . import consumers
-from .configs import resolve_config
+from .api_requests import APIRequests, resolve_config
 from .consumer import PullConsumer
 from .consumer_api import consumer_info
 from .ordered import OrderedConsumer
-from .requests import APIRequests
 
 __all__ = ["ConsumerAdmin"]
 

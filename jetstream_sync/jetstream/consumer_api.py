@@ -7,7 +7,7 @@ from datetime import timedelta
 from ..api.consumer import ConsumerInfo
 from ..net.clock import Deadline
 from ..subjects import check_consumer_name, check_stream_name
-from .requests import APIRequests
+from .api_requests import APIRequests
 
 __all__ = ["ConsumerAccessors", "consumer_info"]
 

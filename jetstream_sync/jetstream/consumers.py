@@ -18,10 +18,9 @@ from ..errors import (
 )
 from ..net.clock import Deadline
 from ..subjects import check_consumer_name, check_stream_name
+from .api_requests import APIRequests, EchoCheck, require_level
 from .consumer import PullConsumer
 from .consumer_api import consumer_info
-from .requests import APIRequests
-from .server_version import EchoCheck, require_level
 
 __all__ = [
     "CREATE",

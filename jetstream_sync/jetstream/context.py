@@ -18,7 +18,15 @@ from ..foreign_names import ForeignNames
 from ..headers import HeadersLike
 from ..net.clock import Deadline, seconds
 from ..subjects import check_stream_name, check_subject
-from .configs import resolve_config
+from .api_requests import (
+    APIRequests,
+    EchoCheck,
+    info_of,
+    names_in,
+    require_level,
+    resolve_config,
+    stream_info,
+)
 from .consumer_admin import ConsumerAdmin
 from .publish import (
     DEFAULT_WINDOW,
@@ -30,11 +38,8 @@ from .publish import (
 )
 from .publish_headers import publish_headers
 from .pull_subscribing import PullSubscribeAPI
-from .requests import APIRequests, names_in
-from .server_version import EchoCheck, require_level
 from .snapshots import restore
 from .stream import Stream
-from .stream_api import info_of, stream_info
 from .subscribe import PushSubscribeAPI
 
 if TYPE_CHECKING:

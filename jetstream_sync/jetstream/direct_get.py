@@ -28,7 +28,7 @@ from ..errors import (
 from ..headers import SEQUENCE, STREAM, SUBJECT, TIMESTAMP, Headers, parse_headers, parse_status
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
-from .requests import APIRequests
+from .api_requests import APIRequests
 
 __all__ = [
     "MAX_BYTES",

@@ -37,9 +37,9 @@ from ..client.threads import start_timer
 from ..errors import Error, NotJSMessageError
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
+from .api_requests import APIRequests
 from .consumer_api import consumer_info
 from .message import JetStreamMsg, send_in_progress
-from .requests import APIRequests
 
 __all__ = ["LeaseRenewer", "Leases", "ReceiveTimes", "ack_waits"]
 

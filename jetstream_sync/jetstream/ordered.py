@@ -35,6 +35,7 @@ from ..errors import (
 from ..net.clock import FOREVER, Deadline, seconds
 from ..options import check_callback
 from ..protocol.parser import Delivery
+from .api_requests import APIRequests
 from .consume import ConsumeHandle, JetStreamCallback
 from .consumer import (
     NO_WAIT_PATIENCE,
@@ -50,7 +51,6 @@ from .message import JetStreamMsg
 from .messages import MessageIterator, until_stopped
 from .ordered_cursor import OrderedCursor, OrderedOptions, pull_position
 from .pull_requester import PullRequester
-from .requests import APIRequests
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack

@@ -30,8 +30,8 @@ from ..errors import (
     StreamNotFoundError,
 )
 from ..net.clock import Deadline
+from .api_requests import APIRequests
 from .consumers import CREATE, add_consumer
-from .requests import APIRequests
 
 __all__ = ["OrderedCursor", "OrderedOptions", "pull_position"]
 

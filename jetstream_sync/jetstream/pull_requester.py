@@ -23,11 +23,11 @@ from ..errors import (
 from ..headers import PIN_ID, parse_headers
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
+from .api_requests import APIRequests
 from .consumer_api import consumer_info
 from .inbox import AnswerInbox, PullInbox
 from .leases import Leases
 from .message import JetStreamMsg
-from .requests import APIRequests
 
 __all__ = ["CONSUMER_CHECK_DELAY_S", "PullRequester", "RetryBackoff"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..api.consumer import ConsumerConfig
 from ..api.subscribing import SubscribeRequest
 from ..subjects import check_consumer_name, check_stream_name, check_subject
+from .api_requests import APIRequests
 from .pull_subscription import PullSubscription
-from .requests import APIRequests
 from .subscribe_resolution import ResolvedConsumer, release_consumer, resolve_pull_consumer
 
 __all__ = ["PullSubscribeAPI"]

@@ -16,13 +16,13 @@ from ..client.result_slot import fresh
 from ..durations import duration, duration_to_ns
 from ..errors import BadSubscriptionError, Error
 from ..net.clock import Deadline, monotonic
+from .api_requests import APIRequests
 from .consumer_api import ConsumerAccessors
 from .fetching import Fetch
 from .heartbeat import pull_heartbeat_timeout
 from .inbox import AnswerInbox, PullInbox
 from .message import JetStreamMsg
 from .pull_requester import PullRequester
-from .requests import APIRequests
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -44,12 +44,12 @@ from ..errors import (
 from ..headers import CONSUMER_STALLED, LAST_CONSUMER, LAST_STREAM, parse_headers, parse_status
 from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
+from .api_requests import APIRequests
 from .consume import JetStreamCallback, nak_failed
 from .consumer_api import ConsumerAccessors
 from .heartbeat import PUSH_INTERVALS, HeartbeatMonitor, HeartbeatTimeout
 from .leases import Leases
 from .message import JetStreamMsg
-from .requests import APIRequests
 from .subscribe_resolution import release_consumer
 
 __all__ = ["PENDING_BYTES_LIMIT", "PENDING_MSGS_LIMIT", "PushOptions", "PushSubscription"]

@@ -33,10 +33,10 @@ from ..errors import (
 )
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..protocol.parser import Delivery
+from .api_requests import APIRequests
 from .heartbeat import HeartbeatTimeout
 from .ordered_cursor import OrderedCursor
 from .push import PushOptions, PushSubscription
-from .requests import APIRequests
 
 __all__ = ["OrderedPushSubscription"]
 

@@ -51,8 +51,7 @@ from ..headers import parse_status
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
 from ..subjects import check_stream_name
-from .requests import APIRequests
-from .stream_api import info_of
+from .api_requests import APIRequests, info_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self

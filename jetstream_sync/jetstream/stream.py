@@ -22,14 +22,12 @@ from ..errors import (
 from ..foreign_names import ForeignNames
 from ..subjects import check_subject
 from . import consumers
-from .configs import resolve_config
+from .api_requests import APIRequests, resolve_config, stream_info
 from .consumer import PullConsumer
 from .consumer_api import consumer_info
 from .direct_get import MAX_BYTES, StoredMsg, direct_get, direct_get_many, leader_get
 from .ordered import OrderedConsumer
-from .requests import APIRequests
 from .snapshots import StreamSnapshot, take_snapshot
-from .stream_api import stream_info
 
 __all__ = ["Stream"]
 

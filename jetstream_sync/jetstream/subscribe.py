@@ -11,10 +11,10 @@ from ..api.subscribing import SubscribeRequest
 from ..errors import InvalidOptionError
 from ..options import check_callback
 from ..subjects import check_consumer_name, check_stream_name, check_subject
+from .api_requests import APIRequests
 from .consume import JetStreamCallback
 from .push import PushOptions, PushSubscription
 from .push_ordered import OrderedPushSubscription
-from .requests import APIRequests
 from .subscribe_resolution import create_or_find, find_consumer, find_stream
 
 if TYPE_CHECKING:

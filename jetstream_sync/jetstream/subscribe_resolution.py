@@ -24,9 +24,9 @@ from ..errors import (
     TimeoutError,
 )
 from ..net.clock import Deadline
+from .api_requests import APIRequests, names_in
 from .consumer_api import consumer_info
 from .consumers import CREATE, add_consumer
-from .requests import APIRequests, names_in
 
 __all__ = [
     "ResolvedConsumer",

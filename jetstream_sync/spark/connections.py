@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from ..address import DEFAULT_SERVER, ServerAddress
 from ..errors import ConnectionClosedError, ConnectionLostError, InvalidOptionError, TimeoutError
+from ..jetstream.api_requests import APIRequests
 from ..jetstream.connection import Connection
 from ..jetstream.context import JetStream
-from ..jetstream.requests import APIRequests
 from ..jetstream.shared import shared_connection
 from ..options import TLSOptions
 

@@ -31,7 +31,7 @@ from jetstream_sync import (
 )
 from jetstream_sync.api.routes import Routes
 from jetstream_sync.durations import time_from_ns
-from jetstream_sync.jetstream.requests import APIRequests
+from jetstream_sync.jetstream.api_requests import APIRequests
 
 
 class Peer:

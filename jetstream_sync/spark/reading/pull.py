@@ -39,10 +39,10 @@ from ...errors import (
     PermissionsError,
     TimeoutError,
 )
+from ...jetstream.api_requests import APIRequests
 from ...jetstream.consumer_api import consumer_info
 from ...jetstream.consumers import CREATE, add_consumer, delete_consumer
 from ...jetstream.direct_get import ReplyCollector
-from ...jetstream.requests import APIRequests
 from ...protocol.parser import Delivery
 from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask
 from .ranges import RangeStalledError

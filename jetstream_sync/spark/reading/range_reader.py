@@ -20,9 +20,9 @@ from typing import Final
 
 from ...api.stream import StreamInfo
 from ...errors import Error, MessageNotFoundError
+from ...jetstream.api_requests import APIRequests
 from ...jetstream.connection import Connection
 from ...jetstream.direct_get import leader_get
-from ...jetstream.requests import APIRequests
 from ...net.clock import Deadline
 from ..connections import api_requests
 from ..options import ReadOptions

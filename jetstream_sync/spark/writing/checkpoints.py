@@ -21,10 +21,10 @@ from ...codec import dumps, loads
 from ...durations import time_to_ns
 from ...errors import InvalidResponseError, MessageNotFoundError, WrongLastSequenceError
 from ...headers import EXPECTED_LAST_SUBJECT_SEQ, MSG_ID
+from ...jetstream.api_requests import APIRequests
 from ...jetstream.connection import Connection
 from ...jetstream.context import JetStream
 from ...jetstream.direct_get import leader_get
-from ...jetstream.requests import APIRequests
 from ..options import WriteOptions
 from ..reading.range_reader import ReadPlan, read_chunks
 from ..reading.ranges import SequenceRange

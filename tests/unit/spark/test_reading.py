@@ -17,8 +17,8 @@ from jetstream_sync.api.routes import Routes
 from jetstream_sync.api.stream import StreamInfo
 from jetstream_sync.codec import decode
 from jetstream_sync.errors import InvalidArgumentError, InvalidResponseError, TimeoutError
+from jetstream_sync.jetstream.api_requests import APIRequests
 from jetstream_sync.jetstream.direct_get import ReplyCollector
-from jetstream_sync.jetstream.requests import APIRequests
 from jetstream_sync.protocol.parser import Delivery
 from jetstream_sync.spark import DirectGetRefusedError, RangeError, SequenceRange
 from jetstream_sync.spark.reading import direct, pull

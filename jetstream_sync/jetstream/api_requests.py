@@ -1,0 +1,431 @@
+"""Send requests to the JetStream API, and read the replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING
+from dataclasses import fields as fields_of
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar
+
+from ..api.echo import fields_left_out, release, server_release, since
+from ..api.routes import Routes
+from ..api.stream import StreamInfo
+from ..client.core import ConnectionCore
+from ..codec import Record, decode, dumps, encode, loads
+from ..errors import (
+    APIError,
+    Error,
+    InvalidOptionError,
+    InvalidResponseError,
+    JetStreamNotEnabledError,
+    NoRespondersError,
+    PermissionsError,
+    ServerTooOldError,
+)
+from ..net.clock import Deadline, monotonic
+from ..subjects import check_subject
+from ..suggestions import closest_match
+
+__all__ = [
+    "APIRequests",
+    "EchoCheck",
+    "info_of",
+    "listed",
+    "names_in",
+    "require_level",
+    "resolve_config",
+    "stream_info",
+]
+
+R = TypeVar("R", bound=Record)
+
+# What nats-server says where JetStream is off. Nobody answers there at all, so this is said for it.
+_NOT_ENABLED: Final = JetStreamNotEnabledError(503, 10076, "JetStream is not enabled here")
+
+
+class APIRequests:
+    """
+    Requests to the JetStream API.
+
+    Args:
+        core: the connection.
+        routes: where the API is.
+        timeout: seconds to wait for an answer where a call names none; ``None``: for ever.
+        ends_with_link: give a request up with `ConnectionLostError` when the link breaks, for a
+            caller that then asks again.
+
+    Any thread may call its methods.
+    """
+
+    def __init__(
+        self,
+        core: ConnectionCore,
+        routes: Routes,
+        timeout: float | timedelta | None,
+        *,
+        ends_with_link: bool = False,
+    ) -> None:
+        self.core = core
+        self.routes = routes
+        self.timeout = timeout
+        self._ends_with_link = ends_with_link
+
+    def ending_with_link(self) -> APIRequests:
+        """Return the same, whose requests are given up when the link breaks."""
+        return APIRequests(self.core, self.routes, self.timeout, ends_with_link=True)
+
+    def deadline(self, timeout: float | timedelta | None = None) -> Deadline:
+        """Return the deadline of a call that starts now; ``None``: after the usual time."""
+        return Deadline(self.timeout if timeout is None else timeout)
+
+    def ask(
+        self, route: str, body: Mapping[str, Any] | None = None, deadline: Deadline | None = None
+    ) -> dict[str, Any]:
+        """
+        Send a request and return the decoded answer.
+
+        Args:
+            route: the subject, of `Routes`.
+            body: sent as JSON; ``None``: an empty request.
+            deadline: when to give up; ``None``: after the usual time.
+
+        Raises:
+            APIError: the server refused; the class says why.
+            JetStreamNotEnabledError: nobody answers there.
+            InvalidResponseError: the answer is not what the API gives.
+            PermissionsError: this user may not ask that, or may not have answers.
+            TimeoutError: no answer in time.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        payload = b"" if body is None else dumps(body)
+        try:
+            # As bytes it is not checked as a subject to publish to: the filter in a consumer's route
+            # may have wildcards. What goes into a route was checked before.
+            delivery = self.core.request(
+                route.encode(),
+                payload,
+                deadline or self.deadline(),
+                ends_with_link=self._ends_with_link,
+            )
+        except NoRespondersError as error:
+            raise JetStreamNotEnabledError(*_NOT_ENABLED.args) from error
+        answer = loads(delivery[3])
+        if not isinstance(answer, dict):
+            raise InvalidResponseError(f"{route} answered something that is not an object")
+        refusal = answer.get("error")
+        if isinstance(refusal, dict):
+            raise APIError.from_response(refusal)
+        if refusal is not None:
+            raise InvalidResponseError(f"{route} answered with error={refusal!r:.60}")
+        return answer
+
+    def command(
+        self, route: str, body: Mapping[str, Any] | None = None, deadline: Deadline | None = None
+    ) -> None:
+        """
+        Send a request that is answered with ``success``; raises as `ask()`.
+
+        Raises:
+            InvalidResponseError: also for an answer that does not say that it was done.
+
+        """
+        success = self.ask(route, body, deadline).get("success")
+        if success is not True:
+            raise InvalidResponseError(f"{route} answered with success={success!r:.60}")
+
+    def ask_for(
+        self,
+        record: type[R],
+        route: str,
+        body: Mapping[str, Any] | None = None,
+        deadline: Deadline | None = None,
+    ) -> R:
+        """Send a request and return the answer as a record; raises as `ask()`."""
+        answer = self.ask(route, body, deadline)
+        answer.pop("type", None)
+        return decode(record, answer)
+
+    def names(self, route: str, items: str, body: Mapping[str, Any] | None = None) -> list[str]:
+        """Ask for a list of names, and return all of them; args and errors are those of `pages()`."""
+        found = []
+        for page in self.pages(route, items, body):
+            for name in page:
+                if not isinstance(name, str):
+                    raise InvalidResponseError(f"{route}: expected a name, got {name!r:.60}")
+                found.append(name)
+        return found
+
+    def pages(
+        self, route: str, items: str, body: Mapping[str, Any] | None = None
+    ) -> Iterator[list[Any]]:
+        """
+        Ask for a list page by page, and yield each page's items.
+
+        Nothing comes twice: where the list changed between two pages, they may overlap.
+
+        Args:
+            route: the subject, of `Routes`.
+            items: the key under which an answer has its items: names, or infos.
+            body: sent with every request, beside the offset.
+
+        Raises:
+            InvalidResponseError: an answer has no such list, or no total.
+            APIError, PermissionsError, TimeoutError, ConnectionClosedError: as `ask()`.
+
+        """
+        known: set[str] = set()
+        offset = 0
+        while True:
+            answer = self.ask(route, {**(body or {}), "offset": offset})
+            page = listed(answer, items, route)
+            # What a cluster could not get an info of is named in "missing", and counted like the rest.
+            missing = listed(answer, "missing", route) if "missing" in answer else []
+            total = answer.get("total")
+            if type(total) is not int:
+                raise InvalidResponseError(f"{route} answered with total={total!r:.60}")
+            before = len(known)
+            new = [item for item in page if not _noted(_name_of(item, items, route), known)]
+            known.update(_name_of(name, "missing", route) for name in missing)
+            if new:
+                yield new
+            offset += len(page) + len(missing)
+            # The total may change while we read, or be wrong: a page without anything new ends it.
+            if len(known) == before or offset >= total:
+                return
+
+
+def listed(answer: Mapping[str, Any], items: str, route: str) -> list[Any]:
+    """
+    Return the list that an answer has under a key; ``null`` is an empty one.
+
+    Raises:
+        InvalidResponseError: it has none.
+
+    """
+    found = answer.get(items, answer)
+    if found is None:
+        return []
+    if not isinstance(found, list):
+        said = f"{found!r:.60}" if items in answer else "nothing"
+        raise InvalidResponseError(f"{route}: expected a list of {items}, got {said}")
+    return found
+
+
+def names_in(answer: Mapping[str, Any], items: str, route: str) -> list[str]:
+    """Return the names that an answer has under a key; raises as `listed()`."""
+    return [_name_of(name, items, route) for name in listed(answer, items, route)]
+
+
+def _name_of(item: Any, items: str, route: str) -> str:
+    """Return the name that an item of a list is or has; an info has it, or its config does."""
+    name = item
+    if isinstance(item, dict):
+        config = item.get("config")
+        name = item.get("name", config.get("name") if isinstance(config, dict) else None)
+    if not isinstance(name, str):
+        raise InvalidResponseError(f"{route}: one of the {items} has no name: {item!r:.60}")
+    return name
+
+
+def _noted(name: str, known: set[str]) -> bool:
+    """Note a name, and return whether it was known before."""
+    before = len(known)
+    known.add(name)
+    return len(known) == before
+
+
+def stream_info(
+    api: APIRequests,
+    name: str,
+    subjects_filter: str | None = None,
+    deleted_details: bool = False,
+) -> StreamInfo:
+    """
+    Ask for a stream's config and state; see `Stream.info()`.
+
+    The server sends at most 100,000 subjects at a time; they are put together here.
+    """
+    body: dict[str, Any] = {}
+    if deleted_details:
+        body["deleted_details"] = True
+    if subjects_filter is not None:
+        body["subjects_filter"] = check_subject(subjects_filter)
+    subjects: dict[str, int] = {}
+    offset = 0
+    while True:
+        answer = api.ask(api.routes.stream_info(name), {**body, "offset": offset} if body else None)
+        total = answer.get("total", 0)
+        state = answer.get("state")
+        page = state.get("subjects") if isinstance(state, dict) else None
+        if not isinstance(state, dict) or not page:
+            break
+        if not isinstance(page, dict) or type(total) is not int:
+            raise InvalidResponseError(f"an info with subjects={page!r:.60}, total={total!r:.60}")
+        known = len(subjects)
+        subjects.update(page)
+        offset += len(page)
+        # A total that is wrong does not make it go on for ever: a page without anything new is the end.
+        if offset >= total or len(subjects) == known:
+            break
+    if subjects_filter is not None and isinstance(state, dict):
+        state["subjects"] = subjects
+    return info_of(answer)
+
+
+def info_of(answer: dict[str, Any]) -> StreamInfo:
+    """Make the info of an answer that has one, beside what belongs to the answer itself."""
+    for key in ("type", "total", "offset", "limit", "did_create"):
+        answer.pop(key, None)
+    return decode(StreamInfo, answer)
+
+
+R = TypeVar("R", bound=Record)
+
+
+def resolve_config(record: type[R], config: R | None, fields: Mapping[str, Any]) -> R:
+    """
+    Return the config that was given.
+
+    Args:
+        record: its class.
+        config: the record, or ``None``.
+        fields: its fields, or nothing.
+
+    Raises:
+        InvalidOptionError: both are given, a field is not known, one that must be given is not, or
+            a value can not work.
+        InvalidNameError, BadSubjectError: as the record says.
+
+    """
+    if config is not None:
+        if not isinstance(config, record):
+            raise InvalidOptionError("config", config, f"expected a {record.__name__}")
+        if fields:
+            name, value = next(iter(fields.items()))
+            raise InvalidOptionError(name, value, "excludes config: change the record instead")
+        return config
+    known = {each.name: each for each in fields_of(record)}
+    for name, value in fields.items():
+        if name not in known:
+            close = closest_match(name, known)
+            hint = f"; did you mean {close}?" if close else ""
+            raise InvalidOptionError(name, value, f"{record.__name__} has no such field{hint}")
+    for name, each in known.items():
+        if each.default is MISSING and each.default_factory is MISSING and name not in fields:
+            raise InvalidOptionError(name, None, "it must be given")
+    return record(**fields)
+
+
+#: Added to the time that a request took, when that is compared with the server's times.
+_CLOCK_STEP: Final = timedelta(milliseconds=1)
+#: The release that brought each level of the API, where something here needs it.
+_LEVELS: Final = {1: (2, 11)}
+_OLDER: Final = "older than 2.11"
+
+
+class EchoCheck:
+    """
+    Compares the config of a create or update with the answer; made right before the request.
+
+    Args:
+        api: where the request goes.
+        what: names the stream or consumer in an error.
+        asked: the config as it is sent.
+
+    """
+
+    def __init__(self, api: APIRequests, what: str, asked: Record) -> None:
+        self._api = api
+        self._what = what
+        self._asked = asked
+        self._started = monotonic()
+
+    def left_out(self, given: Record) -> list[str]:
+        """Return the fields that the server left out of its answer."""
+        return fields_left_out(self._asked, given)
+
+    def is_new(self, created: datetime, now: datetime | None) -> bool:
+        """
+        Return whether something was made by this request, by the times in the answer.
+
+        The answer does not tell: a create that matches what exists is answered in the same way, also
+        with ``did_create``. In doubt, as with clocks of a cluster that differ, it was not.
+        """
+        took = timedelta(seconds=monotonic() - self._started) + _CLOCK_STEP
+        return now is not None and -took <= now - created <= took
+
+    def refuse(self, fields: list[str], given: Record, outcome: str) -> ServerTooOldError:
+        """Return the error for fields that were left out, with what became of the request."""
+        sender = server_release(getattr(given, "metadata", None))
+        version = self._api.core.info.version
+        if sender is not None:
+            version = ".".join(map(str, sender))
+        elif (release(version) or (2, 11)) >= (2, 11):
+            version = _OLDER  # another one than the one that we are connected to
+        needs = max((needed for needed in map(since, fields) if needed), default=None)
+        return ServerTooOldError(
+            ", ".join(fields),
+            "of a newer release" if needs is None else f"{needs[0]}.{needs[1]}",
+            version,
+            fields=tuple(fields),
+            outcome=outcome,
+        )
+
+    def removed(self, delete: Callable[[], None]) -> str:
+        """Delete what the request made, and return a sentence about that."""
+        try:
+            delete()
+        except Error as error:
+            return f"{self._what} was created without that and could not be removed: {error}"
+        return f"{self._what}, created without that, was removed"
+
+    def updated(self, fields: list[str]) -> str:
+        """Return a sentence about what an update did."""
+        dropped = {path.partition(".")[0].partition("[")[0] for path in fields}
+        taken = sorted(encode(self._asked).keys() - dropped - {"name", "durable_name"})
+        return f"{self._what} was updated with the rest: {', '.join(taken) or 'nothing'}"
+
+    def found(self) -> str:
+        """Return a sentence about something that was there before, as it is."""
+        return f"{self._what} stays as it is: by the server's times it was not created by this call"
+
+
+def require_level(
+    api: APIRequests, level: int, feature: str, deadline: Deadline | None = None
+) -> None:
+    """
+    Raise unless the server's API has at least a level.
+
+    The level is asked for once for each link and API prefix of a connection. Where this user may not
+    ask, the release of the server that we are connected to decides.
+
+    Raises:
+        ServerTooOldError: it is lower; nothing was sent.
+        TimeoutError, ConnectionLostError, ConnectionClosedError: as `APIRequests.ask()`.
+
+    """
+    core = api.core
+    link = core.reconnects
+    known = core.api_levels.get(api.routes.prefix)
+    if known is None or known[0] != link:
+        known = core.api_levels[api.routes.prefix] = link, _level(api, deadline)
+    if known[1] < level:
+        needs = _LEVELS[level]
+        version = core.info.version
+        if (release(version) or needs) >= needs:
+            version = f"another one, at API level {known[1]}"
+        raise ServerTooOldError(feature, f"{needs[0]}.{needs[1]}", version)
+
+
+def _level(api: APIRequests, deadline: Deadline | None) -> int:
+    try:
+        said = api.ask(api.routes.account_info(), None, deadline).get("api")
+    except (APIError, PermissionsError):
+        found = release(api.core.info.version)
+        return max(
+            (level for level, first in _LEVELS.items() if (found or first) >= first), default=0
+        )
+    level = said.get("level") if isinstance(said, dict) else None
+    return level if type(level) is int else 0
