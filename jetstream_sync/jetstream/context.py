@@ -37,7 +37,7 @@ from .publish import (
     check_publish_options,
 )
 from .publish_headers import publish_headers
-from .pull_subscribing import PullSubscribeAPI
+from .pull_subscription import PullSubscribeAPI
 from .snapshots import restore
 from .stream import Stream
 from .subscribe import PushSubscribeAPI
