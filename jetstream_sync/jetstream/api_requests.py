@@ -281,9 +281,6 @@ def info_of(answer: dict[str, Any]) -> StreamInfo:
     return decode(StreamInfo, answer)
 
 
-R = TypeVar("R", bound=Record)
-
-
 def resolve_config(record: type[R], config: R | None, fields: Mapping[str, Any]) -> R:
     """
     Return the config that was given.

@@ -18,11 +18,11 @@ from ..api.pull import (
     default_heartbeat_ns,
 )
 from ..durations import duration, duration_to_ns
-from ..errors import InvalidOptionError
+from ..errors import ConsumerIsPushBasedError, InvalidOptionError
 from ..options import check_callback
 from .api_requests import APIRequests
 from .consume import ConsumeHandle, JetStreamCallback
-from .consumer_api import consumer_info
+from .consumer_api import add_consumer, consumer_info
 from .fetching import Fetch
 from .message import JetStreamMsg
 from .messages import MessageIterator
@@ -36,9 +36,11 @@ __all__ = [
     "ContinuousOptions",
     "PriorityOptions",
     "PullConsumer",
+    "add_pull_consumer",
     "continuous_pull",
     "fetch_request",
     "no_wait_request",
+    "pull_consumer",
 ]
 
 #: Seconds to wait for the answer to a request that does not wait itself.
@@ -385,3 +387,41 @@ def _ns(value: float | timedelta, option: str) -> int:
 
 def _ns_or_none(value: float | timedelta | None, option: str) -> int | None:
     return None if value is None else _ns(value, option)
+
+
+def add_pull_consumer(
+    api: APIRequests, stream: str, config: ConsumerConfig, action: str, pedantic: bool = False
+) -> PullConsumer:
+    """
+    Create or change a consumer that is pulled from; raises as `add_consumer()`.
+
+    Raises:
+        InvalidOptionError: also for a config with a ``deliver_subject``, or what needs one.
+
+    """
+    if config.deliver_subject is not None:
+        raise InvalidOptionError(
+            "deliver_subject",
+            config.deliver_subject,
+            "that makes a push consumer, which subscribe() is for; here are those to pull from",
+        )
+    config.check_pulled()
+    return PullConsumer(api, add_consumer(api, stream, config, action, pedantic=pedantic))
+
+
+def pull_consumer(api: APIRequests, stream: str, name: str) -> PullConsumer:
+    """
+    Find a consumer to pull from.
+
+    Raises:
+        ConsumerIsPushBasedError: it delivers to a subject.
+        Error: all else as `consumer_info()`.
+
+    """
+    info = consumer_info(api, stream, name)
+    subject = info.config.deliver_subject
+    if subject:
+        raise ConsumerIsPushBasedError(
+            409, f"consumer {name!r} delivers to {subject!r} and can not be pulled from"
+        )
+    return PullConsumer(api, info)

@@ -7,9 +7,9 @@ from typing import Any
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..subjects import check_stream_name
-from . import consumers
+from . import consumer_api
 from .api_requests import APIRequests, resolve_config
-from .consumer import PullConsumer
+from .consumer import PullConsumer, add_pull_consumer, pull_consumer
 from .consumer_api import consumer_info
 from .ordered import OrderedConsumer
 
@@ -50,9 +50,7 @@ class ConsumerAdmin:
 
         """
         chosen = resolve_config(ConsumerConfig, config, fields)
-        return consumers.add_pull_consumer(
-            self._api, stream_name, chosen, consumers.CREATE, pedantic
-        )
+        return add_pull_consumer(self._api, stream_name, chosen, consumer_api.CREATE, pedantic)
 
     def update_consumer(
         self,
@@ -80,9 +78,7 @@ class ConsumerAdmin:
 
         """
         chosen = resolve_config(ConsumerConfig, config, fields)
-        return consumers.add_pull_consumer(
-            self._api, stream_name, chosen, consumers.UPDATE, pedantic
-        )
+        return add_pull_consumer(self._api, stream_name, chosen, consumer_api.UPDATE, pedantic)
 
     def create_or_update_consumer(
         self,
@@ -109,8 +105,8 @@ class ConsumerAdmin:
 
         """
         chosen = resolve_config(ConsumerConfig, config, fields)
-        action = consumers.CREATE_OR_UPDATE
-        return consumers.add_pull_consumer(self._api, stream_name, chosen, action, pedantic)
+        action = consumer_api.CREATE_OR_UPDATE
+        return add_pull_consumer(self._api, stream_name, chosen, action, pedantic)
 
     def create_push_consumer(
         self,
@@ -141,8 +137,8 @@ class ConsumerAdmin:
 
         """
         chosen = resolve_config(ConsumerConfig, config, fields)
-        return consumers.add_push_consumer(
-            self._api, stream_name, chosen, consumers.CREATE, pedantic
+        return consumer_api.add_push_consumer(
+            self._api, stream_name, chosen, consumer_api.CREATE, pedantic
         )
 
     def update_push_consumer(
@@ -171,8 +167,8 @@ class ConsumerAdmin:
 
         """
         chosen = resolve_config(ConsumerConfig, config, fields)
-        return consumers.add_push_consumer(
-            self._api, stream_name, chosen, consumers.UPDATE, pedantic
+        return consumer_api.add_push_consumer(
+            self._api, stream_name, chosen, consumer_api.UPDATE, pedantic
         )
 
     def get_consumer(self, stream_name: str, name: str) -> PullConsumer:
@@ -188,7 +184,7 @@ class ConsumerAdmin:
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
         """
-        return consumers.pull_consumer(self._api, stream_name, name)
+        return pull_consumer(self._api, stream_name, name)
 
     def consumer_info(self, stream_name: str, name: str) -> ConsumerInfo:
         """
@@ -208,7 +204,7 @@ class ConsumerAdmin:
             Error: as `get_consumer()`, but push consumers are fine.
 
         """
-        consumers.delete_consumer(self._api, stream_name, name)
+        consumer_api.delete_consumer(self._api, stream_name, name)
 
     def consumer_names(self, stream_name: str) -> list[str]:
         """
@@ -220,7 +216,7 @@ class ConsumerAdmin:
             Error: all else as `Stream.consumer_names`.
 
         """
-        return consumers.consumer_names(self._api, stream_name)
+        return consumer_api.consumer_names(self._api, stream_name)
 
     def list_consumers(self, stream_name: str) -> list[ConsumerInfo]:
         """
@@ -232,7 +228,7 @@ class ConsumerAdmin:
             Error: all else as `Stream.list_consumers`.
 
         """
-        return consumers.list_consumers(self._api, stream_name)
+        return consumer_api.list_consumers(self._api, stream_name)
 
     def pause_consumer(self, stream_name: str, name: str, until: datetime) -> ConsumerPause:
         """
@@ -249,7 +245,7 @@ class ConsumerAdmin:
             Error: all else as `delete_consumer()`.
 
         """
-        return consumers.pause_consumer(self._api, stream_name, name, until)
+        return consumer_api.pause_consumer(self._api, stream_name, name, until)
 
     def resume_consumer(self, stream_name: str, name: str) -> ConsumerPause:
         """
@@ -260,7 +256,7 @@ class ConsumerAdmin:
             Error: all else as `delete_consumer()`.
 
         """
-        return consumers.resume_consumer(self._api, stream_name, name)
+        return consumer_api.resume_consumer(self._api, stream_name, name)
 
     def reset_consumer(self, stream_name: str, name: str, seq: int | None = None) -> ConsumerReset:
         """
@@ -286,7 +282,7 @@ class ConsumerAdmin:
             Error: all else as `delete_consumer()`.
 
         """
-        return consumers.reset_consumer(self._api, stream_name, name, seq)
+        return consumer_api.reset_consumer(self._api, stream_name, name, seq)
 
     def unpin_consumer(self, stream_name: str, name: str, group: str) -> None:
         """
@@ -306,7 +302,7 @@ class ConsumerAdmin:
             Error: all else as `delete_consumer()`.
 
         """
-        consumers.unpin_consumer(self._api, stream_name, name, group)
+        consumer_api.unpin_consumer(self._api, stream_name, name, group)
 
     def ordered_consumer(self, stream_name: str, **options: Any) -> OrderedConsumer:
         """

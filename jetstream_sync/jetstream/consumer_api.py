@@ -1,15 +1,39 @@
-"""What everything that is bound to one consumer can say of it."""
+"""Create, read, change and delete consumers through the JetStream API."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+import os
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final
 
-from ..api.consumer import ConsumerInfo
+from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
+from ..api.echo import release
+from ..codec import decode, encode
+from ..durations import time_to_text
+from ..errors import InvalidOptionError, NotFoundError, ServerTooOldError
 from ..net.clock import Deadline
 from ..subjects import check_consumer_name, check_stream_name
-from .api_requests import APIRequests
+from .api_requests import APIRequests, EchoCheck, require_level
 
-__all__ = ["ConsumerAccessors", "consumer_info"]
+__all__ = [
+    "BOUND_CHECK_DELAY_S",
+    "CREATE",
+    "CREATE_OR_UPDATE",
+    "UPDATE",
+    "ConsumerAccessors",
+    "add_consumer",
+    "add_push_consumer",
+    "consumer_info",
+    "consumer_names",
+    "delete_consumer",
+    "list_consumers",
+    "pause_consumer",
+    "release_consumer",
+    "reset_consumer",
+    "resume_consumer",
+    "unpin_consumer",
+]
 
 
 def consumer_info(
@@ -67,3 +91,218 @@ class ConsumerAccessors:
         """
         deadline = self._api.deadline(timeout)
         return consumer_info(self._api, self._stream, self.consumer_name, deadline)
+
+
+# What the server is to do where the consumer exists, or does not (nats-server 2.10).
+CREATE: Final = "create"
+UPDATE: Final = "update"
+CREATE_OR_UPDATE: Final = ""
+
+_LAST_SEQUENCE: Final = 2**64 - 1
+#: The server notices in the background that a subscriber has left: how often that is checked, and
+#: the seconds between two checks.
+_BOUND_CHECKS: Final = 3
+BOUND_CHECK_DELAY_S: Final = 0.05
+
+
+def add_consumer(
+    api: APIRequests,
+    stream: str,
+    config: ConsumerConfig,
+    action: str,
+    deadline: Deadline | None = None,
+    *,
+    pedantic: bool = False,
+) -> ConsumerInfo:
+    """
+    Create or change a consumer of any kind.
+
+    Args:
+        api: where to ask.
+        stream: the stream's name.
+        config: the consumer's; without a name an ephemeral consumer gets a random one.
+        action: `CREATE`, `UPDATE` or `CREATE_OR_UPDATE`.
+        deadline: when to give up; ``None``: after the usual time.
+        pedantic: whether the server refuses a config that it would otherwise complete or correct.
+
+    Raises:
+        ServerTooOldError: the server does not know ``pedantic``.
+        InvalidNameError: the stream's name can not be one.
+        InvalidOptionError: an update without the consumer's name.
+        ServerTooOldError: the server does not know some of the fields. What was created without
+            them is removed; an update without them stays, and the error says so.
+        APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
+
+    """
+    check_stream_name(stream)
+    name = config.name or config.durable_name
+    is_ours = name is None
+    if name is None:
+        if action == UPDATE:
+            raise InvalidOptionError("name", None, "an update names its consumer")
+        name = os.urandom(8).hex()
+        config = replace(config, name=name)
+    route = api.routes.consumer_create(stream, name, config.filter_subject)
+    body: dict[str, Any] = {"stream_name": stream, "config": encode(config), "action": action}
+    if pedantic:
+        require_level(api, 1, "pedantic", deadline)
+        body["pedantic"] = True
+    check = EchoCheck(api, f"consumer {name!r} of stream {stream!r}", config)
+    info = api.ask_for(ConsumerInfo, route, body, deadline)
+    if fields := check.left_out(info.config):
+        if action != UPDATE and (is_ours or check.is_new(info.created, info.ts)):
+            outcome = check.removed(lambda: delete_consumer(api, stream, name))
+        elif action == CREATE:
+            outcome = check.found()
+        else:
+            outcome = check.updated(fields)
+        raise check.refuse(fields, info.config, outcome)
+    return info
+
+
+def add_push_consumer(
+    api: APIRequests, stream: str, config: ConsumerConfig, action: str, pedantic: bool = False
+) -> ConsumerInfo:
+    """
+    Create or change a consumer that delivers to a subject; raises as `add_consumer()`.
+
+    Raises:
+        InvalidOptionError: also for a config without a ``deliver_subject``.
+
+    """
+    if config.deliver_subject is None:
+        raise InvalidOptionError("deliver_subject", None, "a push consumer delivers to a subject")
+    return add_consumer(api, stream, config, action, pedantic=pedantic)
+
+
+def delete_consumer(api: APIRequests, stream: str, name: str) -> None:
+    """Delete a consumer; raises as `consumer_info()`."""
+    check_stream_name(stream)
+    check_consumer_name(name)
+    api.command(api.routes.consumer_delete(stream, name))
+
+
+def consumer_names(api: APIRequests, stream: str) -> list[str]:
+    """Return the names of a stream's consumers; raises as `consumer_info()`."""
+    check_stream_name(stream)
+    return api.names(api.routes.consumer_names(stream), "consumers")
+
+
+def list_consumers(api: APIRequests, stream: str) -> list[ConsumerInfo]:
+    """Return the infos of a stream's consumers; raises as `consumer_info()`."""
+    check_stream_name(stream)
+    pages = api.pages(api.routes.consumer_list(stream), "consumers")
+    return [decode(ConsumerInfo, item) for page in pages for item in page]
+
+
+def pause_consumer(api: APIRequests, stream: str, name: str, until: datetime) -> ConsumerPause:
+    """
+    Stop a consumer's deliveries until a time; raises as `consumer_info()`.
+
+    Raises:
+        InvalidOptionError: the time has no time zone.
+        ServerTooOldError: the server is older than 2.11; nothing was done.
+
+    """
+    if not isinstance(until, datetime) or until.utcoffset() is None:
+        raise InvalidOptionError("until", until, "expected a datetime with a time zone")
+    return _pause(api, stream, name, {"pause_until": time_to_text(until)})
+
+
+def resume_consumer(api: APIRequests, stream: str, name: str) -> ConsumerPause:
+    """Let a paused consumer deliver again; raises as `pause_consumer()`."""
+    return _pause(api, stream, name, None)
+
+
+def reset_consumer(
+    api: APIRequests, stream: str, name: str, seq: int | None = None
+) -> ConsumerReset:
+    """
+    Let a consumer start over, at a sequence or behind its ack floor; raises as `consumer_info()`.
+
+    The consumer itself answers (nats-server's ``processResetReq``), so nobody does where there is
+    none, or where it is on an older server: it is looked up first.
+
+    Raises:
+        InvalidOptionError: the sequence is out of range.
+        ServerTooOldError: its server does not know this.
+        ConsumerInvalidResetError: its config does not allow that sequence.
+
+    """
+    if isinstance(seq, bool) or not isinstance(seq, int | None):
+        raise InvalidOptionError("seq", seq, "expected an int")
+    if seq is not None and not 1 <= seq <= _LAST_SEQUENCE:
+        raise InvalidOptionError("seq", seq, f"it is from 1 to {_LAST_SEQUENCE}")
+    deadline = api.deadline()
+    _check_server(consumer_info(api, stream, name, deadline), "resetting a consumer", (2, 14))
+    body = None if seq is None else {"seq": seq}
+    return api.ask_for(ConsumerReset, api.routes.consumer_reset(stream, name), body, deadline)
+
+
+def unpin_consumer(api: APIRequests, stream: str, name: str, group: str) -> None:
+    """
+    Take the pin of a priority group from the client that has it; raises as `consumer_info()`.
+
+    Raises:
+        ServerTooOldError: its server does not know this.
+        BadRequestError: the consumer has no such group.
+
+    """
+    deadline = api.deadline()
+    _check_server(consumer_info(api, stream, name, deadline), "unpinning a client", (2, 11))
+    api.ask(api.routes.consumer_unpin(stream, name), {"group": group}, deadline)
+
+
+def _check_server(info: ConsumerInfo, feature: str, needs: tuple[int, int]) -> None:
+    """Refuse a request that a consumer's server would not answer."""
+    # Since 2.11 the server that has the consumer says its version, whoever we are connected to.
+    version = (info.config.metadata or {}).get("_nats.ver", "")
+    if (release(version) or (0, 0)) < needs:
+        raise ServerTooOldError(feature, f"{needs[0]}.{needs[1]}", version or "older than 2.11")
+
+
+def _pause(api: APIRequests, stream: str, name: str, body: dict[str, Any] | None) -> ConsumerPause:
+    check_stream_name(stream)
+    check_consumer_name(name)
+    deadline = api.deadline()
+    # Older servers do not answer at all.
+    require_level(api, 1, "pausing a consumer", deadline)
+    return api.ask_for(ConsumerPause, api.routes.consumer_pause(stream, name), body, deadline)
+
+
+def release_consumer(
+    api: APIRequests, stream: str, name: str, *, shared: bool, deadline: Deadline | None = None
+) -> None:
+    """
+    Delete a consumer that was made for a subscription which has ended.
+
+    Args:
+        api: where to ask.
+        stream: the stream's name.
+        name: the consumer's.
+        shared: whether it has a queue group; then it is left where somebody else is bound to it.
+            The server has to know already that the subscription has ended.
+        deadline: when to give up; ``None``: after the usual time.
+
+    Raises:
+        APIError: the server refused; that it is gone already is fine.
+        TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
+
+    """
+    deadline = deadline or api.deadline()
+    try:
+        if shared and _in_use(api, stream, name, deadline):
+            return
+        api.command(api.routes.consumer_delete(stream, name), deadline=deadline)
+    except NotFoundError:
+        return
+
+
+def _in_use(api: APIRequests, stream: str, name: str, deadline: Deadline) -> bool:
+    """Say whether somebody is bound to a push consumer."""
+    for check in range(_BOUND_CHECKS):
+        if check and api.core.wait_closed(BOUND_CHECK_DELAY_S):
+            break
+        if not consumer_info(api, stream, name, deadline).push_bound:
+            return False
+    return True

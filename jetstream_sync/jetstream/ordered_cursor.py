@@ -31,7 +31,7 @@ from ..errors import (
 )
 from ..net.clock import Deadline
 from .api_requests import APIRequests
-from .consumers import CREATE, add_consumer
+from .consumer_api import CREATE, add_consumer
 
 __all__ = ["OrderedCursor", "OrderedOptions", "pull_position"]
 

@@ -46,11 +46,10 @@ from ..net.clock import Deadline, monotonic
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests
 from .consume import JetStreamCallback, nak_failed
-from .consumer_api import ConsumerAccessors
+from .consumer_api import ConsumerAccessors, release_consumer
 from .heartbeat import PUSH_INTERVALS, HeartbeatMonitor, HeartbeatTimeout
 from .leases import Leases
 from .message import JetStreamMsg
-from .subscribe_resolution import release_consumer
 
 __all__ = ["PENDING_BYTES_LIMIT", "PENDING_MSGS_LIMIT", "PushOptions", "PushSubscription"]
 

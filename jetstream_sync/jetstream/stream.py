@@ -21,9 +21,9 @@ from ..errors import (
 )
 from ..foreign_names import ForeignNames
 from ..subjects import check_subject
-from . import consumers
+from . import consumer_api
 from .api_requests import APIRequests, resolve_config, stream_info
-from .consumer import PullConsumer
+from .consumer import PullConsumer, add_pull_consumer, pull_consumer
 from .consumer_api import consumer_info
 from .direct_get import MAX_BYTES, StoredMsg, direct_get, direct_get_many, leader_get
 from .ordered import OrderedConsumer
@@ -335,7 +335,7 @@ class Stream(ForeignNames):
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
 
         """
-        return self._add(config, fields, consumers.CREATE, pedantic)
+        return self._add(config, fields, consumer_api.CREATE, pedantic)
 
     def update_consumer(
         self, config: ConsumerConfig | None = None, *, pedantic: bool = False, **fields: Any
@@ -359,7 +359,7 @@ class Stream(ForeignNames):
             Error: all else as `create_consumer()`.
 
         """
-        return self._add(config, fields, consumers.UPDATE, pedantic)
+        return self._add(config, fields, consumer_api.UPDATE, pedantic)
 
     def create_or_update_consumer(
         self, config: ConsumerConfig | None = None, *, pedantic: bool = False, **fields: Any
@@ -378,13 +378,13 @@ class Stream(ForeignNames):
             Error: all else as `create_consumer()`.
 
         """
-        return self._add(config, fields, consumers.CREATE_OR_UPDATE, pedantic)
+        return self._add(config, fields, consumer_api.CREATE_OR_UPDATE, pedantic)
 
     def _add(
         self, config: ConsumerConfig | None, fields: dict[str, Any], action: str, pedantic: bool
     ) -> PullConsumer:
         chosen = resolve_config(ConsumerConfig, config, fields)
-        return consumers.add_pull_consumer(self._api, self._name, chosen, action, pedantic)
+        return add_pull_consumer(self._api, self._name, chosen, action, pedantic)
 
     def create_push_consumer(
         self, config: ConsumerConfig | None = None, *, pedantic: bool = False, **fields: Any
@@ -409,8 +409,8 @@ class Stream(ForeignNames):
 
         """
         chosen = resolve_config(ConsumerConfig, config, fields)
-        return consumers.add_push_consumer(
-            self._api, self._name, chosen, consumers.CREATE, pedantic
+        return consumer_api.add_push_consumer(
+            self._api, self._name, chosen, consumer_api.CREATE, pedantic
         )
 
     def update_push_consumer(
@@ -431,8 +431,8 @@ class Stream(ForeignNames):
 
         """
         chosen = resolve_config(ConsumerConfig, config, fields)
-        return consumers.add_push_consumer(
-            self._api, self._name, chosen, consumers.UPDATE, pedantic
+        return consumer_api.add_push_consumer(
+            self._api, self._name, chosen, consumer_api.UPDATE, pedantic
         )
 
     def get_consumer(self, name: str) -> PullConsumer:
@@ -448,7 +448,7 @@ class Stream(ForeignNames):
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
 
         """
-        return consumers.pull_consumer(self._api, self._name, name)
+        return pull_consumer(self._api, self._name, name)
 
     def consumer_info(self, name: str) -> ConsumerInfo:
         """
@@ -468,7 +468,7 @@ class Stream(ForeignNames):
             Error: as `get_consumer()`, but push consumers are fine.
 
         """
-        consumers.delete_consumer(self._api, self._name, name)
+        consumer_api.delete_consumer(self._api, self._name, name)
 
     def consumer_names(self) -> list[str]:
         """
@@ -481,7 +481,7 @@ class Stream(ForeignNames):
                 is for each page of 1024.
 
         """
-        return consumers.consumer_names(self._api, self._name)
+        return consumer_api.consumer_names(self._api, self._name)
 
     def list_consumers(self) -> list[ConsumerInfo]:
         """
@@ -493,7 +493,7 @@ class Stream(ForeignNames):
             Error: as `consumer_names()`; a page has 256.
 
         """
-        return consumers.list_consumers(self._api, self._name)
+        return consumer_api.list_consumers(self._api, self._name)
 
     def pause_consumer(self, name: str, until: datetime) -> ConsumerPause:
         """
@@ -509,7 +509,7 @@ class Stream(ForeignNames):
             Error: all else as `delete_consumer()`.
 
         """
-        return consumers.pause_consumer(self._api, self._name, name, until)
+        return consumer_api.pause_consumer(self._api, self._name, name, until)
 
     def resume_consumer(self, name: str) -> ConsumerPause:
         """
@@ -520,7 +520,7 @@ class Stream(ForeignNames):
             Error: all else as `delete_consumer()`.
 
         """
-        return consumers.resume_consumer(self._api, self._name, name)
+        return consumer_api.resume_consumer(self._api, self._name, name)
 
     def reset_consumer(self, name: str, seq: int | None = None) -> ConsumerReset:
         """
@@ -545,7 +545,7 @@ class Stream(ForeignNames):
             Error: all else as `delete_consumer()`.
 
         """
-        return consumers.reset_consumer(self._api, self._name, name, seq)
+        return consumer_api.reset_consumer(self._api, self._name, name, seq)
 
     def unpin_consumer(self, name: str, group: str) -> None:
         """
@@ -564,7 +564,7 @@ class Stream(ForeignNames):
             Error: all else as `delete_consumer()`.
 
         """
-        consumers.unpin_consumer(self._api, self._name, name, group)
+        consumer_api.unpin_consumer(self._api, self._name, name, group)
 
     def ordered_consumer(self, **options: Any) -> OrderedConsumer:
         """

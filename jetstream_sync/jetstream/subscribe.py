@@ -1,26 +1,165 @@
-"""`JetStream.subscribe` and `JetStream.subscribe_bind`: the way to what a consumer delivers (ADR-15)."""
+"""Push subscriptions: `JetStream.subscribe`, and the choice of stream and consumer (ADR-15)."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
-from ..api.consumer import ConsumerConfig
+from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.enums import DeliverPolicy
 from ..api.subscribing import SubscribeRequest
-from ..errors import InvalidOptionError
+from ..errors import (
+    AmbiguousSubjectError,
+    APIError,
+    ConsumerExistsError,
+    ConsumerNameInUseError,
+    ConsumerNotFoundError,
+    DuplicateSubscriptionError,
+    InvalidOptionError,
+    PermissionsError,
+    StreamNotFoundError,
+    TimeoutError,
+)
 from ..options import check_callback
 from ..subjects import check_consumer_name, check_stream_name, check_subject
-from .api_requests import APIRequests
+from .api_requests import APIRequests, names_in
 from .consume import JetStreamCallback
+from .consumer_api import BOUND_CHECK_DELAY_S, CREATE, add_consumer, consumer_info
 from .push import PushOptions, PushSubscription
 from .push_ordered import OrderedPushSubscription
-from .subscribe_resolution import create_or_find, find_consumer, find_stream
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["BindOptions", "PushSubscribeAPI", "SubscribeOptions"]
+__all__ = [
+    "BindOptions",
+    "PushSubscribeAPI",
+    "ResolvedConsumer",
+    "SubscribeOptions",
+    "create_or_find",
+    "find_consumer",
+    "find_stream",
+    "resolve_pull_consumer",
+]
+
+
+class ResolvedConsumer(NamedTuple):
+    """A consumer that a subscription uses."""
+
+    stream: str
+    """The stream's name."""
+    consumer: str
+    """The consumer's name."""
+    config: ConsumerConfig
+    """Its config; where nobody could tell, what the user said."""
+    created: bool
+    """Whether it was made for this subscription."""
+
+
+def find_stream(api: APIRequests, wanted: SubscribeRequest) -> str:
+    """
+    Return the stream that is named, or the one that takes the subject.
+
+    Raises:
+        StreamNotFoundError: no stream takes the subject.
+        AmbiguousSubjectError: several do.
+        APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
+
+    """
+    if wanted.stream is not None:
+        return wanted.stream
+    route = api.routes.stream_names()
+    names = names_in(api.ask(route, {"subject": wanted.subject}), "streams", route)
+    if not names:
+        raise StreamNotFoundError(404, 10059, f"no stream takes {wanted.subject!r}")
+    if len(names) > 1:
+        raise AmbiguousSubjectError(wanted.subject, names)
+    return names[0]
+
+
+def find_consumer(api: APIRequests, stream: str, wanted: SubscribeRequest) -> ConsumerInfo | None:
+    """
+    Look the consumer up, and check that the subscription fits it.
+
+    Returns:
+        What is known of it; ``None``: it is to be made.
+
+    Raises:
+        ConsumerNotFoundError: it must exist, and does not.
+        SubscribeError: the subscription does not fit it.
+        APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
+
+    """
+    if wanted.consumer is None:
+        return None
+    try:
+        return _existing(api, stream, wanted.consumer, wanted)
+    except ConsumerNotFoundError:
+        if wanted.bound:
+            raise
+        return None
+
+
+def create_or_find(
+    api: APIRequests, stream: str, wanted: SubscribeRequest, config: ConsumerConfig
+) -> tuple[ConsumerInfo, bool]:
+    """
+    Make a consumer, or look at the one that somebody else has just made.
+
+    Returns:
+        What is known of it, and whether it was made here.
+
+    Raises:
+        SubscribeError: somebody else made it, and the subscription does not fit it.
+        APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
+
+    """
+    try:
+        return add_consumer(api, stream, config, CREATE), True
+    except (ConsumerExistsError, ConsumerNameInUseError):
+        if wanted.consumer is None:
+            raise
+    return _existing(api, stream, wanted.consumer, wanted), False
+
+
+def _existing(api: APIRequests, stream: str, name: str, wanted: SubscribeRequest) -> ConsumerInfo:
+    """Look a consumer up, and check that the subscription fits it."""
+    info = consumer_info(api, stream, name)
+    try:
+        wanted.check_existing(info)
+    except DuplicateSubscriptionError:
+        # It may be one that has just ended: the server sees that in the background.
+        if api.core.wait_closed(BOUND_CHECK_DELAY_S):
+            raise
+        info = consumer_info(api, stream, name)
+        wanted.check_existing(info)
+    return info
+
+
+def resolve_pull_consumer(api: APIRequests, wanted: SubscribeRequest) -> ResolvedConsumer:
+    """
+    Find or make the consumer of a pull subscription.
+
+    A consumer that is to be there, and can not be looked up, is believed in (ADR-15): pulling from it
+    may be allowed where looking at it is not.
+
+    Raises:
+        SubscribeError: the subscription does not fit the consumer.
+        StreamNotFoundError, AmbiguousSubjectError: there is no stream, or not only one.
+        APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
+
+    """
+    stream = find_stream(api, wanted)
+    try:
+        info = find_consumer(api, stream, wanted)
+    except (APIError, PermissionsError, TimeoutError):
+        if not wanted.bound or wanted.consumer is None:
+            raise
+        return ResolvedConsumer(stream, wanted.consumer, wanted.config, created=False)
+    created = False
+    if info is None:
+        info, created = create_or_find(api, stream, wanted, wanted.new_config(None))
+    return ResolvedConsumer(stream, info.name, info.config, created)
 
 
 class BindOptions(TypedDict, total=False):

@@ -38,7 +38,7 @@ from jetstream_sync import (
 )
 from jetstream_sync.codec import encode
 from jetstream_sync.errors import ServerTooOldError
-from jetstream_sync.jetstream.consumers import CREATE, add_consumer
+from jetstream_sync.jetstream.consumer_api import CREATE, add_consumer
 from jetstream_sync.server import NatsServer
 
 BAD_NAMES = ["", "a.b", "a b", "a*", "a>", "a/b", "a\\b", "a\r\n"]

@@ -37,7 +37,7 @@ from jetstream_sync import (
     SubscriptionError,
     TimeoutError,
 )
-from jetstream_sync.jetstream.consumers import CREATE, add_consumer
+from jetstream_sync.jetstream.consumer_api import CREATE, add_consumer
 from jetstream_sync.net.clock import Deadline
 from jetstream_sync.server import NatsServer
 

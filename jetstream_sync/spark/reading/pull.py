@@ -40,8 +40,7 @@ from ...errors import (
     TimeoutError,
 )
 from ...jetstream.api_requests import APIRequests
-from ...jetstream.consumer_api import consumer_info
-from ...jetstream.consumers import CREATE, add_consumer, delete_consumer
+from ...jetstream.consumer_api import CREATE, add_consumer, consumer_info, delete_consumer
 from ...jetstream.direct_get import ReplyCollector
 from ...protocol.parser import Delivery
 from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask
