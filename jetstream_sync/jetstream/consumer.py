@@ -23,10 +23,9 @@ from ..options import check_callback
 from .api_requests import APIRequests
 from .consume import ConsumeHandle, JetStreamCallback
 from .consumer_api import add_consumer, consumer_info
-from .fetching import Fetch
 from .message import JetStreamMsg
 from .messages import MessageIterator
-from .pull_requester import PullRequester
+from .pull import Fetch, PullRequester
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

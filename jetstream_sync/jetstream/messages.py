@@ -38,10 +38,9 @@ from ..errors import (
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..protocol.parser import Delivery
 from .heartbeat import pull_heartbeat_timeout
-from .inbox import LINK_DOWN, LINK_UP, PullInbox
 from .leases import LeaseRenewer, ReceiveTimes
 from .message import JetStreamMsg
-from .pull_requester import CONSUMER_CHECK_DELAY_S, PullRequester, RetryBackoff
+from .pull import CONSUMER_CHECK_DELAY_S, LINK_DOWN, LINK_UP, PullInbox, PullRequester, RetryBackoff
 
 if TYPE_CHECKING:
     from typing_extensions import Self

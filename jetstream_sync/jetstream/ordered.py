@@ -45,12 +45,10 @@ from .consumer import (
     no_wait_request,
 )
 from .consumer_api import consumer_info
-from .fetching import Fetch
-from .inbox import PullInbox
 from .message import JetStreamMsg
 from .messages import MessageIterator, until_stopped
 from .ordered_cursor import OrderedCursor, OrderedOptions, pull_position
-from .pull_requester import PullRequester
+from .pull import Fetch, PullInbox, PullRequester
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack

@@ -20,11 +20,9 @@ from ..net.clock import Deadline, monotonic
 from ..subjects import check_consumer_name, check_stream_name, check_subject
 from .api_requests import APIRequests
 from .consumer_api import ConsumerAccessors, release_consumer
-from .fetching import Fetch
 from .heartbeat import pull_heartbeat_timeout
-from .inbox import AnswerInbox, PullInbox
 from .message import JetStreamMsg
-from .pull_requester import PullRequester
+from .pull import AnswerInbox, Fetch, PullInbox, PullRequester
 from .subscribe import ResolvedConsumer, resolve_pull_consumer
 
 if TYPE_CHECKING:

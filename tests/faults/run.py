@@ -47,7 +47,7 @@ from rawnats import RawClient
 
 import jetstream_sync
 from jetstream_sync import Connection, Msg
-from jetstream_sync.jetstream.inbox import PullInbox
+from jetstream_sync.jetstream.pull import PullInbox
 
 from .invariants import judge, read_back
 from .plan import LINES, Fault, network_plan, server_plan

@@ -26,7 +26,7 @@ from jetstream_sync import (
     StreamNotFoundError,
 )
 from jetstream_sync.api.pull import PullRequest
-from jetstream_sync.jetstream.fetching import Fetch
+from jetstream_sync.jetstream.pull import Fetch
 from jetstream_sync.server import NatsServer
 
 

@@ -13,7 +13,7 @@ from fix_threads import wait_until
 
 import jetstream_sync
 from jetstream_sync import AckPolicy, Connection, JetStream, JetStreamMsg, Stream, TimeoutError
-from jetstream_sync.jetstream.inbox import PullInbox
+from jetstream_sync.jetstream.pull import PullInbox
 from jetstream_sync.server import NatsServer
 
 #: Fetches a number of messages in a time; an empty list when none came.
@@ -38,7 +38,7 @@ def far(proxy: FaultProxy) -> Iterator[Connection]:
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fetch gives up almost as soon as its time is up, so that stalls need not be long."""
-    monkeypatch.setattr("jetstream_sync.jetstream.fetching._GRACE", 0.05)
+    monkeypatch.setattr("jetstream_sync.jetstream.pull._GRACE", 0.05)
 
 
 @pytest.fixture(params=["consumer", "pull_subscribe"])

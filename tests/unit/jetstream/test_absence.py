@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jetstream_sync.errors import LeadershipChangeError, PullError
-from jetstream_sync.jetstream.pull_requester import RetryBackoff
+from jetstream_sync.jetstream.pull import RetryBackoff
 from jetstream_sync.net.clock import monotonic
 
 NO_RESPONDERS = PullError(503, "No Responders")
