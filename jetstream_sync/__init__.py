@@ -51,19 +51,17 @@ from .client.subscription import Subscription
 from .errors import *  # noqa: F403 - every error of the tree, by its own __all__
 from .events import ConnectionEvent, EventKind
 from .headers import Headers, Status
-from .jetstream.connection import Connection, connect
+from .jetstream.connection import Connection, connect, shared_connection
 from .jetstream.consume import ConsumeHandle
 from .jetstream.consumer import ContinuousOptions, PriorityOptions, PullConsumer
 from .jetstream.context import JetStream
 from .jetstream.direct_get import StoredMsg
 from .jetstream.message import JetStreamMsg
 from .jetstream.messages import MessageIterator
-from .jetstream.ordered import OrderedConsumer, OrderedMessages
-from .jetstream.ordered_cursor import OrderedOptions
+from .jetstream.ordered import OrderedConsumer, OrderedMessages, OrderedOptions
 from .jetstream.publish import PublishOptions
 from .jetstream.pull_subscription import PullSubscription
 from .jetstream.push import PushSubscription
-from .jetstream.shared import shared_connection
 from .jetstream.snapshots import StreamSnapshot
 from .jetstream.stream import Stream
 from .jetstream.subscribe import BindOptions, SubscribeOptions

@@ -35,7 +35,7 @@ from fix_jsm import run_jsm
 from typing_extensions import is_typeddict
 
 import jetstream_sync
-from jetstream_sync.jetstream import shared
+from jetstream_sync.jetstream import connection as shared
 from jetstream_sync.server import NatsServer
 
 ROOT = Path(__file__).parents[1]

@@ -1,14 +1,32 @@
-"""Connections that know JetStream, and how to open one."""
+"""
+`connect()`, connections with a JetStream context, and the connection shared by a process.
+
+Rules of `shared_connection()`:
+
+1. ``_lock`` guards the two tables. It is held for a few instructions, never while connecting. A
+   caller that finds an attempt in progress waits for that attempt only.
+2. Every thread that sees that an attempt has ended records it, not only the thread that started it.
+   A thread that Ctrl-C interrupted in between therefore blocks no other.
+3. A forked child starts with empty tables and a new lock, and reads nothing of its parent's. The fork
+   may happen at any moment, also while another thread is connecting.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import threading
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import fields
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
 
 from ..address import DEFAULT_SERVER, parse_servers
 from ..client.connection import Connection as CoreConnection
 from ..client.core import ConnectionCore
+from ..client.result_slot import fresh
+from ..client.threads import in_each_child
+from ..errors import Error
 from ..options import ConnectionOptions, ConnectOptions
 from ..version import __version__
 from .context import JetStream
@@ -17,7 +35,7 @@ from .publish import DEFAULT_WINDOW
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["Connection", "connect"]
+__all__ = ["Connection", "connect", "shared_connection"]
 
 
 class Connection(CoreConnection):
@@ -85,3 +103,213 @@ def connect(
     connection = Connection(core)
     core.open()
     return connection
+
+
+log = logging.getLogger("jetstream_sync.connection")
+
+#: So many connections at a time are likely a mistake, of which the log tells.
+_SUSPICIOUS: Final = 10
+#: Ways to write servers and options that are remembered.
+_REMEMBERED: Final = 128
+
+
+def shared_connection(
+    servers: str | Sequence[str] = DEFAULT_SERVER, **options: Unpack[ConnectOptions]
+) -> Connection:
+    """
+    Return the connection that this process has for these servers and options; open it if there is none.
+
+    It belongs to the process: call this wherever it is needed, as often as it is needed, and do not
+    use it in a ``with`` block, which would close it for everybody. Who comes first opens it, and who
+    comes meanwhile waits for that. When it fails, it fails for all of them, and the next call tries
+    anew. After `os.fork` a child gets one of its own. One that was closed or drained, by whomever, or that
+    gave up reconnecting, is replaced by a new one at the next call. Nobody has to close it: what is
+    buffered when the interpreter exits in the usual way is sent.
+
+    The same connection is returned where servers and options mean the same: the same servers in the
+    same order, and options that are equal, however they are written. Mappings and lists are compared
+    by what is in them. What can not be compared so (functions, an `ssl.SSLContext`) has to be the same
+    object: a lambda in the call is another one each time, and makes another connection each time.
+
+    Any thread may call it, also in a callback, but not in one that the opening itself asks for a
+    secret: that is an `Error`.
+
+    Args:
+        servers: as for `connect()`.
+        **options: as for `connect()`; they can be kept in a dict, and sent to other processes so.
+
+    Raises:
+        Error: as `connect()`.
+
+    """
+    try:
+        key, checked = _remembered(
+            servers if isinstance(servers, str) else tuple(servers), tuple(options.items())
+        )
+    except TypeError:
+        # Something can not be hashed, or is no option at all, which is said here.
+        key, checked = _understood(servers, options)
+    return _shared.get(key, checked)
+
+
+class _Same:
+    """Stands for an object that is equal to itself alone; keeps it, so that its id stays its own."""
+
+    __slots__ = ("_it",)
+
+    def __init__(self, it: object) -> None:
+        self._it = it
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other._it is self._it
+
+    def __hash__(self) -> int:
+        return id(self._it)
+
+
+def _comparable(value: object) -> Hashable:
+    """Return what stands for an option's value in a key."""
+    if isinstance(value, Mapping):
+        return "mapping", frozenset((each, _comparable(value[each])) for each in value)
+    if isinstance(value, list | tuple):
+        return tuple(map(_comparable, value))
+    try:
+        hash(value)
+    except TypeError:
+        return _Same(value)
+    return value
+
+
+def _understood(
+    servers: str | Sequence[str], options: Mapping[str, Any]
+) -> tuple[Hashable, ConnectionOptions]:
+    """Check servers and options, and return what is the same for all that mean the same."""
+    checked = ConnectionOptions.of(parse_servers(servers), options)
+    return tuple(_comparable(getattr(checked, each.name)) for each in fields(checked)), checked
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _remembered(
+    servers: str | tuple[str, ...], options: tuple[tuple[str, Any], ...]
+) -> tuple[Hashable, ConnectionOptions]:
+    """Do as `_understood()`, once for each way to write them: checking takes a while."""
+    return _understood(servers, dict(options))
+
+
+class _Opening:
+    """
+    A connection that somebody is opening.
+
+    `gate` is closed until that is over, in whatever way.
+    """
+
+    __slots__ = ("connection", "error", "gate", "opener")
+
+    def __init__(self) -> None:
+        self.gate = threading.Lock()
+        self.gate.acquire()
+        self.opener = threading.get_ident()
+        #: The result, and the error that came instead; neither after a Ctrl-C.
+        self.connection: Connection | None = None
+        self.error: Exception | None = None
+
+
+def _open(opening: _Opening, options: ConnectionOptions) -> Connection:
+    """Open the connection; raises as `shared_connection()`."""
+    core = ConnectionCore(options, __version__)
+    connection = Connection(core)
+    try:
+        core.open()
+        opening.connection = connection
+    except Exception as error:
+        opening.error = error
+        raise
+    finally:
+        # A Ctrl-C right behind the opening leaves the connection for whoever comes next.
+        if opening.error is None and connection.is_connected:
+            opening.connection = connection
+    return connection
+
+
+class _SharedConnections:
+    """The shared connections of this process; any thread may call `get()`."""
+
+    def __init__(self) -> None:
+        # Reentrant, for a signal's handler that needs a connection. Each step on the tables is whole.
+        self._lock = threading.RLock()
+        # --- under _lock; `_open` is also looked at without it ---
+        self._open: dict[Hashable, Connection] = {}
+        self._openings: dict[Hashable, _Opening] = {}
+
+    def get(self, key: Hashable, options: ConnectionOptions) -> Connection:
+        """
+        Return the connection of this key, opening it if there is none that can be used.
+
+        Raises:
+            Error: as `shared_connection()`.
+
+        """
+        while True:
+            connection = self._open.get(key)
+            if connection is not None and _usable(connection):
+                return connection
+            mine = _Opening()
+            try:
+                with self._lock:
+                    connection = self._open.get(key)
+                    if connection is not None and _usable(connection):
+                        return connection  # somebody has opened it just now
+                    opening = self._openings.setdefault(key, mine)
+                if opening is mine:
+                    return _open(mine, options)
+            finally:
+                mine.gate.release()
+                self._over(key, mine)
+            if opening.opener == threading.get_ident():
+                raise Error("this thread is opening the connection, and can not wait for itself")
+            with opening.gate:
+                pass
+            self._over(key, opening)
+            if opening.error is not None:
+                raise _copied(opening.error)
+
+    def _over(self, key: Hashable, opening: _Opening) -> None:
+        """Take note of how an opening ended; its gate is open."""
+        with self._lock:
+            if self._openings.get(key) is not opening:
+                return
+            connection = opening.connection
+            if connection is not None and self._open.get(key) is not connection:
+                # Copied: others look into the old one without the lock.
+                self._open = {k: c for k, c in self._open.items() if _usable(c)}
+                self._open[key] = connection
+                count = len(self._open)
+            else:
+                count = 0
+            del self._openings[key]
+        if count == _SUSPICIOUS:
+            log.warning(
+                "there are %d shared connections in this process; an option that is a function "
+                "made anew for each call makes another connection each time",
+                count,
+            )
+
+    def forked(self) -> None:
+        """Start anew in a child process."""
+        self._lock = threading.RLock()
+        self._open = {}
+        self._openings = {}
+
+
+def _usable(connection: Connection) -> bool:
+    """Say whether a connection is there to stay, as far as anybody knows."""
+    return not (connection.is_closed or connection.is_draining)
+
+
+def _copied(error: Exception) -> BaseException:
+    # The constructor of an error that a user's callback raised may take anything.
+    return fresh(error) if isinstance(error, Error) else error
+
+
+_shared = _SharedConnections()
+in_each_child(_shared.forked)

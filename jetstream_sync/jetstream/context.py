@@ -35,8 +35,8 @@ from .publish import (
     Publisher,
     PublishOptions,
     check_publish_options,
+    publish_headers,
 )
-from .publish_headers import publish_headers
 from .pull_subscription import PullSubscribeAPI
 from .snapshots import restore
 from .stream import Stream

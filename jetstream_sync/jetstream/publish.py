@@ -1,20 +1,21 @@
 """
-Publish to a stream, and learn that it has the message.
+Publish messages to streams and wait for their acknowledgements.
 
-`Publisher.publish` waits for each ack. `Publisher.publish_async` does not: up to a window of messages may
-be on their way, each with a future. Acks come in on one inbox and are settled by a thread of their
-own, because settling a future runs the user's callbacks.
+`Publisher.publish` waits for each ack. `Publisher.publish_async` does not: up to a window of messages
+may await their acks, each with a future. The acks arrive on one inbox. A dedicated thread settles
+the futures, because settling a future runs the user's callbacks.
 
 Rules:
 
-1. A message on its way is an entry in ``_pending``; whoever takes it out settles its future. So each
-   future is settled once, by an ack, a refusal, its time, a lost link, or the end of the connection.
-2. ``_room`` guards nothing but waiting: publishers wait on it for room in the window, and
-   `publish_async_completed` for an empty one.
-3. The thread looks for overdue acks while any are awaited. When none were for a while it sleeps
-   until something comes, and says so in ``_asleep``: who publishes then wakes it.
+1. Each message that awaits its ack has an entry in ``_pending``. The thread that removes the entry
+   settles the future. Each future is therefore settled once: by an ack, a refusal, its timeout, a
+   lost connection, or the close of the connection.
+2. ``_room`` only serves waiting: publishers wait on it for room in the window, and
+   `publish_async_completed` for an empty window.
+3. The thread checks for overdue acks while any are pending. After a while without pending acks it
+   sleeps until the next message and sets ``_asleep``; the next publish then wakes it.
 4. In a forked child every future is settled at once, and no lock is taken that a thread of the parent
-   may have held: the end of the connection is looked at before.
+   may hold: the fork check comes first.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
-from typing import Final, TypedDict
+from typing import Final, Literal, TypedDict
 
 from ..api.publish import PubAck
 from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox
 from ..client.threads import spawn
 from ..codec import loads
+from ..durations import duration, duration_to_ns
 from ..errors import (
     BadSubscriptionError,
     ConnectionDrainingError,
@@ -46,19 +48,119 @@ from ..errors import (
     TimeoutError,
     TooManyStalledMsgsError,
 )
-from ..headers import HeadersLike, parse_status
+from ..headers import (
+    EXPECTED_LAST_MSG_ID,
+    EXPECTED_LAST_SEQ,
+    EXPECTED_LAST_SUBJECT_SEQ,
+    EXPECTED_LAST_SUBJECT_SEQ_SUBJECT,
+    EXPECTED_STREAM,
+    MSG_ID,
+    MSG_TTL,
+    Headers,
+    HeadersLike,
+    parse_status,
+)
 from ..net.clock import Deadline, monotonic, seconds
 from ..protocol.parser import Delivery
+from ..subjects import check_stream_name, check_subject
 from .pub_ack_future import PubAckFuture
 
 __all__ = [
     "DEFAULT_WINDOW",
+    "NEVER",
     "RETRY_ATTEMPTS",
     "RETRY_WAIT",
     "PublishOptions",
     "Publisher",
     "check_publish_options",
+    "publish_headers",
 ]
+
+#: The TTL of a message that stays, whatever the stream's limits of age are (ADR-43).
+NEVER: Final = "never"
+
+_SECOND: Final = 1_000_000_000
+_LAST_SEQUENCE: Final = 2**64 - 1
+
+
+def publish_headers(
+    headers: HeadersLike | None,
+    stream: str | None,
+    msg_id: str | None,
+    expected_last_sequence: int | None,
+    expected_last_subject_sequence: int | None,
+    expected_last_msg_id: str | None,
+    msg_ttl: float | timedelta | Literal["never"] | None,
+    expected_last_subject: str | None = None,
+) -> HeadersLike | None:
+    """
+    Return the headers of a message with those that the arguments of a publish make.
+
+    What the user gave as headers is not changed, and the other arguments come before it. For what
+    they mean see `JetStream.publish`.
+
+    Raises:
+        InvalidNameError: the stream's name can not be one.
+        BadSubjectError: the subject of an expectation can not be one.
+        InvalidOptionError: another argument can not work.
+        InvalidHeaderError: one of the headers can not be sent.
+
+    """
+    made: dict[str, str] = {}
+    if msg_id is not None:
+        made[MSG_ID] = _text(msg_id, "msg_id")
+    if stream is not None:
+        made[EXPECTED_STREAM] = check_stream_name(stream)
+    if expected_last_sequence is not None:
+        made[EXPECTED_LAST_SEQ] = _number(expected_last_sequence, "expected_last_sequence")
+    if expected_last_subject_sequence is not None:
+        made[EXPECTED_LAST_SUBJECT_SEQ] = _number(
+            expected_last_subject_sequence, "expected_last_subject_sequence"
+        )
+    if expected_last_subject is not None:
+        if expected_last_subject_sequence is None:
+            raise InvalidOptionError(
+                "expected_last_subject",
+                expected_last_subject,
+                "needs expected_last_subject_sequence",
+            )
+        made[EXPECTED_LAST_SUBJECT_SEQ_SUBJECT] = check_subject(expected_last_subject)
+    if expected_last_msg_id is not None:
+        made[EXPECTED_LAST_MSG_ID] = _text(expected_last_msg_id, "expected_last_msg_id")
+    if msg_ttl is not None:
+        made[MSG_TTL] = _ttl(msg_ttl)
+    if not made:
+        return headers
+    if not headers:
+        return made
+    together = Headers(headers)
+    together.update(made)
+    return together
+
+
+def _text(value: str, option: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise InvalidOptionError(option, value, "expected a str with something in it")
+    return value
+
+
+def _number(value: int, option: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LAST_SEQUENCE:
+        raise InvalidOptionError(option, value, "a sequence is an int from 0 on")
+    return str(value)
+
+
+def _ttl(value: float | timedelta | Literal["never"]) -> str:
+    if isinstance(value, str):
+        if value != NEVER:
+            raise InvalidOptionError("msg_ttl", value, "must be seconds, a timedelta or 'never'")
+        return NEVER
+    ns = duration_to_ns(duration(value, "msg_ttl"))
+    if ns < _SECOND:
+        raise InvalidOptionError("msg_ttl", value, "it is at least a second")
+    # Whole seconds, or a duration as Go writes it (ADR-43).
+    return f"{ns}ns" if ns % _SECOND else str(ns // _SECOND)
+
 
 #: Messages that `publish_async` lets be on their way.
 DEFAULT_WINDOW: Final = 4000

@@ -1,4 +1,10 @@
-"""Push subscriptions: `JetStream.subscribe`, and the choice of stream and consumer (ADR-15)."""
+"""
+Subscribe to a stream (ADR-15): find the stream, then find or create the consumer.
+
+`resolve_pull_consumer` serves pull subscriptions too. Another client may create the consumer between
+the lookup and the creation. The consumer is then looked up again, and must match the request like any
+other existing consumer.
+"""
 
 from __future__ import annotations
 

@@ -16,9 +16,8 @@ from typing import Any, Final
 from ..address import DEFAULT_SERVER, ServerAddress
 from ..errors import ConnectionClosedError, ConnectionLostError, InvalidOptionError, TimeoutError
 from ..jetstream.api_requests import APIRequests
-from ..jetstream.connection import Connection
+from ..jetstream.connection import Connection, shared_connection
 from ..jetstream.context import JetStream
-from ..jetstream.shared import shared_connection
 from ..options import TLSOptions
 
 __all__ = [

@@ -48,7 +48,8 @@ from jetstream_sync import (
     Subscription,
     errors,
 )
-from jetstream_sync.jetstream import pub_ack_future, shared
+from jetstream_sync.jetstream import connection as shared
+from jetstream_sync.jetstream import pub_ack_future
 from jetstream_sync.options import TLSOptions
 from jetstream_sync.server import NatsServer
 

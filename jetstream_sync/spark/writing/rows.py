@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import BadSubjectError, Error, InvalidOptionError
 from ...headers import EXPECTED_STREAM, MSG_TTL, encode_headers
-from ...jetstream.publish_headers import publish_headers
+from ...jetstream.publish import publish_headers
 from ...subjects import MAX_CONTROL_LINE, check_publish_subject
 from ..schema import WRITE_COLUMNS, SchemaError
 from .write_errors import RowError

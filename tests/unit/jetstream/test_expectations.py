@@ -15,7 +15,7 @@ from jetstream_sync.errors import (
     InvalidOptionError,
 )
 from jetstream_sync.headers import Headers, encode_headers
-from jetstream_sync.jetstream.publish_headers import publish_headers
+from jetstream_sync.jetstream.publish import publish_headers
 
 # The arguments in order, and the header that each makes (ADR-22, ADR-43, nats-server/stream.go).
 MADE = {
