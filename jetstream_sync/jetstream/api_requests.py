@@ -78,7 +78,7 @@ class APIRequests:
         self.timeout = timeout
         self._ends_with_link = ends_with_link
 
-    def ending_with_link(self) -> APIRequests:
+    def failing_on_disconnect(self) -> APIRequests:
         """Return the same, whose requests are given up when the link breaks."""
         return APIRequests(self.core, self.routes, self.timeout, ends_with_link=True)
 

@@ -74,7 +74,7 @@ class Messages(Protocol):
         """Ask for no more."""
         ...
 
-    def handed_to(self, callback_finished: Callable[[Deadline], bool]) -> None:
+    def set_callback_waiter(self, callback_finished: Callable[[Deadline], bool]) -> None:
         """Learn how to wait for the callback."""
         ...
 
@@ -111,7 +111,7 @@ class ConsumeHandle:
         self._config = config
         self._closed = threading.Event()
         self._error: Error | None = None
-        messages.handed_to(self._finished)
+        messages.set_callback_waiter(self._finished)
         self._thread = spawn(f"consume-{name}", self._run)
 
     @property

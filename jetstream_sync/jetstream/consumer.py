@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = [
-    "NO_WAIT_PATIENCE",
+    "NO_WAIT_TIMEOUT_S",
     "ContinuousOptions",
     "PriorityOptions",
     "PullConsumer",
@@ -43,9 +43,9 @@ __all__ = [
 ]
 
 #: Seconds to wait for the answer to a request that does not wait itself.
-NO_WAIT_PATIENCE = 5.0
+NO_WAIT_TIMEOUT_S = 5.0
 #: How long each request of a fetch lasts that waits for ever, in nanoseconds.
-_LONGEST_NS = 60_000_000_000
+_MAX_EXPIRES_NS = 60_000_000_000
 
 
 class PriorityOptions(TypedDict, total=False):
@@ -101,7 +101,7 @@ class PullConsumer:
     def __init__(self, api: APIRequests, info: ConsumerInfo) -> None:
         self._api = api
         self._info = info
-        self._puller = PullRequester(api, info.stream_name, info.name, info.config)
+        self._requester = PullRequester(api, info.stream_name, info.name, info.config)
 
     @property
     def name(self) -> str:
@@ -204,7 +204,7 @@ class PullConsumer:
         request = no_wait_request(batch, max_bytes)
         if priority:
             request = replace(request, **_known(priority))
-        return self._fetch(request, NO_WAIT_PATIENCE)
+        return self._fetch(request, NO_WAIT_TIMEOUT_S)
 
     def next(
         self,
@@ -232,8 +232,8 @@ class PullConsumer:
         return messages[0]
 
     def _fetch(self, request: PullRequest, expires: float | None) -> list[JetStreamMsg]:
-        self._puller.check(request)
-        return Fetch(self._puller, request, expires).run()
+        self._requester.check(request)
+        return Fetch(self._requester, request, expires).run()
 
     # --- pulls that go on -----------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ class PullConsumer:
         """
         pull = self._continuous(options)
         renew = bool(options.get("auto_in_progress"))
-        return MessageIterator(self._puller, pull, auto_in_progress=renew)
+        return MessageIterator(self._requester, pull, auto_in_progress=renew)
 
     def consume(
         self, callback: JetStreamCallback, **options: Unpack[ContinuousOptions]
@@ -277,12 +277,12 @@ class PullConsumer:
         """
         check_callback("callback", callback)
         messages = self.messages(**options)
-        config = self._puller.config
+        config = self._requester.config
         return ConsumeHandle(self._api.core, self.name, messages, callback, config)
 
     def _continuous(self, options: ContinuousOptions) -> ContinuousPull:
-        pull = continuous_pull(options, self._puller.config)
-        self._puller.check(pull.request)
+        pull = continuous_pull(options, self._requester.config)
+        self._requester.check(pull.request)
         return pull
 
     def __repr__(self) -> str:
@@ -350,7 +350,7 @@ def fetch_request(
         raise InvalidOptionError("batch", None, "one of batch and max_bytes is needed")
     if max_bytes is not None and max_bytes < 1:
         raise InvalidOptionError("max_bytes", max_bytes, "must be a whole number from 1 up")
-    expires_ns = _LONGEST_NS if timeout is None else _ns(timeout, "timeout")
+    expires_ns = _MAX_EXPIRES_NS if timeout is None else _ns(timeout, "timeout")
     return PullRequest(
         batch=ANY_NUMBER if batch is None else batch,
         max_bytes=max_bytes or 0,

@@ -71,7 +71,7 @@ class HeartbeatMonitor:
 
     Args:
         name: for the threads' names.
-        patience: how long it may be silent.
+        timeout: how long it may be silent.
         last_seen: returns when something came last, by the monotonic clock.
         alarm: called on the timer's thread; must not raise.
 
@@ -81,19 +81,19 @@ class HeartbeatMonitor:
     def __init__(
         self,
         name: str,
-        patience: HeartbeatTimeout,
+        timeout: HeartbeatTimeout,
         last_seen: Callable[[], float],
         alarm: Callable[[], None],
     ) -> None:
         self._name = name
-        self._patience = patience
+        self._patience = timeout
         self._last_seen = last_seen
         self._alarm = alarm
         self._lock = threading.Lock()
         # --- under _lock ---
         self._timer: threading.Timer | None = None
         self._stopped = False
-        self._arm(patience.limit)
+        self._arm(timeout.limit)
 
     def _arm(self, seconds: float) -> None:
         with self._lock:

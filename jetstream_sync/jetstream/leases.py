@@ -136,7 +136,7 @@ class Leases:
         "_stream",
         "_waits",
         "fresh_until",
-        "hands",
+        "last_taken",
         "times",
         "unsure",
     )
@@ -152,7 +152,7 @@ class Leases:
         self._stream = stream
         self._consumer = consumer
         #: The message that each thread got last, by the thread's identifier.
-        self.hands: dict[int, JetStreamMsg] = {}
+        self.last_taken: dict[int, JetStreamMsg] = {}
         #: Whether a message is about to be dropped by a config that may be out of date.
         self.unsure = False
         self.times = ReceiveTimes()
@@ -225,11 +225,11 @@ class Leases:
 
     def _note_late(self, now: float) -> None:
         """Remember what is at hand while a lease runs out; ``_lock`` is held."""
-        hands = self.hands
-        if len(hands) > _MANY_THREADS:
-            for ident in set(hands).difference(_running()):
-                hands.pop(ident, None)
-        for msg in tuple(hands.values()):
+        last_taken = self.last_taken
+        if len(last_taken) > _MANY_THREADS:
+            for ident in set(last_taken).difference(_running()):
+                last_taken.pop(ident, None)
+        for msg in tuple(last_taken.values()):
             numbers = _numbers(msg.ack_subject)
             if numbers is not None:
                 self._late[numbers[1]] = msg
@@ -334,7 +334,7 @@ class LeaseRenewer:
         core: the connection.
         name: the consumer's, for the threads' names.
         leases: the iterator's.
-        holding: a bound method of the iterator, which this does not keep alive. It returns what is
+        buffer_state: a bound method of the iterator, which this does not keep alive. It returns what is
             buffered, the number of messages that were taken so far, and whether no more will come.
 
     Any thread may call its methods.
@@ -345,12 +345,12 @@ class LeaseRenewer:
         core: ConnectionCore,
         name: str,
         leases: Leases,
-        holding: Callable[[], tuple[list[Delivery], int, bool]],
+        buffer_state: Callable[[], tuple[list[Delivery], int, bool]],
     ) -> None:
         self._core = core
         self._name = name
         self._leases = leases
-        self._holding = weakref.WeakMethod(holding)
+        self._buffer_state = weakref.WeakMethod(buffer_state)
         # The message that each thread had when it asked for another one.
         self._left: dict[int, JetStreamMsg] = {}
         # --- the timer's thread alone ---
@@ -371,13 +371,13 @@ class LeaseRenewer:
                 self._timer = start_timer(f"leases-{self._name}", seconds, self._tick)
 
     def _tick(self) -> None:
-        holding = self._holding()
-        if holding is None or self._core.writer.closed is not None:
+        buffer_state = self._buffer_state()
+        if buffer_state is None or self._core.writer.closed is not None:
             return
         # The new leases begin now. What comes after this has just got its first.
         now = monotonic()
-        buffered, taken, ending = holding()
-        del holding
+        buffered, taken, ending = buffer_state()
+        del buffer_state
         at_hand = self._at_hand(now)
         if ending and not (buffered or at_hand):
             return
@@ -403,9 +403,9 @@ class LeaseRenewer:
         """Return the messages that are being handled."""
         running = _running()
         since: dict[int, tuple[JetStreamMsg, float]] = {}
-        for ident, msg in tuple(self._leases.hands.items()):
+        for ident, msg in tuple(self._leases.last_taken.items()):
             if ident not in running:
-                self._leases.hands.pop(ident, None)
+                self._leases.last_taken.pop(ident, None)
                 self._left.pop(ident, None)
             elif not msg.is_acked and self._left.get(ident) is not msg:
                 known = self._since.get(ident)
@@ -416,7 +416,7 @@ class LeaseRenewer:
     def asked(self) -> None:
         """Note that the calling thread waits for another message: it is through with its last."""
         ident = threading.get_ident()
-        msg = self._leases.hands.get(ident)
+        msg = self._leases.last_taken.get(ident)
         if msg is not None:
             self._left[ident] = msg
 

@@ -40,7 +40,14 @@ from ..protocol.parser import Delivery
 from .heartbeat import pull_heartbeat_timeout
 from .leases import LeaseRenewer, ReceiveTimes
 from .message import JetStreamMsg
-from .pull import CONSUMER_CHECK_DELAY_S, LINK_DOWN, LINK_UP, PullInbox, PullRequester, RetryBackoff
+from .pull import (
+    CONSUMER_CHECK_DELAY_S,
+    DISCONNECTED,
+    RECONNECTED,
+    PullInbox,
+    PullRequester,
+    RetryBackoff,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -50,7 +57,7 @@ __all__ = ["MessageIterator", "until_stopped"]
 _SECOND: Final = 1_000_000_000
 #: Seconds between two attempts for a consumer without a leader, at most; less with heartbeats that
 #: are shorter.
-_LONGEST_ABSENCE: Final = 2.0
+_MAX_RETRY_DELAY_S: Final = 2.0
 
 
 def until_stopped(take: Callable[[Deadline], JetStreamMsg]) -> Iterator[JetStreamMsg]:
@@ -111,9 +118,9 @@ class MessageIterator:
     threads may take messages from one iterator; each message goes to one.
 
     Args:
-        puller: the consumer's.
+        requester: the consumer's.
         pull: the limits.
-        strict: end at the first disturbance (a new link, silence, a warning) instead of asking
+        fail_fast: end at the first disturbance (a new link, silence, a warning) instead of asking
             again; an ordered consumer then goes on with another consumer.
         auto_in_progress: renew the leases of messages that are buffered or being handled.
 
@@ -121,36 +128,38 @@ class MessageIterator:
 
     def __init__(
         self,
-        puller: PullRequester,
+        requester: PullRequester,
         pull: ContinuousPull,
         *,
-        strict: bool = False,
+        fail_fast: bool = False,
         auto_in_progress: bool = False,
     ) -> None:
-        self._puller = puller
-        self._strict = strict
+        self._requester = requester
+        self._fail_fast = fail_fast
         self._by_bytes = bool(pull.request.max_bytes)
         self._heartbeats = pull_heartbeat_timeout(pull.request.heartbeat_ns)
-        self._leases = puller.leases()
+        self._leases = requester.leases()
         # The message that each thread got last; ``None``: that need not be known.
-        self._hands = self._leases.hands if self._leases.limited else None
+        self._last_taken = self._leases.last_taken if self._leases.limited else None
         self._renewer: LeaseRenewer | None = None
-        self._inbox = _LeasedInbox(puller.core, self._leases.times)
+        self._inbox = _LeasedInbox(requester.core, self._leases.times)
         self._arrived = self._inbox.mailbox.items
         # --- under _lock ---
         self._lock = threading.Lock()
         self._ledger = PullLedger(pull)
         self._draining = False
-        self._absence = RetryBackoff(min(_LONGEST_ABSENCE, self._heartbeats.interval))
-        self._delivered_before = 0  # when it was last said to be away
-        self._ask_at: float | None = None  # when to ask again for a message that never fits
+        self._backoff = RetryBackoff(min(_MAX_RETRY_DELAY_S, self._heartbeats.interval))
+        self._delivered_at_failure = 0  # when it was last said to be away
+        self._retry_at: float | None = None  # when to ask again for a message that never fits
         # When silence makes us ask whether the consumer is there; see Puller.
-        self._doubt_at: float | None = None
+        self._check_at: float | None = None
         after_fork(self)
         with self._lock:
-            self._start_over()
+            self._request_again()
         if auto_in_progress and self._leases.limited:
-            self._renewer = LeaseRenewer(puller.core, puller.consumer, self._leases, self._holding)
+            self._renewer = LeaseRenewer(
+                requester.core, requester.consumer, self._leases, self._buffer_state
+            )
             self._inbox.renewer = weakref.ref(self._renewer)
 
     # --- taking messages ------------------------------------------------------------------------
@@ -184,21 +193,21 @@ class MessageIterator:
                 if (
                     delivery is not None
                     and (not delivery[2] or delivery[3])
-                    and (monotonic() < leases.fresh_until or self._is_good(delivery))
+                    and (monotonic() < leases.fresh_until or self._is_deliverable(delivery))
                 ):
                     return self._accept(delivery)
             if delivery is None:
                 self._wait(deadline)
             elif not delivery[2] or delivery[3]:
                 leases.verify()
-            elif not self._is_news(delivery):
+            elif not self._handle_status(delivery):
                 # Headers without a payload, and no status in them: a message after all.
                 with self._lock:
-                    if monotonic() < leases.fresh_until or self._is_good(delivery):
+                    if monotonic() < leases.fresh_until or self._is_deliverable(delivery):
                         return self._accept(delivery)
                 leases.verify()
 
-    def _is_good(self, delivery: Delivery) -> bool:
+    def _is_deliverable(self, delivery: Delivery) -> bool:
         """
         Return whether a message may be handed out, past the time when all may; ``_lock`` is held.
 
@@ -212,7 +221,7 @@ class MessageIterator:
             self._pull()
         return False
 
-    def _holding(self) -> tuple[list[Delivery], int, bool]:
+    def _buffer_state(self) -> tuple[list[Delivery], int, bool]:
         """Return what is buffered, how many messages were taken, and whether no more will come."""
         with self._lock:
             while True:
@@ -229,81 +238,81 @@ class MessageIterator:
             self._renewer.asked()
         # Acknowledgements that wait for company go out before we sleep: the server may be waiting
         # for them before it sends more.
-        self._puller.core.writer.send_buffered()
+        self._requester.core.writer.send_buffered()
         while True:
             with self._lock:
-                left = self._until_due()
+                left = self._seconds_until_due()
             try:
                 mailbox.wait(deadline if left is None else deadline.sooner(left))
             except TimeoutError:
                 # Also for who only looks once each time.
-                self._inquire()
+                self._check_consumer()
                 with self._lock:
-                    late = self._do_what_is_due()
+                    late = self._run_due_actions()
                 if late is not None:
-                    self._puller.core.events.error(late)
+                    self._requester.core.events.error(late)
                 if deadline.expired():
                     raise
             else:
                 return
 
-    def _inquire(self) -> None:
+    def _check_consumer(self) -> None:
         """Where it is time to, find out whether the consumer is there, and end where it is not."""
         with self._lock:
-            doubt_at = self._doubt_at
+            doubt_at = self._check_at
             if doubt_at is None or monotonic() < doubt_at:
                 return
-            self._doubt_at = None
+            self._check_at = None
             if self._inbox.last_seen > doubt_at - CONSUMER_CHECK_DELAY_S:
                 return  # something came
-        gone = self._puller.check_consumer_exists(FOREVER)
+        gone = self._requester.check_consumer_exists(FOREVER)
         if gone is not None:
             self._close(gone)
 
     def _accept(self, delivery: Delivery) -> JetStreamMsg:
         """Make the user's message and enter it; ``_lock`` is held."""
-        msg = self._puller.message(delivery)
-        if self._hands is not None:
-            self._hands[get_ident()] = msg
+        msg = self._requester.message(delivery)
+        if self._last_taken is not None:
+            self._last_taken[get_ident()] = msg
         if self._ledger.message(sum(map(len, delivery)) if self._by_bytes else 0):
             self._pull()
         return msg
 
     # --- what is due; _lock is held -------------------------------------------------------------
 
-    def _until_due(self) -> float | None:
+    def _seconds_until_due(self) -> float | None:
         """Return the seconds until something has to be done; ``None``: nothing will have to be."""
-        if not self._inbox.linked or self._draining:
+        if not self._inbox.connected or self._draining:
             return None
-        due = self._ask_at if self._absence.ask_at is None else self._absence.ask_at
+        due = self._retry_at if self._backoff.retry_at is None else self._backoff.retry_at
         if due is None:
             due = self._heartbeats.due(self._inbox.last_seen)
-        if self._doubt_at is not None:
-            due = min(due, self._doubt_at)
+        if self._check_at is not None:
+            due = min(due, self._check_at)
         return due - monotonic()
 
-    def _do_what_is_due(self) -> Error | None:
+    def _run_due_actions(self) -> Error | None:
         """Ask again where it is time to; return what the user should hear of."""
-        left = self._until_due()
+        left = self._seconds_until_due()
         if left is None or left > 0:
             return None  # another thread has seen to it
         late = None
-        if self._ask_at is None and self._absence.ask_at is None:
-            late = self._heartbeats.error(self._puller.consumer)
-        if late is not None and self._strict:
+        if self._retry_at is None and self._backoff.retry_at is None:
+            late = self._heartbeats.error(self._requester.consumer)
+        if late is not None and self._fail_fast:
             self._close(late)
             return None
-        self._start_over()
+        self._request_again()
         return late
 
-    def _start_over(self) -> None:
+    def _request_again(self) -> None:
         """Ask for a full buffer: what was asked for before is lost."""
-        self._ask_at = None
-        self._absence.ask_at = None
+        self._retry_at = None
+        self._backoff.retry_at = None
         self._ledger.reset()
         self._pull()
-        if self._puller.silence_may_mean_deleted():
-            self._doubt_at = monotonic() + CONSUMER_CHECK_DELAY_S
+        if self._requester.silent_when_deleted():
+            self._check_at = monotonic() + CONSUMER_CHECK_DELAY_S
 
     def _pull(self) -> None:
         """Send the request that is due, if one is."""
@@ -312,7 +321,7 @@ class MessageIterator:
             # Requests that were thought lost may have brought more.
             self._arrived.clear()
             return
-        if self._draining or self._inbox.mailbox.closed or self._absence.ask_at is not None:
+        if self._draining or self._inbox.mailbox.closed or self._backoff.retry_at is not None:
             return
         request = self._ledger.next_request()
         if request is None:
@@ -321,42 +330,42 @@ class MessageIterator:
         try:
             # With nothing left to hand out, the taker asks for the next message soon, and what he
             # does before that (an ack) goes out together with the request.
-            self._puller.send(request, self._inbox, lazily=not self._arrived)
+            self._requester.send(request, self._inbox, deferred=not self._arrived)
         except (OutboundBufferLimitError, ConnectionClosedError):
             # The link just broke, and the message at hand must not be lost for that. What comes
-            # next is LINK_DOWN, or the reason why it is over.
+            # next is DISCONNECTED, or the reason why it is over.
             return
 
     # --- statuses -------------------------------------------------------------------------------
 
-    def _is_news(self, delivery: Delivery) -> bool:
+    def _handle_status(self, delivery: Delivery) -> bool:
         """Handle a delivery that is no message; say whether it is none."""
-        if delivery is LINK_DOWN or delivery is LINK_UP:
+        if delivery is DISCONNECTED or delivery is RECONNECTED:
             with self._lock:
-                self._absence.over()
-                if self._inbox.news(delivery):
-                    if self._strict:
+                self._backoff.over()
+                if self._inbox.apply_connection_change(delivery):
+                    if self._fail_fast:
                         self._close(ConnectionLostError("the link broke; there is a new one"))
                     else:
-                        self._start_over()
+                        self._request_again()
             return True
         status = parse_pull_status(delivery[2], delivery[3])
         if status is None:
             return False
         if status.kind is not PullStatusKind.HEARTBEAT:
             self._ended(status)
-        elif self._absence.ask_at is None:
-            self._absence.over()
+        elif self._backoff.retry_at is None:
+            self._backoff.over()
         return True
 
     def _ended(self, status: PullStatus) -> None:
         """Act on a status that ended a request."""
         error = status.error
-        if error is not None and (self._strict or status.kind is PullStatusKind.FATAL):
+        if error is not None and (self._fail_fast or status.kind is PullStatusKind.FATAL):
             self._close(error)
             return
         if error is not None and status.kind is PullStatusKind.AWAY:
-            self._away(error)
+            self._consumer_unavailable(error)
             return
         with self._lock:
             whole = self._ledger.request_ended(status.pending)
@@ -365,36 +374,36 @@ class MessageIterator:
                 # request at once would meet the same message.
                 if whole:
                     error = PullError(409, "Message Size Exceeds MaxBytes: it will never fit")
-                    self._ask_at = self._heartbeats.due(monotonic())
+                    self._retry_at = self._heartbeats.due(monotonic())
                 elif self._ledger.empty():
                     self._pull()
             elif error is None:
                 self._pull()
             elif error.code == 423:
-                self._puller.unpin()
+                self._requester.unpin()
                 if status.pending is None:
-                    self._start_over()
+                    self._request_again()
                 else:
                     self._pull()
             # After other warnings the request is gone, and the same one would meet the same; the
             # missing heartbeats will make us ask again.
         if error is not None and error.code != 423:
-            self._puller.core.events.error(error)
+            self._requester.core.events.error(error)
 
-    def _away(self, error: PullError) -> None:
+    def _consumer_unavailable(self, error: PullError) -> None:
         """Ask again later, and say once that nobody serves the consumer; end where it is gone."""
         if error.code == 503:
-            gone = self._puller.check_consumer_exists(FOREVER)
+            gone = self._requester.check_consumer_exists(FOREVER)
             if gone is not None:
                 self._close(gone)
                 return
         with self._lock:
-            if self._ledger.delivered > self._delivered_before:
-                self._absence.over()  # it was there meanwhile
-            self._delivered_before = self._ledger.delivered
-            new = self._absence.noted(error)
+            if self._ledger.delivered > self._delivered_at_failure:
+                self._backoff.over()  # it was there meanwhile
+            self._delivered_at_failure = self._ledger.delivered
+            new = self._backoff.record(error)
         if new:
-            self._puller.core.events.error(error)
+            self._requester.core.events.error(error)
 
     # --- ending ---------------------------------------------------------------------------------
 
@@ -433,7 +442,7 @@ class MessageIterator:
         """
         with self._lock:
             self._draining = True
-        limit = self._puller.core.options.drain_timeout if timeout is None else timeout
+        limit = self._requester.core.options.drain_timeout if timeout is None else timeout
         try:
             self._inbox.drain(Deadline(limit))
         finally:
@@ -444,7 +453,7 @@ class MessageIterator:
         """Whether no more messages will come from the server; some may still be buffered."""
         return self._inbox.mailbox.closed
 
-    def handed_to(self, callback_finished: Callable[[Deadline], bool]) -> None:
+    def set_callback_waiter(self, callback_finished: Callable[[Deadline], bool]) -> None:
         """Have a drain of the connection wait for the callback that the messages go to."""
         self._inbox.callback_finished = callback_finished
 

@@ -51,7 +51,7 @@ from ..protocol.parser import Delivery
 from .api_requests import APIRequests
 from .consume import ConsumeHandle, JetStreamCallback
 from .consumer import (
-    NO_WAIT_PATIENCE,
+    NO_WAIT_TIMEOUT_S,
     ContinuousOptions,
     continuous_pull,
     fetch_request,
@@ -71,8 +71,8 @@ _INACTIVE: Final = timedelta(minutes=5)
 #: Seconds that one attempt to make a consumer may take.
 _ATTEMPT: Final = 10.0
 #: Seconds between two attempts: the first, and the longest; it doubles in between.
-_FIRST_WAIT: Final = 1.0
-_LONGEST_WAIT: Final = 10.0
+_FIRST_RETRY_DELAY_S: Final = 1.0
+_MAX_RETRY_DELAY_S: Final = 10.0
 #: Seconds between two looks, while waiting for the next attempt, whether the user has stopped it.
 _LOOK: Final = 0.25
 
@@ -120,7 +120,7 @@ class OrderedCursor:
 
         """
         # An answer that went with the link need not be waited for: another attempt is made.
-        self._api = api.ending_with_link()
+        self._api = api.failing_on_disconnect()
         self.stream = stream
         self._prefix = prefix
         self._serial = 0
@@ -188,7 +188,7 @@ class OrderedCursor:
 
         """
         self.drop()
-        wait = _FIRST_WAIT
+        wait = _FIRST_RETRY_DELAY_S
         attempt = 0
         while True:
             attempt += 1
@@ -217,7 +217,7 @@ class OrderedCursor:
                     ) from error
                 if not self._wait(deadline.sooner(wait)):
                     raise IteratorClosedError("it was ended while it had no consumer") from error
-                wait = min(2 * wait, _LONGEST_WAIT)
+                wait = min(2 * wait, _MAX_RETRY_DELAY_S)
                 continue
             self.info = info
             if deliver_to is None:
@@ -324,7 +324,7 @@ _LEAST: Final = 1.0
 _SHORTEST_NS: Final = 1_000_000
 
 
-class _OrderedPuller(PullRequester):
+class _OrderedRequester(PullRequester):
     """Pulls for a consumer of an ordered consumer, and checks that nothing is missing."""
 
     def __init__(self, api: APIRequests, info: ConsumerInfo, position: OrderedCursor) -> None:
@@ -440,10 +440,10 @@ class OrderedMessages:
             pull = replace(pull, stop_after=left)
         self._messages = None
         info = self._position.renew(deadline)
-        puller = _OrderedPuller(self._api, info, self._position)
-        messages = self._messages = MessageIterator(puller, pull, strict=True)
+        requester = _OrderedRequester(self._api, info, self._position)
+        messages = self._messages = MessageIterator(requester, pull, fail_fast=True)
         if self._callback_finished is not None:
-            messages.handed_to(self._callback_finished)
+            messages.set_callback_waiter(self._callback_finished)
         return messages
 
     def stop(self) -> None:
@@ -479,11 +479,11 @@ class OrderedMessages:
             finally:
                 self._position.drop()
 
-    def handed_to(self, callback_finished: Callable[[Deadline], bool]) -> None:
+    def set_callback_waiter(self, callback_finished: Callable[[Deadline], bool]) -> None:
         """Have a drain of the connection wait for the callback that the messages go to."""
         self._callback_finished = callback_finished
         if self._messages is not None:
-            self._messages.handed_to(callback_finished)
+            self._messages.set_callback_waiter(callback_finished)
 
     def start(self, deadline: Deadline) -> None:
         """Make the first consumer, so that errors are raised where the iterator is made."""
@@ -522,7 +522,7 @@ class OrderedConsumer:
         self._lock = threading.Lock()
         self._position = pull_position(api, stream_name, options)
         # Pulls from the server's consumer; None: the next pull makes a new one.
-        self._puller: PullRequester | None = None
+        self._requester: PullRequester | None = None
         self._reconnects = 0
         # Where a fetch that is under way gets its answer.
         self._inbox: PullInbox | None = None
@@ -576,7 +576,7 @@ class OrderedConsumer:
             with self._lock:
                 info = self.cached_info
                 if info is None:
-                    self._puller = self._renewed(deadline)
+                    self._requester = self._renewed(deadline)
                     info = self._position.info
             assert info is not None
         return consumer_info(self._api, self._stream, info.name, deadline)
@@ -679,7 +679,7 @@ class OrderedConsumer:
             IteratorClosedError, ConnectionClosedError: as `fetch()`.
 
         """
-        return self._fetch(no_wait_request(batch, max_bytes), Deadline(NO_WAIT_PATIENCE))
+        return self._fetch(no_wait_request(batch, max_bytes), Deadline(NO_WAIT_TIMEOUT_S))
 
     def _fetch(self, request: PullRequest, deadline: Deadline) -> list[JetStreamMsg]:
         """Pull until there are messages, or the server says that there are none, or time is up."""
@@ -709,24 +709,24 @@ class OrderedConsumer:
         a new link, any exception such as a Ctrl-C) it may have sent more messages than arrived, and
         without a later message no gap would show that. The next pull then makes a new consumer.
         """
-        puller, self._puller = self._puller, None
-        if puller is None or self._reconnects != self._api.core.reconnects:
-            puller = self._renewed(_at_least(deadline, _LEAST))
+        requester, self._requester = self._requester, None
+        if requester is None or self._reconnects != self._api.core.reconnects:
+            requester = self._renewed(_at_least(deadline, _LEAST))
             request = _shortened(request, deadline)
-        pull = Fetch(puller, request, deadline.left(), strict=True)
+        pull = Fetch(requester, request, deadline.left(), fail_fast=True)
         inbox = self._inbox = PullInbox(self._api.core)
         try:
             if self._closed is not None:  # close() may not have seen the inbox
                 raise fresh(self._closed)
             came = pull.run_in(inbox)
         except _HOPELESS:
-            self._puller = puller  # it sent nothing
+            self._requester = requester  # it sent nothing
             raise
         except _LOST:
             return False
         finally:
             self._inbox = None
-            inbox.close(quietly=pull.answered)
+            inbox.close(deferred=pull.answered)
         follow = self._position.sequence.follow
         if came and not follow(came[0].ack_subject, came[-1].ack_subject, len(came)):
             for msg in came:
@@ -736,7 +736,7 @@ class OrderedConsumer:
             return False
         fetched += came
         if pull.answered:
-            self._puller = puller
+            self._requester = requester
         return pull.answered
 
     def _renewed(self, deadline: Deadline) -> PullRequester:
@@ -756,7 +756,7 @@ class OrderedConsumer:
             # Another thread may have read on behind them.
             if self._position.sequence.reply is fetched[-1].ack_subject:
                 self._position.sequence.reply = start
-                self._puller = None
+                self._requester = None
         finally:
             self._lock.release()
 

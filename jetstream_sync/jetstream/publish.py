@@ -178,7 +178,7 @@ _SWEEP: Final = 0.5
 _QUIET_SWEEPS: Final = 4
 
 #: Put among the acks when the link broke.
-_LINK_DOWN: Final[Delivery] = (b"", b"", b"down", b"")
+_DISCONNECTED: Final[Delivery] = (b"", b"", b"down", b"")
 #: Put among the acks when the server refused a message: see ``Publisher._denied``.
 _DENIED: Final[Delivery] = (b"", b"", b"denied", b"")
 #: Put among the acks to wake the thread.
@@ -399,7 +399,7 @@ class Publisher:
     def on_connection_change(self, *, connected: bool) -> None:
         """Put the news that the link broke among the acks."""
         if not connected:
-            self._acks.put((_LINK_DOWN,), 1)
+            self._acks.put((_DISCONNECTED,), 1)
 
     def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
         """Have the last message to the subject fail, all of them where it is their inbox; say if any."""
@@ -504,7 +504,7 @@ class Publisher:
         token = subject[len(self._reply_prefix) :]
         status = None
         if header and not payload:
-            if delivery is _LINK_DOWN:
+            if delivery is _DISCONNECTED:
                 self._fail_all(
                     ConnectionLostError(
                         "the link broke before the ack came; the message may be stored"

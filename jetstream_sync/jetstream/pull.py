@@ -47,8 +47,8 @@ from .message import JetStreamMsg
 
 __all__ = [
     "CONSUMER_CHECK_DELAY_S",
-    "LINK_DOWN",
-    "LINK_UP",
+    "DISCONNECTED",
+    "RECONNECTED",
     "AnswerInbox",
     "Fetch",
     "PullInbox",
@@ -58,9 +58,9 @@ __all__ = [
 
 #: Put among the messages when the link breaks: what was asked for is lost. They look like
 #: statuses, so that nobody has to look for them among messages, and are known by identity.
-LINK_DOWN: Final[Delivery] = (b"", b"", b"down", b"")
+DISCONNECTED: Final[Delivery] = (b"", b"", b"down", b"")
 #: Put among the messages when there is a new link.
-LINK_UP: Final[Delivery] = (b"", b"", b"up", b"")
+RECONNECTED: Final[Delivery] = (b"", b"", b"up", b"")
 
 
 class PullInbox:
@@ -72,8 +72,8 @@ class PullInbox:
 
     What was asked for is lost with the link, and has to be asked for again, once, on the next one.
     So the subject changes with the link, for the server may still have requests with the old one;
-    and nothing may be asked between a change of the link and the moment when its `LINK_UP` is
-    read: `asking_to()` and `news()` see to that.
+    and nothing may be asked between a change of the link and the moment when its `RECONNECTED` is
+    read: `next_reply()` and `news()` see to that.
 
     Args:
         core: the connection.
@@ -86,30 +86,30 @@ class PullInbox:
     is_reply_inbox = False
 
     #: What follows the reply subject in the subscription's.
-    _tail: ClassVar[str] = ""
+    _suffix: ClassVar[str] = ""
 
     __slots__ = (
         "_closed",
         "_core",
-        "_downs",
-        "_downs_read",
+        "_disconnects",
+        "_disconnects_read",
         "_interest",
-        "asked",
         "callback_finished",
+        "connected",
         "last_seen",
-        "linked",
         "mailbox",
         "reply",
+        "request_subject",
     )
 
     def __init__(self, core: ConnectionCore) -> None:
         self._core = core.machinery  # the reader holds this object
         self._closed = False
         #: Where the last request went.
-        self.asked = b""
+        self.request_subject = b""
         # How often the link broke: by the reader's count, and by what was read of it.
-        self._downs = 0
-        self._downs_read = 0
+        self._disconnects = 0
+        self._disconnects_read = 0
         #: What came and was not read yet.
         self.mailbox: Mailbox[Delivery] = Mailbox(core.machinery.timed_out)
         #: When something came last, by the monotonic clock; written by the reader, once per read.
@@ -119,45 +119,45 @@ class PullInbox:
         subject = core.new_inbox()
         #: The subject, as bytes: the reply of requests.
         self.reply = subject.encode()
-        self._interest = core.add_subscription_deferred(subject + self._tail, self)
+        self._interest = core.add_subscription_deferred(subject + self._suffix, self)
         #: Whether there is a link, as far as it was read. Looked at once there is a subscription:
         #: what changes later is told.
-        self.linked = core.address is not None
+        self.connected = core.address is not None
 
-    def close(self, *, quietly: bool = False) -> None:
+    def close(self, *, deferred: bool = False) -> None:
         """
         Give the subscription up; what has come stays readable.
 
         Args:
-            quietly: tell the server when something else is sent. Where a request may be left, the
+            deferred: tell the server when something else is sent. Where a request may be left, the
                 server has to know at once: it would go on sending messages here.
 
         """
         self._closed = True
-        if quietly:
+        if deferred:
             self._core.remove_subscription_deferred(self._interest)
         else:
             self._core.remove_subscription(self._interest)
 
-    def asking_to(self) -> bytes | None:
-        """Return the reply for a request that is sent now; ``None``: wait for `LINK_UP`."""
+    def next_reply(self) -> bytes | None:
+        """Return the reply for a request that is sent now; ``None``: wait for `RECONNECTED`."""
         # Read before the count: the reader counts first, and changes it then.
         reply = self.reply
-        return reply if self.linked and self._downs == self._downs_read else None
+        return reply if self.connected and self._disconnects == self._disconnects_read else None
 
-    def is_awaited(self, status: Delivery) -> bool:
+    def is_current(self, status: Delivery) -> bool:
         """Say whether a status is about the last request, and not about one before it."""
         # Here they are all of one fetch, which asks again when the one before has ended.
         del status
         return True
 
-    def news(self, delivery: Delivery) -> bool:
-        """Take note of `LINK_DOWN` or `LINK_UP`; say whether what was asked for can be asked again."""
-        if delivery is LINK_DOWN:
-            self._downs_read += 1
-            self.linked = False
+    def apply_connection_change(self, delivery: Delivery) -> bool:
+        """Take note of `DISCONNECTED` or `RECONNECTED`; say whether what was asked for can be asked again."""
+        if delivery is DISCONNECTED:
+            self._disconnects_read += 1
+            self.connected = False
             return False
-        known, self.linked = self.linked, True
+        known, self.connected = self.connected, True
         return not known
 
     def drain(self, deadline: Deadline) -> None:
@@ -181,25 +181,25 @@ class PullInbox:
     def on_connection_change(self, *, connected: bool) -> None:
         """Put the news among the messages, and take another subject for the next link."""
         if not connected:
-            self._downs += 1
+            self._disconnects += 1
             self._renew()
-        self.mailbox.put((LINK_UP if connected else LINK_DOWN,), 1)
+        self.mailbox.put((RECONNECTED if connected else DISCONNECTED,), 1)
 
     def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
         """End where the server does not permit the request, or this inbox: asking again is no use."""
         if self.mailbox.closed:
             return False
-        if error.operation != "subscribe" and subject not in (self.asked, self.reply):
+        if error.operation != "subscribe" and subject not in (self.request_subject, self.reply):
             return False
         self.mailbox.close(error)
-        self.close(quietly=True)
+        self.close(deferred=True)
         return True
 
     def _renew(self) -> None:
         subject = self._core.new_inbox()
         old = self._interest
         try:
-            self._interest = self._core.add_subscription_deferred(subject + self._tail, self)
+            self._interest = self._core.add_subscription_deferred(subject + self._suffix, self)
         except ConnectionClosedError:
             return  # it is being closed
         self.reply = subject.encode()
@@ -228,7 +228,7 @@ class AnswerInbox(PullInbox):
     apart by the request that they answer, statuses can.
     """
 
-    _tail: ClassVar[str] = ".*"
+    _suffix: ClassVar[str] = ".*"
 
     __slots__ = ("_reply", "_tokens", "owner")
 
@@ -240,15 +240,15 @@ class AnswerInbox(PullInbox):
         self.owner: ref[object] | None = None
         super().__init__(core)
 
-    def asking_to(self) -> bytes | None:
+    def next_reply(self) -> bytes | None:
         """Return the reply for a request that is sent now, with a token of its own."""
-        reply = super().asking_to()
+        reply = super().next_reply()
         if reply is None:
             return None
         self._reply = b"%b.%x" % (reply, next(self._tokens))
         return self._reply
 
-    def is_awaited(self, status: Delivery) -> bool:
+    def is_current(self, status: Delivery) -> bool:
         """Return whether a status is about the last request."""
         return status[0] == self._reply
 
@@ -264,16 +264,16 @@ class AnswerInbox(PullInbox):
 
     def _close_without_owner(self) -> None:
         if self.owner is not None and self.owner() is None:
-            self.close(quietly=True)
+            self.close(deferred=True)
 
 
 #: Seconds of silence after which it makes sense to ask whether the consumer is there.
 CONSUMER_CHECK_DELAY_S: Final = 0.5
 #: Seconds until a consumer without a leader is asked again: at first, and at most.
-_FIRST_WAIT: Final = 0.25
-_LONGEST_WAIT: Final = 2.0
+_FIRST_RETRY_DELAY_S: Final = 0.25
+_MAX_RETRY_DELAY_S: Final = 2.0
 #: Seconds to wait for the word whether a consumer that does not answer is still there.
-_INQUIRY: Final = 1.0
+_CONSUMER_CHECK_TIMEOUT_S: Final = 1.0
 
 
 class RetryBackoff:
@@ -284,32 +284,32 @@ class RetryBackoff:
     enough to do. Not thread-safe.
     """
 
-    __slots__ = ("_longest", "_wait", "ask_at", "error")
+    __slots__ = ("_longest", "_wait", "error", "retry_at")
 
-    def __init__(self, longest: float = _LONGEST_WAIT) -> None:
+    def __init__(self, longest: float = _MAX_RETRY_DELAY_S) -> None:
         self._longest = longest
         self._wait = 0.0
         #: When to ask again, by the monotonic clock; ``None``: a request is out, or need not be.
-        self.ask_at: float | None = None
+        self.retry_at: float | None = None
         #: What was last said; ``None``: it is there, as far as is known.
         self.error: PullError | None = None
 
-    def noted(self, error: PullError) -> bool:
+    def record(self, error: PullError) -> bool:
         """Note that it is away, and choose when to ask again; say whether that is news."""
         new = self.error is None
         if self._wait:
             self._wait = min(2 * self._wait, self._longest)
         elif not new or not isinstance(error, LeadershipChangeError):
             # The first time, who says that it is the leader now can be asked at once.
-            self._wait = _FIRST_WAIT
-        self.ask_at = monotonic() + self._wait
+            self._wait = _FIRST_RETRY_DELAY_S
+        self.retry_at = monotonic() + self._wait
         self.error = error
         return new
 
     def over(self) -> None:
         """Note that it is there."""
         self._wait = 0.0
-        self.ask_at = None
+        self.retry_at = None
         self.error = None
 
 
@@ -345,7 +345,7 @@ class PullRequester:
         self._open: list[AnswerInbox] = []
 
     @property
-    def acks_nothing(self) -> bool:
+    def without_acks(self) -> bool:
         """Whether the consumer's ack policy is ``none``."""
         return self._settled is None
 
@@ -363,28 +363,28 @@ class PullRequester:
         if request.group and not groups:
             raise InvalidOptionError("group", request.group, "the consumer has no priority groups")
 
-    def send(self, request: PullRequest, inbox: PullInbox, *, lazily: bool = False) -> None:
+    def send(self, request: PullRequest, inbox: PullInbox, *, deferred: bool = False) -> None:
         """
         Send a request, with the pin that this client holds; do nothing while there is no link.
 
         Args:
             request: what to ask for.
-            inbox: where the answers go; it gets `LINK_UP` when there is a link.
-            lazily: let it wait for company; who goes to sleep sends it.
+            inbox: where the answers go; it gets `RECONNECTED` when there is a link.
+            deferred: let it wait for company; who goes to sleep sends it.
 
         Raises:
             ConnectionClosedError: the connection is closed.
             OutboundBufferLimitError: the link just broke, and the buffer for that time is full.
 
         """
-        reply = inbox.asking_to()
+        reply = inbox.next_reply()
         if reply is None:
             return
-        inbox.asked = self._subject
+        inbox.request_subject = self._subject
         if self._pin_id is not None:
             request = replace(request, pin_id=self._pin_id)
         command, size = self.core.composer.command(self._subject, request.encode(), reply)
-        if lazily:
+        if deferred:
             self.core.writer.publish_deferred(command, size)
         else:
             self.core.writer.send(command, 1, size)
@@ -414,7 +414,7 @@ class PullRequester:
                 return inbox
         return AnswerInbox(self.core)
 
-    def leave_open(self, inbox: AnswerInbox) -> None:
+    def keep_inbox(self, inbox: AnswerInbox) -> None:
         """Keep an inbox for the next fetch."""
         inbox.owner = ref(self)
         if inbox not in self._open:
@@ -430,7 +430,7 @@ class PullRequester:
                 break  # another thread took it
         return taken
 
-    def leave_unread(self, messages: list[JetStreamMsg]) -> None:
+    def keep_unread(self, messages: list[JetStreamMsg]) -> None:
         """Keep messages that an exception kept from the caller."""
         self._unread.extendleft(reversed(messages))
 
@@ -438,7 +438,7 @@ class PullRequester:
         """Forget the pin: another client holds it now."""
         self._pin_id = None
 
-    def silence_may_mean_deleted(self) -> bool:
+    def silent_when_deleted(self) -> bool:
         """
         Say whether a request for a consumer that is not there gets no answer at all.
 
@@ -456,7 +456,9 @@ class PullRequester:
 
         """
         try:
-            consumer_info(self._api, self.stream, self.consumer, deadline.sooner(_INQUIRY))
+            consumer_info(
+                self._api, self.stream, self.consumer, deadline.sooner(_CONSUMER_CHECK_TIMEOUT_S)
+            )
         except (NotFoundError, ConnectionClosedError) as error:
             return error
         except Error:
@@ -472,9 +474,9 @@ def _before_2_11(version: str) -> bool:
 
 _SECOND: Final = 1_000_000_000
 #: Seconds that the client waits longer than the server, whose status says that the time is up.
-_GRACE: Final = 1.0
+_REPLY_MARGIN_S: Final = 1.0
 #: How long one request lasts when the user waits for ever.
-_LONGEST_NS: Final = 60 * _SECOND
+_MAX_EXPIRES_NS: Final = 60 * _SECOND
 
 
 class Fetch:
@@ -482,10 +484,10 @@ class Fetch:
     A pull that ends: when it has its messages, when its time is up, or with an error.
 
     Args:
-        puller: the consumer's.
+        requester: the consumer's.
         request: what to ask for.
         expires: seconds that the user gives; ``None``: until the batch is complete.
-        strict: end where the consumer has no leader or the link breaks, instead of asking again,
+        fail_fast: end where the consumer has no leader or the link breaks, instead of asking again,
             and where nothing says that the time is up; an ordered consumer then goes on with
             another consumer.
 
@@ -494,28 +496,28 @@ class Fetch:
 
     def __init__(
         self,
-        puller: PullRequester,
+        requester: PullRequester,
         request: PullRequest,
         expires: float | None,
         *,
-        strict: bool = False,
+        fail_fast: bool = False,
     ) -> None:
-        self._puller = puller
+        self._requester = requester
         self._request = request
         self._end = Deadline(expires)
-        self._patience = Deadline(None if expires is None else expires + _GRACE)
+        self._patience = Deadline(None if expires is None else expires + _REPLY_MARGIN_S)
         self._heartbeats = pull_heartbeat_timeout(request.heartbeat_ns)
         self._messages: list[JetStreamMsg] = []
         self._bytes = 0
         #: Whether the server is through with what was asked: the batch is complete, or a status
         #: ended the request. If not, more of its answer may be on its way to a closed inbox.
         self.answered = False
-        self._strict = strict
+        self._fail_fast = fail_fast
         #: Whether to ask again where the consumer has no leader.
-        self._persistent = not (request.no_wait or strict)
-        self._absence: RetryBackoff | None = None  # made where there is one
+        self._retries = not (request.no_wait or fail_fast)
+        self._backoff: RetryBackoff | None = None  # made where there is one
         # Whether nothing has come yet, and that may mean that nobody is there.
-        self._in_doubt = puller.silence_may_mean_deleted()
+        self._check_pending = requester.silent_when_deleted()
 
     def run(self) -> list[JetStreamMsg]:
         """
@@ -526,70 +528,70 @@ class Fetch:
             ConnectionClosedError: the connection was closed before any message came.
 
         """
-        if self._puller.acks_nothing and not self._strict:
-            return self._run_keeping()
-        inbox = PullInbox(self._puller.core)
+        if self._requester.without_acks and not self._fail_fast:
+            return self._run_without_acks()
+        inbox = PullInbox(self._requester.core)
         try:
             return self.run_in(inbox)
         finally:
-            inbox.close(quietly=self.answered)
+            inbox.close(deferred=self.answered)
 
-    def _run_keeping(self) -> list[JetStreamMsg]:
+    def _run_without_acks(self) -> list[JetStreamMsg]:
         """Pull as `run()` does, and drop nothing: the server does not send it again."""
-        inbox = self._puller.take_inbox()
+        inbox = self._requester.take_inbox()
         try:
             messages = self.run_in(inbox)
         finally:
             if self.answered and inbox.owner is None:
-                inbox.close(quietly=True)
+                inbox.close(deferred=True)
             else:
                 # An earlier fetch, or this one, may have an open request.
-                self._puller.leave_open(inbox)
+                self._requester.keep_inbox(inbox)
         return messages
 
     def run_in(self, inbox: PullInbox) -> list[JetStreamMsg]:
         """Pull as `run()` does, into an inbox that the caller closes."""
         try:
-            if self._puller.acks_nothing and self._take_left(inbox):
+            if self._requester.without_acks and self._take_kept(inbox):
                 self.answered = True  # nothing was asked for
                 return self._messages
-            self._puller.send(self._request, inbox)
+            self._requester.send(self._request, inbox)
             self._collect(inbox)
             self.answered = True
         except TimeoutError:
-            if self._strict and not self._messages:
-                raise NoHeartbeatError(self._puller.consumer, _GRACE) from None
+            if self._fail_fast and not self._messages:
+                raise NoHeartbeatError(self._requester.consumer, _REPLY_MARGIN_S) from None
         except Error:
             if not self._messages:
                 raise
         except BaseException:
-            if self._puller.acks_nothing:
-                self._puller.leave_unread(self._messages)
+            if self._requester.without_acks:
+                self._requester.keep_unread(self._messages)
             raise
         return self._messages
 
-    def _take_left(self, inbox: PullInbox) -> bool:
+    def _take_kept(self, inbox: PullInbox) -> bool:
         """Take the messages that an earlier fetch has left; return whether there were any."""
         messages = self._messages
-        messages += self._puller.take_unread(self._request.batch)
+        messages += self._requester.take_unread(self._request.batch)
         arrived = inbox.mailbox.items
         while arrived and len(messages) < self._request.batch:
             delivery = arrived.popleft()
-            if delivery is LINK_DOWN or delivery is LINK_UP:
-                inbox.news(delivery)
+            if delivery is DISCONNECTED or delivery is RECONNECTED:
+                inbox.apply_connection_change(delivery)
             elif (
                 not delivery[2]
                 or delivery[3]
                 or parse_pull_status(delivery[2], delivery[3]) is None
             ):
-                messages.append(self._puller.message(delivery))
+                messages.append(self._requester.message(delivery))
         return bool(messages)
 
     def _collect(self, inbox: PullInbox) -> None:
         messages = self._messages
         batch = self._request.batch
         limit = self._request.max_bytes
-        make = self._puller.message
+        make = self._requester.message
         arrived = inbox.mailbox.items
         while len(messages) < batch:
             try:
@@ -597,22 +599,22 @@ class Fetch:
             except IndexError:
                 delivery = self._wait(inbox)
             if delivery[2] and not delivery[3]:
-                if delivery is LINK_DOWN or delivery is LINK_UP:
-                    self._absence = None
-                    new_link = inbox.news(delivery)
-                    if self._strict and (new_link or not inbox.linked):
+                if delivery is DISCONNECTED or delivery is RECONNECTED:
+                    self._backoff = None
+                    new_link = inbox.apply_connection_change(delivery)
+                    if self._fail_fast and (new_link or not inbox.connected):
                         # A part of the answer may be lost with the old link, without a gap that
                         # a later message would show.
                         raise ConnectionLostError("the link broke during the pull")
-                    if new_link and not self._ask_again(inbox):
+                    if new_link and not self._request_again(inbox):
                         return
                     continue
                 status = parse_pull_status(delivery[2], delivery[3])
                 if status is not None:
-                    ends = status.kind is not PullStatusKind.HEARTBEAT and inbox.is_awaited(
+                    ends = status.kind is not PullStatusKind.HEARTBEAT and inbox.is_current(
                         delivery
                     )
-                    if ends and not self._goes_on(status, inbox):
+                    if ends and not self._handle_end_status(status, inbox):
                         return
                     continue
             messages.append(make(delivery))
@@ -624,26 +626,26 @@ class Fetch:
 
     def _wait(self, inbox: PullInbox) -> Delivery:
         """Wait for the next delivery, as long as heartbeats come."""
-        if not inbox.linked:
+        if not inbox.connected:
             # Nobody will say that the time is up, or that he is there.
             return inbox.mailbox.get(self._end)
-        absence = self._absence
-        while absence is not None and absence.ask_at is not None:
+        backoff = self._backoff
+        while backoff is not None and backoff.retry_at is not None:
             try:
-                return inbox.mailbox.get(self._end.sooner(absence.ask_at - monotonic()))
+                return inbox.mailbox.get(self._end.sooner(backoff.retry_at - monotonic()))
             except TimeoutError:
-                if not self._ask_again(inbox):
-                    assert absence.error is not None
-                    raise absence.error from None
-        if self._in_doubt:
+                if not self._request_again(inbox):
+                    assert backoff.error is not None
+                    raise backoff.error from None
+        if self._check_pending:
             try:
                 return inbox.mailbox.get(self._patience.sooner(CONSUMER_CHECK_DELAY_S))
             except TimeoutError:
-                gone = self._puller.check_consumer_exists(self._patience)
+                gone = self._requester.check_consumer_exists(self._patience)
                 if gone is not None:
                     raise gone from None
             finally:
-                self._in_doubt = False
+                self._check_pending = False
         heartbeats = self._heartbeats
         if not heartbeats.limit:
             return inbox.mailbox.get(self._patience)
@@ -655,32 +657,32 @@ class Fetch:
                 if self._patience.expired():
                     raise
                 if heartbeats.left(inbox.last_seen) <= 0:
-                    raise heartbeats.error(self._puller.consumer) from None
+                    raise heartbeats.error(self._requester.consumer) from None
 
-    def _goes_on(self, status: PullStatus, inbox: PullInbox) -> bool:
+    def _handle_end_status(self, status: PullStatus, inbox: PullInbox) -> bool:
         """Act on a status that ends the request; say whether there is, or will be, another one."""
         if status.kind is PullStatusKind.QUIET:
-            self._absence = None
+            self._backoff = None
             # A request that waits for ever is made of many that do not.
-            return self._end.left() is None and self._ask_again(inbox)
+            return self._end.left() is None and self._request_again(inbox)
         if status.kind is PullStatusKind.FULL:
             return False
         error = status.error
         assert error is not None
         if error.code == 423:
-            self._puller.unpin()
+            self._requester.unpin()
         if error.code == 503:
-            gone = self._puller.check_consumer_exists(self._patience)
+            gone = self._requester.check_consumer_exists(self._patience)
             if gone is not None:
                 raise gone
-        if status.kind is PullStatusKind.AWAY and self._persistent:
+        if status.kind is PullStatusKind.AWAY and self._retries:
             # Asked for again as soon as it makes sense, also on the next link.
-            self._absence = self._absence or RetryBackoff()
-            self._absence.noted(error)
+            self._backoff = self._backoff or RetryBackoff()
+            self._backoff.record(error)
             return True
         raise error
 
-    def _ask_again(self, inbox: PullInbox) -> bool:
+    def _request_again(self, inbox: PullInbox) -> bool:
         """Ask for what is still missing in the time that is left; say whether there is any."""
         left = self._end.left()
         if left is not None and left <= 0:
@@ -689,15 +691,15 @@ class Fetch:
             return False  # the server counts bytes per request; this one has had its share
         inbox.last_seen = monotonic()
         self.answered = False
-        if self._absence is not None:
-            self._absence.ask_at = None
-        self._in_doubt = self._puller.silence_may_mean_deleted()
-        self._puller.send(self._missing(left), inbox)
+        if self._backoff is not None:
+            self._backoff.retry_at = None
+        self._check_pending = self._requester.silent_when_deleted()
+        self._requester.send(self._missing(left), inbox)
         return True
 
     def _missing(self, left: float | None) -> PullRequest:
         """Return the request for what is still missing in so many seconds."""
-        expires_ns = _LONGEST_NS if left is None else int(left * _SECOND)
+        expires_ns = _MAX_EXPIRES_NS if left is None else int(left * _SECOND)
         return replace(
             self._request,
             batch=self._request.batch - len(self._messages),

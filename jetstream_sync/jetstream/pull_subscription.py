@@ -36,7 +36,7 @@ _MARGIN: Final = 0.1
 #: The same for short ones, as a part of the time that is left.
 _MARGIN_PART: Final = 0.1
 #: How long one request lasts when the user waits for ever.
-_LONGEST_NS: Final = 60 * _SECOND
+_MAX_EXPIRES_NS: Final = 60 * _SECOND
 
 
 class PullSubscription(ConsumerAccessors):
@@ -76,8 +76,8 @@ class PullSubscription(ConsumerAccessors):
         self._stream = stream
         self._consumer = consumer
         self._delete = delete
-        self._puller = PullRequester(api, stream, consumer, config)
-        self._puller.check(PullRequest(no_wait=True))
+        self._requester = PullRequester(api, stream, consumer, config)
+        self._requester.check(PullRequest(no_wait=True))
         # Why nothing more can be fetched.
         self._ended: Error | None = None
         # Where fetches that are under way get their answers.
@@ -157,9 +157,9 @@ class PullSubscription(ConsumerAccessors):
         requests = _requests(batch, timeout, heartbeat)
         if self._ended is not None:
             raise fresh(self._ended)
-        pull = _TwoRequests(self._puller, requests)
+        pull = _TwoRequests(self._requester, requests)
         # Without acknowledgements an inbox stays open for what may be on its way.
-        shared = batch == 1 or self._puller.acks_nothing
+        shared = batch == 1 or self._requester.without_acks
         inbox = self._shared_inbox() if shared else PullInbox(self._api.core)
         try:
             self._busy.add(inbox)
@@ -168,11 +168,11 @@ class PullSubscription(ConsumerAccessors):
             messages = pull.run_in(inbox)
         finally:
             self._busy.discard(inbox)
-            kept = pull.answered or self._puller.acks_nothing
+            kept = pull.answered or self._requester.without_acks
             if shared and kept and self._ended is None:
                 self._put_back(inbox)
             else:
-                inbox.close(quietly=pull.answered)
+                inbox.close(deferred=pull.answered)
         if not messages:
             raise self._api.core.timed_out(f"no message from consumer {self._consumer!r} in time")
         with self._count:
@@ -192,7 +192,9 @@ class PullSubscription(ConsumerAccessors):
 
     def _put_back(self, inbox: PullInbox) -> None:
         assert isinstance(inbox, AnswerInbox)
-        inbox.asked = b""  # should the server forbid requests, this one does not wait for any
+        inbox.request_subject = (
+            b""  # should the server forbid requests, this one does not wait for any
+        )
         self._idle.append(inbox)
         if self._ended is not None:
             self._close_idle()
@@ -203,7 +205,7 @@ class PullSubscription(ConsumerAccessors):
                 inbox = self._idle.pop()
             except IndexError:
                 return
-            inbox.close(quietly=True)
+            inbox.close(deferred=True)
 
     # --- ending ---------------------------------------------------------------------------------
 
@@ -299,7 +301,9 @@ def _requests(
     batch: int, timeout: float | timedelta | None, heartbeat: float | timedelta | None
 ) -> _Requests:
     """Return the requests of a fetch; programs fetch the same over and over, so they are kept."""
-    timeout_ns = _LONGEST_NS if timeout is None else duration_to_ns(duration(timeout, "timeout"))
+    timeout_ns = (
+        _MAX_EXPIRES_NS if timeout is None else duration_to_ns(duration(timeout, "timeout"))
+    )
     later = PullRequest(
         batch=batch,
         expires_ns=timeout_ns,
@@ -312,23 +316,23 @@ def _requests(
 class _TwoRequests(Fetch):
     """A fetch that asks for what is there, and waits only if that is nothing."""
 
-    def __init__(self, puller: PullRequester, requests: _Requests) -> None:
-        super().__init__(puller, requests.now, requests.seconds)
+    def __init__(self, requester: PullRequester, requests: _Requests) -> None:
+        super().__init__(requester, requests.now, requests.seconds)
         self._later = requests.later
         # The server says in time that the time is up.
         self._patience = self._end
-        self._persistent = True
+        self._retries = True
 
-    def _goes_on(self, status: PullStatus, inbox: PullInbox) -> bool:
+    def _handle_end_status(self, status: PullStatus, inbox: PullInbox) -> bool:
         if status.kind is not PullStatusKind.QUIET or self._messages:
-            return super()._goes_on(status, inbox)
-        self._absence = None
+            return super()._handle_end_status(status, inbox)
+        self._backoff = None
         if self._request.no_wait:
             self._request = self._later
             self._heartbeats = pull_heartbeat_timeout(self._later.heartbeat_ns)
-            return self._ask_again(inbox)
+            return self._request_again(inbox)
         if self._end.left() is None:
-            return self._ask_again(inbox)
+            return self._request_again(inbox)
         # The request ends a little earlier than the time that the user gave.
         self.answered = True
         self._heartbeats = pull_heartbeat_timeout(0)

@@ -124,16 +124,16 @@ class PushSubscription(ConsumerAccessors, Subscription):
         self._settled = None if unacked else False
         self._leases = Leases(api, stream, lambda: self.consumer_name, config)
         # Held while the reader hands messages in, and while the subscription's limit is set.
-        self._counting = threading.Lock()
-        # --- under _counting ---
+        self._receive_lock = threading.Lock()
+        # --- under _receive_lock ---
         self._sequence = None if config.deliver_group else DeliverySequence(None)
-        self._got = 0  # messages that came, without statuses
-        self._most = 0  # messages after which it ends; 0: no limit
+        self._received_count = 0  # messages that came, without statuses
+        self._max_msgs = 0  # messages after which it ends; 0: no limit
         self._release_due = False  # whether the consumer is to be deleted at the end
         self._created = False  # whether it was made for this subscription
-        self._leaving = False  # whether unsubscribe() or drain() was called, or the limit reached
+        self._ending = False  # whether unsubscribe() or drain() was called, or the limit reached
         self._last_seen = monotonic()
-        self._answered = b""  # the flow control request that was answered last
+        self._last_flow_control = b""  # the flow control request that was answered last
         self._monitor: HeartbeatMonitor | None = None
         super().__init__(
             api.core,
@@ -144,7 +144,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
             options.pending_bytes_limit,
         )
 
-    def bound(self, info: ConsumerInfo, *, created: bool) -> None:
+    def set_consumer(self, info: ConsumerInfo, *, created: bool) -> None:
         """
         Learn which consumer it is; called once, before anybody else has the subscription.
 
@@ -158,7 +158,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         self._leases.adopt(info.config)
         self._created = created
         if created and self._sequence is not None:
-            with self._counting:
+            with self._receive_lock:
                 if self._sequence.last is None:
                     # What is delivered from now on comes here.
                     self._sequence.last = info.delivered.consumer_seq
@@ -168,10 +168,10 @@ class PushSubscription(ConsumerAccessors, Subscription):
 
     def _watch(self, heartbeat: timedelta) -> None:
         """Watch the heartbeats, as long as the subscription lasts."""
-        patience = HeartbeatTimeout(heartbeat.total_seconds(), self._options.heartbeat_intervals)
+        timeout = HeartbeatTimeout(heartbeat.total_seconds(), self._options.heartbeat_intervals)
         self._last_seen = monotonic()
         self._monitor = HeartbeatMonitor(
-            self.consumer_name, patience, lambda: self._last_seen, lambda: self._silent(patience)
+            self.consumer_name, timeout, lambda: self._last_seen, lambda: self._on_silence(timeout)
         )
         if self._mailbox.closed:
             self._monitor.stop()  # ended() came meanwhile, and did not see it
@@ -181,7 +181,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
     @property
     def delivered(self) -> int:
         """Messages that came for it so far, dropped ones included, without status messages."""
-        return self._got
+        return self._received_count
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -242,7 +242,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
                 return None
             leases.verify()
         msg = JetStreamMsg(delivery, self._core, self._settled)
-        leases.hands[get_ident()] = msg
+        leases.last_taken[get_ident()] = msg
         return msg
 
     def _wait(self, deadline: Deadline) -> Delivery:
@@ -253,7 +253,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
             return self._mailbox.get(deadline)
         except BadSubscriptionError:
             # Everything is read, and had the time to be acknowledged.
-            self._release_at_last()
+            self._release_after_last()
             raise
 
     def _act_on(self, delivery: Delivery) -> JetStreamMsg | None:
@@ -266,8 +266,8 @@ class PushSubscription(ConsumerAccessors, Subscription):
             if self._callback is None:
                 raise error
             self._core.events.error(error)
-        elif delivery[1] != self._answered:
-            self._answered = delivery[1]
+        elif delivery[1] != self._last_flow_control:
+            self._last_flow_control = delivery[1]
             self._answer_flow_control(delivery)
         return None
 
@@ -327,30 +327,30 @@ class PushSubscription(ConsumerAccessors, Subscription):
                 self._end_after(limit)
                 return
             self._mailbox.raise_reason()
-            self._leaving = limit == 0
+            self._ending = limit == 0
         super().unsubscribe(limit)
         if not limit:
             self._release()
 
     def _limit_is_reached(self) -> bool:
-        return 0 < self._most <= self._got
+        return 0 < self._max_msgs <= self._received_count
 
     def _end_after(self, limit: int) -> None:
         self._mailbox.raise_reason()
-        with self._counting:
-            self._most = limit
-            over = self._got - limit
+        with self._receive_lock:
+            self._max_msgs = limit
+            over = self._received_count - limit
             if over >= 0:
                 _drop_last(self._mailbox.items.pop, over)
-                self._limit_reached()
+                self._end_by_limit()
         if over >= 0 and not self._mailbox.items:
-            self._release_at_last()
+            self._release_after_last()
 
-    def _limit_reached(self) -> None:
-        """End it with what has come; ``_counting`` is held."""
-        self._leaving = True
+    def _end_by_limit(self) -> None:
+        """End it with what has come; ``_receive_lock`` is held."""
+        self._ending = True
         self._core.remove_subscription(self._interest)
-        self.on_closed(BadSubscriptionError(f"the subscription got its {self._most} messages"))
+        self.on_closed(BadSubscriptionError(f"the subscription got its {self._max_msgs} messages"))
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """
@@ -371,15 +371,15 @@ class PushSubscription(ConsumerAccessors, Subscription):
 
         """
         self._mailbox.raise_reason()
-        self._leaving = True
+        self._ending = True
         super().drain(timeout)
 
     def wait_drained(self, deadline: Deadline) -> bool:
         """Wait until the callback, if there is one, has had its last message; say whether it has."""
         done = super().wait_drained(deadline)
         # Without a callback, who reads comes to the end later, except where the connection ends.
-        if self._callback is None and not (self._leaving and self._mailbox.items):
-            self._release_at_last()
+        if self._callback is None and not (self._ending and self._mailbox.items):
+            self._release_after_last()
         return done
 
     def on_closed(self, reason: BaseException) -> None:
@@ -391,7 +391,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
                 self._monitor.stop()
         if isinstance(reason, BadSubscriptionError) and not self._mailbox.closed:
             # A durable consumer outlives the connection that made it.
-            mine = self._leaving or not self._config.durable_name
+            mine = self._ending or not self._config.durable_name
             self._release_due = self._created and self._options.delete_consumer and mine
         super().on_closed(reason)
 
@@ -405,13 +405,13 @@ class PushSubscription(ConsumerAccessors, Subscription):
         """Delete the consumer where that is due; once, whoever comes first."""
         if not self._release_due:
             return
-        with self._counting:
+        with self._receive_lock:
             due, self._release_due = self._release_due, False
         if due:
             shared = bool(self._config.deliver_group)
             release_consumer(self._api, self._stream, self.consumer_name, shared=shared)
 
-    def _release_at_last(self) -> None:
+    def _release_after_last(self) -> None:
         """Delete the consumer after the last message: nobody waits for that, so errors are reported."""
         try:
             self._release()
@@ -422,27 +422,27 @@ class PushSubscription(ConsumerAccessors, Subscription):
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Take messages and statuses from the reader."""
-        with self._counting:
+        with self._receive_lock:
             self._receive(deliveries)
 
     def _receive(self, deliveries: list[Delivery]) -> None:
-        """Take what came; ``_counting`` is held."""
+        """Take what came; ``_receive_lock`` is held."""
         self._last_seen = now = monotonic()
         self._leases.times.received(deliveries, now)
         got = len(deliveries)
-        if not (all(map(_payload, deliveries)) and self._follow(deliveries)):
-            deliveries, got = self._sift(deliveries)
-        self._got += got
-        if not self._most or self._got < self._most:
+        if not (all(map(_payload, deliveries)) and self._is_contiguous(deliveries)):
+            deliveries, got = self._filter(deliveries)
+        self._received_count += got
+        if not self._max_msgs or self._received_count < self._max_msgs:
             super().deliver(deliveries)
             return
-        over = self._got - self._most
-        self._got = self._most
+        over = self._received_count - self._max_msgs
+        self._received_count = self._max_msgs
         _drop_last(deliveries.pop, over)
         super().deliver(deliveries)
-        self._limit_reached()
+        self._end_by_limit()
 
-    def _follow(self, deliveries: list[Delivery]) -> bool:
+    def _is_contiguous(self, deliveries: list[Delivery]) -> bool:
         """Say whether messages without a status among them come without a gap, and note them."""
         if self._sequence is None:
             return True
@@ -451,24 +451,24 @@ class PushSubscription(ConsumerAccessors, Subscription):
         except NotJSMessageError:
             return False
 
-    def _sift(self, deliveries: list[Delivery]) -> tuple[list[Delivery], int]:
+    def _filter(self, deliveries: list[Delivery]) -> tuple[list[Delivery], int]:
         """Look at each delivery; return what goes into the queue, and how many messages are in it."""
         kept: list[Delivery] = []
         got = 0
         for delivery in deliveries:
             status = parse_pull_status(delivery[2], delivery[3])
             if status is None:
-                if self._fits(delivery[1]):
+                if self._accepts(delivery[1]):
                     kept.append(delivery)
                     got += 1
             elif status.kind is PullStatusKind.HEARTBEAT:
                 if self._sequence is not None:
-                    kept += self._control(delivery, self._sequence)
+                    kept += self._on_heartbeat(delivery, self._sequence)
             elif status.kind is not PullStatusKind.QUIET:
                 kept.append(delivery)
         return kept, got
 
-    def _fits(self, reply: bytes) -> bool:
+    def _accepts(self, reply: bytes) -> bool:
         """Note a message, and say whether the user gets it; tell of messages missing before it."""
         sequence = self._sequence
         if sequence is None:
@@ -482,7 +482,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
             self._core.events.error(_mismatch(before, last or 0, missing))
         return True
 
-    def _control(self, delivery: Delivery, sequence: DeliverySequence) -> list[Delivery]:
+    def _on_heartbeat(self, delivery: Delivery, sequence: DeliverySequence) -> list[Delivery]:
         """Look at a heartbeat or flow control request; return what the taker has to answer."""
         if delivery[1]:
             # In place of its subject, which is ours, stands the message before it.
@@ -492,22 +492,22 @@ class PushSubscription(ConsumerAccessors, Subscription):
             return []
         sent = headers.get(LAST_CONSUMER, "")
         if sent.isdigit():
-            self._sent(int(sent), sequence)
+            self._check_sent(int(sent), sequence)
         stalled = headers.get(CONSUMER_STALLED)
         if stalled is None:
             return []
         return [(sequence.reply, stalled.encode("utf-8", "surrogateescape"), *delivery[2:])]
 
-    def _sent(self, sent: int, sequence: DeliverySequence) -> None:
+    def _check_sent(self, sent: int, sequence: DeliverySequence) -> None:
         """Learn how far the server has sent; tell of messages that did not come."""
         missing = sequence.missing(sent)
         if missing:
             self._core.events.error(_mismatch(sequence.reply, sequence.last or 0, missing))
             sequence.last = sent  # told once
 
-    def _silent(self, patience: HeartbeatTimeout) -> None:
+    def _on_silence(self, timeout: HeartbeatTimeout) -> None:
         """Tell of a consumer that is silent; on the timer's thread."""
-        self._core.events.error(patience.error(self.consumer_name))
+        self._core.events.error(timeout.error(self.consumer_name))
 
 
 def _ack(msg: JetStreamMsg) -> None:

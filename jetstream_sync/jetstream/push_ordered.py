@@ -104,7 +104,7 @@ class OrderedPushSubscription(PushSubscription):
         prefix = wanted.said.get("name") or os.urandom(8).hex()
         first = ordered_config(wanted, f"{prefix}_0", api.core.new_inbox())
         self._position = OrderedCursor(api, stream, prefix, first)
-        # --- under _counting ---
+        # --- under _receive_lock ---
         self._feed = _Feed(self)
         self._unused = True  # whether no consumer was to deliver to the feed yet
         self._renewing = False  # whether a thread is making a consumer
@@ -177,26 +177,26 @@ class OrderedPushSubscription(PushSubscription):
     def _give_up(self) -> None:
         """Let no more feeds be made: the one that there is will be given up."""
         self._mailbox.raise_reason()
-        with self._counting:
+        with self._receive_lock:
             self._position.given_up = True
 
     # --- the reader's side ----------------------------------------------------------------------
 
     def deliver_from(self, feed: _Feed, deliveries: list[Delivery]) -> None:
         """Take messages and statuses from the reader, unless the feed is no good any more."""
-        with self._counting:
+        with self._receive_lock:
             if feed is self._feed and not feed.retired:
                 self._receive(deliveries)
 
     def on_connection_change(self, *, connected: bool) -> None:
         """Make another consumer on a new link: nobody knows what became of the old one."""
-        with self._counting:
+        with self._receive_lock:
             if connected:
-                self._disturbed("there is a new link")
+                self._replace_consumer("there is a new link")
             else:
                 self._feed.retired = True
 
-    def _fits(self, reply: bytes) -> bool:
+    def _accepts(self, reply: bytes) -> bool:
         sequence = self._position.sequence
         if self._feed.retired:
             return False
@@ -206,22 +206,22 @@ class OrderedPushSubscription(PushSubscription):
         except NotJSMessageError as error:
             self._core.events.error(error)  # somebody published to the inbox
             return False
-        self._disturbed(f"a message is missing behind {sequence.last}")
+        self._replace_consumer(f"a message is missing behind {sequence.last}")
         return False
 
-    def _sent(self, sent: int, sequence: DeliverySequence) -> None:
+    def _check_sent(self, sent: int, sequence: DeliverySequence) -> None:
         if sent != sequence.last and not self._feed.retired:
-            self._disturbed(f"a message is missing: {sent} were sent, {sequence.last} came")
+            self._replace_consumer(f"a message is missing: {sent} were sent, {sequence.last} came")
 
-    def _silent(self, patience: HeartbeatTimeout) -> None:
-        with self._counting:
+    def _on_silence(self, timeout: HeartbeatTimeout) -> None:
+        with self._receive_lock:
             if self._core.address is not None and not self._renewing:
-                self._disturbed(str(patience.error(self.consumer_name)))
+                self._replace_consumer(str(timeout.error(self.consumer_name)))
 
     # --- another consumer -----------------------------------------------------------------------
 
-    def _disturbed(self, why: str) -> None:
-        """Drop what else comes, and see to another consumer; ``_counting`` is held."""
+    def _replace_consumer(self, why: str) -> None:
+        """Drop what else comes, and see to another consumer; ``_receive_lock`` is held."""
         log.info("ordered subscription to %r: %s", self._stream, why)
         self._feed.retired = True
         if not self._renewing and not self._position.given_up:
@@ -240,7 +240,7 @@ class OrderedPushSubscription(PushSubscription):
             except Error as error:
                 self._fail(error)
                 return
-            with self._counting:
+            with self._receive_lock:
                 if self._mailbox.closed:
                     break
                 if not self._feed.retired or self._core.address is None:
@@ -252,7 +252,7 @@ class OrderedPushSubscription(PushSubscription):
     def _next_inbox(self) -> str:
         """Return the subject of a new feed; called before each attempt to make a consumer."""
         core = self._core
-        with self._counting:
+        with self._receive_lock:
             if self._position.given_up:
                 raise IteratorClosedError("the subscription has ended")
             if self._unused:

@@ -264,7 +264,7 @@ def take_snapshot(
     try:
         body = {**encode(wanted), "deliver_subject": sink.subject}
         route = api.routes.stream_snapshot(name)
-        info = api.ending_with_link().ask_for(SnapshotInfo, route, body, api.deadline(timeout))
+        info = api.failing_on_disconnect().ask_for(SnapshotInfo, route, body, api.deadline(timeout))
     except BaseException:
         with suppress(ConnectionClosedError):
             sink.close()
@@ -310,7 +310,7 @@ def _restore(
     final_timeout: float | timedelta | None,
 ) -> StreamInfo:
     name = check_stream_name(info.config.name)
-    patient = api.ending_with_link()
+    patient = api.failing_on_disconnect()
     body = {"config": encode(info.config), "state": encode(info.state)}
     answer = patient.ask(api.routes.stream_restore(name), body, api.deadline(timeout))
     subject = answer.get("deliver_subject")

@@ -348,7 +348,7 @@ class PushSubscribeAPI:
                     subscription.abandon()
         if not created:
             subscription = PushSubscription(api, stream, info.config, options)
-        subscription.bound(info, created=created)
+        subscription.set_consumer(info, created=created)
         return subscription
 
     def _ordered(self, wanted: SubscribeRequest, options: PushOptions) -> PushSubscription:

@@ -52,7 +52,7 @@ def far(proxy: FaultProxy) -> Iterator[Connection]:
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fetch gives up almost as soon as its time is up, so that stalls need not be long."""
-    monkeypatch.setattr("jetstream_sync.jetstream.pull._GRACE", 0.05)
+    monkeypatch.setattr("jetstream_sync.jetstream.pull._REPLY_MARGIN_S", 0.05)
 
 
 def fill(js: JetStream, stream: Stream, count: int, first: int = 0, size: int = 0) -> None:

@@ -10,42 +10,42 @@ NO_RESPONDERS = PullError(503, "No Responders")
 ANOTHER = LeadershipChangeError(409, "Leadership Change")
 
 
-def wait_after(absence: RetryBackoff, error: PullError) -> float:
+def wait_after(backoff: RetryBackoff, error: PullError) -> float:
     """Note the error, and return in how many seconds it is asked again, to the tenth."""
-    absence.noted(error)
-    assert absence.ask_at is not None
-    return round(absence.ask_at - monotonic(), 2)
+    backoff.record(error)
+    assert backoff.retry_at is not None
+    return round(backoff.retry_at - monotonic(), 2)
 
 
 def test_the_intervals_double_up_to_a_limit() -> None:
     """Attempts follow each other in 1/4, 1/2, 1 and then 2 seconds."""
-    absence = RetryBackoff()
-    assert [wait_after(absence, NO_RESPONDERS) for _ in range(6)] == [0.25, 0.5, 1, 2, 2, 2]
+    backoff = RetryBackoff()
+    assert [wait_after(backoff, NO_RESPONDERS) for _ in range(6)] == [0.25, 0.5, 1, 2, 2, 2]
 
 
 def test_the_limit_may_be_shorter() -> None:
     """With short heartbeats the intervals are no longer than those."""
-    absence = RetryBackoff(0.5)
-    assert [wait_after(absence, NO_RESPONDERS) for _ in range(4)] == [0.25, 0.5, 0.5, 0.5]
+    backoff = RetryBackoff(0.5)
+    assert [wait_after(backoff, NO_RESPONDERS) for _ in range(4)] == [0.25, 0.5, 0.5, 0.5]
 
 
 def test_who_says_that_it_leads_now_is_asked_at_once() -> None:
     """After a change of leaders the new one is asked at once, and again only with a wait."""
-    absence = RetryBackoff()
-    assert [wait_after(absence, ANOTHER) for _ in range(3)] == [0, 0.25, 0.5]
-    absence.over()
-    assert [wait_after(absence, each) for each in (NO_RESPONDERS, ANOTHER)] == [0.25, 0.5]
+    backoff = RetryBackoff()
+    assert [wait_after(backoff, ANOTHER) for _ in range(3)] == [0, 0.25, 0.5]
+    backoff.over()
+    assert [wait_after(backoff, each) for each in (NO_RESPONDERS, ANOTHER)] == [0.25, 0.5]
 
 
 def test_only_the_first_is_news() -> None:
-    """One absence is reported once, whatever the errors; after a success it is reported again."""
-    absence = RetryBackoff()
-    assert [absence.noted(each) for each in (ANOTHER, NO_RESPONDERS, ANOTHER)] == [
+    """One backoff is one notice, whatever is said meanwhile; afterwards it begins anew."""
+    backoff = RetryBackoff()
+    assert [backoff.record(each) for each in (ANOTHER, NO_RESPONDERS, ANOTHER)] == [
         True,
         False,
         False,
     ]
-    absence.over()
-    assert (absence.ask_at, absence.error) == (None, None)
-    assert absence.noted(NO_RESPONDERS)
-    assert absence.error is NO_RESPONDERS
+    backoff.over()
+    assert (backoff.retry_at, backoff.error) == (None, None)
+    assert backoff.record(NO_RESPONDERS)
+    assert backoff.error is NO_RESPONDERS
