@@ -1,4 +1,4 @@
-"""When a consumer counts as silent, and who watches it where nobody is waiting for its messages."""
+"""Heartbeat timeouts of pull and push consumers, and a timer that monitors them."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = [
 _SECOND: Final = 1_000_000_000
 #: Heartbeats that a pull may miss (ADR-37).
 PULL_INTERVALS: Final = 2
-#: Heartbeats that a push consumer may miss where nobody says (ADR-15).
+#: Heartbeats that a push consumer may miss by default (ADR-15).
 PUSH_INTERVALS: Final = 3
 
 
 class HeartbeatTimeout:
     """
-    How long a consumer may be silent; the one place that decides it.
+    The time for which a consumer may be silent.
 
     Args:
-        interval: seconds between two heartbeats; 0: there are none, so it is never late.
-        intervals: how many of them may pass without a word.
+        interval: seconds between two heartbeats; 0: there are none, and there is no timeout.
+        intervals: how many of them may be missed.
 
     """
 
@@ -40,40 +40,40 @@ class HeartbeatTimeout:
 
     def __init__(self, interval: float, intervals: float) -> None:
         self.interval = interval
-        #: In seconds; 0: for ever.
+        #: In seconds; 0: no limit.
         self.limit = interval * intervals
 
     def due(self, last_seen: float) -> float:
-        """Return when it is late; as ``last_seen``, a moment of the monotonic clock."""
+        """Return the monotonic time at which the timeout expires; ``last_seen`` is one too."""
         return last_seen + self.limit
 
     def left(self, last_seen: float) -> float:
-        """Return the seconds until it is late, which may have passed."""
+        """Return the seconds until the timeout expires; negative afterwards."""
         return last_seen + self.limit - monotonic()
 
     def error(self, consumer: str) -> NoHeartbeatError:
-        """Return what to tell the user of a consumer that is late."""
+        """Return the error for a consumer that missed its heartbeats."""
         return NoHeartbeatError(consumer, self.limit)
 
 
 @lru_cache(maxsize=16)
 def pull_heartbeat_timeout(heartbeat_ns: int) -> HeartbeatTimeout:
-    """Return how long the server may be silent while a pull waits; programs repeat their pulls."""
+    """Return the heartbeat timeout of a pull request; cached, because programs repeat their pulls."""
     return HeartbeatTimeout(heartbeat_ns / _SECOND, PULL_INTERVALS)
 
 
 class HeartbeatMonitor:
     """
-    Raises an alarm when a consumer is silent, and again each time that it stays so.
+    Calls a function when a consumer misses its heartbeats, and again while it stays silent.
 
-    It is a timer that looks at a stamp and arms itself again, at most once for each interval:
-    nothing is done for each message.
+    A timer compares the time of the last delivery and restarts itself, at most once per heartbeat
+    interval. There is no work per message.
 
     Args:
-        name: for the threads' names.
-        timeout: how long it may be silent.
-        last_seen: returns when something came last, by the monotonic clock.
-        alarm: called on the timer's thread; must not raise.
+        name: used in the names of the threads.
+        timeout: the time for which the consumer may be silent.
+        last_seen: returns the monotonic time of the last delivery.
+        on_timeout: called on the timer's thread; must not raise.
 
     Any thread may call its methods.
     """
@@ -83,39 +83,39 @@ class HeartbeatMonitor:
         name: str,
         timeout: HeartbeatTimeout,
         last_seen: Callable[[], float],
-        alarm: Callable[[], None],
+        on_timeout: Callable[[], None],
     ) -> None:
         self._name = name
         self._patience = timeout
         self._last_seen = last_seen
-        self._alarm = alarm
+        self._on_timeout = on_timeout
         self._lock = threading.Lock()
         # --- under _lock ---
         self._timer: threading.Timer | None = None
         self._stopped = False
-        self._arm(timeout.limit)
+        self._start_timer(timeout.limit)
 
-    def _arm(self, seconds: float) -> None:
+    def _start_timer(self, seconds: float) -> None:
         with self._lock:
             if not self._stopped:
-                self._timer = start_timer(f"heartbeat-{self._name}", seconds, self._look)
+                self._timer = start_timer(f"heartbeat-{self._name}", seconds, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         left = self._patience.left(self._last_seen())
         if left <= 0:
-            self._alarm()
+            self._on_timeout()
             left = self._patience.limit
-        self._arm(max(left, self._patience.interval))
+        self._start_timer(max(left, self._patience.interval))
 
     def stop(self) -> None:
-        """End it; an alarm that is being raised just now is not waited for."""
+        """Stop the monitor, without waiting for a running call of ``on_timeout``."""
         with self._lock:
             self._stopped = True
             if self._timer is not None:
                 self._timer.cancel()
 
     def forked(self) -> None:
-        """End it in a forked child, where its thread does not exist and may have held its locks."""
+        """Stop the monitor in a forked child, where its thread does not exist; replace the lock."""
         self._lock = threading.Lock()
         self._stopped = True
         self._timer = None

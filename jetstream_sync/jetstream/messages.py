@@ -1,15 +1,15 @@
 """
-A pull that goes on: messages are asked for ahead of their use (ADR-37, "Consume").
+Continuous pull: messages are requested ahead of their use (ADR-37, "Consume").
 
 Rules:
 
-1. Whoever takes messages also does the accounting: there is no thread and no timer for it. The lock
-   guards the ledger and the sending of requests; it is never held while waiting.
-2. Statuses are handled in the order in which they came, between messages.
-3. Silence matters only when the buffer is empty: then a request is out, and a heartbeat is due.
-4. A message whose lease ran out while it waited here is dropped: see `Leases`.
-5. Nothing ends it but the user, the connection's end, and statuses after which asking again makes
-   no sense. Then `next()` raises why, each time.
+1. The thread that takes a message also updates the ledger. There is no thread and no timer for it.
+   The lock guards the ledger and the sending of requests. It is never held while waiting.
+2. Statuses are handled in order of arrival, between messages.
+3. The heartbeat timeout only applies while the buffer is empty: a request is open then.
+4. A message whose lease expired in the buffer is dropped: see `Leases`.
+5. The iterator ends when the user stops it, when the connection closes, or after a fatal status.
+   Every later call of `next()` raises the reason.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ if TYPE_CHECKING:
 __all__ = ["MessageIterator", "until_stopped"]
 
 _SECOND: Final = 1_000_000_000
-#: Seconds between two attempts for a consumer without a leader, at most; less with heartbeats that
-#: are shorter.
+#: Maximum delay between two attempts for a consumer without a leader, in seconds; a shorter heartbeat
+#: interval reduces it.
 _MAX_RETRY_DELAY_S: Final = 2.0
 
 
 def until_stopped(take: Callable[[Deadline], JetStreamMsg]) -> Iterator[JetStreamMsg]:
-    """Yield what ``take`` returns until the user ends it; any other end is raised."""
+    """Yield what ``take`` returns until the user stops it; raise any other reason."""
     while True:
         try:
             msg = take(FOREVER)
@@ -75,14 +75,14 @@ def until_stopped(take: Callable[[Deadline], JetStreamMsg]) -> Iterator[JetStrea
 
 
 class _LeasedInbox(PullInbox):
-    """An inbox that notes when messages come."""
+    """An inbox that records when messages arrive."""
 
     __slots__ = ("_times", "renewer")
 
     def __init__(self, core: ConnectionCore, times: ReceiveTimes) -> None:
         self._times = times
-        #: The renewer of the buffered leases, held weakly: it keeps the connection open; ``None``
-        #: without a renewer.
+        #: The renewer of the buffered leases, held weakly because it keeps the connection open;
+        #: ``None``: they are not renewed.
         self.renewer: weakref.ref[LeaseRenewer] | None = None
         super().__init__(core)
 
@@ -93,7 +93,7 @@ class _LeasedInbox(PullInbox):
 
     def on_closed(self, reason: BaseException) -> None:
         super().on_closed(reason)
-        # After a drain, what is buffered can still be taken.
+        # After a drain, buffered messages can still be taken.
         renewer = None if self.renewer is None else self.renewer()
         if renewer is not None and isinstance(reason, ConnectionClosedError):
             if isinstance(reason, ForkedConnectionError):
@@ -111,17 +111,17 @@ class _LeasedInbox(PullInbox):
 
 class MessageIterator:
     """
-    Messages of a consumer, one after the other, without an end.
+    An endless iterator over the messages of a consumer.
 
-    Made by `PullConsumer.messages`. It keeps a buffer filled while messages are taken from it with
-    `next()` or by iterating; use it in a ``with`` block, so that it is stopped at the end. Any number of
-    threads may take messages from one iterator; each message goes to one.
+    Returned by `PullConsumer.messages`. It keeps a buffer filled while messages are taken from it with
+    `next()` or by iterating. Use it in a ``with`` block, so that it is stopped at the end. Any number of
+    threads may take messages from one iterator; each message goes to one of them.
 
     Args:
-        requester: the consumer's.
+        requester: sends the pull requests.
         pull: the limits.
-        fail_fast: end at the first disturbance (a new link, silence, a warning) instead of asking
-            again; an ordered consumer then goes on with another consumer.
+        fail_fast: end at the first reconnect, missed heartbeat or warning instead of retrying; an
+            ordered consumer then continues with a new consumer.
         auto_in_progress: renew the leases of messages that are buffered or being handled.
 
     """
@@ -139,7 +139,7 @@ class MessageIterator:
         self._by_bytes = bool(pull.request.max_bytes)
         self._heartbeats = pull_heartbeat_timeout(pull.request.heartbeat_ns)
         self._leases = requester.leases()
-        # The message that each thread got last; ``None``: that need not be known.
+        # The last message taken by each thread; ``None``: not needed.
         self._last_taken = self._leases.last_taken if self._leases.limited else None
         self._renewer: LeaseRenewer | None = None
         self._inbox = _LeasedInbox(requester.core, self._leases.times)
@@ -149,9 +149,9 @@ class MessageIterator:
         self._ledger = PullLedger(pull)
         self._draining = False
         self._backoff = RetryBackoff(min(_MAX_RETRY_DELAY_S, self._heartbeats.interval))
-        self._delivered_at_failure = 0  # when it was last said to be away
-        self._retry_at: float | None = None  # when to ask again for a message that never fits
-        # When silence makes us ask whether the consumer is there; see Puller.
+        self._delivered_at_failure = 0  # at the last "no leader" status
+        self._retry_at: float | None = None  # next request after a message that does not fit
+        # When to check whether a silent consumer exists; see PullRequester.
         self._check_at: float | None = None
         after_fork(self)
         with self._lock:
@@ -166,22 +166,22 @@ class MessageIterator:
 
     def next(self, timeout: float | timedelta | None = None) -> JetStreamMsg:
         """
-        Return the next message, waiting for it.
+        Wait for the next message and return it.
 
         Args:
-            timeout: in seconds; ``None``: wait for ever; 0: look once.
+            timeout: in seconds; ``None``: no limit; 0: do not wait.
 
         Raises:
-            TimeoutError: none came in time; the iterator goes on.
-            IteratorClosedError: it was stopped, or drained, or gave all of ``stop_after``.
-            ConsumerDeletedError, NotFoundError, PullError: it ended for this reason.
+            TimeoutError: no message arrived in time; the iterator stays usable.
+            IteratorClosedError: it was stopped or drained, or returned ``stop_after`` messages.
+            ConsumerDeletedError, NotFoundError, PullError: the reason why it ended.
             ConnectionClosedError: the connection is closed.
 
         """
         return self.take(FOREVER if timeout is None else Deadline(timeout))
 
     def __iter__(self) -> Iterator[JetStreamMsg]:
-        """Yield messages until the iterator is stopped; raises where it ends for another reason."""
+        """Yield messages until the iterator is stopped; raise any other reason for the end."""
         return until_stopped(self.take)
 
     def take(self, deadline: Deadline) -> JetStreamMsg:
@@ -201,7 +201,7 @@ class MessageIterator:
             elif not delivery[2] or delivery[3]:
                 leases.verify()
             elif not self._handle_status(delivery):
-                # Headers without a payload, and no status in them: a message after all.
+                # Headers without a payload and without a status: a message.
                 with self._lock:
                     if monotonic() < leases.fresh_until or self._is_deliverable(delivery):
                         return self._accept(delivery)
@@ -209,9 +209,9 @@ class MessageIterator:
 
     def _is_deliverable(self, delivery: Delivery) -> bool:
         """
-        Return whether a message may be handed out, past the time when all may; ``_lock`` is held.
+        Return whether the lease of a message is still valid; ``_lock`` is held.
 
-        One that may not is dropped, or put back until the consumer's config has been read.
+        If not, the message is dropped, or put back until the consumer's config has been read.
         """
         if self._leases.admits(delivery[1]):
             return True
@@ -222,22 +222,21 @@ class MessageIterator:
         return False
 
     def _buffer_state(self) -> tuple[list[Delivery], int, bool]:
-        """Return what is buffered, how many messages were taken, and whether no more will come."""
+        """Return the buffered deliveries, the number of taken messages, and whether it is closed."""
         with self._lock:
             while True:
                 try:
                     buffered = list(self._arrived)
-                except RuntimeError:  # the reader has put something in meanwhile
+                except RuntimeError:  # the reader added something meanwhile
                     continue
                 return buffered, self._ledger.delivered, self._inbox.mailbox.closed
 
     def _wait(self, deadline: Deadline) -> None:
-        """Wait until there may be a delivery, and see to what is due meanwhile."""
+        """Wait until there may be a delivery, and run due actions meanwhile."""
         mailbox = self._inbox.mailbox
         if self._renewer is not None:
             self._renewer.asked()
-        # Acknowledgements that wait for company go out before we sleep: the server may be waiting
-        # for them before it sends more.
+        # Flush buffered acknowledgements before waiting: the server may need them before it sends more.
         self._requester.core.writer.send_buffered()
         while True:
             with self._lock:
@@ -245,7 +244,7 @@ class MessageIterator:
             try:
                 mailbox.wait(deadline if left is None else deadline.sooner(left))
             except TimeoutError:
-                # Also for who only looks once each time.
+                # Also for callers that poll with a timeout of 0.
                 self._check_consumer()
                 with self._lock:
                     late = self._run_due_actions()
@@ -257,20 +256,20 @@ class MessageIterator:
                 return
 
     def _check_consumer(self) -> None:
-        """Where it is time to, find out whether the consumer is there, and end where it is not."""
+        """Check whether the consumer exists, if that is due; close the iterator if it does not."""
         with self._lock:
             doubt_at = self._check_at
             if doubt_at is None or monotonic() < doubt_at:
                 return
             self._check_at = None
             if self._inbox.last_seen > doubt_at - CONSUMER_CHECK_DELAY_S:
-                return  # something came
+                return  # there was a delivery
         gone = self._requester.check_consumer_exists(FOREVER)
         if gone is not None:
             self._close(gone)
 
     def _accept(self, delivery: Delivery) -> JetStreamMsg:
-        """Make the user's message and enter it; ``_lock`` is held."""
+        """Return the message and record it in the ledger; ``_lock`` is held."""
         msg = self._requester.message(delivery)
         if self._last_taken is not None:
             self._last_taken[get_ident()] = msg
@@ -278,10 +277,10 @@ class MessageIterator:
             self._pull()
         return msg
 
-    # --- what is due; _lock is held -------------------------------------------------------------
+    # --- due actions; _lock is held -------------------------------------------------------------
 
     def _seconds_until_due(self) -> float | None:
-        """Return the seconds until something has to be done; ``None``: nothing will have to be."""
+        """Return the seconds until the next due action; ``None``: there is none."""
         if not self._inbox.connected or self._draining:
             return None
         due = self._retry_at if self._backoff.retry_at is None else self._backoff.retry_at
@@ -292,10 +291,10 @@ class MessageIterator:
         return due - monotonic()
 
     def _run_due_actions(self) -> Error | None:
-        """Ask again where it is time to; return what the user should hear of."""
+        """Repeat the request if that is due; return the error to report, if any."""
         left = self._seconds_until_due()
         if left is None or left > 0:
-            return None  # another thread has seen to it
+            return None  # another thread was faster
         late = None
         if self._retry_at is None and self._backoff.retry_at is None:
             late = self._heartbeats.error(self._requester.consumer)
@@ -306,7 +305,7 @@ class MessageIterator:
         return late
 
     def _request_again(self) -> None:
-        """Ask for a full buffer: what was asked for before is lost."""
+        """Request a full buffer: earlier requests are lost."""
         self._retry_at = None
         self._backoff.retry_at = None
         self._ledger.reset()
@@ -315,10 +314,10 @@ class MessageIterator:
             self._check_at = monotonic() + CONSUMER_CHECK_DELAY_S
 
     def _pull(self) -> None:
-        """Send the request that is due, if one is."""
+        """Send a request if one is due."""
         if self._ledger.complete():
-            self._close(IteratorClosedError("it gave as many messages as stop_after says"))
-            # Requests that were thought lost may have brought more.
+            self._close(IteratorClosedError("the iterator has returned stop_after messages"))
+            # Requests that seemed lost may have delivered more.
             self._arrived.clear()
             return
         if self._draining or self._inbox.mailbox.closed or self._backoff.retry_at is not None:
@@ -328,24 +327,26 @@ class MessageIterator:
             return
         self._inbox.last_seen = monotonic()
         try:
-            # With nothing left to hand out, the taker asks for the next message soon, and what he
-            # does before that (an ack) goes out together with the request.
+            # With an empty buffer the caller soon asks for the next message. What it sends before that
+            # (an ack) is then sent together with the request.
             self._requester.send(request, self._inbox, deferred=not self._arrived)
         except (OutboundBufferLimitError, ConnectionClosedError):
-            # The link just broke, and the message at hand must not be lost for that. What comes
-            # next is DISCONNECTED, or the reason why it is over.
+            # The connection was just lost, and the current message must not be lost with it. The next
+            # item in the mailbox is DISCONNECTED, or the mailbox is closed with the reason.
             return
 
     # --- statuses -------------------------------------------------------------------------------
 
     def _handle_status(self, delivery: Delivery) -> bool:
-        """Handle a delivery that is no message; say whether it is none."""
+        """Handle a marker or a status; return false for a message."""
         if delivery is DISCONNECTED or delivery is RECONNECTED:
             with self._lock:
-                self._backoff.over()
+                self._backoff.reset()
                 if self._inbox.apply_connection_change(delivery):
                     if self._fail_fast:
-                        self._close(ConnectionLostError("the link broke; there is a new one"))
+                        self._close(
+                            ConnectionLostError("the connection was lost and re-established")
+                        )
                     else:
                         self._request_again()
             return True
@@ -355,11 +356,11 @@ class MessageIterator:
         if status.kind is not PullStatusKind.HEARTBEAT:
             self._ended(status)
         elif self._backoff.retry_at is None:
-            self._backoff.over()
+            self._backoff.reset()
         return True
 
     def _ended(self, status: PullStatus) -> None:
-        """Act on a status that ended a request."""
+        """Handle a status that ended a request."""
         error = status.error
         if error is not None and (self._fail_fast or status.kind is PullStatusKind.FATAL):
             self._close(error)
@@ -370,8 +371,8 @@ class MessageIterator:
         with self._lock:
             whole = self._ledger.request_ended(status.pending)
             if status.kind is PullStatusKind.FULL:
-                # With something unread, or still to come, there is room when that is read. The same
-                # request at once would meet the same message.
+                # If messages are buffered or still to come, there is room after they are taken. The
+                # same request at once would fail for the same message.
                 if whole:
                     error = PullError(409, "Message Size Exceeds MaxBytes: it will never fit")
                     self._retry_at = self._heartbeats.due(monotonic())
@@ -385,13 +386,13 @@ class MessageIterator:
                     self._request_again()
                 else:
                     self._pull()
-            # After other warnings the request is gone, and the same one would meet the same; the
-            # missing heartbeats will make us ask again.
+            # After other warnings the request has ended, and the same request would fail again. The
+            # heartbeat timeout triggers the next one.
         if error is not None and error.code != 423:
             self._requester.core.events.error(error)
 
     def _consumer_unavailable(self, error: PullError) -> None:
-        """Ask again later, and say once that nobody serves the consumer; end where it is gone."""
+        """Retry later, and report the error once; close the iterator if the consumer is deleted."""
         if error.code == 503:
             gone = self._requester.check_consumer_exists(FOREVER)
             if gone is not None:
@@ -399,7 +400,7 @@ class MessageIterator:
                 return
         with self._lock:
             if self._ledger.delivered > self._delivered_at_failure:
-                self._backoff.over()  # it was there meanwhile
+                self._backoff.reset()  # it was available meanwhile
             self._delivered_at_failure = self._ledger.delivered
             new = self._backoff.record(error)
         if new:
@@ -409,35 +410,35 @@ class MessageIterator:
 
     def stop(self) -> None:
         """
-        End the iterator and drop what is buffered.
+        Stop the iterator and drop the buffered messages.
 
-        Dropped messages that need an acknowledgement are delivered again after the consumer's
-        ``ack_wait``. Whoever waits in `next()` gets `IteratorClosedError`. Stopping twice is fine.
+        Dropped messages that need an acknowledgement are redelivered after the consumer's
+        ``ack_wait``. Threads that wait in `next()` get `IteratorClosedError`. A second call does nothing.
         """
         self.end(IteratorClosedError("the iterator was stopped"))
 
     def end(self, reason: Error) -> None:
-        """End the iterator as `stop()` does, with another reason for whoever waits."""
+        """Stop the iterator as `stop()` does, with another reason for waiting threads."""
         self._close(reason)
         self._arrived.clear()
-        # A callback finishes the message that it is at, which ends by itself.
+        # A running callback finishes its message, and renewal stops by itself afterwards.
         finished = self._inbox.callback_finished
         if self._renewer is not None and (finished is None or finished(Deadline(0))):
             self._renewer.stop()
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """
-        Ask for no more messages; what is buffered, or on its way, can still be taken.
+        Request no more messages; buffered messages and those in flight can still be taken.
 
-        After that `next()` raises `IteratorClosedError`, and an iteration ends.
+        After those, `next()` raises `IteratorClosedError`, and an iteration ends.
 
         Args:
-            timeout: how long to wait for what is on its way, in seconds; ``None``: the
-                connection's ``drain_timeout``.
+            timeout: how long to wait for messages in flight, in seconds; ``None``: the connection's
+                ``drain_timeout``.
 
         Raises:
             DrainTimeoutError: the server did not confirm in time.
-            ConnectionClosedError: the connection is closed, or lost its link.
+            ConnectionClosedError: the connection is closed or was lost.
 
         """
         with self._lock:
@@ -450,11 +451,11 @@ class MessageIterator:
 
     @property
     def closed(self) -> bool:
-        """Whether no more messages will come from the server; some may still be buffered."""
+        """Whether the server delivers no more messages; some may still be buffered."""
         return self._inbox.mailbox.closed
 
     def set_callback_waiter(self, callback_finished: Callable[[Deadline], bool]) -> None:
-        """Have a drain of the connection wait for the callback that the messages go to."""
+        """Make a drain of the connection wait for the callback that receives the messages."""
         self._inbox.callback_finished = callback_finished
 
     def forked(self) -> None:

@@ -56,24 +56,24 @@ __all__ = [
     "RetryBackoff",
 ]
 
-#: Put among the messages when the link breaks: what was asked for is lost. They look like
-#: statuses, so that nobody has to look for them among messages, and are known by identity.
+#: Enqueued when the connection is lost: open requests are lost with it. Both markers look like a
+#: status, so that messages need no extra check, and are compared by identity.
 DISCONNECTED: Final[Delivery] = (b"", b"", b"down", b"")
-#: Put among the messages when there is a new link.
+#: Enqueued after a reconnect.
 RECONNECTED: Final[Delivery] = (b"", b"", b"up", b"")
 
 
 class PullInbox:
     """
-    A subject of its own for the answers to pull requests.
+    A reply inbox for pull requests.
 
-    Messages come under the subjects that they were published to, so requests whose answers must
-    not be mixed up need inboxes of their own. The subscription is sent with the next request.
+    Messages keep the subject to which they were published. Requests whose replies must not be mixed
+    up therefore need separate inboxes. The subscription is sent with the next request.
 
-    What was asked for is lost with the link, and has to be asked for again, once, on the next one.
-    So the subject changes with the link, for the server may still have requests with the old one;
-    and nothing may be asked between a change of the link and the moment when its `RECONNECTED` is
-    read: `next_reply()` and `news()` see to that.
+    Open requests are lost with the connection and must be sent again once after a reconnect. The
+    subject therefore changes at each reconnect, because the server may still hold requests for the
+    old one. No request may be sent between a disconnect and the moment when its `RECONNECTED` is
+    read. `next_reply()` and `apply_connection_change()` ensure that.
 
     Args:
         core: the connection.
@@ -85,7 +85,7 @@ class PullInbox:
 
     is_reply_inbox = False
 
-    #: What follows the reply subject in the subscription's.
+    #: Appended to the reply subject in the subject of the subscription.
     _suffix: ClassVar[str] = ""
 
     __slots__ = (
@@ -105,32 +105,32 @@ class PullInbox:
     def __init__(self, core: ConnectionCore) -> None:
         self._core = core.machinery  # the reader holds this object
         self._closed = False
-        #: Where the last request went.
+        #: The subject of the last request.
         self.request_subject = b""
-        # How often the link broke: by the reader's count, and by what was read of it.
+        # The number of disconnects: counted by the reader, and read from the mailbox.
         self._disconnects = 0
         self._disconnects_read = 0
-        #: What came and was not read yet.
+        #: Messages and statuses that were not read yet.
         self.mailbox: Mailbox[Delivery] = Mailbox(core.machinery.timed_out)
-        #: When something came last, by the monotonic clock; written by the reader, once per read.
+        #: Monotonic time of the last delivery; the reader writes it once per read.
         self.last_seen = monotonic()
-        #: Waits until a callback has had the last message; ``None``: there is no callback.
+        #: Waits until the callback has handled the last message; ``None``: there is no callback.
         self.callback_finished: Callable[[Deadline], bool] | None = None
         subject = core.new_inbox()
-        #: The subject, as bytes: the reply of requests.
+        #: The reply subject of requests.
         self.reply = subject.encode()
         self._interest = core.add_subscription_deferred(subject + self._suffix, self)
-        #: Whether there is a link, as far as it was read. Looked at once there is a subscription:
-        #: what changes later is told.
+        #: Whether there is a connection, as far as the markers were read. Initialised after the
+        #: subscription exists, because later changes are reported to it.
         self.connected = core.address is not None
 
     def close(self, *, deferred: bool = False) -> None:
         """
-        Give the subscription up; what has come stays readable.
+        Remove the subscription; received messages stay readable.
 
         Args:
-            deferred: tell the server when something else is sent. Where a request may be left, the
-                server has to know at once: it would go on sending messages here.
+            deferred: send the UNSUB with the next command. If a request may still be open, the UNSUB
+                must be sent at once, because the server would keep delivering to this inbox.
 
         """
         self._closed = True
@@ -140,19 +140,19 @@ class PullInbox:
             self._core.remove_subscription(self._interest)
 
     def next_reply(self) -> bytes | None:
-        """Return the reply for a request that is sent now; ``None``: wait for `RECONNECTED`."""
-        # Read before the count: the reader counts first, and changes it then.
+        """Return the reply subject for a request that is sent now; ``None``: wait for `RECONNECTED`."""
+        # Read before the count: the reader increments the count first and then changes the subject.
         reply = self.reply
         return reply if self.connected and self._disconnects == self._disconnects_read else None
 
     def is_current(self, status: Delivery) -> bool:
-        """Say whether a status is about the last request, and not about one before it."""
-        # Here they are all of one fetch, which asks again when the one before has ended.
+        """Return whether a status belongs to the last request, and not to an earlier one."""
+        # All requests here belong to one fetch, which sends the next one after the previous has ended.
         del status
         return True
 
     def apply_connection_change(self, delivery: Delivery) -> bool:
-        """Take note of `DISCONNECTED` or `RECONNECTED`; say whether what was asked for can be asked again."""
+        """Apply `DISCONNECTED` or `RECONNECTED`; return whether requests can be sent again."""
         if delivery is DISCONNECTED:
             self._disconnects_read += 1
             self.connected = False
@@ -162,31 +162,31 @@ class PullInbox:
 
     def drain(self, deadline: Deadline) -> None:
         """
-        Give the subscription up once everything that is on its way has come.
+        Remove the subscription after everything that is in flight has arrived.
 
         Raises:
             DrainTimeoutError: the server did not confirm in time.
-            ConnectionClosedError: the connection is closed, or lost its link.
+            ConnectionClosedError: the connection is closed or was lost.
 
         """
         self._core.drain_subscriptions([self._interest], deadline)
 
-    # --- the reader's side; see `MessageReceiver` ----------------------------------------------------------
+    # --- called by the reader; see `MessageReceiver` ------------------------------------------------
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """Take messages and statuses."""
+        """Enqueue messages and statuses."""
         self.last_seen = monotonic()
         self.mailbox.put(deliveries, len(deliveries))
 
     def on_connection_change(self, *, connected: bool) -> None:
-        """Put the news among the messages, and take another subject for the next link."""
+        """Enqueue the marker, and change the subject before the next reconnect."""
         if not connected:
             self._disconnects += 1
             self._renew()
         self.mailbox.put((RECONNECTED if connected else DISCONNECTED,), 1)
 
     def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
-        """End where the server does not permit the request, or this inbox: asking again is no use."""
+        """Close if the server does not permit the request or this inbox; a retry would fail too."""
         if self.mailbox.closed:
             return False
         if error.operation != "subscribe" and subject not in (self.request_subject, self.reply):
@@ -201,31 +201,31 @@ class PullInbox:
         try:
             self._interest = self._core.add_subscription_deferred(subject + self._suffix, self)
         except ConnectionClosedError:
-            return  # it is being closed
+            return  # the connection is being closed
         self.reply = subject.encode()
         self._core.remove_subscription_deferred(old)
         if self._closed:
-            # close() came meanwhile, and may not have seen the new one.
+            # close() was called meanwhile and may not have seen the new subscription.
             self._core.remove_subscription_deferred(self._interest)
 
     def on_closed(self, reason: BaseException) -> None:
-        """Wake whoever waits."""
+        """Wake the waiting threads."""
         if isinstance(reason, BadSubscriptionError):
             reason = ConnectionDrainingError("the connection was drained")
         self.mailbox.close(reason)
 
     def wait_drained(self, deadline: Deadline) -> bool:
-        """Wait for the callback that the messages go to, if there is one."""
+        """Wait for the callback that receives the messages, if there is one."""
         return self.callback_finished is None or self.callback_finished(deadline)
 
 
 class AnswerInbox(PullInbox):
     """
-    An inbox that is used again: each request has a reply subject of its own in it.
+    A reusable inbox: each request has its own reply subject below a wildcard subscription.
 
     It saves a subscription for each fetch of a single message ("Pull Optimization" of ADR-13), and
-    takes what comes after a fetch has ended. Only one fetch has it at a time. Messages cannot be told
-    apart by the request that they answer, statuses can.
+    receives messages that arrive after a fetch has ended. One fetch uses it at a time. A status can be
+    matched to its request; a message cannot.
     """
 
     _suffix: ClassVar[str] = ".*"
@@ -235,13 +235,13 @@ class AnswerInbox(PullInbox):
     def __init__(self, core: ConnectionCore) -> None:
         self._tokens = itertools.count(1)
         self._reply = b""
-        #: What keeps the inbox between two fetches: without it the inbox is closed with the next
-        #: delivery, or the next change of the link.
+        #: The object that keeps the inbox between two fetches. When it is garbage collected, the inbox
+        #: is closed by the next delivery or connection change.
         self.owner: ref[object] | None = None
         super().__init__(core)
 
     def next_reply(self) -> bytes | None:
-        """Return the reply for a request that is sent now, with a token of its own."""
+        """Return the reply subject for a request that is sent now, with a new token."""
         reply = super().next_reply()
         if reply is None:
             return None
@@ -249,16 +249,16 @@ class AnswerInbox(PullInbox):
         return self._reply
 
     def is_current(self, status: Delivery) -> bool:
-        """Return whether a status is about the last request."""
+        """Return whether a status belongs to the last request."""
         return status[0] == self._reply
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """Take messages and statuses."""
+        """Enqueue messages and statuses."""
         super().deliver(deliveries)
         self._close_without_owner()
 
     def on_connection_change(self, *, connected: bool) -> None:
-        """Put the news among the messages, and take another subject for the next link."""
+        """Enqueue the marker, and change the subject before the next reconnect."""
         super().on_connection_change(connected=connected)
         self._close_without_owner()
 
@@ -267,47 +267,46 @@ class AnswerInbox(PullInbox):
             self.close(deferred=True)
 
 
-#: Seconds of silence after which it makes sense to ask whether the consumer is there.
+#: Seconds of silence after which the existence of the consumer is checked.
 CONSUMER_CHECK_DELAY_S: Final = 0.5
-#: Seconds until a consumer without a leader is asked again: at first, and at most.
+#: Delay before a request to a consumer without a leader is repeated, in seconds: first and maximum.
 _FIRST_RETRY_DELAY_S: Final = 0.25
 _MAX_RETRY_DELAY_S: Final = 2.0
-#: Seconds to wait for the word whether a consumer that does not answer is still there.
+#: Timeout of the check whether a silent consumer still exists, in seconds.
 _CONSUMER_CHECK_TIMEOUT_S: Final = 1.0
 
 
 class RetryBackoff:
     """
-    The time in which a consumer has nobody to serve it: no leader, or its server shuts down.
+    Retry back-off while a consumer is unavailable: it has no leader, or its server shuts down.
 
-    It is asked again in growing intervals, so that many clients leave a cluster alone that has
-    enough to do. Not thread-safe.
+    The delays grow, so that many clients do not overload a recovering cluster. Not thread-safe.
     """
 
-    __slots__ = ("_longest", "_wait", "error", "retry_at")
+    __slots__ = ("_max_delay", "_wait", "error", "retry_at")
 
-    def __init__(self, longest: float = _MAX_RETRY_DELAY_S) -> None:
-        self._longest = longest
+    def __init__(self, max_delay: float = _MAX_RETRY_DELAY_S) -> None:
+        self._max_delay = max_delay
         self._wait = 0.0
-        #: When to ask again, by the monotonic clock; ``None``: a request is out, or need not be.
+        #: Monotonic time of the next attempt; ``None``: a request is open, or none is needed.
         self.retry_at: float | None = None
-        #: What was last said; ``None``: it is there, as far as is known.
+        #: The last error; ``None``: the consumer is available as far as is known.
         self.error: PullError | None = None
 
     def record(self, error: PullError) -> bool:
-        """Note that it is away, and choose when to ask again; say whether that is news."""
+        """Record an error and schedule the next attempt; return whether it is the first error."""
         new = self.error is None
         if self._wait:
-            self._wait = min(2 * self._wait, self._longest)
+            self._wait = min(2 * self._wait, self._max_delay)
         elif not new or not isinstance(error, LeadershipChangeError):
-            # The first time, who says that it is the leader now can be asked at once.
+            # After a leadership change the new leader can be asked at once, the first time.
             self._wait = _FIRST_RETRY_DELAY_S
         self.retry_at = monotonic() + self._wait
         self.error = error
         return new
 
-    def over(self) -> None:
-        """Note that it is there."""
+    def reset(self) -> None:
+        """Record that the consumer is available."""
         self._wait = 0.0
         self.retry_at = None
         self.error = None
@@ -315,13 +314,13 @@ class RetryBackoff:
 
 class PullRequester:
     """
-    The requesting side of a pull consumer.
+    Sends the pull requests of one consumer.
 
     Args:
         api: the JetStream API.
         stream: the stream's name.
         consumer: the consumer's name.
-        config: the consumer's config, as it was last seen.
+        config: the last known config of the consumer.
 
     Any thread may call its methods.
     """
@@ -335,12 +334,12 @@ class PullRequester:
         self.config = config
         self._api = api
         self._subject = api.core.composer.encoded(api.routes.next_msg(stream, consumer))
-        # What messages are born with: whether an acknowledgement is open, or not wanted at all.
+        # Initial acknowledgement state of a message; None: the consumer wants no acknowledgements.
         self._settled = None if config.ack_policy == AckPolicy.NONE else False
         self._pinned = config.priority_policy == PriorityPolicy.PINNED_CLIENT
         self._pin_id: str | None = None
-        # Without acknowledgements the server sends nothing twice. Messages that an exception kept
-        # from the caller, and inboxes to which more may be on its way, are left for the next fetch.
+        # Without acknowledgements the server redelivers nothing. Messages that an exception kept from
+        # the caller, and inboxes that may still receive messages, are kept for the next fetch.
         self._unread: deque[JetStreamMsg] = deque()
         self._open: list[AnswerInbox] = []
 
@@ -351,10 +350,10 @@ class PullRequester:
 
     def check(self, request: PullRequest) -> None:
         """
-        Refuse a request that this consumer can not serve.
+        Check that this consumer can serve a request.
 
         Raises:
-            InvalidOptionError: the group is missing, not one of the consumer's, or it has none.
+            InvalidOptionError: the group is missing or unknown, or the consumer has no groups.
 
         """
         groups = self.config.priority_groups or ()
@@ -365,16 +364,16 @@ class PullRequester:
 
     def send(self, request: PullRequest, inbox: PullInbox, *, deferred: bool = False) -> None:
         """
-        Send a request, with the pin that this client holds; do nothing while there is no link.
+        Send a request with the pin id of this client; do nothing while disconnected.
 
         Args:
-            request: what to ask for.
-            inbox: where the answers go; it gets `RECONNECTED` when there is a link.
-            deferred: let it wait for company; who goes to sleep sends it.
+            request: the request.
+            inbox: receives the replies; it gets `RECONNECTED` after a reconnect.
+            deferred: buffer the request; the next flush sends it, at the latest when a thread waits.
 
         Raises:
             ConnectionClosedError: the connection is closed.
-            OutboundBufferLimitError: the link just broke, and the buffer for that time is full.
+            OutboundBufferLimitError: the connection was just lost and the outbound buffer is full.
 
         """
         reply = inbox.next_reply()
@@ -390,20 +389,20 @@ class PullRequester:
             self.core.writer.send(command, 1, size)
 
     def message(self, delivery: Delivery) -> JetStreamMsg:
-        """Make the message that the user gets."""
+        """Return the message for the caller."""
         if self._pinned and delivery[2]:
             headers = parse_headers(delivery[2])
             self._pin_id = (headers.get(PIN_ID) if headers else None) or self._pin_id
         return JetStreamMsg(delivery, self.core, self._settled)
 
     def leases(self) -> Leases:
-        """Return an account of the leases of messages; an ordered consumer has none."""
+        """Return the leases of this consumer's messages; an ordered consumer has none."""
         return Leases(self._api, self.stream, lambda: self.consumer, self.config)
 
-    # --- what an earlier fetch without acknowledgements has left ---------------------------------
+    # --- kept by earlier fetches without acknowledgements ------------------------------------------
 
     def take_inbox(self) -> AnswerInbox:
-        """Return the inbox of an earlier fetch to which more may be on its way, or a new one."""
+        """Return an inbox of an earlier fetch that may still receive messages, or a new one."""
         while self._open:
             try:
                 inbox = self._open.pop()
@@ -421,7 +420,7 @@ class PullRequester:
             self._open.append(inbox)
 
     def take_unread(self, count: int) -> list[JetStreamMsg]:
-        """Return up to a number of messages that an earlier fetch took and did not return."""
+        """Return up to ``count`` messages that an earlier fetch took and did not return."""
         taken: list[JetStreamMsg] = []
         while self._unread and len(taken) < count:
             try:
@@ -435,24 +434,24 @@ class PullRequester:
         self._unread.extendleft(reversed(messages))
 
     def unpin(self) -> None:
-        """Forget the pin: another client holds it now."""
+        """Forget the pin id: another client is pinned now."""
         self._pin_id = None
 
     def silent_when_deleted(self) -> bool:
         """
-        Say whether a request for a consumer that is not there gets no answer at all.
+        Return whether a request to a missing consumer gets no reply at all.
 
-        So it is with servers before 2.11. Later ones say at once that nobody listens.
+        This is the case with servers before 2.11. Later servers reply "no responders" at once.
         """
         return _before_2_11(self.core.info.version)
 
     def check_consumer_exists(self, deadline: Deadline) -> Error | None:
         """
-        Find out why nobody answers for the consumer.
+        Check whether a silent consumer still exists.
 
         Returns:
-            The error that says that it is gone; ``None``: it is there, or nobody can say now, so
-            asking again makes sense.
+            The error if it does not; ``None``: it exists, or the check failed for now, so a retry is
+            useful.
 
         """
         try:
@@ -462,7 +461,7 @@ class PullRequester:
         except (NotFoundError, ConnectionClosedError) as error:
             return error
         except Error:
-            # JetStream is starting, has no leader, or does not let us ask.
+            # JetStream is starting, has no leader, or does not permit the request.
             return None
         return None
 
@@ -473,25 +472,24 @@ def _before_2_11(version: str) -> bool:
 
 
 _SECOND: Final = 1_000_000_000
-#: Seconds that the client waits longer than the server, whose status says that the time is up.
+#: Seconds that the client waits beyond the expiry of the request for the server's final status.
 _REPLY_MARGIN_S: Final = 1.0
-#: How long one request lasts when the user waits for ever.
+#: Expiry of one request if the caller waits without a limit.
 _MAX_EXPIRES_NS: Final = 60 * _SECOND
 
 
 class Fetch:
     """
-    A pull that ends: when it has its messages, when its time is up, or with an error.
+    A bounded pull: it ends with a complete batch, at its deadline, or with an error.
 
     Args:
-        requester: the consumer's.
-        request: what to ask for.
-        expires: seconds that the user gives; ``None``: until the batch is complete.
-        fail_fast: end where the consumer has no leader or the link breaks, instead of asking again,
-            and where nothing says that the time is up; an ordered consumer then goes on with
-            another consumer.
+        requester: sends the requests.
+        request: the first request.
+        expires: timeout in seconds; ``None``: until the batch is complete.
+        fail_fast: raise instead of retrying if the consumer has no leader, the connection is lost, or
+            the final status is missing; an ordered consumer then continues with a new consumer.
 
-    It is made, run once with `run()` by one thread, and dropped.
+    One thread runs it once with `run()`.
     """
 
     def __init__(
@@ -509,23 +507,23 @@ class Fetch:
         self._heartbeats = pull_heartbeat_timeout(request.heartbeat_ns)
         self._messages: list[JetStreamMsg] = []
         self._bytes = 0
-        #: Whether the server is through with what was asked: the batch is complete, or a status
-        #: ended the request. If not, more of its answer may be on its way to a closed inbox.
+        #: Whether the request has ended: the batch is complete, or a status ended it. If not, more
+        #: messages may be in flight to the inbox.
         self.answered = False
         self._fail_fast = fail_fast
-        #: Whether to ask again where the consumer has no leader.
+        #: Whether the request is repeated if the consumer has no leader.
         self._retries = not (request.no_wait or fail_fast)
-        self._backoff: RetryBackoff | None = None  # made where there is one
-        # Whether nothing has come yet, and that may mean that nobody is there.
+        self._backoff: RetryBackoff | None = None  # only while unavailable
+        # Whether nothing has arrived yet, which may mean that the consumer does not exist.
         self._check_pending = requester.silent_when_deleted()
 
     def run(self) -> list[JetStreamMsg]:
         """
-        Pull, and return the messages in order; fewer than asked for, or none, when time is up.
+        Pull and return the messages in order; fewer than the batch, or none, after a timeout.
 
         Raises:
-            PullError, NotFoundError, NoHeartbeatError: the pull failed before any message came.
-            ConnectionClosedError: the connection was closed before any message came.
+            PullError, NotFoundError, NoHeartbeatError: the pull failed before the first message.
+            ConnectionClosedError: the connection was closed before the first message.
 
         """
         if self._requester.without_acks and not self._fail_fast:
@@ -537,7 +535,7 @@ class Fetch:
             inbox.close(deferred=self.answered)
 
     def _run_without_acks(self) -> list[JetStreamMsg]:
-        """Pull as `run()` does, and drop nothing: the server does not send it again."""
+        """Pull as `run()` does, and drop no message: the server does not redeliver any."""
         inbox = self._requester.take_inbox()
         try:
             messages = self.run_in(inbox)
@@ -545,7 +543,7 @@ class Fetch:
             if self.answered and inbox.owner is None:
                 inbox.close(deferred=True)
             else:
-                # An earlier fetch, or this one, may have an open request.
+                # This fetch or an earlier one may have an open request.
                 self._requester.keep_inbox(inbox)
         return messages
 
@@ -553,7 +551,7 @@ class Fetch:
         """Pull as `run()` does, into an inbox that the caller closes."""
         try:
             if self._requester.without_acks and self._take_kept(inbox):
-                self.answered = True  # nothing was asked for
+                self.answered = True  # no request was sent
                 return self._messages
             self._requester.send(self._request, inbox)
             self._collect(inbox)
@@ -571,7 +569,7 @@ class Fetch:
         return self._messages
 
     def _take_kept(self, inbox: PullInbox) -> bool:
-        """Take the messages that an earlier fetch has left; return whether there were any."""
+        """Take the messages that an earlier fetch kept; return whether there were any."""
         messages = self._messages
         messages += self._requester.take_unread(self._request.batch)
         arrived = inbox.mailbox.items
@@ -601,12 +599,12 @@ class Fetch:
             if delivery[2] and not delivery[3]:
                 if delivery is DISCONNECTED or delivery is RECONNECTED:
                     self._backoff = None
-                    new_link = inbox.apply_connection_change(delivery)
-                    if self._fail_fast and (new_link or not inbox.connected):
-                        # A part of the answer may be lost with the old link, without a gap that
-                        # a later message would show.
-                        raise ConnectionLostError("the link broke during the pull")
-                    if new_link and not self._request_again(inbox):
+                    reconnected = inbox.apply_connection_change(delivery)
+                    if self._fail_fast and (reconnected or not inbox.connected):
+                        # Part of the reply may be lost with the old connection, and no later message
+                        # would reveal the gap.
+                        raise ConnectionLostError("the connection was lost during the pull")
+                    if reconnected and not self._request_again(inbox):
                         return
                     continue
                 status = parse_pull_status(delivery[2], delivery[3])
@@ -619,15 +617,15 @@ class Fetch:
                     continue
             messages.append(make(delivery))
             if limit:
-                # A request that has sent exactly its bytes ends without a status.
+                # A request ends without a status when exactly max_bytes were sent.
                 self._bytes += sum(map(len, delivery))
                 if self._bytes >= limit:
                     return
 
     def _wait(self, inbox: PullInbox) -> Delivery:
-        """Wait for the next delivery, as long as heartbeats come."""
+        """Wait for the next delivery while heartbeats arrive."""
         if not inbox.connected:
-            # Nobody will say that the time is up, or that he is there.
+            # Neither a final status nor heartbeats can arrive.
             return inbox.mailbox.get(self._end)
         backoff = self._backoff
         while backoff is not None and backoff.retry_at is not None:
@@ -660,10 +658,10 @@ class Fetch:
                     raise heartbeats.error(self._requester.consumer) from None
 
     def _handle_end_status(self, status: PullStatus, inbox: PullInbox) -> bool:
-        """Act on a status that ends the request; say whether there is, or will be, another one."""
+        """Handle a status that ends the request; return whether another request follows."""
         if status.kind is PullStatusKind.QUIET:
             self._backoff = None
-            # A request that waits for ever is made of many that do not.
+            # A fetch without a timeout consists of many requests with an expiry.
             return self._end.left() is None and self._request_again(inbox)
         if status.kind is PullStatusKind.FULL:
             return False
@@ -676,19 +674,19 @@ class Fetch:
             if gone is not None:
                 raise gone
         if status.kind is PullStatusKind.AWAY and self._retries:
-            # Asked for again as soon as it makes sense, also on the next link.
+            # The request is repeated after the back-off, also after a reconnect.
             self._backoff = self._backoff or RetryBackoff()
             self._backoff.record(error)
             return True
         raise error
 
     def _request_again(self, inbox: PullInbox) -> bool:
-        """Ask for what is still missing in the time that is left; say whether there is any."""
+        """Request the missing messages in the remaining time; return whether there is any time."""
         left = self._end.left()
         if left is not None and left <= 0:
             return False
         if self._messages and self._request.max_bytes:
-            return False  # the server counts bytes per request; this one has had its share
+            return False  # the server counts bytes per request, and these are used up
         inbox.last_seen = monotonic()
         self.answered = False
         if self._backoff is not None:
@@ -698,7 +696,7 @@ class Fetch:
         return True
 
     def _missing(self, left: float | None) -> PullRequest:
-        """Return the request for what is still missing in so many seconds."""
+        """Return the request for the missing messages, which expires after ``left`` seconds."""
         expires_ns = _MAX_EXPIRES_NS if left is None else int(left * _SECOND)
         return replace(
             self._request,

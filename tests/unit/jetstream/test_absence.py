@@ -33,7 +33,7 @@ def test_who_says_that_it_leads_now_is_asked_at_once() -> None:
     """After a change of leaders the new one is asked at once, and again only with a wait."""
     backoff = RetryBackoff()
     assert [wait_after(backoff, ANOTHER) for _ in range(3)] == [0, 0.25, 0.5]
-    backoff.over()
+    backoff.reset()
     assert [wait_after(backoff, each) for each in (NO_RESPONDERS, ANOTHER)] == [0.25, 0.5]
 
 
@@ -45,7 +45,7 @@ def test_only_the_first_is_news() -> None:
         False,
         False,
     ]
-    backoff.over()
+    backoff.reset()
     assert (backoff.retry_at, backoff.error) == (None, None)
     assert backoff.record(NO_RESPONDERS)
     assert backoff.error is NO_RESPONDERS
