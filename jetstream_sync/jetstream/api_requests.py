@@ -58,7 +58,7 @@ class APIRequests:
     Args:
         core: the connection.
         routes: where the API is.
-        timeout: seconds to wait for an answer where a call names none; ``None``: for ever.
+        timeout: seconds to wait for an answer where a call names none; ``None``: no limit.
         ends_with_link: give a request up with `ConnectionLostError` when the link breaks, for a
             caller that then asks again.
 
@@ -83,7 +83,7 @@ class APIRequests:
         return APIRequests(self.core, self.routes, self.timeout, ends_with_link=True)
 
     def deadline(self, timeout: float | timedelta | None = None) -> Deadline:
-        """Return the deadline of a call that starts now; ``None``: after the usual time."""
+        """Return the deadline of a call that starts now; ``None``: the default timeout."""
         return Deadline(self.timeout if timeout is None else timeout)
 
     def ask(
@@ -95,14 +95,14 @@ class APIRequests:
         Args:
             route: the subject, of `Routes`.
             body: sent as JSON; ``None``: an empty request.
-            deadline: when to give up; ``None``: after the usual time.
+            deadline: the deadline; ``None``: the default timeout.
 
         Raises:
             APIError: the server refused; the class says why.
-            JetStreamNotEnabledError: nobody answers there.
+            JetStreamNotEnabledError: there are no responders.
             InvalidResponseError: the answer is not what the API gives.
             PermissionsError: this user may not ask that, or may not have answers.
-            TimeoutError: no answer in time.
+            TimeoutError: the server did not reply in time.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -298,8 +298,8 @@ def resolve_config(record: type[R], config: R | None, fields: Mapping[str, Any])
         fields: its fields, or nothing.
 
     Raises:
-        InvalidOptionError: both are given, a field is not known, one that must be given is not, or
-            a value can not work.
+        InvalidOptionError: both are given, a field is unknown, one that must be given is not, or
+            a value is invalid.
         InvalidNameError, BadSubjectError: as the record says.
 
     """

@@ -55,13 +55,13 @@ class Connection(CoreConnection):
             domain: the JetStream domain to talk to; ``None``: the one of the server.
             prefix: where the API is, for an account that imports it under another subject;
                 excludes ``domain``; ``None``: ``$JS.API``.
-            timeout: how long its calls wait for an answer, in seconds; ``None``: for ever.
+            timeout: how long its calls wait for an answer, in seconds; ``None``: no limit.
             publish_async_max_pending: messages of `JetStream.publish_async` that may wait for their
                 acknowledgements at a time; at the limit the call waits for room.
 
         Raises:
             InvalidOptionError: domain and prefix are both given, or one is not well formed, or a
-                number can not work.
+                number cannot work.
 
         """
         return JetStream(
@@ -94,7 +94,7 @@ def connect(
         NoServersError: no server could be reached; it says which and why.
         AuthorizationError: the server refused the login.
         ProtocolError: what is there does not speak NATS.
-        SecureConnectionError: one side wants TLS, and the other can not.
+        SecureConnectionError: one side wants TLS, and the other cannot.
         InvalidOptionError: an option is out of range or not known.
 
     """
@@ -122,13 +122,13 @@ def shared_connection(
     It belongs to the process: call this wherever it is needed, as often as it is needed, and do not
     use it in a ``with`` block, which would close it for everybody. Who comes first opens it, and who
     comes meanwhile waits for that. When it fails, it fails for all of them, and the next call tries
-    anew. After `os.fork` a child gets one of its own. One that was closed or drained, by whomever, or that
+    again. After `os.fork` a child gets one of its own. One that was closed or drained, by whomever, or that
     gave up reconnecting, is replaced by a new one at the next call. Nobody has to close it: what is
     buffered when the interpreter exits in the usual way is sent.
 
     The same connection is returned where servers and options mean the same: the same servers in the
     same order, and options that are equal, however they are written. Mappings and lists are compared
-    by what is in them. What can not be compared so (functions, an `ssl.SSLContext`) has to be the same
+    by what is in them. What cannot be compared so (functions, an `ssl.SSLContext`) has to be the same
     object: a lambda in the call is another one each time, and makes another connection each time.
 
     Any thread may call it, also in a callback, but not in one that the opening itself asks for a
@@ -147,7 +147,7 @@ def shared_connection(
             servers if isinstance(servers, str) else tuple(servers), tuple(options.items())
         )
     except TypeError:
-        # Something can not be hashed, or is no option at all, which is said here.
+        # Something cannot be hashed, or is no option at all, which is said here.
         key, checked = _understood(servers, options)
     return _shared.get(key, checked)
 
@@ -266,7 +266,7 @@ class _SharedConnections:
                 mine.gate.release()
                 self._over(key, mine)
             if opening.opener == threading.get_ident():
-                raise Error("this thread is opening the connection, and can not wait for itself")
+                raise Error("this thread is opening the connection, and cannot wait for itself")
             with opening.gate:
                 pass
             self._over(key, opening)
@@ -290,19 +290,19 @@ class _SharedConnections:
         if count == _SUSPICIOUS:
             log.warning(
                 "there are %d shared connections in this process; an option that is a function "
-                "made anew for each call makes another connection each time",
+                "made again for each call makes another connection each time",
                 count,
             )
 
     def forked(self) -> None:
-        """Start anew in a child process."""
+        """Start again in a child process."""
         self._lock = threading.RLock()
         self._open = {}
         self._openings = {}
 
 
 def _usable(connection: Connection) -> bool:
-    """Say whether a connection is there to stay, as far as anybody knows."""
+    """Return whether a connection is there to stay, as far as anybody knows."""
     return not (connection.is_closed or connection.is_draining)
 
 

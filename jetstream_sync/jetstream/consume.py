@@ -1,4 +1,4 @@
-"""Hand messages to a callback, on a thread of its own."""
+"""Hand messages to a callback, on a dedicated thread."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class ConsumeHandle:
     """
     A consumer that calls a function for each message.
 
-    Made by `PullConsumer.consume`. The callback runs on one thread, one message after the other; an
+    Returned by `PullConsumer.consume`. The callback runs on one thread, one message after the other; an
     error that it raises is reported to the connection's ``error_cb`` and the next message follows; the
     failed one, unless it was settled, is delivered again after a delay. Any thread may call the
     methods, also the callback.
@@ -143,7 +143,7 @@ class ConsumeHandle:
 
         Raises:
             DrainTimeoutError: the server did not confirm in time.
-            ConnectionClosedError: the connection is closed, or lost its link.
+            ConnectionClosedError: the connection is closed, or was lost.
 
         """
         self._messages.drain(timeout)
@@ -153,7 +153,7 @@ class ConsumeHandle:
         Wait until the callback has had its last message.
 
         Args:
-            timeout: in seconds; ``None``: wait for ever.
+            timeout: in seconds; ``None``: no limit.
 
         Raises:
             TimeoutError: it has not in time, or it is the callback that waits.
@@ -162,12 +162,12 @@ class ConsumeHandle:
         """
         self._core.writer.check_not_forked()
         if threading.current_thread() is self._thread:
-            raise TimeoutError("the callback can not wait for its own end")
+            raise TimeoutError("the callback cannot wait for its own end")
         if not self._closed.wait(Deadline(timeout).left()):
             raise TimeoutError("the callback is not through")
 
     def _finished(self, deadline: Deadline) -> bool:
-        """Wait until the callback has had its last message; say whether it has."""
+        """Wait until the callback has had its last message; return whether it has."""
         if threading.current_thread() is self._thread:
             return True
         return self._closed.wait(deadline.left())

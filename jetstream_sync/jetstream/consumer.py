@@ -94,7 +94,7 @@ class PullConsumer:
     """
     A consumer on a stream, from which messages are pulled.
 
-    Had from `Stream` or `JetStream`. Any number of threads, and of programs, may pull from one
+    Returned by `Stream` or `JetStream`. Any number of threads, and of programs, may pull from one
     consumer at the same time; each message goes to one of them.
     """
 
@@ -123,11 +123,11 @@ class PullConsumer:
         Ask the server for the consumer's config and state.
 
         Args:
-            timeout: in seconds; ``None``: that of the JetStream context.
+            timeout: in seconds; ``None``: the timeout of the JetStream context.
 
         Raises:
             ConsumerNotFoundError, StreamNotFoundError: it is gone.
-            TimeoutError: no answer in time.
+            TimeoutError: the server did not reply in time.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -155,9 +155,9 @@ class PullConsumer:
         policy ``none`` they go to the next call on this object, which returns them at once.
 
         Args:
-            batch: messages at most; ``None``: as many as ``max_bytes`` allows.
+            batch: maximum number of messages; ``None``: as many as ``max_bytes`` allows.
             timeout: how long to wait for them, in seconds; ``None``: until the batch is complete.
-            max_bytes: bytes at most, with subjects and headers; ``None``: no limit. A message that is
+            max_bytes: maximum number of bytes, with subjects and headers; ``None``: no limit. A message that is
                 larger never fits.
             heartbeat: after how much silence the server says that it is there, in seconds, at most
                 half of ``timeout``; ``None``: 5 when ``timeout`` is 10 or more, else none.
@@ -190,8 +190,8 @@ class PullConsumer:
         Pull what is there now, up to a number of messages or bytes.
 
         Args:
-            batch: messages at most; ``None``: as many as ``max_bytes`` allows.
-            max_bytes: bytes at most; ``None``: no limit.
+            batch: maximum number of messages; ``None``: as many as ``max_bytes`` allows.
+            max_bytes: maximum number of bytes; ``None``: no limit.
             **priority: for priority groups, see `PriorityOptions`.
 
         Returns:
@@ -216,12 +216,12 @@ class PullConsumer:
         Pull one message.
 
         Args:
-            timeout: how long to wait for it, in seconds; ``None``: for ever.
+            timeout: how long to wait for it, in seconds; ``None``: no limit.
             heartbeat: as for `fetch()`.
             **priority: for priority groups, see `PriorityOptions`.
 
         Raises:
-            TimeoutError: none came in time.
+            TimeoutError: no message arrived in time.
             InvalidOptionError, ConsumerDeletedError, PullError, NoHeartbeatError,
             ConnectionClosedError: as `fetch()`.
 
@@ -245,7 +245,7 @@ class PullConsumer:
             **options: see `ContinuousOptions`.
 
         Raises:
-            InvalidOptionError: an option is out of range, or two exclude each other.
+            InvalidOptionError: an option is out of range, or two options exclude each other.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -257,7 +257,7 @@ class PullConsumer:
         self, callback: JetStreamCallback, **options: Unpack[ContinuousOptions]
     ) -> ConsumeHandle:
         """
-        Call a function for each of the consumer's messages, on a thread of its own.
+        Call a function for each of the consumer's messages, on a dedicated thread.
 
         Messages are pulled ahead. The callback acknowledges; an error that it raises is reported to
         the connection's ``error_cb``, and the next message follows. Unless the callback settled the
@@ -271,7 +271,7 @@ class PullConsumer:
             A handle to stop or drain it.
 
         Raises:
-            InvalidOptionError: an option is out of range, or two exclude each other.
+            InvalidOptionError: an option is out of range, or two options exclude each other.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -301,7 +301,7 @@ def continuous_pull(
             it has none, because it is for an ordered consumer.
 
     Raises:
-        InvalidOptionError: an option is not known or out of range, or two exclude each other.
+        InvalidOptionError: an option is unknown or out of range, or two exclude each other.
 
     """
     unknown = set(options) - _CONTINUOUS
@@ -414,13 +414,13 @@ def pull_consumer(api: APIRequests, stream: str, name: str) -> PullConsumer:
 
     Raises:
         ConsumerIsPushBasedError: it delivers to a subject.
-        Error: all else as `consumer_info()`.
+        Error: otherwise as `consumer_info()`.
 
     """
     info = consumer_info(api, stream, name)
     subject = info.config.deliver_subject
     if subject:
         raise ConsumerIsPushBasedError(
-            409, f"consumer {name!r} delivers to {subject!r} and can not be pulled from"
+            409, f"consumer {name!r} delivers to {subject!r} and cannot be pulled from"
         )
     return PullConsumer(api, info)

@@ -45,8 +45,8 @@ class ConsumerAdmin:
         Raises:
             ConsumerExistsError: it exists with another config.
             StreamNotFoundError: there is no such stream.
-            InvalidNameError: the stream's name can not be one.
-            Error: all else as `Stream.create_consumer`.
+            InvalidNameError: the stream name is invalid.
+            Error: otherwise as `Stream.create_consumer`.
 
         """
         chosen = resolve_config(ConsumerConfig, config, fields)
@@ -64,7 +64,7 @@ class ConsumerAdmin:
         Change a consumer that exists.
 
         Args:
-            stream_name: the stream that it reads.
+            stream_name: the name of the stream.
             config: what it is to be, with its name; or
             **fields: the fields of a `ConsumerConfig`, by name.
             pedantic: whether the server refuses a config that it would otherwise complete or correct
@@ -73,8 +73,8 @@ class ConsumerAdmin:
         Raises:
             ConsumerDoesNotExistError: there is no consumer of that name.
             StreamNotFoundError: there is no such stream.
-            InvalidNameError: the stream's name can not be one.
-            Error: all else as `Stream.update_consumer`.
+            InvalidNameError: the stream name is invalid.
+            Error: otherwise as `Stream.update_consumer`.
 
         """
         chosen = resolve_config(ConsumerConfig, config, fields)
@@ -92,7 +92,7 @@ class ConsumerAdmin:
         Make a consumer to pull from, or change the one of that name.
 
         Args:
-            stream_name: the stream that it reads.
+            stream_name: the name of the stream.
             config: what it is to be; or
             **fields: the fields of a `ConsumerConfig`, by name.
             pedantic: whether the server refuses a config that it would otherwise complete or correct
@@ -100,8 +100,8 @@ class ConsumerAdmin:
 
         Raises:
             StreamNotFoundError: there is no such stream.
-            InvalidNameError: the stream's name can not be one.
-            Error: all else as `Stream.create_or_update_consumer`.
+            InvalidNameError: the stream name is invalid.
+            Error: otherwise as `Stream.create_or_update_consumer`.
 
         """
         chosen = resolve_config(ConsumerConfig, config, fields)
@@ -132,8 +132,8 @@ class ConsumerAdmin:
         Raises:
             ConsumerExistsError: it exists with another config.
             StreamNotFoundError: there is no such stream.
-            InvalidNameError: the stream's name can not be one.
-            Error: all else as `Stream.create_push_consumer`.
+            InvalidNameError: the stream name is invalid.
+            Error: otherwise as `Stream.create_push_consumer`.
 
         """
         chosen = resolve_config(ConsumerConfig, config, fields)
@@ -153,7 +153,7 @@ class ConsumerAdmin:
         Change a consumer that delivers to a subject, also to which.
 
         Args:
-            stream_name: the stream that it reads.
+            stream_name: the name of the stream.
             config: what it is to be, with its name and ``deliver_subject``; or
             **fields: the fields of a `ConsumerConfig`, by name.
             pedantic: whether the server refuses a config that it would otherwise complete or correct
@@ -162,8 +162,8 @@ class ConsumerAdmin:
         Raises:
             ConsumerDoesNotExistError: there is no consumer of that name.
             StreamNotFoundError: there is no such stream.
-            InvalidNameError: the stream's name can not be one.
-            Error: all else as `Stream.create_push_consumer`.
+            InvalidNameError: the stream name is invalid.
+            Error: otherwise as `Stream.create_push_consumer`.
 
         """
         chosen = resolve_config(ConsumerConfig, config, fields)
@@ -178,9 +178,9 @@ class ConsumerAdmin:
         Raises:
             ConsumerNotFoundError: there is none of that name.
             StreamNotFoundError: there is no such stream.
-            ConsumerIsPushBasedError: it delivers to a subject and can not be pulled from.
-            InvalidNameError: a name can not be a stream's or consumer's.
-            APIError: the server refused.
+            ConsumerIsPushBasedError: it delivers to a subject and cannot be pulled from.
+            InvalidNameError: the stream name or the consumer name is invalid.
+            APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
         """
@@ -212,8 +212,8 @@ class ConsumerAdmin:
 
         Raises:
             StreamNotFoundError: there is no such stream.
-            InvalidNameError: the stream's name can not be one.
-            Error: all else as `Stream.consumer_names`.
+            InvalidNameError: the stream name is invalid.
+            Error: otherwise as `Stream.consumer_names`.
 
         """
         return consumer_api.consumer_names(self._api, stream_name)
@@ -224,8 +224,8 @@ class ConsumerAdmin:
 
         Raises:
             StreamNotFoundError: there is no such stream.
-            InvalidNameError: the stream's name can not be one.
-            Error: all else as `Stream.list_consumers`.
+            InvalidNameError: the stream name is invalid.
+            Error: otherwise as `Stream.list_consumers`.
 
         """
         return consumer_api.list_consumers(self._api, stream_name)
@@ -235,14 +235,14 @@ class ConsumerAdmin:
         Let a consumer deliver nothing until a time; needs server 2.11.
 
         Args:
-            stream_name: the stream that it reads.
-            name: the consumer's.
+            stream_name: the name of the stream.
+            name: the name of the consumer.
             until: when it goes on, with a time zone. A time in the past resumes it.
 
         Raises:
             InvalidOptionError: the time has no time zone.
             ServerTooOldError: the server is older than 2.11; nothing was done.
-            Error: all else as `delete_consumer()`.
+            Error: otherwise as `delete_consumer()`.
 
         """
         return consumer_api.pause_consumer(self._api, stream_name, name, until)
@@ -253,7 +253,7 @@ class ConsumerAdmin:
 
         Raises:
             ServerTooOldError: the server is older than 2.11; nothing was done.
-            Error: all else as `delete_consumer()`.
+            Error: otherwise as `delete_consumer()`.
 
         """
         return consumer_api.resume_consumer(self._api, stream_name, name)
@@ -266,8 +266,8 @@ class ConsumerAdmin:
         delivered and not acknowledged is delivered again. Who pulls from it can go on.
 
         Args:
-            stream_name: the stream that it reads.
-            name: the consumer's.
+            stream_name: the name of the stream.
+            name: the name of the consumer.
             seq: the sequence of the stream to go on at, from 1 on, forward or back; ``None``: behind
                 its ack floor. Only a consumer that delivers all, or from a sequence or time on, can
                 be given one, and none before the start that its config says.
@@ -279,7 +279,7 @@ class ConsumerAdmin:
             ConsumerInvalidResetError: its config does not allow that sequence.
             ServerTooOldError: its server is older than 2.14; nothing was done.
             InvalidOptionError: the sequence is out of range.
-            Error: all else as `delete_consumer()`.
+            Error: otherwise as `delete_consumer()`.
 
         """
         return consumer_api.reset_consumer(self._api, stream_name, name, seq)
@@ -292,14 +292,14 @@ class ConsumerAdmin:
         again by itself in `PullConsumer.messages` and the like.
 
         Args:
-            stream_name: the stream that it reads.
-            name: the consumer's.
+            stream_name: the name of the stream.
+            name: the name of the consumer.
             group: one of its ``priority_groups``.
 
         Raises:
             BadRequestError: the consumer has no such group.
             ServerTooOldError: its server is older than 2.11; nothing was done.
-            Error: all else as `delete_consumer()`.
+            Error: otherwise as `delete_consumer()`.
 
         """
         consumer_api.unpin_consumer(self._api, stream_name, name, group)
@@ -313,8 +313,8 @@ class ConsumerAdmin:
             **options: see `OrderedOptions`.
 
         Raises:
-            InvalidNameError: the stream's name can not be one.
-            InvalidOptionError: an option is not known or can not work.
+            InvalidNameError: the stream name is invalid.
+            InvalidOptionError: an option is unknown or invalid.
 
         """
         return OrderedConsumer(self._api, check_stream_name(stream_name), **options)

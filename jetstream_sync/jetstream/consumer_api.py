@@ -43,13 +43,13 @@ def consumer_info(
     Ask for a consumer's config and state.
 
     Args:
-        api: where to ask.
-        stream: the stream's name.
-        name: the consumer's.
-        deadline: when to give up; ``None``: after the usual time.
+        api: the JetStream API.
+        stream: the name of the stream.
+        name: the name of the consumer.
+        deadline: the deadline; ``None``: the default timeout.
 
     Raises:
-        InvalidNameError: a name can not be one.
+        InvalidNameError: a name is invalid.
         StreamNotFoundError, ConsumerNotFoundError: it is not there.
         APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
 
@@ -81,11 +81,11 @@ class ConsumerAccessors:
         Ask the server for the consumer's config and state.
 
         Args:
-            timeout: in seconds; ``None``: that of the JetStream context.
+            timeout: in seconds; ``None``: the timeout of the JetStream context.
 
         Raises:
             ConsumerNotFoundError, StreamNotFoundError: it is gone.
-            TimeoutError: no answer in time.
+            TimeoutError: the server did not reply in time.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -118,16 +118,16 @@ def add_consumer(
     Create or change a consumer of any kind.
 
     Args:
-        api: where to ask.
-        stream: the stream's name.
+        api: the JetStream API.
+        stream: the name of the stream.
         config: the consumer's; without a name an ephemeral consumer gets a random one.
         action: `CREATE`, `UPDATE` or `CREATE_OR_UPDATE`.
-        deadline: when to give up; ``None``: after the usual time.
+        deadline: the deadline; ``None``: the default timeout.
         pedantic: whether the server refuses a config that it would otherwise complete or correct.
 
     Raises:
         ServerTooOldError: the server does not know ``pedantic``.
-        InvalidNameError: the stream's name can not be one.
+        InvalidNameError: the stream name is invalid.
         InvalidOptionError: an update without the consumer's name.
         ServerTooOldError: the server does not know some of the fields. What was created without
             them is removed; an update without them stays, and the error says so.
@@ -274,15 +274,15 @@ def release_consumer(
     api: APIRequests, stream: str, name: str, *, shared: bool, deadline: Deadline | None = None
 ) -> None:
     """
-    Delete a consumer that was made for a subscription which has ended.
+    Delete a consumer that was created for a subscription which has ended.
 
     Args:
-        api: where to ask.
-        stream: the stream's name.
-        name: the consumer's.
+        api: the JetStream API.
+        stream: the name of the stream.
+        name: the name of the consumer.
         shared: whether it has a queue group; then it is left where somebody else is bound to it.
             The server has to know already that the subscription has ended.
-        deadline: when to give up; ``None``: after the usual time.
+        deadline: the deadline; ``None``: the default timeout.
 
     Raises:
         APIError: the server refused; that it is gone already is fine.
@@ -299,7 +299,7 @@ def release_consumer(
 
 
 def _in_use(api: APIRequests, stream: str, name: str, deadline: Deadline) -> bool:
-    """Say whether somebody is bound to a push consumer."""
+    """Return whether somebody is bound to a push consumer."""
     for check in range(_BOUND_CHECKS):
         if check and api.core.wait_closed(BOUND_CHECK_DELAY_S):
             break

@@ -54,7 +54,7 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
     """
     JetStream, as one connection sees it.
 
-    Made by `Connection.jetstream`. It holds no connection of its own and needs no closing; any
+    Returned by `Connection.jetstream`. It holds no connection of its own and needs no closing; any
     number of threads may use it. Every call waits for the server's answer; names and configs are
     checked before anything is sent.
     """
@@ -88,7 +88,7 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
         Return what the account uses of JetStream, and what it may use.
 
         Raises:
-            JetStreamNotEnabledError: nobody answers there: JetStream is off on the server, or there
+            JetStreamNotEnabledError: there are no responders: JetStream is off on the server, or there
                 is no such domain or prefix.
             JetStreamNotEnabledForAccountError: it is off for the account.
             APIError: the server refused; the class says why.
@@ -117,11 +117,11 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
         Raises:
             StreamNameInUseError: it exists with another config.
             StreamSubjectOverlapError: another stream takes one of the subjects.
-            InvalidOptionError: config and fields are both given, or a value can not work.
+            InvalidOptionError: config and fields are both given, or a value is invalid.
             InvalidNameError, BadSubjectError: the name or a subject is not well formed.
             ServerTooOldError: ``pedantic`` needs a later server, and nothing was sent; or the server does not know some of the fields; the error names them.
                 What this call made is removed; a stream that was there before is left as it is.
-            APIError: the server refused.
+            APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
         """
@@ -147,11 +147,11 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
         Raises:
             StreamNotFoundError: there is no stream of that name.
             StreamSubjectOverlapError: another stream takes one of the subjects.
-            InvalidOptionError: config and fields are both given, or a value can not work.
+            InvalidOptionError: config and fields are both given, or a value is invalid.
             InvalidNameError, BadSubjectError: the name or a subject is not well formed.
             ServerTooOldError: ``pedantic`` needs a later server, and nothing was sent; or the server does not know some of the fields. It has taken the rest;
                 the error says so.
-            APIError: the server refused; some fields can not be changed.
+            APIError: the server refused; some fields cannot be changed.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
         """
@@ -172,7 +172,7 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
 
         Raises:
             StreamNameInUseError: somebody made it, with another config, at the same moment.
-            Error: all else as `update_stream()`.
+            Error: otherwise as `update_stream()`.
 
         """
         chosen = resolve_config(StreamConfig, config, fields)
@@ -220,8 +220,8 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
 
         Raises:
             StreamNotFoundError: there is none of that name.
-            InvalidNameError: the name can not be a stream's.
-            APIError: the server refused.
+            InvalidNameError: the name cannot be a stream's.
+            APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
         """
@@ -247,7 +247,7 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
 
         Raises:
             BadSubjectError: the subject is not well formed.
-            APIError: the server refused.
+            APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`; the
                 timeout is for each page of 1024.
 
@@ -281,7 +281,7 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
 
         Raises:
             StreamNotFoundError: there is no such stream.
-            Error: all else as `stream_names()`.
+            Error: otherwise as `stream_names()`.
 
         """
         body = {"subject": check_subject(subject)}
@@ -313,7 +313,7 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
                 server stumbles over what it left (seen with 2.15).
             timeout: how long the server may take for the answer and then for each piece, in
                 seconds; ``None``: as long as the context says.
-            final_timeout: how long it may take to make a stream of it all; ``None``: for ever.
+            final_timeout: how long it may take to make a stream of it all; ``None``: no limit.
 
         Raises:
             RestoreNameInUseError: a stream of that name exists.
@@ -321,9 +321,9 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
             RestoreBrokenError: the server takes no more; start again. It gives up by itself when
                 nothing comes for 5 seconds.
             StreamSubjectOverlapError: another stream takes one of the subjects.
-            InvalidNameError: the name can not be a stream's.
-            ConnectionLostError: the link broke; start again.
-            APIError: the server refused.
+            InvalidNameError: the name cannot be a stream's.
+            ConnectionLostError: the connection was lost; start again.
+            APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
         """
@@ -380,9 +380,9 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
                 for each link.
             APIError: the server refused; nothing was stored.
             TimeoutError: no acknowledgement came in time; the message may be stored all the same.
-            BadSubjectError, InvalidHeaderError, InvalidOptionError, MaxPayloadError: it can not be
+            BadSubjectError, InvalidHeaderError, InvalidOptionError, MaxPayloadError: it cannot be
                 sent.
-            OutboundBufferLimitError: there is no link, and the buffer for that time is full.
+            OutboundBufferLimitError: there is no connection, and the buffer for that time is full.
             ConnectionClosedError: the connection is closed, or was while waiting.
 
         """
@@ -447,9 +447,9 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
             TooManyStalledMsgsError: the window stayed full.
             ServerTooOldError: as `publish()`; the first message with a TTL on each link waits for
                 the answer of the server.
-            BadSubjectError, InvalidHeaderError, InvalidOptionError, MaxPayloadError: it can not be
+            BadSubjectError, InvalidHeaderError, InvalidOptionError, MaxPayloadError: it cannot be
                 sent.
-            OutboundBufferLimitError: there is no link, and the buffer for that time is full.
+            OutboundBufferLimitError: there is no connection, and the buffer for that time is full.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -499,7 +499,7 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
         Wait until every message of `publish_async()` is acknowledged or has failed.
 
         Args:
-            timeout: how long, in seconds; ``None``: for ever.
+            timeout: how long, in seconds; ``None``: no limit.
 
         Raises:
             TimeoutError: some are still waiting.

@@ -93,7 +93,7 @@ class ReplyCollector:
 
         Raises:
             ConnectionClosedError: the connection is closed.
-            OutboundBufferLimitError: there is no link, and the buffer for that time is full.
+            OutboundBufferLimitError: there is no connection, and the buffer for that time is full.
 
         """
         self._asked = subject
@@ -106,11 +106,11 @@ class ReplyCollector:
 
         Args:
             patience: seconds without a message after which it is given up.
-            deadline: when to give up in any case; ``None``: only then.
+            deadline: the deadline in any case; ``None``: only then.
 
         Raises:
             TimeoutError: nothing came for so long, or the end did not come in time.
-            ConnectionLostError: the link broke meanwhile.
+            ConnectionLostError: the connection was lost meanwhile.
             PermissionsError: the server does not permit the request.
             ConnectionClosedError: the connection was closed.
 
@@ -148,7 +148,9 @@ class ReplyCollector:
     def on_connection_change(self, *, connected: bool) -> None:
         """Give up when the link breaks: the rest of the answer is lost with it."""
         if not connected:
-            self._settle(ConnectionLostError("the link broke before the answer was complete"))
+            self._settle(
+                ConnectionLostError("the connection was lost before the answer was complete")
+            )
 
     def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
         """Give up where the server does not permit the request, or the inbox."""
@@ -165,7 +167,7 @@ class ReplyCollector:
         return True
 
     def _settle(self, error: BaseException | None) -> bool:
-        """Wake the waiting thread, unless that was done; say whether it was now."""
+        """Wake the waiting thread, unless that was done; return whether it was now."""
         try:
             self._open.pop()
         except IndexError:
@@ -234,7 +236,7 @@ def direct_get(
     Raises:
         MessageNotFoundError: the stream has no such message, or not yet where it was asked for.
         NoRespondersError: nobody answers direct gets for the stream.
-        APIError: the server refused.
+        APIError: the server returned an error.
         InvalidResponseError: the answer is not what the API gives.
         TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
 
@@ -329,7 +331,7 @@ def direct_get_many(
     Raises:
         MessageNotFoundError: there is none, or not yet where it was asked for.
         NoRespondersError: nobody answers direct gets for the stream.
-        APIError: the server refused.
+        APIError: the server returned an error.
         InvalidResponseError: the answer is not what the API gives.
         PermissionsError: this user may not ask that.
         TimeoutError, ConnectionLostError: nothing came.
@@ -364,12 +366,12 @@ def _is_end(delivery: Delivery) -> bool:
 
 
 def is_direct_status(delivery: Delivery) -> bool:
-    """Say whether this is a status: unlike every message it does not say which sequence it has."""
+    """Return whether this is a status: unlike every message it does not say which sequence it has."""
     block = delivery[2]
     return block.startswith(_STATUS) and not delivery[3] and _SEQUENCE not in block
 
 
 def _is_of_batch(block: bytes) -> bool:
-    """Say whether the last headers are those of a batch; before them a message may have any."""
+    """Return whether the last headers are those of a batch; before them a message may have any."""
     lines = block.rsplit(b"\r\n", 4)
     return len(lines) == 5 and lines[1].startswith(_PENDING) and lines[2].startswith(_LAST)

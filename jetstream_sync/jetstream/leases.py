@@ -115,8 +115,8 @@ class Leases:
     The leases of the messages that a client has from one consumer.
 
     Args:
-        api: where to ask for the consumer's config.
-        stream: the stream's name.
+        api: the JetStream API for the consumer's config.
+        stream: the name of the stream.
         consumer: returns the consumer's name.
         config: the consumer's config, as it was last seen.
 
@@ -274,7 +274,7 @@ class Leases:
         """
         Enter new leases, and return the reply subjects of the messages that need them.
 
-        A lease that is over can not be renewed: the server may have delivered the message again.
+        A lease that is over cannot be renewed: the server may have delivered the message again.
 
         Args:
             deliveries: what waits in the buffer.

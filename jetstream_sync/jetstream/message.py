@@ -33,7 +33,7 @@ _NAKED: Final = 2
 
 
 def send_in_progress(core: ConnectionCore, ack_subject: bytes) -> None:
-    """Have the server start the ``ack_wait`` of a message anew; raises as `Core.writer.publish`."""
+    """Have the server restart the ``ack_wait`` of a message; raises as `Core.writer.publish`."""
     core.writer.publish(commands.publish(ack_subject, b"", _IN_PROGRESS), len(_IN_PROGRESS))
 
 
@@ -110,7 +110,7 @@ class JetStreamMsg(Msg):
         Say that the message is done with, and wait until the server has noted it (a double ack).
 
         Args:
-            timeout: in seconds; ``None``: wait for ever.
+            timeout: in seconds; ``None``: no limit.
 
         Raises:
             TimeoutError: the server did not confirm in time; the message may be acknowledged.
@@ -150,7 +150,7 @@ class JetStreamMsg(Msg):
 
     def in_progress(self) -> None:
         """
-        Say that the message is being worked on: the server starts its ``ack_wait`` anew.
+        Say that the message is being worked on: the server restarts its ``ack_wait``.
 
         Raises:
             MsgAlreadyAckdError, NotJSMessageError, ConnectionClosedError: as `ack()`.
@@ -161,7 +161,7 @@ class JetStreamMsg(Msg):
 
     def term(self, reason: str | None = None) -> None:
         """
-        Say that the message can not be handled, and should not be delivered again.
+        Say that the message cannot be handled, and should not be delivered again.
 
         Args:
             reason: put into the server's advisory (server 2.10.4); ``None``: none.
@@ -189,7 +189,7 @@ class JetStreamMsg(Msg):
         raise NotJSMessageError("the message did not come from a stream: it has no reply subject")
 
     def _open(self) -> bool:
-        """Say whether an answer is wanted; raise when there was one."""
+        """Return whether an answer is wanted; raise when there was one."""
         if self._settled:
             raise MsgAlreadyAckdError("the message was acknowledged before")
         return self._settled is False

@@ -112,8 +112,8 @@ class OrderedCursor:
         Start where a config says.
 
         Args:
-            api: where to ask.
-            stream: the stream's name.
+            api: the JetStream API.
+            stream: the name of the stream.
             prefix: what the names of the consumers start with.
             first: the config of the first consumer.
             attempts: after how many failed attempts in a row to give up; 0: never.
@@ -132,7 +132,7 @@ class OrderedCursor:
         self.given_up = False  # nobody wants to read on: an attempt that fails is the last
         #: The last message that counts: the next consumer starts behind it.
         self.sequence = DeliverySequence()
-        #: Note the message that has this reply subject; say whether it is the next one.
+        #: Note the message that has this reply subject; return whether it is the next one.
         self.advance: Callable[[bytes], bool] = self.sequence.follows
 
     @property
@@ -174,13 +174,13 @@ class OrderedCursor:
         Make a consumer that reads on from the position, and drop the old one.
 
         Args:
-            deadline: when to give up.
+            deadline: the deadline.
             deliver_to: called before each attempt; returns the subject that the consumer delivers
                 to, or raises what ends it all; ``None``: it is pulled from.
 
         Raises:
             StreamNotFoundError: the stream is gone.
-            BadRequestError: the server refuses the consumer.
+            BadRequestError: the server rejected the consumer config.
             PermissionsError: this user may not make one.
             OrderedConsumerResetError: it could not be made in ``max_reset_attempts``.
             TimeoutError: the deadline came.
@@ -228,14 +228,14 @@ class OrderedCursor:
             return info
 
     def _wait(self, deadline: Deadline) -> bool:
-        """Wait for the next attempt; say whether there is to be one."""
+        """Wait for the next attempt; return whether there is to be one."""
         while not self.given_up and not deadline.expired():
             if self._api.core.wait_closed(deadline.sooner(_LOOK).lock_timeout()):
                 break  # the attempt will say so
         return not self.given_up
 
     def _seeds(self, info: ConsumerInfo) -> bool:
-        """Say whether a new consumer's state tells where it starts."""
+        """Return whether a new consumer's state tells where it starts."""
         # The last messages of many subjects lie anywhere: there is no sequence to start behind.
         return info.config.deliver_policy != DeliverPolicy.LAST_PER_SUBJECT
 
@@ -260,7 +260,7 @@ def pull_position(api: APIRequests, stream: str, options: OrderedOptions) -> Ord
     Return the position of an ordered consumer that pulls, before its first message.
 
     Raises:
-        InvalidOptionError: an option is not known or can not work.
+        InvalidOptionError: an option is unknown or invalid.
 
     """
     unknown = set(options) - set(OrderedOptions.__annotations__)
@@ -360,7 +360,7 @@ class OrderedMessages:
     """
     The messages of an ordered consumer, one after the other, without an end.
 
-    Made by `OrderedConsumer.messages`. As `MessageIterator`, but in order and without gaps: what
+    Returned by `OrderedConsumer.messages`. As `MessageIterator`, but in order and without gaps: what
     breaks the order is mended before the next message is returned. Any number of threads may take
     messages from it: each goes to one, and they are taken in order.
     """
@@ -380,12 +380,12 @@ class OrderedMessages:
         Return the next message, waiting for it.
 
         Args:
-            timeout: in seconds; ``None``: wait for ever; 0: look once.
+            timeout: in seconds; ``None``: no limit; 0: look once.
 
         Raises:
-            TimeoutError: none came in time; the iterator goes on.
+            TimeoutError: no message arrived in time; the iterator goes on.
             IteratorClosedError: it was stopped, or drained, or gave all of ``stop_after``.
-            StreamNotFoundError, BadRequestError, OrderedConsumerResetError: it can not go on.
+            StreamNotFoundError, BadRequestError, OrderedConsumerResetError: it cannot go on.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -466,7 +466,7 @@ class OrderedMessages:
 
         Raises:
             DrainTimeoutError: the server did not confirm in time.
-            ConnectionClosedError: the connection is closed, or lost its link.
+            ConnectionClosedError: the connection is closed, or was lost.
 
         """
         if self._stopped is None:
@@ -486,7 +486,7 @@ class OrderedMessages:
             self._messages.set_callback_waiter(callback_finished)
 
     def start(self, deadline: Deadline) -> None:
-        """Make the first consumer, so that errors are raised where the iterator is made."""
+        """Create the first consumer, so that errors are raised where the iterator is made."""
         self._read_on(None, deadline)
 
     @property
@@ -505,7 +505,7 @@ class OrderedConsumer:
     """
     Reads a stream in order and without gaps, and acknowledges nothing.
 
-    Had from `Stream.ordered_consumer` or `JetStream.ordered_consumer`. Each `messages()` and
+    Returned by `Stream.ordered_consumer` or `JetStream.ordered_consumer`. Each `messages()` and
     `consume()` starts where the options say; `fetch()` and `next()` go on from one call to the next.
     `close()`, or the end of a ``with`` block, has the server drop its consumers at once; otherwise
     it does so after ``inactive_threshold``. Any thread may call the methods; one thread at a time
@@ -539,7 +539,7 @@ class OrderedConsumer:
     @property
     def cached_info(self) -> ConsumerInfo | None:
         """
-        The consumer on the server that was used last, as it was when it was made.
+        The consumer on the server that was used last, as it was when it was created.
 
         That of `messages()` or `consume()` until these are stopped, else that of `fetch()`;
         ``None`` while there is none.
@@ -559,13 +559,13 @@ class OrderedConsumer:
         If there is none, the one that the next `fetch()` uses is made.
 
         Args:
-            timeout: in seconds; ``None``: that of the JetStream context.
+            timeout: in seconds; ``None``: the timeout of the JetStream context.
 
         Raises:
             ConsumerNotFoundError: it is gone; the next read makes another one.
             StreamNotFoundError: the stream is gone.
             IteratorClosedError: it was closed.
-            TimeoutError: no answer in time.
+            TimeoutError: the server did not reply in time.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -590,11 +590,11 @@ class OrderedConsumer:
                 ``heartbeat`` 5 seconds.
 
         Raises:
-            InvalidOptionError: an option is out of range, or two exclude each other.
+            InvalidOptionError: an option is out of range, or two options exclude each other.
             StreamNotFoundError: there is no such stream.
-            BadRequestError: the server refuses the consumer.
+            BadRequestError: the server rejected the consumer config.
             IteratorClosedError: the ordered consumer was closed.
-            TimeoutError: the server does not answer.
+            TimeoutError: the server did not reply in time.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -615,7 +615,7 @@ class OrderedConsumer:
         self, callback: JetStreamCallback, **options: Unpack[ContinuousOptions]
     ) -> ConsumeHandle:
         """
-        Call a function for each message, in order, on a thread of its own.
+        Call a function for each message, in order, on a dedicated thread.
 
         Args:
             callback: called with each message; an error that it raises is reported to the
@@ -641,17 +641,17 @@ class OrderedConsumer:
         Return the next messages, up to a number of messages or bytes.
 
         Args:
-            batch: messages at most; ``None``: as many as ``max_bytes`` allows.
+            batch: maximum number of messages; ``None``: as many as ``max_bytes`` allows.
             timeout: how long to wait for them, in seconds; ``None``: until the batch is complete.
-            max_bytes: bytes at most; ``None``: no limit.
+            max_bytes: maximum number of bytes; ``None``: no limit.
             heartbeat: as for `PullConsumer.fetch`.
 
         Returns:
-            The messages in order; ``[]`` when none came in time.
+            The messages in order; ``[]`` when no message arrived in time.
 
         Raises:
             InvalidOptionError: an option is out of range, or neither batch nor max_bytes is given.
-            StreamNotFoundError, BadRequestError, OrderedConsumerResetError: it can not go on.
+            StreamNotFoundError, BadRequestError, OrderedConsumerResetError: it cannot go on.
             IteratorClosedError: it was closed.
             ConnectionClosedError: the connection is closed.
 
@@ -668,8 +668,8 @@ class OrderedConsumer:
         Return the next messages that are there now, up to a number of messages or bytes.
 
         Args:
-            batch: messages at most; ``None``: as many as ``max_bytes`` allows.
-            max_bytes: bytes at most; ``None``: no limit.
+            batch: maximum number of messages; ``None``: as many as ``max_bytes`` allows.
+            max_bytes: maximum number of bytes; ``None``: no limit.
 
         Returns:
             The messages in order; ``[]`` when there are none.
@@ -694,7 +694,7 @@ class OrderedConsumer:
                     try:
                         complete = self._pull(request, deadline, fetched)
                     except TimeoutError:
-                        return []  # there is no link, or no leader
+                        return []  # there is no connection, or no leader
                     if fetched or complete or deadline.expired():
                         return fetched
         except BaseException:
@@ -769,11 +769,11 @@ class OrderedConsumer:
         Return the next message.
 
         Args:
-            timeout: in seconds; ``None``: wait for ever.
+            timeout: in seconds; ``None``: no limit.
             heartbeat: as for `PullConsumer.fetch`.
 
         Raises:
-            TimeoutError: none came in time.
+            TimeoutError: no message arrived in time.
             InvalidOptionError, StreamNotFoundError, BadRequestError, OrderedConsumerResetError,
             IteratorClosedError, ConnectionClosedError: as `fetch()`.
 

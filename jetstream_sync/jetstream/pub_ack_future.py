@@ -51,7 +51,7 @@ class PubAckFuture(Future[PubAck]):
 
     """
 
-    # The names of the fields are mangled: they can not be those of any version of the standard class.
+    # The names of the fields are mangled: they cannot be those of any version of the standard class.
     # None of its private names is used here. What matters of it, in Python 3.10 to 3.14: its __init__
     # sets all its attributes in the instance, so that they are missing before (see __getattr__), and
     # `wait`, `as_completed` and `asyncio.wrap_future` read no others (3.14 adds a method that reads a
@@ -159,12 +159,12 @@ class PubAckFuture(Future[PubAck]):
         self.__settle_standard()
 
     def renew_forked(self) -> None:
-        """Make the standard part anew in a forked child, with locks that no thread holds."""
+        """Make the standard part again in a forked child, with locks that no thread holds."""
         super().__init__()
         self.__settle_standard()
 
     def _settled(self) -> bool:
-        """Say whether it is; in a child, one that the parent was about to settle is settled now."""
+        """Return whether it is; in a child, one that the parent was about to settle is settled now."""
         if self.__done:
             return True
         closed = self._writer.closed
@@ -174,26 +174,26 @@ class PubAckFuture(Future[PubAck]):
         return True
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a future can not be pickled; wait for its result, and pass that")
+        raise TypeError("a future cannot be pickled; wait for its result, and pass that")
 
     def __repr__(self) -> str:
         state = "finished" if self._settled() else "running"
         return f"<{type(self).__name__} {self.subject!r} state={state}>"
 
     def done(self) -> bool:
-        """Say whether it is settled."""
+        """Return whether it is settled."""
         return self._settled()
 
     def running(self) -> bool:
-        """Say whether it is not settled yet: what was sent can not be cancelled."""
+        """Return whether it is not settled yet: what was sent cannot be cancelled."""
         return not self._settled()
 
     def cancel(self) -> bool:
-        """Return false: what was sent can not be taken back."""
+        """Return false: what was sent cannot be taken back."""
         return False
 
     def cancelled(self) -> bool:
-        """Return false: what was sent can not be taken back."""
+        """Return false: what was sent cannot be taken back."""
         return False
 
     def result(self, timeout: float | None = None) -> PubAck:
@@ -265,7 +265,7 @@ def _settle_in_child() -> None:
 
     A loop over `concurrent.futures.as_completed` that the fork was in goes on: its waiter hears of them.
     Another thread of the parent may have held a lock of a standard part, for some instructions. That is
-    found out by a thread that stays behind then, and those parts are made anew.
+    found out by a thread that stays behind then, and those parts are made again.
     """
     global _lock  # noqa: PLW0603 - one for all futures, or each would cost more
     _lock = threading.RLock()

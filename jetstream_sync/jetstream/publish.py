@@ -76,7 +76,7 @@ __all__ = [
     "publish_headers",
 ]
 
-#: The TTL of a message that stays, whatever the stream's limits of age are (ADR-43).
+#: The TTL of a message that never expires, regardless of the stream's ``max_age`` (ADR-43).
 NEVER: Final = "never"
 
 _SECOND: Final = 1_000_000_000
@@ -94,27 +94,27 @@ def publish_headers(
     expected_last_subject: str | None = None,
 ) -> HeadersLike | None:
     """
-    Return the headers of a message with those that the arguments of a publish make.
+    Return the headers of a message, with those for the publish options added.
 
-    What the user gave as headers is not changed, and the other arguments come before it. For what
-    they mean see `JetStream.publish`.
+    The given headers are not modified; the other arguments take precedence over them. See
+    `JetStream.publish` for their meaning.
 
     Raises:
-        InvalidNameError: the stream's name can not be one.
-        BadSubjectError: the subject of an expectation can not be one.
-        InvalidOptionError: another argument can not work.
-        InvalidHeaderError: one of the headers can not be sent.
+        InvalidNameError: the stream name is invalid.
+        BadSubjectError: the expected subject is invalid.
+        InvalidOptionError: another argument is invalid.
+        InvalidHeaderError: a header is invalid.
 
     """
-    made: dict[str, str] = {}
+    extra: dict[str, str] = {}
     if msg_id is not None:
-        made[MSG_ID] = _text(msg_id, "msg_id")
+        extra[MSG_ID] = _text(msg_id, "msg_id")
     if stream is not None:
-        made[EXPECTED_STREAM] = check_stream_name(stream)
+        extra[EXPECTED_STREAM] = check_stream_name(stream)
     if expected_last_sequence is not None:
-        made[EXPECTED_LAST_SEQ] = _number(expected_last_sequence, "expected_last_sequence")
+        extra[EXPECTED_LAST_SEQ] = _number(expected_last_sequence, "expected_last_sequence")
     if expected_last_subject_sequence is not None:
-        made[EXPECTED_LAST_SUBJECT_SEQ] = _number(
+        extra[EXPECTED_LAST_SUBJECT_SEQ] = _number(
             expected_last_subject_sequence, "expected_last_subject_sequence"
         )
     if expected_last_subject is not None:
@@ -124,29 +124,29 @@ def publish_headers(
                 expected_last_subject,
                 "needs expected_last_subject_sequence",
             )
-        made[EXPECTED_LAST_SUBJECT_SEQ_SUBJECT] = check_subject(expected_last_subject)
+        extra[EXPECTED_LAST_SUBJECT_SEQ_SUBJECT] = check_subject(expected_last_subject)
     if expected_last_msg_id is not None:
-        made[EXPECTED_LAST_MSG_ID] = _text(expected_last_msg_id, "expected_last_msg_id")
+        extra[EXPECTED_LAST_MSG_ID] = _text(expected_last_msg_id, "expected_last_msg_id")
     if msg_ttl is not None:
-        made[MSG_TTL] = _ttl(msg_ttl)
-    if not made:
+        extra[MSG_TTL] = _ttl(msg_ttl)
+    if not extra:
         return headers
     if not headers:
-        return made
-    together = Headers(headers)
-    together.update(made)
-    return together
+        return extra
+    merged = Headers(headers)
+    merged.update(extra)
+    return merged
 
 
 def _text(value: str, option: str) -> str:
     if not isinstance(value, str) or not value:
-        raise InvalidOptionError(option, value, "expected a str with something in it")
+        raise InvalidOptionError(option, value, "must be a str that is not empty")
     return value
 
 
 def _number(value: int, option: str) -> str:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LAST_SEQUENCE:
-        raise InvalidOptionError(option, value, "a sequence is an int from 0 on")
+        raise InvalidOptionError(option, value, f"must be an int from 0 to {_LAST_SEQUENCE}")
     return str(value)
 
 
@@ -157,46 +157,45 @@ def _ttl(value: float | timedelta | Literal["never"]) -> str:
         return NEVER
     ns = duration_to_ns(duration(value, "msg_ttl"))
     if ns < _SECOND:
-        raise InvalidOptionError("msg_ttl", value, "it is at least a second")
-    # Whole seconds, or a duration as Go writes it (ADR-43).
+        raise InvalidOptionError("msg_ttl", value, "must be at least one second")
+    # Whole seconds or a Go duration (ADR-43).
     return f"{ns}ns" if ns % _SECOND else str(ns // _SECOND)
 
 
-#: Messages that `publish_async` lets be on their way.
+#: Maximum number of messages of `publish_async` that may await their acks.
 DEFAULT_WINDOW: Final = 4000
-#: ADR-22: how often a message that no stream took is sent again, and the seconds before each time.
+#: Attempts after a "no responders" reply, and the seconds before each of them (ADR-22).
 RETRY_ATTEMPTS: Final = 2
 RETRY_WAIT: Final = 0.25
-#: Seconds that locks and events take at most.
-_LONGEST_RETRY_WAIT: Final = 9e9
-#: Seconds that an answer may take at least, for another attempt to make sense.
-_ROUND_TRIP: Final = 0.05
-#: Seconds between two looks for acks that are overdue.
-_SWEEP: Final = 0.5
+#: Upper limit of the wait in seconds; locks and events accept no longer timeout.
+_MAX_RETRY_WAIT_S: Final = 9e9
+#: Minimum time in seconds that must be left for a reply; with less, there is no further attempt.
+_MIN_REPLY_TIME_S: Final = 0.05
+#: Seconds between two checks for overdue acks.
+_OVERDUE_CHECK_INTERVAL_S: Final = 0.5
 
-#: Looks without anything to look for, after which the thread goes to sleep.
-_QUIET_SWEEPS: Final = 4
+#: Number of checks without pending acks after which the thread sleeps until the next publish.
+_IDLE_CHECKS: Final = 4
 
-#: Put among the acks when the link broke.
+#: Enqueued among the acks when the connection is lost.
 _DISCONNECTED: Final[Delivery] = (b"", b"", b"down", b"")
-#: Put among the acks when the server refused a message: see ``Publisher._denied``.
+#: Enqueued among the acks when the server refused a message: see ``Publisher._denied``.
 _DENIED: Final[Delivery] = (b"", b"", b"denied", b"")
-#: Put among the acks to wake the thread.
+#: Enqueued among the acks to wake the thread.
 _WAKE: Final[Delivery] = (b"", b"", b"wake", b"")
 
 
 class PublishOptions(TypedDict, total=False):
-    """What `JetStream.publish` and `JetStream.publish_async` take by name besides their arguments."""
+    """Further keyword arguments of `JetStream.publish` and `JetStream.publish_async`."""
 
     expected_last_subject: str | None
-    """The subject that ``expected_last_subject_sequence`` is about, which may have wildcards; ``None``,
-    the default: that of the message. Needs server 2.11; the first message with it on a link asks
-    for the server's API level."""
+    """The subject to which ``expected_last_subject_sequence`` applies; it may contain wildcards.
+    ``None``, the default: the subject of the message. Needs server 2.11; the first message with this
+    option after a connect requests the API level of the server."""
     retry_attempts: int
-    """How often the message is sent again while no stream takes it; 0: not at all; -1: until the time
-    is up; default 2."""
+    """Number of retries while there are no responders; 0: none; -1: until the timeout; default 2."""
     retry_wait: float | timedelta
-    """The wait before each of these, in seconds; default 0.25."""
+    """Delay before each retry, in seconds; default 0.25."""
 
 
 _OPTIONS: Final = frozenset(PublishOptions.__annotations__)
@@ -204,10 +203,10 @@ _OPTIONS: Final = frozenset(PublishOptions.__annotations__)
 
 def check_publish_options(options: PublishOptions) -> None:
     """
-    Refuse an option that is not known.
+    Check the names of the options.
 
     Raises:
-        InvalidOptionError: one is not.
+        InvalidOptionError: an option is unknown.
 
     """
     unknown = set(options) - _OPTIONS
@@ -217,15 +216,15 @@ def check_publish_options(options: PublishOptions) -> None:
 
 class Publisher:
     """
-    The publishing side of a JetStream context.
+    Publishes the messages of a JetStream context.
 
     Args:
         core: the connection.
-        timeout: seconds to wait for an ack where a call names none; ``None``: for ever.
-        window: messages that may wait for their acks at a time.
+        timeout: default timeout of an ack in seconds; ``None``: no limit.
+        window: maximum number of messages that may await their acks.
 
     Raises:
-        InvalidOptionError: the window is not a number from 1 up.
+        InvalidOptionError: the window is not a positive int.
 
     Any thread may call its methods.
     """
@@ -236,17 +235,17 @@ class Publisher:
         self, core: ConnectionCore, timeout: float | timedelta | None, window: int = DEFAULT_WINDOW
     ) -> None:
         if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-            reason = "must be a whole number from 1 up"
+            reason = "must be an int of at least 1"
             raise InvalidOptionError("publish_async_max_pending", window, reason)
-        self._core = core.machinery  # the thread of the acks holds this object
+        self._core = core.machinery  # the ack thread holds this object
         self._timeout = timeout
         self._window = window
         self._tokens = itertools.count(1)
         self._pending: dict[bytes, PubAckFuture] = {}
         self._acks: Mailbox[Delivery] = Mailbox()
-        # Entries to be sent again, sorted by the time for that; used by the thread alone.
-        self._again: list[tuple[float, bytes, PubAckFuture]] = []
-        # Messages that the server did not permit, and what it said; noted by the reader.
+        # Entries to be retried, sorted by due time; used by the ack thread only.
+        self._retries: list[tuple[float, bytes, PubAckFuture]] = []
+        # Messages that the server did not permit, with its error; written by the reader.
         self._denied: dict[bytes, PermissionsError] = {}
         self._start = threading.Lock()
         self._inbox = core.new_inbox()
@@ -255,9 +254,9 @@ class Publisher:
         self._subscribed = False
         self._unsubscribe: Callable[[], None] | None = None
         self._thread: threading.Thread | None = None
-        self._asleep = False  # whether the thread waits for somebody to wake it
+        self._asleep = False  # whether the ack thread sleeps until it is woken
         self._room = threading.Condition()
-        self._waiting = 0  # how many wait on _room, under it
+        self._waiting = 0  # number of threads that wait on _room; guarded by it
 
     # --- waiting for each ack -------------------------------------------------------------------
 
@@ -274,15 +273,15 @@ class Publisher:
         deadline = Deadline(self._timeout if timeout is None else timeout)
         where = self._core.composer.encoded(subject)
         wait = _retry_wait(retry_attempts, retry_wait)
-        # Counted down; below 0 it never becomes 0, and the time alone is the limit.
+        # Counts down. A negative start never reaches 0, so only the timeout limits the attempts.
         for retries_left in itertools.count(retry_attempts, -1):
             try:
                 answer = self._core.request(where, payload, deadline, headers)
             except NoRespondersError:
-                # A stream that has no leader for a moment looks like no stream. Without the time
-                # for another answer, nobody would learn what is wrong.
+                # A stream without a leader looks like a missing stream. Without the time for another
+                # reply, a retry would only hide the error behind a timeout.
                 left = deadline.left()
-                if retries_left and (left is None or left > wait + _ROUND_TRIP):
+                if retries_left and (left is None or left > wait + _MIN_REPLY_TIME_S):
                     self._core.wait_closed(wait)
                     continue
                 break
@@ -308,7 +307,7 @@ class Publisher:
             compose.encoded(subject), payload, self._reply_prefix + token, headers
         )
         limit = self._timeout if timeout is None else timeout
-        # What settles futures makes the room, so their callbacks can not wait for it.
+        # The ack thread makes room in the window, so callbacks of futures must not wait for it.
         if len(self._pending) >= self._window and threading.current_thread() is not self._thread:
             self._wait_for_room(Deadline(limit))
         due = None if limit is None else monotonic() + seconds(limit)
@@ -318,8 +317,8 @@ class Publisher:
             future.retries = retry_attempts
         self._pending[token] = future
         try:
-            # Looked at behind that: the reader, told that the inbox is not permitted, first notes that
-            # there is no subscription, and then fails what is pending.
+            # Checked after the entry is pending: if the inbox is not permitted, the reader first resets
+            # _subscribed and then fails the pending messages.
             if not self._subscribed:
                 self._subscribe()
             core.writer.publish_deferred(command, size)
@@ -334,28 +333,28 @@ class Publisher:
 
     @property
     def pending(self) -> int:
-        """Messages that wait for their acks."""
+        """The number of messages that await their acks."""
         return len(self._pending)
 
     def completed(self, deadline: Deadline) -> None:
         """
-        Wait until no message waits for its ack.
+        Wait until every message has its ack.
 
         Raises:
-            TimeoutError: some still do, or it is a callback that waits, which they wait for.
-            ForkedConnectionError: it is the parent that waits for them.
+            TimeoutError: some acks are still pending, or the caller is a callback of a future.
+            ForkedConnectionError: the messages were published by the parent process.
 
         """
         self._core.writer.check_not_forked()
         if threading.current_thread() is self._thread and self._pending:
-            raise TimeoutError("a future's callback can not wait for other messages")
+            raise TimeoutError("a callback of a future cannot wait for other messages")
         self._core.writer.send_buffered()
         with self._room:
             self._waiting += 1
             try:
                 if not self._room.wait_for(lambda: not self._pending, deadline.left()):
                     raise self._core.timed_out(
-                        f"{len(self._pending)} messages still wait for their acks"
+                        f"{len(self._pending)} messages still await their acks"
                     )
             finally:
                 self._waiting -= 1
@@ -370,8 +369,8 @@ class Publisher:
                     lambda: len(self._pending) < self._window, deadline.left()
                 ):
                     raise TooManyStalledMsgsError(
-                        f"{len(self._pending)} messages wait for their acks, "
-                        f"and the window is {self._window}"
+                        f"{len(self._pending)} messages await their acks; "
+                        f"publish_async_max_pending is {self._window}"
                     )
             finally:
                 self._waiting -= 1
@@ -383,33 +382,38 @@ class Publisher:
                 return
             interest = self._core.add_subscription(f"{self._inbox}.*", "", self)
             if self._unsubscribe is not None:
-                # One that was not permitted. There is always one, so that the thread hears of the end.
+                # Remove the one that was not permitted. It stayed until now because the ack thread
+                # must always have a subscription that reports the close.
                 self._unsubscribe()
             self._unsubscribe = partial(self._core.remove_subscription_deferred, interest)
             if self._thread is None:
                 self._thread = spawn(f"acks-{self._core.name}", self._settle_all)
             self._subscribed = True
 
-    # --- the reader's side; see `MessageReceiver` ----------------------------------------------------------
+    # --- called by the reader; see `MessageReceiver` ------------------------------------------------
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """Take acks."""
+        """Enqueue acks."""
         self._acks.put(deliveries, len(deliveries))
 
     def on_connection_change(self, *, connected: bool) -> None:
-        """Put the news that the link broke among the acks."""
+        """Enqueue a marker among the acks when the connection is lost."""
         if not connected:
             self._acks.put((_DISCONNECTED,), 1)
 
     def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
-        """Have the last message to the subject fail, all of them where it is their inbox; say if any."""
+        """
+        Fail the last message to the subject, or all messages if the inbox is not permitted.
+
+        Return whether there was such a message.
+        """
         if error.operation == "subscribe":
             self._inbox_denied(error)
             return True
-        # The server says so once for each. Where messages to the subject are on their way that it
-        # took before, as when the permissions have just changed, they are the earlier ones.
+        # The server reports each refused message once. If the permissions have just changed, messages
+        # to this subject that it accepted before may be pending too; those are the earlier ones.
         wanted = subject.decode("utf-8", "surrogateescape")
-        # The tokens alone: a list of pairs may fail while others publish.
+        # A copy in one step: an iteration, even by list(), may be interrupted by another thread.
         for token in reversed(self._pending.copy()):
             future = self._pending.get(token)
             if future is not None and future.subject == wanted and token not in self._denied:
@@ -419,21 +423,21 @@ class Publisher:
         return False
 
     def _inbox_denied(self, error: PermissionsError) -> None:
-        """Have everything fail; the next message subscribes again, it may be permitted by then."""
-        with self._start:  # not while the subscription is being made
+        """Fail all messages; the next one subscribes again, because the permissions may change."""
+        with self._start:  # not while the subscription is being created
             self._subscribed = False
         for token in self._pending.copy():
             self._denied[token] = error
         self._acks.put((_DENIED,), 1)
 
     def on_closed(self, reason: BaseException) -> None:
-        """Wake the thread, which fails what is left; in a forked child, where it is not, do its work."""
+        """Wake the ack thread, which fails the rest; in a forked child, fail the messages here."""
         if isinstance(reason, ForkedConnectionError):
             self._forked(reason)
             return
         if isinstance(reason, BadSubscriptionError):
             reason = ConnectionDrainingError(
-                "the connection was drained before the ack came; the message may be stored"
+                "the connection was drained before the ack arrived; the message may be stored"
             )
         self._acks.close(reason)
 
@@ -441,14 +445,14 @@ class Publisher:
         self._start = threading.Lock()
         self._room = threading.Condition()
         self._waiting = 0
-        self._again = []
+        self._retries = []
         self._acks.close(reason)
         pending, self._pending = self._pending, {}
         for future in pending.values():
             future.forked(reason)
 
     def wait_drained(self, deadline: Deadline) -> bool:
-        """Wait until the messages that were published have their acks; say whether they have."""
+        """Wait until all published messages have their acks; return whether they do."""
         if threading.current_thread() is self._thread:
             return True  # a callback of a future that closes the connection
         try:
@@ -457,44 +461,48 @@ class Publisher:
             return False
         return True
 
-    # --- the thread that settles ----------------------------------------------------------------
+    # --- the ack thread -------------------------------------------------------------------------
 
     def _settle_all(self) -> None:
-        """Settle futures until the connection ends."""
+        """Settle futures until the connection is closed."""
         acks = self._acks
-        sweep_at = monotonic() + _SWEEP
-        quiet = 0
+        check_at = monotonic() + _OVERDUE_CHECK_INTERVAL_S
+        idle_checks = 0
         while True:
             try:
                 if self._pending:
-                    quiet = 0
-                    patience: float | None = _SWEEP
-                    if self._again:
-                        patience = min(_SWEEP, max(0.0, self._again[0][0] - monotonic()))
+                    idle_checks = 0
+                    wait_s: float | None = _OVERDUE_CHECK_INTERVAL_S
+                    if self._retries:
+                        wait_s = min(
+                            _OVERDUE_CHECK_INTERVAL_S, max(0.0, self._retries[0][0] - monotonic())
+                        )
                 else:
-                    quiet += 1
-                    self._asleep = quiet > _QUIET_SWEEPS
-                    # Looked at again: somebody may have published before he could see that.
-                    patience = None if self._asleep and not self._pending else _SWEEP
-                self._settle(acks.get(Deadline(patience)))
-                # Everything that came with it, too, before anybody is woken.
+                    idle_checks += 1
+                    self._asleep = idle_checks > _IDLE_CHECKS
+                    # Checked again: another thread may have published before _asleep was visible.
+                    wait_s = (
+                        None if self._asleep and not self._pending else _OVERDUE_CHECK_INTERVAL_S
+                    )
+                self._settle(acks.get(Deadline(wait_s)))
+                # Settle everything that arrived with it before waking other threads.
                 for _ in range(len(acks)):
                     self._settle(acks.items.popleft())
             except (TimeoutError, IndexError):
-                pass  # nothing came; or a callback forked, and this is the child, which has no acks
+                pass  # no ack; or a callback forked, and the child has no acks
             except Error as error:
                 self._fail_all(error)
                 return
             now = monotonic()
-            if self._again and now >= self._again[0][0]:
-                self._send_again(now)
-            if now >= sweep_at:
-                self._sweep(now)
-                sweep_at = now + _SWEEP
+            if self._retries and now >= self._retries[0][0]:
+                self._send_retries(now)
+            if now >= check_at:
+                self._fail_overdue(now)
+                check_at = now + _OVERDUE_CHECK_INTERVAL_S
             self._make_room()
 
     def _make_room(self) -> None:
-        """Wake those who wait for acks to have come."""
+        """Wake the threads that wait for pending acks."""
         if self._waiting:
             with self._room:
                 self._room.notify_all()
@@ -507,7 +515,7 @@ class Publisher:
             if delivery is _DISCONNECTED:
                 self._fail_all(
                     ConnectionLostError(
-                        "the link broke before the ack came; the message may be stored"
+                        "the connection was lost before the ack arrived; the message may be stored"
                     )
                 )
                 return
@@ -515,13 +523,13 @@ class Publisher:
                 self._fail_denied()
                 return
             status = parse_status(header)
-        nobody = status is not None and status.code == 503
-        if nobody and self._sent_again_later(token):
+        no_responders = status is not None and status.code == 503
+        if no_responders and self._schedule_retry(token):
             return
         future = self._pending.pop(token, None)
         if future is None:
-            return  # it was late, or only woke us
-        if nobody:
+            return  # a late ack, or a wake-up marker
+        if no_responders:
             future.failed(NoStreamResponseError(future.subject))
         else:
             future.acknowledged(payload)
@@ -530,23 +538,23 @@ class Publisher:
         """Fail the messages that the server did not permit."""
         for token in list(self._denied):
             future = self._pending.pop(token, None)
-            # Not before it is out of the pending ones: the reader would take it again.
+            # Only after its removal from _pending: the reader would otherwise choose it again.
             error = self._denied.pop(token)
             if future is not None:
                 future.failed(error)
 
-    def _sent_again_later(self, token: bytes) -> bool:
-        """Have a message sent again, as ADR-22 says; say whether it will be."""
+    def _schedule_retry(self, token: bytes) -> bool:
+        """Schedule a retry of a message (ADR-22); return whether there is one."""
         future = self._pending.get(token)
         if future is None or not future.retries:
             return False
         future.retries -= 1
-        insort(self._again, (monotonic() + future.retry_wait, token, future))
+        insort(self._retries, (monotonic() + future.retry_wait, token, future))
         return True
 
-    def _send_again(self, now: float) -> None:
-        due = [each for each in self._again if each[0] <= now]
-        self._again = [each for each in self._again if each[0] > now]
+    def _send_retries(self, now: float) -> None:
+        due = [each for each in self._retries if each[0] <= now]
+        self._retries = [each for each in self._retries if each[0] > now]
         for _, token, future in due:
             if token not in self._pending:
                 continue
@@ -556,8 +564,8 @@ class Publisher:
                 self._pending.pop(token, None)
                 future.failed(error)
 
-    def _sweep(self, now: float) -> None:
-        """Give up messages whose time is up."""
+    def _fail_overdue(self, now: float) -> None:
+        """Fail the messages whose timeout has expired."""
         # A copy in one step: an iteration, even by list(), may be interrupted by another thread.
         for token, future in self._pending.copy().items():
             if (
@@ -568,7 +576,7 @@ class Publisher:
                 future.failed(self._core.timed_out(f"no ack for {future.subject!r} in time"))
 
     def _fail_all(self, error: Error) -> None:
-        """Give up every message that waits now."""
+        """Fail every pending message."""
         for token in self._pending.copy():
             future = self._pending.pop(token, None)
             if future is not None:
@@ -577,10 +585,10 @@ class Publisher:
 
 
 def _retry_wait(attempts: int, wait: float | timedelta) -> float:
-    """Return the seconds between two attempts, after a check of both options."""
+    """Return the seconds between two attempts, after checking both options."""
     if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < -1:
-        raise InvalidOptionError("retry_attempts", attempts, "must be a whole number from -1 up")
+        raise InvalidOptionError("retry_attempts", attempts, "must be an int of at least -1")
     value = seconds(wait, "retry_wait")
     if value < 0:
         raise InvalidOptionError("retry_wait", wait, "must be 0 or above")
-    return min(value, _LONGEST_RETRY_WAIT)
+    return min(value, _MAX_RETRY_WAIT_S)

@@ -318,7 +318,7 @@ class PullRequester:
 
     Args:
         api: the JetStream API.
-        stream: the stream's name.
+        stream: the name of the stream.
         consumer: the consumer's name.
         config: the last known config of the consumer.
 

@@ -43,7 +43,7 @@ class PullSubscription(ConsumerAccessors):
     """
     A subscription that fetches messages when it is asked to.
 
-    Made by `JetStream.pull_subscribe` and `JetStream.pull_subscribe_bind`. It is what ADR-13
+    Returned by `JetStream.pull_subscribe` and `JetStream.pull_subscribe_bind`. It is what ADR-13
     describes; `PullConsumer` is the later way (ADR-37), which also pulls ahead.
 
     Any number of threads may fetch from one subscription at the same time; each message goes to one
@@ -63,7 +63,7 @@ class PullSubscription(ConsumerAccessors):
 
         Args:
             api: the JetStream API.
-            stream: the stream's name.
+            stream: the name of the stream.
             consumer: the consumer's name.
             config: the consumer's config, as far as it is known.
             delete: deletes the consumer at the end; ``None``: it stays.
@@ -135,7 +135,7 @@ class PullSubscription(ConsumerAccessors):
         policy ``none`` they go to the next fetch, which returns them at once.
 
         Args:
-            batch: messages at most.
+            batch: maximum number of messages.
             timeout: how long to wait for them, in seconds; ``None``: until the batch is complete.
             heartbeat: after how much silence the server says that it is there, in seconds, at most
                 half of ``timeout``; ``None``: it does not.
@@ -144,7 +144,7 @@ class PullSubscription(ConsumerAccessors):
             The messages in order, at least one.
 
         Raises:
-            TimeoutError: none came in time.
+            TimeoutError: no message arrived in time.
             InvalidOptionError: an option is out of range.
             ConsumerNotFoundError, StreamNotFoundError, ConsumerDeletedError: the consumer is gone.
             PullError: the server refused the request, see its subclasses.
@@ -367,7 +367,7 @@ class PullSubscribeAPI:
         Args:
             subject: what to fetch, with wildcards; may be empty when the stream is named.
             durable: the name of a durable consumer; ``None``: an ephemeral one.
-            stream: the stream's name; ``None``: the one stream that takes the subject.
+            stream: the name of the stream; ``None``: the one stream that takes the subject.
             config: what to make the consumer of, or has to be that of the one that exists;
                 ``None``: the defaults.
             delete_consumer: whether `PullSubscription.unsubscribe` and `PullSubscription.drain`
@@ -379,7 +379,7 @@ class PullSubscribeAPI:
             SubscribeError: the subscription and the consumer do not fit together, or the subject
                 and the streams; see its subclasses.
             InvalidOptionError, InvalidNameError, BadSubjectError: an argument is not well formed.
-            APIError: the server refused.
+            APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as
                 `JetStream.account_info`.
 
@@ -406,7 +406,7 @@ class PullSubscribeAPI:
 
         Raises:
             PullOnPushConsumerError: it delivers to a subject.
-            InvalidNameError: a name can not be a consumer's or a stream's.
+            InvalidNameError: the consumer name or the stream name is invalid.
             ConnectionClosedError: the connection is closed.
 
         """

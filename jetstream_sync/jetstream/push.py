@@ -1,16 +1,16 @@
 """
-Subscriptions to what a push consumer delivers (ADR-15), with automatic status management.
+Push subscriptions (ADR-15), with automatic handling of status messages.
 
 Rules:
 
-1. The reader looks at what came once per read: when it all has payloads, and the last one has the
-   sequence that it should have, then no message is missing and none is a status.
-2. Statuses that somebody has to act on stand in the queue where they came. Who takes messages acts on
-   them: a flow control request is answered when what was before it has been handed out.
-3. Heartbeats are watched by a timer, and by their headers; they do not get into the queue.
-4. A message whose lease ran out while it waited here is dropped: see `Leases`.
-5. A queue group shares its consumer: its members see neither all messages nor all statuses, so
-   nothing of 3 is done for them.
+1. The reader checks deliveries once per read. If all have payloads and the last one has the expected
+   sequence, no message is missing and none is a status.
+2. Statuses that need an action stay in the queue in order of arrival. The thread that takes messages
+   acts on them: a flow control request is answered after the messages before it were taken.
+3. A timer monitors heartbeats, and their headers reveal gaps. They are not queued.
+4. A message whose lease expired in the queue is dropped: see `Leases`.
+5. The members of a queue group share a consumer. Each sees neither all messages nor all statuses, so
+   rule 3 does not apply to them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from .message import JetStreamMsg
 
 __all__ = ["PENDING_BYTES_LIMIT", "PENDING_MSGS_LIMIT", "PushOptions", "PushSubscription"]
 
-#: What may wait unread where nobody says; as in nats-py.
+#: Default pending limits, as in nats-py.
 PENDING_MSGS_LIMIT: Final = 512 * 1024
 PENDING_BYTES_LIMIT: Final = 256 * 1024 * 1024
 
@@ -62,55 +62,56 @@ _payload = itemgetter(3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushOptions:
-    """How messages are handed out, and what happens around them; the consumer is not touched by it."""
+    """Client-side options of a push subscription; they do not affect the consumer config."""
 
     callback: JetStreamCallback | None = None
-    """Called with each message; ``None``: they are read."""
+    """Called with each message; ``None``: messages are read with `next_msg()`."""
     manual_ack: bool = False
-    """Whether the callback acknowledges by itself."""
+    """Whether the callback acknowledges messages itself."""
     pending_msgs_limit: int = PENDING_MSGS_LIMIT
-    """Messages that may wait unread; 0: no limit."""
+    """Maximum number of pending messages; 0: no limit."""
     pending_bytes_limit: int = PENDING_BYTES_LIMIT
-    """Bytes that may wait unread; 0: no limit."""
+    """Maximum number of pending bytes; 0: no limit."""
     heartbeat_intervals: float = PUSH_INTERVALS
     """How many heartbeats may be missed."""
     delete_consumer: bool = True
-    """Whether a consumer that was made for the subscription is deleted with it."""
+    """Whether a consumer that was created for the subscription is deleted with it."""
 
     def __post_init__(self) -> None:
         if not self.heartbeat_intervals >= 1:
             raise InvalidOptionError(
-                "heartbeat_intervals", self.heartbeat_intervals, "must be 1 or above"
+                "heartbeat_intervals", self.heartbeat_intervals, "must be at least 1"
             )
 
 
 class PushSubscription(ConsumerAccessors, Subscription):
     """
-    The messages of a consumer that delivers them.
+    A subscription to the messages of a push consumer.
 
-    Made by `JetStream.subscribe` and `JetStream.subscribe_bind`. Without a callback, messages are
-    read with `next_msg()` or by iterating. With one, a thread of its own calls it for each message
-    and acknowledges the message when the callback returns; when it raises, the error is reported to
-    ``error_cb``, and the message is delivered again after 5 seconds, or the step of the consumer's
-    ``backoff``.
+    Returned by `JetStream.subscribe` and `JetStream.subscribe_bind`. Without a callback, messages are
+    read with `next_msg()` or by iterating. With a callback, a dedicated thread calls it for each
+    message and acknowledges the message when the callback returns. If the callback raises, the error
+    is reported to ``error_cb``, and the message is redelivered after 5 seconds, or after the step of
+    the consumer's ``backoff``.
 
-    Flow control and heartbeats are taken care of. Messages that are missing
-    (`ConsumerSequenceMismatchError`) and silence (`NoHeartbeatError`) are reported to ``error_cb``.
+    Flow control requests and heartbeats are handled automatically. Missing messages
+    (`ConsumerSequenceMismatchError`) and missed heartbeats (`NoHeartbeatError`) are reported to
+    ``error_cb``.
 
-    Any thread may use a subscription, and several may read the same one: each message goes to one.
+    Any thread may use a subscription, and several may read from it: each message goes to one of them.
     """
 
     def __init__(
         self, api: APIRequests, stream: str, config: ConsumerConfig, options: PushOptions
     ) -> None:
         """
-        Listen on the subject that the consumer delivers to, or will.
+        Subscribe to the deliver subject of the consumer, which need not exist yet.
 
         Args:
-            api: where to ask.
-            stream: the stream's name.
-            config: the consumer's config.
-            options: what to do with messages.
+            api: the JetStream API.
+            stream: the name of the stream.
+            config: the consumer config.
+            options: the client-side options.
 
         """
         assert config.deliver_subject is not None
@@ -119,21 +120,21 @@ class PushSubscription(ConsumerAccessors, Subscription):
         self._options = options
         self._stream = stream
         self._consumer = config.durable_name or config.name or ""
-        # What messages are born with: whether an acknowledgement is open, or not wanted at all.
+        # Initial acknowledgement state of a message; None: the consumer wants no acknowledgements.
         unacked = config.ack_policy in (AckPolicy.NONE, AckPolicy.FLOW_CONTROL)
         self._settled = None if unacked else False
         self._leases = Leases(api, stream, lambda: self.consumer_name, config)
-        # Held while the reader hands messages in, and while the subscription's limit is set.
+        # Held while the reader enqueues messages, and while the message limit is set.
         self._receive_lock = threading.Lock()
         # --- under _receive_lock ---
         self._sequence = None if config.deliver_group else DeliverySequence(None)
-        self._received_count = 0  # messages that came, without statuses
-        self._max_msgs = 0  # messages after which it ends; 0: no limit
-        self._release_due = False  # whether the consumer is to be deleted at the end
-        self._created = False  # whether it was made for this subscription
-        self._ending = False  # whether unsubscribe() or drain() was called, or the limit reached
+        self._received_count = 0  # received messages, without statuses
+        self._max_msgs = 0  # message limit of unsubscribe(); 0: none
+        self._release_due = False  # whether the consumer must be deleted at the end
+        self._created = False  # whether the consumer was created for this subscription
+        self._ending = False  # after unsubscribe() or drain(), or at the message limit
         self._last_seen = monotonic()
-        self._last_flow_control = b""  # the flow control request that was answered last
+        self._last_flow_control = b""  # the last answered flow control request
         self._monitor: HeartbeatMonitor | None = None
         super().__init__(
             api.core,
@@ -146,11 +147,11 @@ class PushSubscription(ConsumerAccessors, Subscription):
 
     def set_consumer(self, info: ConsumerInfo, *, created: bool) -> None:
         """
-        Learn which consumer it is; called once, before anybody else has the subscription.
+        Set the consumer; called once, before the subscription is returned to the caller.
 
         Args:
-            info: what is known of it.
-            created: whether it was made for this subscription.
+            info: the state of the consumer.
+            created: whether it was created for this subscription.
 
         """
         self._consumer = info.name
@@ -160,45 +161,45 @@ class PushSubscription(ConsumerAccessors, Subscription):
         if created and self._sequence is not None:
             with self._receive_lock:
                 if self._sequence.last is None:
-                    # What is delivered from now on comes here.
+                    # All later deliveries arrive here.
                     self._sequence.last = info.delivered.consumer_seq
         heartbeat = info.config.idle_heartbeat
         if heartbeat and self._sequence is not None:
-            self._watch(heartbeat)
+            self._start_monitor(heartbeat)
 
-    def _watch(self, heartbeat: timedelta) -> None:
-        """Watch the heartbeats, as long as the subscription lasts."""
+    def _start_monitor(self, heartbeat: timedelta) -> None:
+        """Monitor the heartbeats until the subscription ends."""
         timeout = HeartbeatTimeout(heartbeat.total_seconds(), self._options.heartbeat_intervals)
         self._last_seen = monotonic()
         self._monitor = HeartbeatMonitor(
             self.consumer_name, timeout, lambda: self._last_seen, lambda: self._on_silence(timeout)
         )
         if self._mailbox.closed:
-            self._monitor.stop()  # ended() came meanwhile, and did not see it
+            self._monitor.stop()  # on_closed() was called meanwhile and did not see the monitor
 
-    # --- what is known of it --------------------------------------------------------------------
+    # --- counters -------------------------------------------------------------------------------
 
     @property
     def delivered(self) -> int:
-        """Messages that came for it so far, dropped ones included, without status messages."""
+        """The number of received messages, including dropped ones, without status messages."""
         return self._received_count
 
     # --- reading --------------------------------------------------------------------------------
 
     def next_msg(self, timeout: float | timedelta | None = 1.0) -> JetStreamMsg:
         """
-        Return the next message, waiting for it.
+        Wait for the next message and return it.
 
         Args:
-            timeout: in seconds; ``None``: wait for ever; 0: look once.
+            timeout: in seconds; ``None``: no limit; 0: do not wait.
 
         Raises:
-            TimeoutError: none came in time.
-            PullError: the server sent a status that is an error; the subscription goes on.
-            BadSubscriptionError: the subscription has ended, and everything is read.
-            StreamNotFoundError, BadRequestError: an ordered subscription can not go on.
-            ConnectionClosedError: the connection is closed, and everything is read.
-            SubscriptionError: it has a callback.
+            TimeoutError: no message arrived in time.
+            PullError: the server sent an error status; the subscription stays usable.
+            BadSubscriptionError: the subscription has ended and all messages were read.
+            StreamNotFoundError, BadRequestError: an ordered subscription cannot continue.
+            ConnectionClosedError: the connection is closed and all messages were read.
+            SubscriptionError: the subscription has a callback.
 
         """
         self._must_be_readable()
@@ -208,14 +209,14 @@ class PushSubscription(ConsumerAccessors, Subscription):
             return self._next(Deadline(timeout))
         if delivery[3] or not delivery[2]:
             return self._message(delivery) or self._next(Deadline(timeout))
-        return self._act_on(delivery) or self._next(Deadline(timeout))
+        return self._handle_status(delivery) or self._next(Deadline(timeout))
 
     def __iter__(self) -> Iterator[JetStreamMsg]:
         """
-        Yield messages until the subscription or the connection is ended on purpose.
+        Yield messages until the subscription or the connection is closed by the user.
 
         Raises:
-            Error: as `next_msg()`, where it ends for another reason.
+            Error: as `next_msg()`, if it ends for another reason.
 
         """
         return cast("Iterator[JetStreamMsg]", super().__iter__())
@@ -230,12 +231,12 @@ class PushSubscription(ConsumerAccessors, Subscription):
             if delivery[3] or not delivery[2]:
                 msg = self._message(delivery)
             else:
-                msg = self._act_on(delivery)
+                msg = self._handle_status(delivery)
             if msg is not None:
                 return msg
 
     def _message(self, delivery: Delivery) -> JetStreamMsg | None:
-        """Return the message that the user gets; ``None``: its lease has run out."""
+        """Return the message for the caller; ``None``: its lease has expired."""
         leases = self._leases
         while monotonic() >= leases.fresh_until and not leases.admits(delivery[1]):
             if not leases.unsure:
@@ -246,18 +247,17 @@ class PushSubscription(ConsumerAccessors, Subscription):
         return msg
 
     def _wait(self, deadline: Deadline) -> Delivery:
-        # Acknowledgements that wait for company go out before we sleep: the server may be waiting
-        # for them before it sends more.
+        # Flush buffered acknowledgements before waiting: the server may need them before it sends more.
         self._core.writer.send_buffered()
         try:
             return self._mailbox.get(deadline)
         except BadSubscriptionError:
-            # Everything is read, and had the time to be acknowledged.
+            # All messages were read and could be acknowledged.
             self._release_after_last()
             raise
 
-    def _act_on(self, delivery: Delivery) -> JetStreamMsg | None:
-        """Act on what has headers and no payload: return the message that it is, or handle a status."""
+    def _handle_status(self, delivery: Delivery) -> JetStreamMsg | None:
+        """Handle a delivery with headers and no payload: return a message, or handle a status."""
         status = parse_pull_status(delivery[2], delivery[3])
         if status is None:
             return self._message(delivery)
@@ -274,7 +274,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
     def _answer_flow_control(self, delivery: Delivery) -> None:
         headers = None
         if self._config.ack_policy == AckPolicy.FLOW_CONTROL and delivery[0]:
-            # The answer acknowledges everything up to here (ADR-60, server 2.14).
+            # The reply acknowledges all messages up to this one (ADR-60, server 2.14).
             tokens = ack_tokens(delivery[0])
             headers = {LAST_CONSUMER: tokens[4].decode(), LAST_STREAM: tokens[3].decode()}
         command, size = self._core.composer.command(delivery[1], b"", b"", headers)
@@ -283,7 +283,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
     # --- the callback ---------------------------------------------------------------------------
 
     def _callback_of(self, options: PushOptions) -> MsgCallback | None:
-        """Return what the callback's thread calls: the callback, and after it the acknowledgement."""
+        """Return the function for the callback thread: call the callback, then acknowledge."""
         callback = options.callback
         if callback is None or options.manual_ack or self._settled is None:
             return cast("MsgCallback | None", callback)
@@ -305,18 +305,19 @@ class PushSubscription(ConsumerAccessors, Subscription):
         """
         End the subscription, at once or after a number of messages.
 
-        A consumer that was made for it is deleted, unless ``delete_consumer`` was false, or others
-        of its queue group still use it; with a limit, when all messages are read. One that was there
-        before is left.
+        A consumer that was created for the subscription is deleted, unless ``delete_consumer`` was
+        false or other members of the queue group still use it; with a limit, after all messages were
+        read. A consumer that existed before is kept.
 
         Args:
-            limit: messages, counted from the subscription's start, after which it ends by itself;
-                when more have come already, those above it that wait unread are dropped; 0: it ends
-                now, and all that waits unread is dropped.
+            limit: the number of messages, counted from the start of the subscription, after which it
+                ends. If more have arrived already, the pending ones above the limit are dropped. 0: end
+                now and drop all pending messages.
 
         Raises:
-            BadSubscriptionError, PermissionsError: it has ended before, and not by its limit; after
-                that, a call without a limit drops what waits unread, and one with a limit does nothing.
+            BadSubscriptionError, PermissionsError: the subscription has ended before, other than by
+                its limit. After its limit, a call without a limit drops the pending messages, and a
+                call with a limit does nothing.
             ConnectionClosedError: the connection is closed.
             InvalidOptionError: ``limit`` is below 0.
             APIError, TimeoutError: the subscription has ended, but the consumer was not deleted.
@@ -347,25 +348,29 @@ class PushSubscription(ConsumerAccessors, Subscription):
             self._release_after_last()
 
     def _end_by_limit(self) -> None:
-        """End it with what has come; ``_receive_lock`` is held."""
+        """End the subscription at its message limit; ``_receive_lock`` is held."""
         self._ending = True
         self._core.remove_subscription(self._interest)
-        self.on_closed(BadSubscriptionError(f"the subscription got its {self._max_msgs} messages"))
+        self.on_closed(
+            BadSubscriptionError(
+                f"the subscription has reached its limit of {self._max_msgs} messages"
+            )
+        )
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """
-        End the subscription, but not before every message that is on its way has been handled.
+        End the subscription after all messages in flight were handled.
 
-        With a callback, this waits until it has had the last message, unless it is the callback
-        that calls. Without one, the messages can still be read; then reading ends. A consumer that
-        was made for the subscription is deleted after the last message, as `unsubscribe()` does it;
-        an error of that is reported to ``error_cb``.
+        With a callback, wait until it has handled the last message, unless the callback itself calls
+        this. Without a callback, the pending messages can still be read. A consumer that was created
+        for the subscription is deleted after the last message, as by `unsubscribe()`; an error of the
+        deletion is reported to ``error_cb``.
 
         Args:
             timeout: in seconds; ``None``: the connection's ``drain_timeout``.
 
         Raises:
-            DrainTimeoutError: it took longer; the rest is dropped.
+            DrainTimeoutError: the timeout expired; the rest is dropped.
             BadSubscriptionError, PermissionsError: the subscription has ended before.
             ConnectionClosedError: the connection is closed.
 
@@ -375,34 +380,34 @@ class PushSubscription(ConsumerAccessors, Subscription):
         super().drain(timeout)
 
     def wait_drained(self, deadline: Deadline) -> bool:
-        """Wait until the callback, if there is one, has had its last message; say whether it has."""
+        """Wait until the callback, if any, has handled its last message; return whether it has."""
         done = super().wait_drained(deadline)
-        # Without a callback, who reads comes to the end later, except where the connection ends.
+        # Without a callback, the reading thread reaches the end later, unless the connection closes.
         if self._callback is None and not (self._ending and self._mailbox.items):
             self._release_after_last()
         return done
 
     def on_closed(self, reason: BaseException) -> None:
-        """Learn that nothing more will come; a callback stops at once where the user closed."""
+        """Handle the end of the subscription; a callback stops at once after a deliberate close."""
         if self._monitor is not None:
             if isinstance(reason, ForkedConnectionError):
                 self._monitor.forked()
             else:
                 self._monitor.stop()
         if isinstance(reason, BadSubscriptionError) and not self._mailbox.closed:
-            # A durable consumer outlives the connection that made it.
-            mine = self._ending or not self._config.durable_name
-            self._release_due = self._created and self._options.delete_consumer and mine
+            # A durable consumer outlives the connection that created it.
+            owned = self._ending or not self._config.durable_name
+            self._release_due = self._created and self._options.delete_consumer and owned
         super().on_closed(reason)
 
     def abandon(self) -> None:
-        """End a subscription that nobody got, without touching the consumer."""
+        """End a subscription that was not returned to the caller; keep the consumer."""
         self._created = False
         if not self._mailbox.closed:
             super().unsubscribe()
 
     def _release(self) -> None:
-        """Delete the consumer where that is due; once, whoever comes first."""
+        """Delete the consumer if that is due; only the first caller does."""
         if not self._release_due:
             return
         with self._receive_lock:
@@ -412,27 +417,27 @@ class PushSubscription(ConsumerAccessors, Subscription):
             release_consumer(self._api, self._stream, self.consumer_name, shared=shared)
 
     def _release_after_last(self) -> None:
-        """Delete the consumer after the last message: nobody waits for that, so errors are reported."""
+        """Delete the consumer after the last message; report errors, because no caller waits."""
         try:
             self._release()
         except Error as error:
             self._core.events.error(error)
 
-    # --- the reader's side ----------------------------------------------------------------------
+    # --- called by the reader -------------------------------------------------------------------
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """Take messages and statuses from the reader."""
+        """Enqueue messages and statuses."""
         with self._receive_lock:
             self._receive(deliveries)
 
     def _receive(self, deliveries: list[Delivery]) -> None:
-        """Take what came; ``_receive_lock`` is held."""
+        """Enqueue deliveries; ``_receive_lock`` is held."""
         self._last_seen = now = monotonic()
         self._leases.times.received(deliveries, now)
-        got = len(deliveries)
+        msgs = len(deliveries)
         if not (all(map(_payload, deliveries)) and self._is_contiguous(deliveries)):
-            deliveries, got = self._filter(deliveries)
-        self._received_count += got
+            deliveries, msgs = self._filter(deliveries)
+        self._received_count += msgs
         if not self._max_msgs or self._received_count < self._max_msgs:
             super().deliver(deliveries)
             return
@@ -443,7 +448,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         self._end_by_limit()
 
     def _is_contiguous(self, deliveries: list[Delivery]) -> bool:
-        """Say whether messages without a status among them come without a gap, and note them."""
+        """Return whether messages without statuses follow without a gap, and record them."""
         if self._sequence is None:
             return True
         try:
@@ -452,24 +457,24 @@ class PushSubscription(ConsumerAccessors, Subscription):
             return False
 
     def _filter(self, deliveries: list[Delivery]) -> tuple[list[Delivery], int]:
-        """Look at each delivery; return what goes into the queue, and how many messages are in it."""
+        """Check each delivery; return those to enqueue and the number of messages among them."""
         kept: list[Delivery] = []
-        got = 0
+        msgs = 0
         for delivery in deliveries:
             status = parse_pull_status(delivery[2], delivery[3])
             if status is None:
                 if self._accepts(delivery[1]):
                     kept.append(delivery)
-                    got += 1
+                    msgs += 1
             elif status.kind is PullStatusKind.HEARTBEAT:
                 if self._sequence is not None:
                     kept += self._on_heartbeat(delivery, self._sequence)
             elif status.kind is not PullStatusKind.QUIET:
                 kept.append(delivery)
-        return kept, got
+        return kept, msgs
 
     def _accepts(self, reply: bytes) -> bool:
-        """Note a message, and say whether the user gets it; tell of messages missing before it."""
+        """Record a message, report missing messages before it, and return whether to enqueue it."""
         sequence = self._sequence
         if sequence is None:
             return True
@@ -477,15 +482,15 @@ class PushSubscription(ConsumerAccessors, Subscription):
         try:
             missing = sequence.jump(reply)
         except NotJSMessageError:
-            return True  # the user's to find out: somebody published to the subject
+            return True  # another client published to the subject; the user has to handle that
         if missing:
             self._core.events.error(_mismatch(before, last or 0, missing))
         return True
 
     def _on_heartbeat(self, delivery: Delivery, sequence: DeliverySequence) -> list[Delivery]:
-        """Look at a heartbeat or flow control request; return what the taker has to answer."""
+        """Handle a heartbeat or flow control request; return the requests that need a reply."""
         if delivery[1]:
-            # In place of its subject, which is ours, stands the message before it.
+            # The subject, which is the deliver subject, is replaced by the reply of the last message.
             return [(sequence.reply, *delivery[1:])]
         headers = parse_headers(delivery[2])
         if headers is None:
@@ -499,14 +504,14 @@ class PushSubscription(ConsumerAccessors, Subscription):
         return [(sequence.reply, stalled.encode("utf-8", "surrogateescape"), *delivery[2:])]
 
     def _check_sent(self, sent: int, sequence: DeliverySequence) -> None:
-        """Learn how far the server has sent; tell of messages that did not come."""
+        """Compare the last sequence that the server sent, and report missing messages."""
         missing = sequence.missing(sent)
         if missing:
             self._core.events.error(_mismatch(sequence.reply, sequence.last or 0, missing))
-            sequence.last = sent  # told once
+            sequence.last = sent  # reported once
 
     def _on_silence(self, timeout: HeartbeatTimeout) -> None:
-        """Tell of a consumer that is silent; on the timer's thread."""
+        """Report missed heartbeats; called on the timer's thread."""
         self._core.events.error(timeout.error(self.consumer_name))
 
 
@@ -516,29 +521,29 @@ def _ack(msg: JetStreamMsg) -> None:
     except MsgAlreadyAckdError:
         return
     except ConnectionClosedError as error:
-        # Closed while the callback was at work: the message comes again.
+        # Closed while the callback was running: the message is redelivered.
         if not is_deliberate_close(error):
             raise
 
 
 def _drop_last(pop: Callable[[], Delivery], count: int) -> None:
-    """Drop the last messages of a queue, which loses its last item with each ``pop()``."""
+    """Drop the last ``count`` messages of a queue; ``pop`` removes its last item."""
     while count > 0:
         try:
             delivery = pop()
-        except IndexError:  # the others are read
+        except IndexError:  # the other messages were read
             return
         if parse_pull_status(delivery[2], delivery[3]) is None:
             count -= 1
 
 
 def _status_error(status: PullStatus, delivery: Delivery) -> PullError:
-    """Return what a status that is an error raises."""
+    """Return the exception for an error status."""
     if status.error is not None:
         return status.error
-    said = parse_status(delivery[2])
-    assert said is not None
-    return PullError(said.code, said.description)
+    parsed = parse_status(delivery[2])
+    assert parsed is not None
+    return PullError(parsed.code, parsed.description)
 
 
 def _mismatch(before: bytes, last: int, missing: int) -> ConsumerSequenceMismatchError:

@@ -78,8 +78,8 @@ class OrderedPushSubscription(PushSubscription):
     """
     The messages of a stream, each once and in order, without acknowledgements.
 
-    Made by `JetStream.subscribe` with ``ordered_consumer``. It has no state of its own on the
-    server: when a message is missing, when the consumer is silent, and on each new link, it makes
+    Returned by `JetStream.subscribe` with ``ordered_consumer``. It has no state of its own on the
+    server: when a message is missing, when the consumer is silent, and after each reconnect, it makes
     another consumer, which starts behind the last message that came.
 
     How much waits unread is bounded by flow control, so there are no pending limits.
@@ -92,13 +92,13 @@ class OrderedPushSubscription(PushSubscription):
         Listen on a first inbox; `start()` comes next.
 
         Args:
-            api: where to ask.
-            stream: the stream's name.
+            api: the JetStream API.
+            stream: the name of the stream.
             wanted: what was asked for.
             options: what to do with messages.
 
         Raises:
-            InvalidOptionError: something was asked for that an ordered consumer can not have.
+            InvalidOptionError: something was asked for that an ordered consumer cannot have.
 
         """
         prefix = wanted.said.get("name") or os.urandom(8).hex()
@@ -118,12 +118,12 @@ class OrderedPushSubscription(PushSubscription):
 
     def start(self) -> None:
         """
-        Make the first consumer.
+        Create the first consumer.
 
         Raises:
             StreamNotFoundError: there is no such stream.
-            BadRequestError: the server refuses the consumer.
-            TimeoutError: the server does not answer.
+            BadRequestError: the server rejected the consumer config.
+            TimeoutError: the server did not reply in time.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -131,7 +131,7 @@ class OrderedPushSubscription(PushSubscription):
         self._created = True
         heartbeat = self._config.idle_heartbeat
         assert heartbeat is not None
-        self._watch(heartbeat)
+        self._start_monitor(heartbeat)
 
     @property
     def consumer_name(self) -> str:
@@ -189,10 +189,10 @@ class OrderedPushSubscription(PushSubscription):
                 self._receive(deliveries)
 
     def on_connection_change(self, *, connected: bool) -> None:
-        """Make another consumer on a new link: nobody knows what became of the old one."""
+        """Make another consumer after a reconnect: nobody knows what became of the old one."""
         with self._receive_lock:
             if connected:
-                self._replace_consumer("there is a new link")
+                self._replace_consumer("the connection was re-established")
             else:
                 self._feed.retired = True
 
@@ -229,12 +229,12 @@ class OrderedPushSubscription(PushSubscription):
             spawn(f"ordered-{self._stream}", self._renew)
 
     def _renew(self) -> None:
-        """Make consumers until there is one whose feed is good; on a thread of its own."""
+        """Make consumers until there is one whose feed is good; on a dedicated thread."""
         while True:
             try:
                 self._position.renew(FOREVER, self._next_inbox)
             except ConnectionLostError:
-                pass  # there is no link now
+                pass  # the connection is lost
             except (ConnectionClosedError, IteratorClosedError):
                 return  # it has ended, and everybody was told
             except Error as error:
@@ -259,7 +259,7 @@ class OrderedPushSubscription(PushSubscription):
                 self._unused = False
                 return self.subject
             if self._renewing and core.address is None:
-                raise ConnectionLostError("there is no link")
+                raise ConnectionLostError("there is no connection")
             old = self._interest
             feed = _Feed(self)
             inbox = core.new_inbox()

@@ -96,7 +96,7 @@ class _ChunkReceiver:
         """End when the link breaks: what was on its way is lost."""
         if not connected:
             self.mailbox.close(
-                ConnectionLostError("the link broke before the snapshot was through")
+                ConnectionLostError("the connection was lost before the snapshot was through")
             )
 
     def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
@@ -107,7 +107,7 @@ class _ChunkReceiver:
         return True
 
     def on_closed(self, reason: BaseException) -> None:
-        """Wake whoever waits."""
+        """Wake the waiting threads."""
         if isinstance(reason, BadSubscriptionError):
             reason = ConnectionDrainingError("the connection was drained")
         self.mailbox.close(reason)
@@ -122,7 +122,7 @@ class StreamSnapshot:
     """
     A snapshot on its way: iterate over its pieces, or `write_to()` a file.
 
-    Made by `Stream.snapshot`. Use it in a ``with`` block: left before the end, it has the server
+    Returned by `Stream.snapshot`. Use it in a ``with`` block: left before the end, it has the server
     stop. One thread at a time may use it.
     """
 
@@ -160,7 +160,7 @@ class StreamSnapshot:
         Raises:
             SnapshotBrokenError: the server ended it with an error, or a piece did not arrive.
             TimeoutError: the server sends nothing in the time of `Stream.snapshot`.
-            ConnectionLostError: the link broke; start again.
+            ConnectionLostError: the connection was lost; start again.
             PermissionsError: this user may not have the data, or may not answer.
             IteratorClosedError: it was closed before its end.
             ConnectionClosedError: the connection is closed.
@@ -184,7 +184,7 @@ class StreamSnapshot:
             How many bytes were written.
 
         Raises:
-            OSError: the file takes no more; the snapshot can not go on.
+            OSError: the file takes no more; the snapshot cannot go on.
             Error: as iterating over it.
 
         """
@@ -356,7 +356,7 @@ def _is_left(api: APIRequests, info: SnapshotInfo, deadline: Deadline) -> bool:
 
 
 def _is_part(found: StreamInfo, info: SnapshotInfo) -> bool:
-    """Say whether a stream has nothing but what was restored: nothing younger than the snapshot."""
+    """Return whether a stream has nothing but what was restored: nothing younger than the snapshot."""
     if not found.state.messages:
         return found.config.subjects == info.config.subjects
     last, end = found.state.last_ts, info.state.last_ts
@@ -398,7 +398,7 @@ class _Sending:
             raise RestoreBrokenError(self._name, self._sent) from error
         except TimeoutError as error:
             if self._core.address is None:
-                raise ConnectionLostError("there is no link to send the rest over") from error
+                raise ConnectionLostError("there is no connection to send the rest over") from error
             raise
 
     @staticmethod

@@ -35,9 +35,9 @@ _LAST_SEQUENCE: Final = 2**64 - 1
 #: Seconds for the answer to a direct get before the leader is asked: old servers do not say that
 #: nobody is there, and one replica may be down while the leader is well.
 _DIRECT_PATIENCE: Final = 1.0
-#: How many messages are asked for at a time, at most.
+#: How many messages are asked for at most.
 _MOST_MESSAGES: Final = 10_000
-#: What the server says when a message can not be deleted, whatever the reason.
+#: What the server says when a message cannot be deleted, whatever the reason.
 _DELETE_FAILED: Final = 10057
 
 
@@ -45,7 +45,7 @@ class Stream(ForeignNames):
     """
     A stream of the account.
 
-    Made by `JetStream.create_stream`, `JetStream.get_stream` and the like. It holds no message and
+    Returned by `JetStream.create_stream`, `JetStream.get_stream` and the like. It holds no message and
     no connection of its own; any number of threads may use it, and it needs no closing.
     """
 
@@ -78,7 +78,7 @@ class Stream(ForeignNames):
         Raises:
             StreamNotFoundError: the stream is gone.
             BadSubjectError: the filter is not well formed.
-            JetStreamNotEnabledError: nobody answers there.
+            JetStreamNotEnabledError: there are no responders.
             APIError: the server refused; the class says why.
             TimeoutError: no answer in the context's timeout.
             ConnectionClosedError: the connection is closed.
@@ -163,7 +163,7 @@ class Stream(ForeignNames):
             BadSubjectError: the subject is not well formed.
             MessageNotFoundError: there is no such message.
             StreamNotFoundError: the stream is gone.
-            APIError: the server refused.
+            APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
 
         """
@@ -201,7 +201,7 @@ class Stream(ForeignNames):
             next_by_subject: only messages of this subject, which may have wildcards; ``None``: all.
             max_bytes: end with the message that reaches so many bytes; ``None``: 4 MB, which is
                 the most.
-            timeout: in seconds; ``None``: that of the JetStream context.
+            timeout: in seconds; ``None``: the timeout of the JetStream context.
 
         Returns:
             The messages by sequence. Fewer than ``max_messages`` are not the end: ask on behind the
@@ -211,7 +211,7 @@ class Stream(ForeignNames):
             InvalidOptionError: a number is out of range.
             BadSubjectError: the subject is not well formed.
             StreamNotFoundError: the stream is gone.
-            APIError: the server refused.
+            APIError: the server returned an error.
             TimeoutError: nothing came in time.
             JetStreamNotEnabledError, ConnectionClosedError: as `info()`.
 
@@ -286,11 +286,11 @@ class Stream(ForeignNames):
                 seconds; ``None``: as long as the context says.
 
         Raises:
-            SnapshotFailedError: the server can not make one, as of a stream in memory.
+            SnapshotFailedError: the server cannot make one, as of a stream in memory.
             InvalidOptionError: a size is out of range.
             StreamNotFoundError: the stream is gone.
-            ConnectionLostError: the link broke before the answer came.
-            APIError: the server refused.
+            ConnectionLostError: the connection was lost before the answer came.
+            APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
 
         """
@@ -322,7 +322,7 @@ class Stream(ForeignNames):
 
         Raises:
             ConsumerExistsError: it exists with another config.
-            InvalidOptionError: config and fields are both given, a value can not work, or there
+            InvalidOptionError: config and fields are both given, a value is invalid, or there
                 is a ``deliver_subject``.
             InvalidNameError, BadSubjectError: a name or subject is not well formed.
             ServerTooOldError: ``pedantic`` needs a later server, and nothing was sent; or the server
@@ -331,7 +331,7 @@ class Stream(ForeignNames):
                 changed.
             StreamNotFoundError: the stream is gone.
             MaxConsumersError: the stream or account has as many as it may have.
-            APIError: the server refused.
+            APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
 
         """
@@ -355,8 +355,8 @@ class Stream(ForeignNames):
         Raises:
             ConsumerDoesNotExistError: there is no consumer of that name.
             InvalidOptionError: also when the config has no name; else as `create_consumer()`.
-            APIError: the server refused; many fields can not be changed.
-            Error: all else as `create_consumer()`.
+            APIError: the server refused; many fields cannot be changed.
+            Error: otherwise as `create_consumer()`.
 
         """
         return self._add(config, fields, consumer_api.UPDATE, pedantic)
@@ -374,8 +374,8 @@ class Stream(ForeignNames):
                 without a word, which is a `BadRequestError`; needs server 2.11.
 
         Raises:
-            APIError: the server refused; many fields can not be changed.
-            Error: all else as `create_consumer()`.
+            APIError: the server refused; many fields cannot be changed.
+            Error: otherwise as `create_consumer()`.
 
         """
         return self._add(config, fields, consumer_api.CREATE_OR_UPDATE, pedantic)
@@ -405,7 +405,7 @@ class Stream(ForeignNames):
         Raises:
             InvalidOptionError: there is no ``deliver_subject``; else as `create_consumer()`.
             APIError: the server refused, for example since the subject is one of the stream's.
-            Error: all else as `create_consumer()`.
+            Error: otherwise as `create_consumer()`.
 
         """
         chosen = resolve_config(ConsumerConfig, config, fields)
@@ -427,7 +427,7 @@ class Stream(ForeignNames):
 
         Raises:
             ConsumerDoesNotExistError: there is no consumer of that name.
-            Error: all else as `create_push_consumer()`.
+            Error: otherwise as `create_push_consumer()`.
 
         """
         chosen = resolve_config(ConsumerConfig, config, fields)
@@ -442,9 +442,9 @@ class Stream(ForeignNames):
         Raises:
             ConsumerNotFoundError: there is none of that name.
             StreamNotFoundError: the stream is gone.
-            ConsumerIsPushBasedError: it delivers to a subject and can not be pulled from.
-            InvalidNameError: the name can not be a consumer's.
-            APIError: the server refused.
+            ConsumerIsPushBasedError: it delivers to a subject and cannot be pulled from.
+            InvalidNameError: the name cannot be a consumer's.
+            APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
 
         """
@@ -476,7 +476,7 @@ class Stream(ForeignNames):
 
         Raises:
             StreamNotFoundError: the stream is gone.
-            APIError: the server refused.
+            APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`; the timeout
                 is for each page of 1024.
 
@@ -500,13 +500,13 @@ class Stream(ForeignNames):
         Let a consumer deliver nothing until a time; needs server 2.11.
 
         Args:
-            name: the consumer's.
+            name: the name of the consumer.
             until: when it goes on, with a time zone. A time in the past resumes it.
 
         Raises:
             InvalidOptionError: the time has no time zone.
             ServerTooOldError: the server is older than 2.11; nothing was done.
-            Error: all else as `delete_consumer()`.
+            Error: otherwise as `delete_consumer()`.
 
         """
         return consumer_api.pause_consumer(self._api, self._name, name, until)
@@ -517,7 +517,7 @@ class Stream(ForeignNames):
 
         Raises:
             ServerTooOldError: the server is older than 2.11; nothing was done.
-            Error: all else as `delete_consumer()`.
+            Error: otherwise as `delete_consumer()`.
 
         """
         return consumer_api.resume_consumer(self._api, self._name, name)
@@ -530,7 +530,7 @@ class Stream(ForeignNames):
         delivered and not acknowledged is delivered again. Who pulls from it can go on.
 
         Args:
-            name: the consumer's.
+            name: the name of the consumer.
             seq: the sequence of the stream to go on at, from 1 on, forward or back; ``None``: behind
                 its ack floor. Only a consumer that delivers all, or from a sequence or time on, can
                 be given one, and none before the start that its config says.
@@ -542,7 +542,7 @@ class Stream(ForeignNames):
             ConsumerInvalidResetError: its config does not allow that sequence.
             ServerTooOldError: its server is older than 2.14; nothing was done.
             InvalidOptionError: the sequence is out of range.
-            Error: all else as `delete_consumer()`.
+            Error: otherwise as `delete_consumer()`.
 
         """
         return consumer_api.reset_consumer(self._api, self._name, name, seq)
@@ -555,13 +555,13 @@ class Stream(ForeignNames):
         again by itself in `PullConsumer.messages` and the like.
 
         Args:
-            name: the consumer's.
+            name: the name of the consumer.
             group: one of its ``priority_groups``.
 
         Raises:
             BadRequestError: the consumer has no such group.
             ServerTooOldError: its server is older than 2.11; nothing was done.
-            Error: all else as `delete_consumer()`.
+            Error: otherwise as `delete_consumer()`.
 
         """
         consumer_api.unpin_consumer(self._api, self._name, name, group)
@@ -574,7 +574,7 @@ class Stream(ForeignNames):
             **options: see `OrderedOptions`.
 
         Raises:
-            InvalidOptionError: an option is not known or can not work.
+            InvalidOptionError: an option is unknown or invalid.
 
         """
         return OrderedConsumer(self._api, self._name, **options)

@@ -59,7 +59,7 @@ class ResolvedConsumer(NamedTuple):
     config: ConsumerConfig
     """Its config; where nobody could tell, what the user said."""
     created: bool
-    """Whether it was made for this subscription."""
+    """Whether it was created for this subscription."""
 
 
 def find_stream(api: APIRequests, wanted: SubscribeRequest) -> str:
@@ -113,7 +113,7 @@ def create_or_find(
     Make a consumer, or look at the one that somebody else has just made.
 
     Returns:
-        What is known of it, and whether it was made here.
+        What is known of it, and whether it was created here.
 
     Raises:
         SubscribeError: somebody else made it, and the subscription does not fit it.
@@ -146,7 +146,7 @@ def resolve_pull_consumer(api: APIRequests, wanted: SubscribeRequest) -> Resolve
     """
     Find or make the consumer of a pull subscription.
 
-    A consumer that is to be there, and can not be looked up, is believed in (ADR-15): pulling from it
+    A consumer that is to be there, and cannot be looked up, is believed in (ADR-15): pulling from it
     may be allowed where looking at it is not.
 
     Raises:
@@ -232,17 +232,17 @@ class PushSubscribeAPI:
             subject: what to read, with wildcards; may be empty when the stream is named.
             queue: share the messages with all subscriptions of this name; without ``durable`` it is
                 also the durable's name; ``None``: get all messages.
-            cb: called with each message, on a thread of its own, and followed by an
+            cb: called with each message, on a dedicated thread, and followed by an
                 acknowledgement, or by a nak with a delay when it raises: 5 seconds, or the step of
                 the consumer's ``backoff``; ``None``: messages are read.
             durable: the name of a durable consumer; ``None``: an ephemeral one.
-            stream: the stream's name; ``None``: the one stream that takes the subject.
+            stream: the name of the stream; ``None``: the one stream that takes the subject.
             config: what to make the consumer of, or has to be that of the one that exists;
                 ``None``: the defaults.
             manual_ack: whether ``cb`` acknowledges by itself; nothing is sent for it then, also when
                 it raises.
             ordered_consumer: get every message once and in order, without acknowledgements: the
-                consumer is made anew whenever something was lost (ADR-17).
+                consumer is made again whenever something was lost (ADR-17).
             idle_heartbeat: after how much silence the consumer says that it is there, in seconds;
                 ``None``: never, or as ``config`` says.
             flow_control: have the server wait for slow readers; needs an ``idle_heartbeat``.
@@ -252,8 +252,8 @@ class PushSubscribeAPI:
             StreamNotFoundError: no stream takes the subject, or has that name.
             SubscribeError: the subscription and the consumer do not fit together, or the subject
                 and the streams; see its subclasses.
-            InvalidOptionError, InvalidNameError, BadSubjectError: an argument can not work.
-            APIError: the server refused.
+            InvalidOptionError, InvalidNameError, BadSubjectError: an argument cannot work.
+            APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as
                 `JetStream.account_info`.
 
@@ -294,11 +294,11 @@ class PushSubscribeAPI:
         The consumer is looked up, and left when the subscription ends.
 
         Args:
-            stream: the stream's name.
+            stream: the name of the stream.
             consumer: the consumer's name.
             cb: as in `subscribe()`.
             manual_ack: as in `subscribe()`.
-            ordered_consumer: refused: an ordered consumer can not be bound to (ADR-17).
+            ordered_consumer: refused: an ordered consumer cannot be bound to (ADR-17).
             config: what the consumer has to have; ``None``: whatever it has.
             queue: the queue group to join; ``None``: that of ``config``, or none.
             **options: see `BindOptions`.
@@ -306,8 +306,8 @@ class PushSubscribeAPI:
         Raises:
             ConsumerNotFoundError, StreamNotFoundError: it is not there.
             SubscribeError: the subscription does not fit it; see its subclasses.
-            InvalidOptionError, InvalidNameError: an argument can not work.
-            APIError: the server refused.
+            InvalidOptionError, InvalidNameError: an argument cannot work.
+            APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as
                 `JetStream.account_info`.
 
@@ -319,7 +319,7 @@ class PushSubscribeAPI:
             raise InvalidOptionError("consumer", "...", "it is a name; say config=ConsumerConfig()")
         if ordered_consumer:
             raise InvalidOptionError(
-                "ordered_consumer", True, "an ordered consumer can not be bound to; subscribe()"
+                "ordered_consumer", True, "an ordered consumer cannot be bound to; subscribe()"
             )
         wanted = SubscribeRequest.of(
             stream=check_stream_name(stream),
