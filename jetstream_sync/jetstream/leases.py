@@ -1,23 +1,24 @@
 """
 Leases: for how long a delivered message belongs to this client, and how they are renewed.
 
-A consumer that wants each message acknowledged delivers a message again when its ``ack_wait`` (or the
-step of its ``backoff``) is over. Until then the message is leased to the client that got it.
+A consumer with ack policy ``explicit`` redelivers a message after its ``ack_wait``, or the step of its
+``backoff``. Until then the message is leased to the client that received it.
 
 Rules:
 
-1. The reader stamps what it reads, at most once in each part of a lease; there is nothing for each
+1. The reader timestamps a run of messages, at most once per fraction of a lease. There is no work per
    message. The run of a message is found by its consumer sequence, and only when it is needed.
-2. A taker compares the clock with `Leases.fresh_until`. Only past that it looks at the message itself.
-3. A message whose lease is over is dropped: the server delivers it again, with a new lease.
-4. A handler that began in time and ended late has another delivery of its message on the way. When
-   that is taken and the first one is done with, it is dropped, too.
-5. Before anything is dropped the consumer's config is read again, once in each lease: ``ack_wait`` may
-   have become longer meanwhile.
-6. Acknowledging with the policy ``all`` settles every message before. A dropped message would be
-   among these, so nothing is dropped there; nor with the policies that want no acknowledgements.
+2. The taking thread compares the clock with `Leases.fresh_until`, and checks the message itself only
+   after that time.
+3. A message with an expired lease is dropped: the server redelivers it with a new lease.
+4. If a handler starts in time and ends late, another delivery of its message is in flight. That
+   delivery is dropped when it is taken after the first one was settled.
+5. Before a message is dropped, the consumer config is read again, once per lease: ``ack_wait`` may have
+   become longer.
+6. An acknowledgement with the policy ``all`` settles all earlier messages, including dropped ones.
+   Nothing is dropped there, nor with the policies without acknowledgements.
 
-A computer that sleeps may stop the monotonic clock (on Linux it does), so leases seem longer after that.
+The monotonic clock may stop while the computer sleeps (on Linux it does), so a lease seems longer then.
 """
 
 from __future__ import annotations
@@ -46,19 +47,19 @@ __all__ = ["LeaseRenewer", "Leases", "ReceiveTimes", "ack_waits"]
 _ACK_PREFIX: Final = b"$JS.ACK."
 _NEVER: Final = float("-inf")
 _ALWAYS: Final = float("inf")
-#: nats-server's ``ack_wait`` where the config does not say it, in seconds.
+#: Default ``ack_wait`` of nats-server, in seconds.
 _DEFAULT_ACK_WAIT_S: Final = 30.0
-#: Runs that are read within this part of a lease count as one, with the stamp of the first.
-_GRAIN: Final = 0.02
-#: Leases after which another delivery of a message that was settled late is not expected any more.
+#: Messages read within this fraction of a lease form one run, with the timestamp of the first.
+_RUN_FRACTION: Final = 0.02
+#: Number of leases after which no further delivery of a late settled message is expected.
 _LATE_LEASES: Final = 2
-#: Threads whose last message is remembered before those that have ended are looked for.
-_MANY_THREADS: Final = 64
-#: Seconds that reading the consumer's config may take.
+#: Number of remembered threads above which ended threads are removed.
+_MAX_REMEMBERED_THREADS: Final = 64
+#: Timeout for reading the consumer config, in seconds.
 _VERIFY_TIMEOUT_S: Final = 1.0
-#: Leases are renewed whenever this part of the shortest one has passed.
-_RENEWAL_PART: Final = 1 / 3
-#: Seconds after which the leases of a thread that takes no more messages are left to run out.
+#: Leases are renewed after this fraction of the shortest one.
+_RENEWAL_FRACTION: Final = 1 / 3
+#: Seconds after which the leases of a thread that takes no more messages are not renewed.
 _MAX_RENEWED_S: Final = 3600.0
 
 
@@ -84,41 +85,41 @@ class _Run:
 
 class ReceiveTimes:
     """
-    The times when runs of messages were read, noted by the reader thread.
+    The times when runs of messages were read, recorded by the reader thread.
 
     The connection's reader holds this object, so it refers to nothing that keeps the connection open.
     """
 
-    __slots__ = ("grain", "runs", "stamped")
+    __slots__ = ("recorded", "run_length", "runs")
 
     def __init__(self) -> None:
-        #: Seconds within which all messages get the same time.
-        self.grain = 0.0
-        #: When the last time was noted, by the monotonic clock; infinite: no times are needed.
-        self.stamped = _ALWAYS
+        #: Seconds within which all messages belong to one run.
+        self.run_length = 0.0
+        #: Monotonic time of the last run; infinite: no times are needed.
+        self.recorded = _ALWAYS
         #: The first reply subject and the time of each run.
         self.runs: deque[tuple[bytes, float]] = deque()
 
     def received(self, deliveries: list[Delivery], now: float) -> None:
-        """Note when messages were read; called before another thread can take them."""
-        if now - self.stamped < self.grain:
+        """Record when messages were read; called before they are enqueued."""
+        if now - self.recorded < self.run_length:
             return
         for _, reply, _, _ in deliveries:
             if reply.startswith(_ACK_PREFIX):  # no status
-                self.stamped = now
+                self.recorded = now
                 self.runs.append((reply, now))
                 return
 
 
 class Leases:
     """
-    The leases of the messages that a client has from one consumer.
+    The leases of the messages that a client received from one consumer.
 
     Args:
         api: the JetStream API for the consumer's config.
         stream: the name of the stream.
         consumer: returns the consumer's name.
-        config: the consumer's config, as it was last seen.
+        config: the last known config of the consumer.
 
     The reader thread calls `times.received()`; any thread may call the methods of this class.
     """
@@ -127,7 +128,7 @@ class Leases:
         "_api",
         "_checked",
         "_consumer",
-        "_lapse",
+        "_expiry",
         "_late",
         "_late_until",
         "_lock",
@@ -151,59 +152,59 @@ class Leases:
         self._api = api
         self._stream = stream
         self._consumer = consumer
-        #: The message that each thread got last, by the thread's identifier.
+        #: The last message taken by each thread, by thread identifier.
         self.last_taken: dict[int, JetStreamMsg] = {}
-        #: Whether a message is about to be dropped by a config that may be out of date.
+        #: Whether a message is about to be dropped because of a config that may be out of date.
         self.unsure = False
         self.times = ReceiveTimes()
         self._lock = threading.Lock()
         # --- under _lock ---
-        self._run = _Run(0, _NEVER)  # that of the message which was looked at last
+        self._run = _Run(0, _NEVER)  # the run of the last checked message
         self._checked = _NEVER  # when the config was last read
-        # Messages that were at hand when a lease ran out, by stream sequence, and until when another
-        # delivery of them may come.
+        # Messages being handled when a lease expired, by stream sequence, and the time until which
+        # another delivery of them may arrive.
         self._late: dict[int, JetStreamMsg] = {}
         self._late_until = _NEVER
         self.adopt(config)
 
     @property
     def limited(self) -> bool:
-        """Whether leases end at all."""
+        """Whether leases expire at all."""
         return self._shortest < _ALWAYS
 
     def adopt(self, config: ConsumerConfig) -> None:
-        """Go by another config of the consumer."""
+        """Apply another config of the consumer."""
         leased = config.ack_policy == AckPolicy.EXPLICIT
         self._waits = ack_waits(config) if leased else [_ALWAYS]
         self._shortest = min(self._waits)
-        self.times.grain = self._shortest * _GRAIN
-        self.times.stamped = _NEVER if leased else _ALWAYS
-        #: Until when a message can be handed out without a look at it, by the monotonic clock.
+        self.times.run_length = self._shortest * _RUN_FRACTION
+        self.times.recorded = _NEVER if leased else _ALWAYS
+        #: Monotonic time until which a message can be returned without a check.
         self.fresh_until = _NEVER if leased else _ALWAYS
-        self._lapse = _NEVER  # when the first lease of the current run ends
+        self._expiry = _NEVER  # when the first lease of the current run expires
 
-    # --- the taker's side -----------------------------------------------------------------------
+    # --- called by the taking threads -------------------------------------------------------------
 
     def admits(self, reply: bytes) -> bool:
         """
-        Return whether a message may be handed out; for what is taken after `fresh_until`.
+        Return whether a message taken after `fresh_until` still has its lease.
 
-        Where it may not, and `unsure` is set, keep the message, call `verify()`, and ask again.
+        If not, and `unsure` is set, the caller keeps the message, calls `verify()`, and asks again.
         """
         numbers = _numbers(reply)
         if numbers is None:
-            return True  # not from a stream: the user's to find out
+            return True  # not from a stream: the user has to handle that
         count, sequence, position = numbers
         now = monotonic()
         with self._lock:
             self.unsure = False
-            if now >= self._lapse:
+            if now >= self._expiry:
                 self._note_late(now)
             self._advance(position)
             received = self._run.received
-            self._lapse = received + self._shortest
+            self._expiry = received + self._shortest
             late = self._late_copy(sequence, reply, now)
-            self.fresh_until = _NEVER if self._late else self._lapse
+            self.fresh_until = _NEVER if self._late else self._expiry
             if late:
                 return False
             if received == _NEVER or now < received + self._waits[min(count, len(self._waits)) - 1]:
@@ -212,7 +213,7 @@ class Leases:
             return False
 
     def _advance(self, position: int) -> None:
-        """Go to the run of a delivery; ``_lock`` is held."""
+        """Advance to the run of a delivery; ``_lock`` is held."""
         runs = self.times.runs
         while runs:
             reply, received = runs[0]
@@ -224,9 +225,9 @@ class Leases:
                 self._run = _Run(first, received)
 
     def _note_late(self, now: float) -> None:
-        """Remember what is at hand while a lease runs out; ``_lock`` is held."""
+        """Remember the messages being handled when a lease expires; ``_lock`` is held."""
         last_taken = self.last_taken
-        if len(last_taken) > _MANY_THREADS:
+        if len(last_taken) > _MAX_REMEMBERED_THREADS:
             for ident in set(last_taken).difference(_running()):
                 last_taken.pop(ident, None)
         for msg in tuple(last_taken.values()):
@@ -236,18 +237,18 @@ class Leases:
         self._late_until = now + self._shortest * _LATE_LEASES
 
     def _late_copy(self, sequence: int, reply: bytes, now: float) -> bool:
-        """Return whether a message was settled while this delivery was on its way; ``_lock`` is held."""
+        """Return whether a message was settled while this delivery was in flight; ``_lock`` is held."""
         if now >= self._late_until:
             self._late.clear()
         msg = self._late.get(sequence)
         if msg is None or msg.ack_subject == reply or not msg.is_done:
             return False
-        # Once: should the acknowledgement have been lost, the next delivery is handed out.
+        # Only once: if the acknowledgement was lost, the next delivery is returned.
         del self._late[sequence]
         return True
 
     def verify(self) -> None:
-        """Where `unsure` is set, read the consumer's config; it waits for that."""
+        """Read the consumer config if `unsure` is set; this waits for the reply."""
         if not self.unsure:
             return
         self.unsure = False
@@ -258,7 +259,7 @@ class Leases:
                 deadline = Deadline(_VERIFY_TIMEOUT_S)
                 config = consumer_info(self._api, self._stream, self._consumer(), deadline).config
             except Error:
-                pass  # it is gone, or we may not look: the config that is known holds
+                pass  # deleted or not permitted: keep the known config
         with self._lock:
             self._checked = monotonic()
             if config is not None and ack_waits(config) != self._waits:
@@ -268,17 +269,17 @@ class Leases:
 
     def interval(self) -> float:
         """Return the seconds between two renewals."""
-        return self._shortest * _RENEWAL_PART
+        return self._shortest * _RENEWAL_FRACTION
 
     def renewed(self, deliveries: Iterable[Delivery], now: float) -> list[bytes]:
         """
-        Enter new leases, and return the reply subjects of the messages that need them.
+        Record new leases, and return the reply subjects of the messages to renew.
 
-        A lease that is over cannot be renewed: the server may have delivered the message again.
+        An expired lease cannot be renewed: the server may have redelivered the message.
 
         Args:
-            deliveries: what waits in the buffer.
-            now: the time; the new leases begin then.
+            deliveries: the buffered deliveries.
+            now: the monotonic time at which the new leases begin.
 
         """
         with self._lock:
@@ -291,8 +292,8 @@ class Leases:
                     horizon = min(horizon, _position(reply))
                     self.times.runs[index] = (reply, now)
             if live:
-                self._lapse = now + self._shortest
-                self.fresh_until = _NEVER if self._late else self._lapse
+                self._expiry = now + self._shortest
+                self.fresh_until = _NEVER if self._late else self._expiry
         return [reply for _, reply, _, _ in deliveries if _position(reply) >= horizon]
 
     def forked(self) -> None:
@@ -301,7 +302,7 @@ class Leases:
 
 
 def _numbers(reply: bytes) -> tuple[int, int, int] | None:
-    """Return how often a message was delivered, and its stream and consumer sequences, if it has any."""
+    """Return the delivery count, stream sequence and consumer sequence of a message, if it has any."""
     try:
         _, _, delivered, stream_seq, consumer_seq, _, _ = ack_tokens(reply)
         return int(delivered), int(stream_seq), int(consumer_seq)
@@ -322,20 +323,20 @@ def _running() -> set[int | None]:
 
 class LeaseRenewer:
     """
-    Renews the leases of the messages that an iterator has buffered, and of those being handled.
+    Renews the leases of an iterator's messages: those in its buffer and those being handled.
 
-    A message is being handled from the moment when a thread takes it until it is settled, the thread
-    asks for the next message, or the thread ends. A thread that hangs, and an iterator from which
-    nothing is taken, keep their leases for an hour, not for ever.
+    A message is being handled from the moment a thread takes it until it is settled, the thread asks
+    for the next message, or the thread ends. The leases of a hanging thread, and of an iterator that
+    is not read, are renewed for one hour.
 
-    It is one timer for all of them, and it ends with the iterator or the connection.
+    One timer serves all messages. It ends with the iterator or the connection.
 
     Args:
         core: the connection.
-        name: the consumer's, for the threads' names.
-        leases: the iterator's.
-        buffer_state: a bound method of the iterator, which this does not keep alive. It returns what is
-            buffered, the number of messages that were taken so far, and whether no more will come.
+        name: the consumer name, used in the thread names.
+        leases: the leases of the iterator.
+        buffer_state: a bound method of the iterator, held by a weak reference. It returns the buffered
+            deliveries, the number of taken messages, and whether the iterator is closed.
 
     Any thread may call its methods.
     """
@@ -351,20 +352,20 @@ class LeaseRenewer:
         self._name = name
         self._leases = leases
         self._buffer_state = weakref.WeakMethod(buffer_state)
-        # The message that each thread had when it asked for another one.
+        # The last message of each thread when it asked for another one.
         self._left: dict[int, JetStreamMsg] = {}
         # --- the timer's thread alone ---
-        # The messages that were being handled last time, and when each was found first.
+        # The messages being handled at the last tick, with the time when each was seen first.
         self._since: dict[int, tuple[JetStreamMsg, float]] = {}
-        # The messages that were taken, and since when their number is the same.
+        # The number of taken messages, and since when it is unchanged.
         self._taken = (-1, _NEVER)
         self._lock = threading.Lock()
         # --- under _lock ---
         self._timer: threading.Timer | None = None
         self._stopped = False
-        self._arm()
+        self._start_timer()
 
-    def _arm(self) -> None:
+    def _start_timer(self) -> None:
         with self._lock:
             if not self._stopped:
                 seconds = self._leases.interval()
@@ -374,7 +375,7 @@ class LeaseRenewer:
         buffer_state = self._buffer_state()
         if buffer_state is None or self._core.writer.closed is not None:
             return
-        # The new leases begin now. What comes after this has just got its first.
+        # The new leases begin now. Later messages have just received their first lease.
         now = monotonic()
         buffered, taken, ending = buffer_state()
         del buffer_state
@@ -391,7 +392,7 @@ class LeaseRenewer:
                 self._core.writer.send_buffered()
             except Error:
                 pass  # the link just broke, or the connection is closed
-        self._arm()
+        self._start_timer()
 
     def _is_read(self, taken: int, now: float) -> bool:
         """Return whether messages are being taken from the iterator."""
@@ -414,21 +415,21 @@ class LeaseRenewer:
         return [msg for msg, first in since.values() if now - first < _MAX_RENEWED_S]
 
     def asked(self) -> None:
-        """Note that the calling thread waits for another message: it is through with its last."""
+        """Record that the calling thread waits for another message, so its last one is handled."""
         ident = threading.get_ident()
         msg = self._leases.last_taken.get(ident)
         if msg is not None:
             self._left[ident] = msg
 
     def stop(self) -> None:
-        """End it; a renewal that goes on just now is not waited for."""
+        """Stop the timer, without waiting for a running renewal."""
         with self._lock:
             self._stopped = True
             if self._timer is not None:
                 self._timer.cancel()
 
     def forked(self) -> None:
-        """End it in a forked child, where its thread does not exist and may have held its locks."""
+        """Stop in a forked child, where the timer thread does not exist; replace the lock."""
         self._lock = threading.Lock()
         self._stopped = True
         self._timer = None

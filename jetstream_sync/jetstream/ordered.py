@@ -65,20 +65,20 @@ from .pull import Fetch, PullInbox, PullRequester
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-__all__ = ["OrderedConsumer", "OrderedCursor", "OrderedMessages", "OrderedOptions", "pull_position"]
+__all__ = ["OrderedConsumer", "OrderedCursor", "OrderedMessages", "OrderedOptions", "pull_cursor"]
 
-_INACTIVE: Final = timedelta(minutes=5)
-#: Seconds that one attempt to make a consumer may take.
-_ATTEMPT: Final = 10.0
-#: Seconds between two attempts: the first, and the longest; it doubles in between.
+_INACTIVE_THRESHOLD: Final = timedelta(minutes=5)
+#: Timeout of one attempt to create a consumer, in seconds.
+_CREATE_TIMEOUT_S: Final = 10.0
+#: Delay between two attempts, in seconds: the first and the maximum; it doubles each time.
 _FIRST_RETRY_DELAY_S: Final = 1.0
 _MAX_RETRY_DELAY_S: Final = 10.0
-#: Seconds between two looks, while waiting for the next attempt, whether the user has stopped it.
-_LOOK: Final = 0.25
+#: Seconds between two checks whether the user has stopped it, during the delay.
+_STOP_CHECK_INTERVAL_S: Final = 0.25
 
 
 class OrderedOptions(TypedDict, total=False):
-    """Where an ordered consumer starts and what it reads; all may be left out."""
+    """Options of an ordered consumer; all are optional."""
 
     filter_subjects: str | Sequence[str]
     """Read only these subjects; default: all of the stream's."""
@@ -89,37 +89,37 @@ class OrderedOptions(TypedDict, total=False):
     opt_start_time: datetime
     """The time to start at, with ``by_start_time``."""
     replay_policy: ReplayPolicy
-    """As fast as possible, or as the messages came; default ``instant``."""
+    """As fast as possible, or at the original rate; default ``instant``."""
     inactive_threshold: float | timedelta
-    """After how long without a reader the server drops its consumer, in seconds; default 300."""
+    """Seconds without a reader after which the server deletes the consumer; default 300."""
     headers_only: bool
-    """Leave the payloads out; default false."""
+    """Deliver headers without payloads; default false."""
     metadata: Mapping[str, str]
-    """Put on the server's consumer; default: none."""
+    """Metadata of the server's consumer; default: none."""
     name_prefix: str
-    """What the names of the server's consumers start with; default: random."""
+    """Prefix of the names of the server's consumers; default: random."""
     max_reset_attempts: int
-    """Give up after so many failed attempts in a row to make a consumer; default: never."""
+    """Consecutive failed attempts to create a consumer before giving up; default: no limit."""
 
 
 class OrderedCursor:
-    """How far the user got, and the server's consumer that reads on from there."""
+    """The position of an ordered consumer, and the server's consumer that continues from there."""
 
     def __init__(
         self, api: APIRequests, stream: str, prefix: str, first: ConsumerConfig, attempts: int = 0
     ) -> None:
         """
-        Start where a config says.
+        Start at the position that a config defines.
 
         Args:
             api: the JetStream API.
             stream: the name of the stream.
-            prefix: what the names of the consumers start with.
+            prefix: the prefix of the consumer names.
             first: the config of the first consumer.
-            attempts: after how many failed attempts in a row to give up; 0: never.
+            attempts: consecutive failed attempts before giving up; 0: no limit.
 
         """
-        # An answer that went with the link need not be waited for: another attempt is made.
+        # A reply that is lost with the connection is not waited for: another attempt follows.
         self._api = api.failing_on_disconnect()
         self.stream = stream
         self._prefix = prefix
@@ -127,17 +127,17 @@ class OrderedCursor:
         self._attempts = attempts
         self._first = first
         self._start: int | None = None  # the sequence just before the first message
-        self._delivered = 0  # messages from former consumers
+        self._delivered = 0  # messages from earlier consumers
         self.info: ConsumerInfo | None = None  # the current consumer
-        self.given_up = False  # nobody wants to read on: an attempt that fails is the last
-        #: The last message that counts: the next consumer starts behind it.
+        self.stopping = False  # stopped by the user: a failed attempt is the last
+        #: The last returned message; the next consumer starts after it.
         self.sequence = DeliverySequence()
-        #: Note the message that has this reply subject; return whether it is the next one.
+        #: Record the message with this reply subject; return whether it is the next one.
         self.advance: Callable[[bytes], bool] = self.sequence.follows
 
     @property
     def name(self) -> str:
-        """The name of the current consumer, or of the one that is being made."""
+        """The name of the current consumer, or of the one that is being created."""
         return f"{self._prefix}_{self._serial}"
 
     @property
@@ -147,23 +147,23 @@ class OrderedCursor:
 
     @property
     def delivered(self) -> int:
-        """How many messages the user got."""
+        """The number of messages returned to the caller."""
         return self._delivered + self.consumer_seq
 
     @property
     def stream_seq(self) -> int | None:
-        """The sequence to go on behind; ``None``: where the first consumer starts."""
+        """The stream sequence to continue after; ``None``: the start of the first consumer."""
         reply = self.sequence.reply
         return int(ack_tokens(reply)[3]) if reply else self._start
 
     def _next_config(self, deliver_subject: str | None) -> ConsumerConfig:
-        """Return the config of a consumer that goes on behind the last message."""
+        """Return the config of a consumer that starts after the last message."""
         self._serial += 1
         changes: dict[str, Any] = {"name": self.name, "deliver_subject": deliver_subject}
-        behind = self.stream_seq
-        if behind is not None:
+        last_seq = self.stream_seq
+        if last_seq is not None:
             changes["deliver_policy"] = DeliverPolicy.BY_START_SEQUENCE
-            changes["opt_start_seq"] = behind + 1
+            changes["opt_start_seq"] = last_seq + 1
             changes["opt_start_time"] = None
         return replace(self._first, **changes)
 
@@ -171,19 +171,19 @@ class OrderedCursor:
         self, deadline: Deadline, deliver_to: Callable[[], str] | None = None
     ) -> ConsumerInfo:
         """
-        Make a consumer that reads on from the position, and drop the old one.
+        Create a consumer that continues from the position, and delete the old one.
 
         Args:
             deadline: the deadline.
-            deliver_to: called before each attempt; returns the subject that the consumer delivers
-                to, or raises what ends it all; ``None``: it is pulled from.
+            deliver_to: called before each attempt; returns the deliver subject, or raises to stop;
+                ``None``: a pull consumer.
 
         Raises:
             StreamNotFoundError: the stream is gone.
             BadRequestError: the server rejected the consumer config.
             PermissionsError: this user may not make one.
             OrderedConsumerResetError: it could not be made in ``max_reset_attempts``.
-            TimeoutError: the deadline came.
+            TimeoutError: the deadline received.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -192,9 +192,9 @@ class OrderedCursor:
         attempt = 0
         while True:
             attempt += 1
-            # Somebody listens there before there is a consumer, and never hears two of them.
+            # The subject is subscribed before the consumer exists, and no two consumers share one.
             config = self._next_config(None if deliver_to is None else deliver_to())
-            limit = deadline.sooner(_ATTEMPT)
+            limit = deadline.sooner(_CREATE_TIMEOUT_S)
             try:
                 info = add_consumer(self._api, self.stream, config, CREATE, limit)
             except (StreamNotFoundError, BadRequestError, PermissionsError):
@@ -204,43 +204,45 @@ class OrderedCursor:
                 closed = isinstance(error, ConnectionClosedError) and not lost
                 if closed or self._api.core.writer.closed is not None:
                     raise
-                self._drop(config)  # it may have been made
+                self._drop(config)  # it may have been created
                 if deadline.expired():
-                    text = "the ordered consumer could not be made in time"
+                    text = "the ordered consumer could not be created in time"
                     raise self._api.core.timed_out(text) from error
-                if lost and not self.given_up:
+                if lost and not self.stopping:
                     attempt -= 1
-                    continue  # the next one goes out as soon as there is a link
+                    continue  # the next attempt is sent after the reconnect
                 if attempt == self._attempts:
                     raise OrderedConsumerResetError(
                         f"no consumer on stream {self.stream!r} after {attempt} attempts"
                     ) from error
                 if not self._wait(deadline.sooner(wait)):
-                    raise IteratorClosedError("it was ended while it had no consumer") from error
+                    raise IteratorClosedError(
+                        "the ordered consumer was stopped while it had no consumer on the server"
+                    ) from error
                 wait = min(2 * wait, _MAX_RETRY_DELAY_S)
                 continue
             self.info = info
             if deliver_to is None:
                 self._delivered += self.consumer_seq
                 self.sequence.last = 0
-            if self._start is None and self._seeds(info):
+            if self._start is None and self._has_start(info):
                 self._start = info.delivered.stream_seq
             return info
 
     def _wait(self, deadline: Deadline) -> bool:
-        """Wait for the next attempt; return whether there is to be one."""
-        while not self.given_up and not deadline.expired():
-            if self._api.core.wait_closed(deadline.sooner(_LOOK).lock_timeout()):
-                break  # the attempt will say so
-        return not self.given_up
+        """Wait before the next attempt; return whether there is one."""
+        while not self.stopping and not deadline.expired():
+            if self._api.core.wait_closed(deadline.sooner(_STOP_CHECK_INTERVAL_S).lock_timeout()):
+                break  # the next attempt raises the reason
+        return not self.stopping
 
-    def _seeds(self, info: ConsumerInfo) -> bool:
-        """Return whether a new consumer's state tells where it starts."""
-        # The last messages of many subjects lie anywhere: there is no sequence to start behind.
+    def _has_start(self, info: ConsumerInfo) -> bool:
+        """Return whether the state of a new consumer defines its start position."""
+        # The last messages of many subjects have no common start sequence.
         return info.config.deliver_policy != DeliverPolicy.LAST_PER_SUBJECT
 
     def drop(self) -> None:
-        """Have the server drop the current consumer, without waiting for its word."""
+        """Delete the current consumer without waiting for the reply."""
         info, self.info = self.info, None
         if info is not None:
             self._drop(info.config)
@@ -252,12 +254,12 @@ class OrderedCursor:
             core = self._api.core
             core.writer.publish(*core.composer.message(route, b""))
         except Error:
-            return  # it goes by itself, after its inactive_threshold
+            return  # the server deletes it after its inactive_threshold
 
 
-def pull_position(api: APIRequests, stream: str, options: OrderedOptions) -> OrderedCursor:
+def pull_cursor(api: APIRequests, stream: str, options: OrderedOptions) -> OrderedCursor:
     """
-    Return the position of an ordered consumer that pulls, before its first message.
+    Return the cursor of an ordered pull consumer, before its first message.
 
     Raises:
         InvalidOptionError: an option is unknown or invalid.
@@ -269,7 +271,7 @@ def pull_position(api: APIRequests, stream: str, options: OrderedOptions) -> Ord
             min(unknown), "...", f"not one of {sorted(OrderedOptions.__annotations__)}"
         )
     prefix = options.get("name_prefix")
-    # Never the name alone: another reader of the same prefix would take, or delete, the consumer.
+    # Never the prefix alone: another reader with the same prefix would use or delete the consumer.
     unique = os.urandom(11).hex()
     prefix = f"{prefix}_{unique}" if prefix else unique
     attempts = options.get("max_reset_attempts", 0)
@@ -279,7 +281,7 @@ def pull_position(api: APIRequests, stream: str, options: OrderedOptions) -> Ord
 
 
 def _pull_config(name: str, options: OrderedOptions) -> ConsumerConfig:
-    """Return the config of the first consumer; checks the options."""
+    """Check the options and return the config of the first consumer."""
     filters = options.get("filter_subjects")
     if isinstance(filters, str):
         filters = [filters]
@@ -289,7 +291,7 @@ def _pull_config(name: str, options: OrderedOptions) -> ConsumerConfig:
     elif "opt_start_time" in options and "deliver_policy" not in options:
         policy = DeliverPolicy.BY_START_TIME
     if policy == DeliverPolicy.LAST_PER_SUBJECT and not filters:
-        filters = [">"]  # the server wants one with this policy
+        filters = [">"]  # the server requires a filter with this policy
     fields: dict[str, Any] = {
         "name": name,
         "deliver_policy": policy,
@@ -300,7 +302,7 @@ def _pull_config(name: str, options: OrderedOptions) -> ConsumerConfig:
         "max_deliver": 1,
         "mem_storage": True,
         "num_replicas": 1,
-        "inactive_threshold": options.get("inactive_threshold", _INACTIVE),
+        "inactive_threshold": options.get("inactive_threshold", _INACTIVE_THRESHOLD),
         "headers_only": options.get("headers_only") or None,
         "metadata": options.get("metadata"),
     }
@@ -313,109 +315,111 @@ def _pull_config(name: str, options: OrderedOptions) -> ConsumerConfig:
 
 log = logging.getLogger("jetstream_sync.ordered")
 
-#: Messages to keep ready where nobody says. More than for other consumers: what is dropped unread
-#: costs nobody a redelivery, and the server sends faster the more it may.
-_READ_AHEAD: Final = 4000
-#: Heartbeat of an ordered consumer's pulls, in seconds: a lost consumer should be missed soon.
-_HEARTBEAT: Final = 5.0
-#: Seconds that making a consumer may take at least, however short a fetch is.
-_LEAST: Final = 1.0
-#: Expiry of a pull request when the time of a fetch is up, in nanoseconds: it has to be above 0.
-_SHORTEST_NS: Final = 1_000_000
+#: Default of ``max_messages``. It is higher than for other consumers: dropping buffered messages causes
+#: no redelivery, and larger requests are faster.
+_DEFAULT_MAX_MESSAGES: Final = 4000
+#: Heartbeat of an ordered consumer's pulls in seconds; short, to detect a lost consumer soon.
+_HEARTBEAT_S: Final = 5.0
+#: Minimum timeout for creating a consumer in seconds, also if the fetch timeout is shorter.
+_MIN_CREATE_TIMEOUT_S: Final = 1.0
+#: Minimum expiry of a pull request, in nanoseconds; it must be above 0.
+_MIN_EXPIRES_NS: Final = 1_000_000
 
 
 class _OrderedRequester(PullRequester):
-    """Pulls for a consumer of an ordered consumer, and checks that nothing is missing."""
+    """Pulls for an ordered consumer, and checks that no message is missing."""
 
-    def __init__(self, api: APIRequests, info: ConsumerInfo, position: OrderedCursor) -> None:
+    def __init__(self, api: APIRequests, info: ConsumerInfo, cursor: OrderedCursor) -> None:
         super().__init__(api, info.stream_name, info.name, info.config)
-        self._position = position
+        self._cursor = cursor
 
     def message(self, delivery: Delivery) -> JetStreamMsg:
-        """Make the message that the user gets; raises where one before it is missing."""
-        if not self._position.advance(delivery[1]):
-            raise _GapError(f"a message is missing behind {self._position.consumer_seq}")
+        """Return the message for the caller; raise if one before it is missing."""
+        if not self._cursor.advance(delivery[1]):
+            raise _GapError(
+                f"a message is missing after consumer sequence {self._cursor.consumer_seq}"
+            )
         return JetStreamMsg(delivery, self.core, None)
 
 
 class _GapError(Error):
-    """A consumer's deliveries do not follow each other."""
+    """The deliveries of a consumer have a gap."""
 
 
-#: What ends the reading of one consumer, and is mended by another.
-_DISTURBED: Final = (
+#: Errors after which a new consumer is created.
+_RECREATE_ON: Final = (
     _GapError,
     PullError,
     ConsumerNotFoundError,
     NoHeartbeatError,
     ConnectionLostError,
 )
-#: What a status, silence or a lost link says: another consumer is needed.
-_LOST: Final = (PullError, ConsumerNotFoundError, NoHeartbeatError, ConnectionLostError)
-#: What another consumer would meet, too.
-_HOPELESS: Final = (BadRequestStatusError, RequestLimitError)
+#: The same without a gap: an error status, a missed heartbeat or a lost connection.
+_CONSUMER_LOST: Final = (PullError, ConsumerNotFoundError, NoHeartbeatError, ConnectionLostError)
+#: Errors that a new consumer would cause again.
+_FATAL: Final = (BadRequestStatusError, RequestLimitError)
 
 
 class OrderedMessages:
     """
-    The messages of an ordered consumer, one after the other, without an end.
+    An endless iterator over the messages of an ordered consumer.
 
-    Returned by `OrderedConsumer.messages`. As `MessageIterator`, but in order and without gaps: what
-    breaks the order is mended before the next message is returned. Any number of threads may take
-    messages from it: each goes to one, and they are taken in order.
+    Returned by `OrderedConsumer.messages`. It works as `MessageIterator`, but in order and without
+    gaps: after a gap it creates a new consumer before it returns the next message. Any number of
+    threads may take messages from it: each message goes to one of them, in order.
     """
 
-    def __init__(self, api: APIRequests, position: OrderedCursor, pull: ContinuousPull) -> None:
+    def __init__(self, api: APIRequests, cursor: OrderedCursor, pull: ContinuousPull) -> None:
         self._api = api
-        self._position = position
+        self._cursor = cursor
         self._pull = pull
         self._callback_finished: Callable[[Deadline], bool] | None = None
-        # Held while a consumer is made; stop() does not take it, so as not to wait for that.
+        # Held while a consumer is created; stop() does not take it, so that it need not wait.
         self._renewing = threading.Lock()
         self._stopped: IteratorClosedError | None = None
         self._messages: MessageIterator | None = None
 
     def next(self, timeout: float | timedelta | None = None) -> JetStreamMsg:
         """
-        Return the next message, waiting for it.
+        Wait for the next message and return it.
 
         Args:
-            timeout: in seconds; ``None``: no limit; 0: look once.
+            timeout: in seconds; ``None``: no limit; 0: do not wait.
 
         Raises:
-            TimeoutError: no message arrived in time; the iterator goes on.
-            IteratorClosedError: it was stopped, or drained, or gave all of ``stop_after``.
-            StreamNotFoundError, BadRequestError, OrderedConsumerResetError: it cannot go on.
+            TimeoutError: no message arrived in time; the iterator stays usable.
+            IteratorClosedError: it was stopped or drained, or returned ``stop_after`` messages.
+            StreamNotFoundError, BadRequestError, OrderedConsumerResetError: it cannot continue.
             ConnectionClosedError: the connection is closed.
 
         """
         return self.take(FOREVER if timeout is None else Deadline(timeout))
 
     def __iter__(self) -> Iterator[JetStreamMsg]:
-        """Yield messages until the iterator is stopped; raises where it ends for another reason."""
+        """Yield messages until the iterator is stopped; raise any other reason for the end."""
         return until_stopped(self.take)
 
     def take(self, deadline: Deadline) -> JetStreamMsg:
         """Return the next message, as `next()` does, before the deadline."""
         while True:
-            messages = self._messages or self._read_on(None, deadline)
+            messages = self._messages or self._recreate(None, deadline)
             try:
                 return messages.take(deadline)
             except IteratorClosedError:
-                self._position.drop()
+                self._cursor.drop()
                 raise
-            except _HOPELESS:
+            except _FATAL:
                 raise
-            except _DISTURBED as error:
-                log.info("ordered consumer on %r: %s", self._position.stream, error)
+            except _RECREATE_ON as error:
+                log.info("ordered consumer on %r: %s", self._cursor.stream, error)
                 messages.end(error)
-                self._read_on(messages, deadline)
+                self._recreate(messages, deadline)
 
-    def _read_on(self, ended: MessageIterator | None, deadline: Deadline) -> MessageIterator:
-        """Go on with a new consumer behind the last message, unless another thread did."""
+    def _recreate(self, ended: MessageIterator | None, deadline: Deadline) -> MessageIterator:
+        """Create a consumer that starts after the last message, unless another thread has."""
         self._api.core.writer.check_not_forked()
         if not self._renewing.acquire(timeout=deadline.lock_timeout()):
-            raise TimeoutError("another thread is still making the consumer")
+            raise TimeoutError("another thread is still creating the consumer")
         try:
             if self._messages is not ended and self._messages is not None:
                 return self._messages
@@ -425,44 +429,44 @@ class OrderedMessages:
         finally:
             self._renewing.release()
         if self._stopped is not None:
-            # stop() came while the consumer was made, and did not see it.
+            # stop() was called while the consumer was created, and did not see it.
             messages.stop()
-            self._position.drop()
+            self._cursor.drop()
         return messages
 
     def _renewed(self, deadline: Deadline) -> MessageIterator:
-        """Make a new consumer and read from it; ``_renewing`` is held."""
+        """Create a consumer and an iterator over it; ``_renewing`` is held."""
         pull = self._pull
         if pull.stop_after:
-            left = pull.stop_after - self._position.delivered
+            left = pull.stop_after - self._cursor.delivered
             if left < 1:
-                raise IteratorClosedError("it gave as many messages as stop_after says")
+                raise IteratorClosedError("the iterator has returned stop_after messages")
             pull = replace(pull, stop_after=left)
         self._messages = None
-        info = self._position.renew(deadline)
-        requester = _OrderedRequester(self._api, info, self._position)
+        info = self._cursor.renew(deadline)
+        requester = _OrderedRequester(self._api, info, self._cursor)
         messages = self._messages = MessageIterator(requester, pull, fail_fast=True)
         if self._callback_finished is not None:
             messages.set_callback_waiter(self._callback_finished)
         return messages
 
     def stop(self) -> None:
-        """End the iterator, drop what is buffered, and have the server drop its consumer."""
+        """Stop the iterator, drop the buffered messages, and delete its consumer."""
         if self._stopped is None:
             self._stopped = IteratorClosedError("the iterator was stopped")
-        self._position.given_up = True
+        self._cursor.stopping = True
         messages = self._messages
         if messages is not None:
             messages.stop()
-            self._position.drop()
+            self._cursor.drop()
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """
-        Ask for no more messages; what is buffered, or on its way, can still be taken.
+        Request no more messages; buffered messages and those in flight can still be taken.
 
         Args:
-            timeout: how long to wait for what is on its way, in seconds; ``None``: the
-                connection's ``drain_timeout``.
+            timeout: how long to wait for messages in flight, in seconds; ``None``: the connection's
+                ``drain_timeout``.
 
         Raises:
             DrainTimeoutError: the server did not confirm in time.
@@ -471,23 +475,23 @@ class OrderedMessages:
         """
         if self._stopped is None:
             self._stopped = IteratorClosedError("the iterator was drained")
-        self._position.given_up = True
+        self._cursor.stopping = True
         messages = self._messages
         if messages is not None:
             try:
                 messages.drain(timeout)
             finally:
-                self._position.drop()
+                self._cursor.drop()
 
     def set_callback_waiter(self, callback_finished: Callable[[Deadline], bool]) -> None:
-        """Have a drain of the connection wait for the callback that the messages go to."""
+        """Make a drain of the connection wait for the callback that receives the messages."""
         self._callback_finished = callback_finished
         if self._messages is not None:
             self._messages.set_callback_waiter(callback_finished)
 
     def start(self, deadline: Deadline) -> None:
-        """Create the first consumer, so that errors are raised where the iterator is made."""
-        self._read_on(None, deadline)
+        """Create the first consumer, so that errors are raised to the creator of the iterator."""
+        self._recreate(None, deadline)
 
     @property
     def closed(self) -> bool:
@@ -503,13 +507,13 @@ class OrderedMessages:
 
 class OrderedConsumer:
     """
-    Reads a stream in order and without gaps, and acknowledges nothing.
+    Reads a stream in order and without gaps, without acknowledgements.
 
-    Returned by `Stream.ordered_consumer` or `JetStream.ordered_consumer`. Each `messages()` and
-    `consume()` starts where the options say; `fetch()` and `next()` go on from one call to the next.
-    `close()`, or the end of a ``with`` block, has the server drop its consumers at once; otherwise
-    it does so after ``inactive_threshold``. Any thread may call the methods; one thread at a time
-    fetches.
+    Returned by `Stream.ordered_consumer` and `JetStream.ordered_consumer`. Each `messages()` and
+    `consume()` starts at the position of the options; `fetch()` and `next()` continue from one call to
+    the next. `close()`, or the end of a ``with`` block, deletes the server's consumers at once;
+    otherwise the server deletes them after ``inactive_threshold``. Any thread may call the methods; one
+    thread at a time fetches.
     """
 
     def __init__(
@@ -518,17 +522,17 @@ class OrderedConsumer:
         self._api = api
         self._stream = stream_name
         self._options = options
-        # The position of fetch() and next(), under _lock, which is held while they wait.
+        # The position of fetch() and next(); guarded by _lock, which is held while they wait.
         self._lock = threading.Lock()
-        self._position = pull_position(api, stream_name, options)
-        # Pulls from the server's consumer; None: the next pull makes a new one.
+        self._cursor = pull_cursor(api, stream_name, options)
+        # Pulls from the server's consumer; None: the next pull creates one.
         self._requester: PullRequester | None = None
         self._reconnects = 0
-        # Where a fetch that is under way gets its answer.
+        # The reply inbox of a running fetch.
         self._inbox: PullInbox | None = None
         self._closed: IteratorClosedError | None = None
-        # The position that was read from last: the one above, or that of messages().
-        self._last_used = self._position
+        # The cursor that was used last: the one above, or that of messages().
+        self._last_used = self._cursor
         self._iterators: WeakSet[OrderedMessages] = WeakSet()
 
     @property
@@ -539,37 +543,37 @@ class OrderedConsumer:
     @property
     def cached_info(self) -> ConsumerInfo | None:
         """
-        The consumer on the server that was used last, as it was when it was created.
+        The last used consumer of the server, in its state at creation.
 
-        That of `messages()` or `consume()` until these are stopped, else that of `fetch()`;
-        ``None`` while there is none.
+        It is the consumer of `messages()` or `consume()` until these are stopped, otherwise that of
+        `fetch()`; ``None`` while there is none.
         """
-        return self._last_used.info or self._position.info
+        return self._last_used.info or self._cursor.info
 
     @property
     def name(self) -> str | None:
-        """The name of that consumer; it changes with each new one."""
+        """The name of the last used consumer; it changes with each new one."""
         info = self.cached_info
         return None if info is None else info.name
 
     def info(self, timeout: float | timedelta | None = None) -> ConsumerInfo:
         """
-        Ask the server for the config and state of the consumer that was used last.
+        Request the config and state of the last used consumer.
 
-        If there is none, the one that the next `fetch()` uses is made.
+        If there is none, the consumer of the next `fetch()` is created.
 
         Args:
             timeout: in seconds; ``None``: the timeout of the JetStream context.
 
         Raises:
-            ConsumerNotFoundError: it is gone; the next read makes another one.
-            StreamNotFoundError: the stream is gone.
-            IteratorClosedError: it was closed.
+            ConsumerNotFoundError: it was deleted; the next read creates another one.
+            StreamNotFoundError: the stream does not exist.
+            IteratorClosedError: the ordered consumer was closed.
             TimeoutError: the server did not reply in time.
             ConnectionClosedError: the connection is closed.
 
         """
-        self._must_be_open()
+        self._check_open()
         deadline = self._api.deadline(timeout)
         info = self.cached_info
         if info is None:
@@ -577,13 +581,13 @@ class OrderedConsumer:
                 info = self.cached_info
                 if info is None:
                     self._requester = self._renewed(deadline)
-                    info = self._position.info
+                    info = self._cursor.info
             assert info is not None
         return consumer_info(self._api, self._stream, info.name, deadline)
 
     def messages(self, **options: Unpack[ContinuousOptions]) -> OrderedMessages:
         """
-        Return an iterator over the stream's messages, from where the options of the consumer say.
+        Return an iterator over the stream's messages, starting at the position of the options.
 
         Args:
             **options: see `ContinuousOptions`; the default of ``max_messages`` is 4000 here, and that of
@@ -598,17 +602,17 @@ class OrderedConsumer:
             ConnectionClosedError: the connection is closed.
 
         """
-        self._must_be_open()
+        self._check_open()
         options.setdefault("heartbeat", _heartbeat(options))
         if "max_bytes" not in options:
-            options.setdefault("max_messages", _READ_AHEAD)
-        position = pull_position(self._api, self._stream, self._options)
-        messages = OrderedMessages(self._api, position, continuous_pull(options))
+            options.setdefault("max_messages", _DEFAULT_MAX_MESSAGES)
+        cursor = pull_cursor(self._api, self._stream, self._options)
+        messages = OrderedMessages(self._api, cursor, continuous_pull(options))
         self._iterators.add(messages)
         messages.start(self._api.deadline())
-        self._last_used = position
+        self._last_used = cursor
         if self._closed is not None:
-            messages.stop()  # close() came meanwhile, and may not have seen it
+            messages.stop()  # close() was called meanwhile and may not have seen it
         return messages
 
     def consume(
@@ -682,80 +686,82 @@ class OrderedConsumer:
         return self._fetch(no_wait_request(batch, max_bytes), Deadline(NO_WAIT_TIMEOUT_S))
 
     def _fetch(self, request: PullRequest, deadline: Deadline) -> list[JetStreamMsg]:
-        """Pull until there are messages, or the server says that there are none, or time is up."""
-        self._must_be_open()
+        """Pull until there are messages, the server reports that there are none, or the deadline."""
+        self._check_open()
         fetched: list[JetStreamMsg] = []
         start = b""
         try:
             with self._lock:
-                self._last_used = self._position
-                start = self._position.sequence.reply
+                self._last_used = self._cursor
+                start = self._cursor.sequence.reply
                 while True:
                     try:
                         complete = self._pull(request, deadline, fetched)
                     except TimeoutError:
-                        return []  # there is no connection, or no leader
+                        return []  # no connection or no leader
                     if fetched or complete or deadline.expired():
                         return fetched
         except BaseException:
-            self._take_back(fetched, start)
+            self._restore_position(fetched, start)
             raise
 
     def _pull(self, request: PullRequest, deadline: Deadline, fetched: list[JetStreamMsg]) -> bool:
         """
-        Send one request, add its messages to ``fetched``, and return whether its answer was complete.
+        Send one request, add its messages to ``fetched``, and return whether its reply was complete.
 
-        The server's consumer is used again only after a complete answer. Otherwise (time is up here,
-        a new link, any exception such as a Ctrl-C) it may have sent more messages than arrived, and
-        without a later message no gap would show that. The next pull then makes a new consumer.
+        The server's consumer is reused only after a complete reply. Otherwise (a timeout, a reconnect,
+        an exception such as a Ctrl-C) it may have sent more messages than arrived, and without a later
+        message no gap would reveal that. The next pull then creates a new consumer.
         """
         requester, self._requester = self._requester, None
         if requester is None or self._reconnects != self._api.core.reconnects:
-            requester = self._renewed(_at_least(deadline, _LEAST))
-            request = _shortened(request, deadline)
+            requester = self._renewed(_at_least(deadline, _MIN_CREATE_TIMEOUT_S))
+            request = _fit_expiry(request, deadline)
         pull = Fetch(requester, request, deadline.left(), fail_fast=True)
         inbox = self._inbox = PullInbox(self._api.core)
         try:
             if self._closed is not None:  # close() may not have seen the inbox
                 raise fresh(self._closed)
-            came = pull.run_in(inbox)
-        except _HOPELESS:
+            received = pull.run_in(inbox)
+        except _FATAL:
             self._requester = requester  # it sent nothing
             raise
-        except _LOST:
+        except _CONSUMER_LOST:
             return False
         finally:
             self._inbox = None
             inbox.close(deferred=pull.answered)
-        follow = self._position.sequence.follow
-        if came and not follow(came[0].ack_subject, came[-1].ack_subject, len(came)):
-            for msg in came:
-                if not self._position.advance(msg.ack_subject):
+        follow = self._cursor.sequence.follow
+        if received and not follow(
+            received[0].ack_subject, received[-1].ack_subject, len(received)
+        ):
+            for msg in received:
+                if not self._cursor.advance(msg.ack_subject):
                     break
                 fetched.append(msg)
             return False
-        fetched += came
+        fetched += received
         if pull.answered:
             self._requester = requester
         return pull.answered
 
     def _renewed(self, deadline: Deadline) -> PullRequester:
-        """Make a consumer that reads on from the position; ``_lock`` is held."""
+        """Create a consumer that continues from the position; ``_lock`` is held."""
         self._reconnects = self._api.core.reconnects
-        info = self._position.renew(deadline)
+        info = self._cursor.renew(deadline)
         if self._closed is not None:
-            self._position.drop()
+            self._cursor.drop()
             raise fresh(self._closed)
         return PullRequester(self._api, info.stream_name, info.name, info.config)
 
-    def _take_back(self, fetched: list[JetStreamMsg], start: bytes) -> None:
-        """Read messages again that an exception, such as a Ctrl-C, has kept from the caller."""
+    def _restore_position(self, fetched: list[JetStreamMsg], start: bytes) -> None:
+        """Move the position back before messages that an exception kept from the caller."""
         if not fetched or not self._lock.acquire(blocking=False):
             return
         try:
-            # Another thread may have read on behind them.
-            if self._position.sequence.reply is fetched[-1].ack_subject:
-                self._position.sequence.reply = start
+            # Another thread may have read further meanwhile.
+            if self._cursor.sequence.reply is fetched[-1].ack_subject:
+                self._cursor.sequence.reply = start
                 self._requester = None
         finally:
             self._lock.release()
@@ -785,23 +791,22 @@ class OrderedConsumer:
 
     def close(self) -> None:
         """
-        End it, and have the server drop its consumers; closing twice does nothing.
+        Close the ordered consumer and delete the server's consumers. A second call does nothing.
 
-        Iterators and handles made by it are stopped. A fetch that waits on another thread returns
-        what it has, or raises `IteratorClosedError`, as all later calls do. The server is not waited
-        for.
+        Its iterators and handles are stopped. A fetch that waits on another thread returns its messages,
+        or raises `IteratorClosedError`, as all later calls do. The call does not wait for the server.
         """
         if self._closed is None:
             self._closed = IteratorClosedError("the ordered consumer was closed")
-        self._position.given_up = True
+        self._cursor.stopping = True
         inbox = self._inbox
         if inbox is not None:
             inbox.mailbox.close(self._closed)
         for messages in tuple(self._iterators):
             messages.stop()
-        self._position.drop()
+        self._cursor.drop()
 
-    def _must_be_open(self) -> None:
+    def _check_open(self) -> None:
         self._api.core.writer.check_not_forked()
         if self._closed is not None:
             raise fresh(self._closed)
@@ -817,22 +822,22 @@ class OrderedConsumer:
 
 
 def _at_least(deadline: Deadline, least: float) -> Deadline:
-    """Return the deadline, or one in so many seconds where that comes later."""
+    """Return the deadline, or one ``least`` seconds from now if that is later."""
     left = deadline.left()
     return deadline if left is None or left > least else Deadline(least)
 
 
-def _shortened(request: PullRequest, deadline: Deadline) -> PullRequest:
-    """Return the request with an expiry that fits into the time that is left."""
+def _fit_expiry(request: PullRequest, deadline: Deadline) -> PullRequest:
+    """Return the request with an expiry within the remaining time."""
     left = deadline.left()
     if left is None or request.no_wait:
         return request
-    expires_ns = max(_SHORTEST_NS, int(left * 1e9))
+    expires_ns = max(_MIN_EXPIRES_NS, int(left * 1e9))
     heartbeat_ns = min(request.heartbeat_ns, expires_ns // 2)
     return replace(request, expires_ns=expires_ns, heartbeat_ns=heartbeat_ns)
 
 
 def _heartbeat(options: ContinuousOptions) -> float | timedelta:
-    """Return the heartbeat where nobody says: 5 seconds, unless the requests are too short for it."""
+    """Return the default heartbeat: 5 seconds, or half the expiry of a shorter request."""
     expires = options.get("expires", 30.0)
-    return min(_HEARTBEAT, seconds(expires, "expires") / 2)
+    return min(_HEARTBEAT_S, seconds(expires, "expires") / 2)

@@ -1,14 +1,14 @@
 """
-Ordered push subscriptions (ADR-17): every message once and in order, whatever happens in between.
+Ordered push subscriptions (ADR-17): every message once and in order.
 
 Rules:
 
-1. Messages get into the queue only in order, so whatever is in it is good, and a new consumer starts
-   behind its last message.
-2. What a gap, a missed heartbeat or a new link shows first is that the feed, the subject that the
-   current consumer delivers to, is no good any more: all else that comes from it is dropped.
-3. A thread of its own makes the next consumer, with a feed of its own, as often as it takes. It lives
-   until that is done. Neither the reader nor those who read messages wait for it.
+1. Messages are enqueued only in order, so everything in the queue is valid, and a new consumer starts
+   after its last message.
+2. The feed is the subject to which the current consumer delivers. After a gap, a missed heartbeat or a
+   reconnect the feed is retired: later deliveries from it are dropped.
+3. A dedicated thread creates the next consumer with a new feed, and retries until it succeeds. It ends
+   after that. Neither the reader nor the threads that take messages wait for it.
 """
 
 from __future__ import annotations
@@ -44,74 +44,74 @@ log = logging.getLogger("jetstream_sync.ordered")
 
 
 class _Feed:
-    """What one consumer of an ordered subscription delivers; a `MessageReceiver`."""
+    """The deliveries of one consumer of an ordered subscription; a `MessageReceiver`."""
 
     is_reply_inbox = False
 
     def __init__(self, owner: OrderedPushSubscription) -> None:
         self._owner = owner
-        #: Whether what comes from here is dropped.
+        #: Whether deliveries from this feed are dropped.
         self.retired = False
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """Take messages and statuses from the reader."""
+        """Pass messages and statuses to the owner."""
         self._owner.deliver_from(self, deliveries)
 
     def on_connection_change(self, *, connected: bool) -> None:
-        """Tell the owner."""
+        """Forward the event to the owner."""
         self._owner.on_connection_change(connected=connected)
 
     def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
-        """Tell the owner."""
+        """Forward the event to the owner."""
         return self._owner.on_permission_error(subject, error)
 
     def on_closed(self, reason: BaseException) -> None:
-        """Tell the owner."""
+        """Forward the event to the owner."""
         self._owner.on_closed(reason)
 
     def wait_drained(self, deadline: Deadline) -> bool:
-        """Ask the owner."""
+        """Wait for the owner."""
         return self._owner.wait_drained(deadline)
 
 
 class OrderedPushSubscription(PushSubscription):
     """
-    The messages of a stream, each once and in order, without acknowledgements.
+    A subscription to a stream that returns each message once and in order, without acknowledgements.
 
     Returned by `JetStream.subscribe` with ``ordered_consumer``. It has no state of its own on the
-    server: when a message is missing, when the consumer is silent, and after each reconnect, it makes
-    another consumer, which starts behind the last message that came.
+    server: after a gap, a missed heartbeat or a reconnect it creates another consumer, which starts
+    after the last received message.
 
-    How much waits unread is bounded by flow control, so there are no pending limits.
+    Flow control bounds the pending messages, so there are no pending limits.
     """
 
     def __init__(
         self, api: APIRequests, stream: str, wanted: SubscribeRequest, options: PushOptions
     ) -> None:
         """
-        Listen on a first inbox; `start()` comes next.
+        Subscribe to a first inbox; call `start()` next.
 
         Args:
             api: the JetStream API.
             stream: the name of the stream.
-            wanted: what was asked for.
-            options: what to do with messages.
+            wanted: the subscription request.
+            options: the client-side options.
 
         Raises:
-            InvalidOptionError: something was asked for that an ordered consumer cannot have.
+            InvalidOptionError: an option is invalid for an ordered consumer.
 
         """
         prefix = wanted.said.get("name") or os.urandom(8).hex()
         first = ordered_config(wanted, f"{prefix}_0", api.core.new_inbox())
-        self._position = OrderedCursor(api, stream, prefix, first)
+        self._cursor = OrderedCursor(api, stream, prefix, first)
         # --- under _receive_lock ---
         self._feed = _Feed(self)
-        self._unused = True  # whether no consumer was to deliver to the feed yet
-        self._renewing = False  # whether a thread is making a consumer
+        self._unused = True  # whether no consumer delivers to the first feed yet
+        self._renewing = False  # whether a thread is creating a consumer
         super().__init__(
             api, stream, first, replace(options, pending_msgs_limit=0, pending_bytes_limit=0)
         )
-        self._sequence = self._position.sequence
+        self._sequence = self._cursor.sequence
 
     def _sink(self) -> MessageReceiver:
         return self._feed
@@ -127,7 +127,7 @@ class OrderedPushSubscription(PushSubscription):
             ConnectionClosedError: the connection is closed.
 
         """
-        self._position.renew(self._api.deadline(), self._next_inbox)
+        self._cursor.renew(self._api.deadline(), self._next_inbox)
         self._created = True
         heartbeat = self._config.idle_heartbeat
         assert heartbeat is not None
@@ -135,8 +135,8 @@ class OrderedPushSubscription(PushSubscription):
 
     @property
     def consumer_name(self) -> str:
-        """The name of the consumer that is read now, or is just being made."""
-        return self._position.name
+        """The name of the current consumer, or of the one that is being created."""
+        return self._cursor.name
 
     # --- ending ---------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class OrderedPushSubscription(PushSubscription):
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """
-        End the subscription, but not before every message that is on its way has been handled.
+        End the subscription after all messages in flight were handled.
 
         Args:
             timeout: in seconds; ``None``: the connection's ``drain_timeout``.
@@ -170,26 +170,26 @@ class OrderedPushSubscription(PushSubscription):
         super().drain(timeout)
 
     def on_closed(self, reason: BaseException) -> None:
-        """Learn that nothing more will come."""
-        self._position.given_up = True
+        """Handle the end of the subscription."""
+        self._cursor.stopping = True
         super().on_closed(reason)
 
     def _give_up(self) -> None:
-        """Let no more feeds be made: the one that there is will be given up."""
+        """Create no more feeds: the current one is the last."""
         self._mailbox.raise_reason()
         with self._receive_lock:
-            self._position.given_up = True
+            self._cursor.stopping = True
 
-    # --- the reader's side ----------------------------------------------------------------------
+    # --- called by the reader -------------------------------------------------------------------
 
     def deliver_from(self, feed: _Feed, deliveries: list[Delivery]) -> None:
-        """Take messages and statuses from the reader, unless the feed is no good any more."""
+        """Enqueue messages and statuses unless the feed is retired."""
         with self._receive_lock:
             if feed is self._feed and not feed.retired:
                 self._receive(deliveries)
 
     def on_connection_change(self, *, connected: bool) -> None:
-        """Make another consumer after a reconnect: nobody knows what became of the old one."""
+        """Create another consumer after a reconnect: the old one may be gone or have a gap."""
         with self._receive_lock:
             if connected:
                 self._replace_consumer("the connection was re-established")
@@ -197,21 +197,23 @@ class OrderedPushSubscription(PushSubscription):
                 self._feed.retired = True
 
     def _accepts(self, reply: bytes) -> bool:
-        sequence = self._position.sequence
+        sequence = self._cursor.sequence
         if self._feed.retired:
             return False
         try:
             if sequence.follows(reply):
                 return True
         except NotJSMessageError as error:
-            self._core.events.error(error)  # somebody published to the inbox
+            self._core.events.error(error)  # another client published to the inbox
             return False
-        self._replace_consumer(f"a message is missing behind {sequence.last}")
+        self._replace_consumer(f"a message is missing after consumer sequence {sequence.last}")
         return False
 
     def _check_sent(self, sent: int, sequence: DeliverySequence) -> None:
         if sent != sequence.last and not self._feed.retired:
-            self._replace_consumer(f"a message is missing: {sent} were sent, {sequence.last} came")
+            self._replace_consumer(
+                f"a message is missing: {sent} were sent, {sequence.last} were received"
+            )
 
     def _on_silence(self, timeout: HeartbeatTimeout) -> None:
         with self._receive_lock:
@@ -221,22 +223,22 @@ class OrderedPushSubscription(PushSubscription):
     # --- another consumer -----------------------------------------------------------------------
 
     def _replace_consumer(self, why: str) -> None:
-        """Drop what else comes, and see to another consumer; ``_receive_lock`` is held."""
+        """Retire the feed and start creating another consumer; ``_receive_lock`` is held."""
         log.info("ordered subscription to %r: %s", self._stream, why)
         self._feed.retired = True
-        if not self._renewing and not self._position.given_up:
+        if not self._renewing and not self._cursor.stopping:
             self._renewing = True
             spawn(f"ordered-{self._stream}", self._renew)
 
     def _renew(self) -> None:
-        """Make consumers until there is one whose feed is good; on a dedicated thread."""
+        """Create consumers until one has a valid feed; runs on a dedicated thread."""
         while True:
             try:
-                self._position.renew(FOREVER, self._next_inbox)
+                self._cursor.renew(FOREVER, self._next_inbox)
             except ConnectionLostError:
                 pass  # the connection is lost
             except (ConnectionClosedError, IteratorClosedError):
-                return  # it has ended, and everybody was told
+                return  # it has ended and that was reported
             except Error as error:
                 self._fail(error)
                 return
@@ -244,16 +246,16 @@ class OrderedPushSubscription(PushSubscription):
                 if self._mailbox.closed:
                     break
                 if not self._feed.retired or self._core.address is None:
-                    # Without a link, the next one starts this again.
+                    # While disconnected, the reconnect starts this again.
                     self._renewing = False
                     return
-        self._position.drop()
+        self._cursor.drop()
 
     def _next_inbox(self) -> str:
-        """Return the subject of a new feed; called before each attempt to make a consumer."""
+        """Return the subject of a new feed; called before each attempt to create a consumer."""
         core = self._core
         with self._receive_lock:
-            if self._position.given_up:
+            if self._cursor.stopping:
                 raise IteratorClosedError("the subscription has ended")
             if self._unused:
                 self._unused = False
@@ -267,15 +269,17 @@ class OrderedPushSubscription(PushSubscription):
             core.remove_subscription_deferred(old)
             self._feed = feed
             self.subject = inbox
-            self._position.sequence.last = 0
+            self._cursor.sequence.last = 0
             self._last_seen = monotonic()
         return inbox
 
     def _fail(self, error: Error) -> None:
-        """End for a reason that another consumer would meet, too."""
+        """End with an error that another consumer would cause again."""
         self._core.remove_subscription_deferred(self._interest)
         if self._callback is None:
             self.on_closed(error)
         else:
             self._core.events.error(error)
-            self.on_closed(BadSubscriptionError(f"it could not go on: {error}"))
+            self.on_closed(
+                BadSubscriptionError(f"the ordered subscription could not continue: {error}")
+            )

@@ -1,17 +1,17 @@
 """
-Snapshots: the data of a stream on its way to somewhere else, and back.
+Snapshot and restore of streams.
 
-A snapshot comes in pieces, each with a reply subject. An answer to one lets the server send one
-more, so that a window of them is on its way; here it is answered when the caller takes it, so that a
-slow disk slows the server down and nothing piles up. The last piece has no reply, and an empty
-message ends it, with a status where it is not well.
+The server sends a snapshot in chunks, each with a reply subject. A reply to a chunk lets the server
+send one more, so that a window of chunks is in flight. The reply is sent when the caller takes the
+chunk, so that a slow disk slows the server down and chunks do not accumulate. The last chunk has no
+reply subject. An empty message ends the snapshot; it has a status after an error.
 
-A restore goes piece by piece, each of which the server answers when it has it. An empty one ends
-it, and its answer is that of making a stream.
+A restore sends one chunk at a time, and the server confirms each. An empty chunk ends it, and the
+reply to that is the reply of a stream creation.
 
-A snapshot does not survive the link: the server forgets what was on its way, and the caller starts
-again. So it is with a piece of a restore that is on its way; between two of them a restore goes on over
-the next link. What a server made of a part is removed, as soon as there is a link.
+A snapshot ends with the connection: the server discards it, and the caller starts again. The same is
+true for a restore with a chunk in flight; between two chunks it continues after a reconnect. A partly
+restored stream is deleted as soon as there is a connection.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ __all__ = ["StreamSnapshot", "restore", "take_snapshot"]
 
 log = logging.getLogger("jetstream_sync.snapshots")
 
-#: The size of the pieces of a restore, in bytes; it is what the server's own pieces have.
-_PIECE: Final = 128 * 1024
-#: What nats-server 2.15 says when it stumbles over the state file of a stream of that name, which it
-#: still writes when the stream was deleted a moment ago.
-_LEFTOVERS: Final = "expected sequence does not match store"
-#: Seconds to wait then before each further attempt.
-_WAITS: Final = (0.05, 0.1, 0.2, 0.4)
-#: Seconds to wait for a server that part of a restore has to be removed from.
-_CLEANING: Final = 10.0
+#: Chunk size of a restore in bytes, the same as that of the server's snapshots.
+_CHUNK_SIZE: Final = 128 * 1024
+#: Error text of nats-server 2.15 if it finds the state file of a stream with the same name; it may
+#: still write that file shortly after the stream was deleted.
+_STATE_FILE_ERROR: Final = "expected sequence does not match store"
+#: Delays in seconds before the further attempts after that error.
+_RETRY_DELAYS_S: Final = (0.05, 0.1, 0.2, 0.4)
+#: Timeout for the deletion of a partly restored stream, in seconds.
+_CLEANUP_TIMEOUT_S: Final = 10.0
 
 
 class _ChunkReceiver:
-    """Where the pieces of a snapshot arrive."""
+    """Receives the chunks of a snapshot."""
 
     is_reply_inbox = True
 
@@ -80,27 +80,27 @@ class _ChunkReceiver:
         self._core = core
         self.mailbox: Mailbox[Delivery] = Mailbox()
         self.subject = core.new_inbox()
-        #: The reply that was answered last.
+        #: The last reply subject that was answered.
         self.answered = b""
         self._interest = core.add_subscription_deferred(self.subject, self)
 
     def close(self) -> None:
-        """Give the subscription up; the server sees that and stops."""
+        """Remove the subscription; the server notices that and stops."""
         self._core.remove_subscription(self._interest)
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """Take pieces."""
+        """Enqueue chunks."""
         self.mailbox.put(deliveries, len(deliveries))
 
     def on_connection_change(self, *, connected: bool) -> None:
         """End when the link breaks: what was on its way is lost."""
         if not connected:
             self.mailbox.close(
-                ConnectionLostError("the connection was lost before the snapshot was through")
+                ConnectionLostError("the connection was lost before the snapshot was complete")
             )
 
     def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
-        """End where the server does not permit the inbox or the answers."""
+        """End if the server does not permit the inbox or the replies."""
         if error.operation != "subscribe" and subject != self.answered:
             return False
         self.mailbox.close(error)
@@ -113,17 +113,17 @@ class _ChunkReceiver:
         self.mailbox.close(reason)
 
     def wait_drained(self, deadline: Deadline) -> bool:
-        """Say at once that no callback is at work."""
+        """Return true at once: there is no callback."""
         del deadline
         return True
 
 
 class StreamSnapshot:
     """
-    A snapshot on its way: iterate over its pieces, or `write_to()` a file.
+    A running snapshot: iterate over its chunks, or write them to a file with `write_to()`.
 
-    Returned by `Stream.snapshot`. Use it in a ``with`` block: left before the end, it has the server
-    stop. One thread at a time may use it.
+    Returned by `Stream.snapshot`. Use it in a ``with`` block, so that the server stops if the block is
+    left early. One thread at a time may use it.
     """
 
     def __init__(
@@ -131,37 +131,37 @@ class StreamSnapshot:
         api: APIRequests,
         sink: _ChunkReceiver,
         info: SnapshotInfo,
-        patience: float | timedelta | None,
+        timeout: float | timedelta | None,
     ) -> None:
         self._api = api
         self._sink = sink
-        self._patience = patience
+        self._timeout = timeout
         self._finished = False
         self._closed = False
         self.info: Final = info
-        """What the stream was when the snapshot was made."""
+        """The config and state of the stream when the snapshot was created."""
         self.pieces = 0
-        """How many pieces were taken so far."""
+        """The number of chunks taken so far."""
         self.size = 0
-        """How many bytes were taken so far; they are compressed."""
+        """The number of (compressed) bytes taken so far."""
 
     @property
     def finished(self) -> bool:
-        """Whether every piece was taken, and the server said that it was the last."""
+        """Whether all chunks were taken and the server confirmed the end."""
         return self._finished
 
     def __iter__(self) -> Iterator[bytes]:
         """
-        Iterate over the pieces that were not taken yet, in order.
+        Iterate over the remaining chunks, in order.
 
-        The server is told of each piece when it is taken. It gives up when none is taken for 5
-        seconds while its window is full; old servers are less patient.
+        Each chunk is confirmed when it is taken. The server stops if no chunk is taken for 5 seconds
+        while its window is full; older servers stop sooner.
 
         Raises:
-            SnapshotBrokenError: the server ended it with an error, or a piece did not arrive.
-            TimeoutError: the server sends nothing in the time of `Stream.snapshot`.
+            SnapshotBrokenError: the server ended the snapshot with an error, or a chunk is missing.
+            TimeoutError: the server sent nothing within the timeout of `Stream.snapshot`.
             ConnectionLostError: the connection was lost; start again.
-            PermissionsError: this user may not have the data, or may not answer.
+            PermissionsError: this user may not receive the data or may not reply.
             IteratorClosedError: it was closed before its end.
             ConnectionClosedError: the connection is closed.
 
@@ -169,22 +169,22 @@ class StreamSnapshot:
         while not self._finished:
             if self._closed:
                 raise IteratorClosedError("the snapshot was closed before its end")
-            piece = self._next()
-            if piece:
-                yield piece
+            chunk = self._next()
+            if chunk:
+                yield chunk
 
     def write_to(self, file: BinaryIO) -> int:
         """
-        Write all that was not taken yet to a file.
+        Write the remaining chunks to a file.
 
         Args:
             file: a binary file; it is neither flushed nor closed.
 
         Returns:
-            How many bytes were written.
+            The number of bytes written.
 
         Raises:
-            OSError: the file takes no more; the snapshot cannot go on.
+            OSError: writing failed; the snapshot cannot continue.
             Error: as iterating over it.
 
         """
@@ -193,7 +193,7 @@ class StreamSnapshot:
         return self.size - before
 
     def close(self) -> None:
-        """Have the server stop, unless it is through. Closing again does nothing."""
+        """Stop the snapshot unless it is finished. A second call does nothing."""
         if not self._closed:
             self._closed = True
             with suppress(ConnectionClosedError):
@@ -211,8 +211,8 @@ class StreamSnapshot:
         self.close()
 
     def _next(self) -> bytes:
-        """Take the next piece; at the end it is empty."""
-        _, reply, block, data = self._sink.mailbox.get(self._api.deadline(self._patience))
+        """Return the next chunk; empty at the end."""
+        _, reply, block, data = self._sink.mailbox.get(self._api.deadline(self._timeout))
         if not data:
             self._end(block)
             return b""
@@ -226,14 +226,14 @@ class StreamSnapshot:
         said = chunk_position(reply.decode())
         if said is not None and said != (size, self.pieces + 1):
             self.close()
-            raise self._broken(0, f"piece {self.pieces + 1} did not arrive")
+            raise self._broken(0, f"chunk {self.pieces + 1} did not arrive")
         self._sink.answered = reply
         core = self._api.core
         core.writer.send(core.composer.command(reply, b"")[0], 1, 0)
 
     def _end(self, block: bytes) -> None:
         self.close()
-        # Without a full piece there is no status at all; "204" is a good end, too.
+        # A snapshot of less than one chunk has no status; "204" means success too.
         status = parse_status(block) if block else None
         if status is not None and status.code != 204:
             raise self._broken(status.code, status.description)
@@ -251,13 +251,13 @@ def take_snapshot(
     api: APIRequests, name: str, wanted: SnapshotRequest, timeout: float | timedelta | None
 ) -> StreamSnapshot:
     """
-    Ask for a snapshot; see `Stream.snapshot`.
+    Request a snapshot; see `Stream.snapshot`.
 
     Args:
-        api: the API.
-        name: the stream's, checked.
-        wanted: how it is to be; the deliver subject is filled in here.
-        timeout: for each answer.
+        api: the JetStream API.
+        name: the checked name of the stream.
+        wanted: the request; the deliver subject is added here.
+        timeout: for each reply, in seconds.
 
     """
     sink = _ChunkReceiver(api.core)
@@ -272,7 +272,7 @@ def take_snapshot(
     return StreamSnapshot(api, sink, info, timeout)
 
 
-# --- the way back -------------------------------------------------------------------------------
+# --- restore ------------------------------------------------------------------------------------
 
 
 def restore(
@@ -282,22 +282,22 @@ def restore(
     timeout: float | timedelta | None,
     final_timeout: float | timedelta | None,
 ) -> StreamInfo:
-    """Make a stream of a snapshot; see `JetStream.restore_stream`."""
-    file = cast("BinaryIO", data) if _can_go_back(data) else None
+    """Restore a stream from a snapshot; see `JetStream.restore_stream`."""
+    file = cast("BinaryIO", data) if _is_seekable(data) else None
     start = file.tell() if file is not None else 0
-    waits = iter(_WAITS)
+    waits = iter(_RETRY_DELAYS_S)
     while True:
         try:
             return _restore(api, info, data, timeout, final_timeout)
         except RestoreFailedError as error:
             wait = next(waits, None)
-            if file is None or wait is None or _LEFTOVERS not in error.description:
+            if file is None or wait is None or _STATE_FILE_ERROR not in error.description:
                 raise
             api.core.wait_closed(wait)
             file.seek(start)
 
 
-def _can_go_back(data: object) -> bool:
+def _is_seekable(data: object) -> bool:
     seekable = getattr(data, "seekable", None)
     return callable(seekable) and bool(seekable())
 
@@ -310,43 +310,43 @@ def _restore(
     final_timeout: float | timedelta | None,
 ) -> StreamInfo:
     name = check_stream_name(info.config.name)
-    patient = api.failing_on_disconnect()
+    fail_fast_api = api.failing_on_disconnect()
     body = {"config": encode(info.config), "state": encode(info.state)}
-    answer = patient.ask(api.routes.stream_restore(name), body, api.deadline(timeout))
+    answer = fail_fast_api.ask(api.routes.stream_restore(name), body, api.deadline(timeout))
     subject = answer.get("deliver_subject")
     if not isinstance(subject, str) or not subject:
         raise InvalidResponseError(f"a restore answered with deliver_subject={subject!r}")
-    sending = _Sending(patient, name, subject.encode())
+    sender = _RestoreSender(fail_fast_api, name, subject.encode())
     try:
-        for piece in _pieces(data, min(_PIECE, api.core.composer.max_payload)):
-            sending.send(piece, api.deadline(timeout))
-        return sending.finish(Deadline(final_timeout))
+        for chunk in _chunks(data, min(_CHUNK_SIZE, api.core.composer.max_payload)):
+            sender.send(chunk, api.deadline(timeout))
+        return sender.finish(Deadline(final_timeout))
     except RestoreNameInUseError:
-        raise  # somebody else made it meanwhile
+        raise  # another client created the stream meanwhile
     except BaseException:
-        sending.give_up(api.deadline(timeout))
-        _remove_part(api, info, Deadline(_CLEANING))
+        sender.abort(api.deadline(timeout))
+        _remove_part(api, info, Deadline(_CLEANUP_TIMEOUT_S))
         raise
 
 
 def _remove_part(api: APIRequests, info: SnapshotInfo, deadline: Deadline) -> None:
     """
-    Delete what the server made of part of the data, if it did; nothing is raised.
+    Delete a partly restored stream, if there is one; raise nothing.
 
-    From 2.15 on a restore fills a stream that can be seen, and leaves it there when it breaks off. A
-    cluster leaves a name that is taken, without a stream.
+    From server 2.15 on, the stream is visible during a restore and remains after an abort. A cluster
+    may keep the name reserved without a stream.
     """
     name = info.config.name
     try:
-        if _is_left(api, info, deadline):
+        if _is_partial(api, info, deadline):
             api.ask(api.routes.stream_delete(name), None, deadline)
     except NotFoundError:
         return
     except Error as error:
-        log.warning("a restore of stream %r failed, and may have left a part: %s", name, error)
+        log.warning("restoring stream %r failed, and a part of it may remain: %s", name, error)
 
 
-def _is_left(api: APIRequests, info: SnapshotInfo, deadline: Deadline) -> bool:
+def _is_partial(api: APIRequests, info: SnapshotInfo, deadline: Deadline) -> bool:
     name = info.config.name
     try:
         found = info_of(api.ask(api.routes.stream_info(name), None, deadline))
@@ -356,15 +356,15 @@ def _is_left(api: APIRequests, info: SnapshotInfo, deadline: Deadline) -> bool:
 
 
 def _is_part(found: StreamInfo, info: SnapshotInfo) -> bool:
-    """Return whether a stream has nothing but what was restored: nothing younger than the snapshot."""
+    """Return whether a stream has only restored messages: none is newer than the snapshot."""
     if not found.state.messages:
         return found.config.subjects == info.config.subjects
     last, end = found.state.last_ts, info.state.last_ts
     return last is not None and end is not None and last <= end
 
 
-class _Sending:
-    """The pieces of a restore on their way to a server."""
+class _RestoreSender:
+    """Sends the chunks of a restore."""
 
     def __init__(self, api: APIRequests, name: str, subject: bytes) -> None:
         self._core = api.core
@@ -372,43 +372,45 @@ class _Sending:
         self._subject = subject
         self._sent = 0
 
-    def send(self, piece: bytes, deadline: Deadline) -> None:
-        """Send a piece, and wait until the server has it."""
-        self._said(self._request(piece, deadline))
-        self._sent += len(piece)
+    def send(self, chunk: bytes, deadline: Deadline) -> None:
+        """Send a chunk and wait for its confirmation."""
+        self._parse_reply(self._request(chunk, deadline))
+        self._sent += len(chunk)
 
     def finish(self, deadline: Deadline) -> StreamInfo:
-        """Say that this was all, and return what the server made of it."""
-        answer = self._said(self._request(b"", deadline))
+        """End the restore and return the info of the restored stream."""
+        answer = self._parse_reply(self._request(b"", deadline))
         if answer is None:
-            raise InvalidResponseError("a restore ended without an answer")
+            raise InvalidResponseError("a restore ended without a reply")
         return info_of(answer)
 
-    def give_up(self, deadline: Deadline) -> None:
-        """Have the server end it now, with what it has: whatever it says, it is through then."""
+    def abort(self, deadline: Deadline) -> None:
+        """Make the server end the restore now; ignore its reply."""
         if self._core.address is None:
-            return  # over another link, the server gives up by itself
+            return  # the server aborts by itself after a reconnect
         with suppress(Error):
             self._request(b"", deadline)
 
-    def _request(self, piece: bytes, deadline: Deadline) -> bytes:
+    def _request(self, chunk: bytes, deadline: Deadline) -> bytes:
         try:
-            return self._core.request(self._subject, piece, deadline, ends_with_link=True)[3]
+            return self._core.request(self._subject, chunk, deadline, ends_with_link=True)[3]
         except NoRespondersError as error:
             raise RestoreBrokenError(self._name, self._sent) from error
         except TimeoutError as error:
             if self._core.address is None:
-                raise ConnectionLostError("there is no connection to send the rest over") from error
+                raise ConnectionLostError(
+                    "the connection was lost before the restore was complete"
+                ) from error
             raise
 
     @staticmethod
-    def _said(answer: bytes) -> dict[str, Any] | None:
-        """Return what an answer says; ``None``: nothing, so that all is well."""
+    def _parse_reply(answer: bytes) -> dict[str, Any] | None:
+        """Return the decoded reply; ``None`` for an empty one, which means success."""
         if not answer:
             return None
         said = loads(answer)
         if not isinstance(said, dict):
-            raise InvalidResponseError("a restore answered something that is not an object")
+            raise InvalidResponseError("the reply to a restore is not a JSON object")
         refusal = said.get("error")
         if isinstance(refusal, dict):
             raise APIError.from_response(refusal)
@@ -417,13 +419,13 @@ class _Sending:
         return said
 
 
-def _pieces(data: BinaryIO | Iterable[bytes], size: int) -> Iterator[bytes]:
-    """Cut data into pieces; none is empty, for that would be the end."""
+def _chunks(data: BinaryIO | Iterable[bytes], size: int) -> Iterator[bytes]:
+    """Split data into chunks; none is empty, because an empty chunk ends the restore."""
     read = getattr(data, "read", None)
     if read is not None:
         data = iter(lambda: read(size), b"")
     for chunk in data:
         if not isinstance(chunk, (bytes, bytearray, memoryview)):
-            raise InvalidArgumentError(f"the data is bytes, not {type(chunk).__name__}")
+            raise InvalidArgumentError(f"snapshot data must be bytes, not {type(chunk).__name__}")
         for start in range(0, len(chunk), size):
             yield bytes(chunk[start : start + size])

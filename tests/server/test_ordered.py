@@ -301,7 +301,7 @@ def test_a_gap_while_threads_wait_wakes_nobody_for_good(js: JetStream, stream: S
         waiting = [pool.submit(messages.next, 10) for _ in range(2)]
         wait_until(lambda: len(inner._inbox.mailbox._gates) == 2)
         # As if the first delivery had been dropped: the next one has the number 2.
-        messages._position.sequence.last = -1
+        messages._cursor.sequence.last = -1
         fill(js, stream.name, 2)
         assert sorted(int(each.result(5).data) for each in waiting) == [0, 1]
 
@@ -401,7 +401,7 @@ def test_attempts_may_be_limited(
     with filed.ordered_consumer(max_reset_attempts=2).messages() as messages:
         numbers(messages, 1)
         # The API answers with silence, so that no consumer can be made.
-        messages._position._api.routes = alone.jetstream(prefix="unserved.api")._api.routes
+        messages._cursor._api.routes = alone.jetstream(prefix="unserved.api")._api.routes
         break_link(alone)
         with between(0, 5), pytest.raises(OrderedConsumerResetError):
             messages.next(10)
@@ -466,7 +466,7 @@ def test_stop_wakes_who_waits(stream: Stream) -> None:
 def test_stop_ends_a_reset_that_can_not_succeed(alone: Connection, filed: Stream) -> None:
     """``stop`` also wakes a reader that waits for a consumer that cannot be created."""
     messages = filed.ordered_consumer().messages()
-    messages._position._api.routes = alone.jetstream(prefix="unserved.api")._api.routes
+    messages._cursor._api.routes = alone.jetstream(prefix="unserved.api")._api.routes
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(messages.next)
         break_link(alone)
@@ -480,7 +480,7 @@ def test_stop_ends_a_reset_that_can_not_succeed(alone: Connection, filed: Stream
 def test_another_thread_s_reset_keeps_to_the_time(alone: Connection, filed: Stream) -> None:
     """While one thread makes a consumer, another one that reads times out when it said so."""
     messages = filed.ordered_consumer().messages()
-    messages._position._api.routes = alone.jetstream(prefix="unserved.api")._api.routes
+    messages._cursor._api.routes = alone.jetstream(prefix="unserved.api")._api.routes
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(messages.next)
         break_link(alone)

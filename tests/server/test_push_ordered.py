@@ -393,14 +393,14 @@ def test_closing_ends_the_making_of_a_consumer(
     with jetstream_sync.connect(nats_server.url) as nc:
         sub = read_ordered(nc.jetstream(), stream)
         making, go_on = threading.Event(), threading.Event()
-        renew = sub._position.renew
+        renew = sub._cursor.renew
 
         def slow(*args: Any) -> Any:
             making.set()
             go_on.wait(10)
             return renew(*args)
 
-        monkeypatch.setattr(sub._position, "renew", slow)
+        monkeypatch.setattr(sub._cursor, "renew", slow)
         with sub._counting:
             sub._disturbed("a test")
         assert making.wait(5)
@@ -421,14 +421,14 @@ def test_it_ends_while_a_consumer_is_made(
     """Ending it does not wait for the next consumer, and that one does not stay."""
     sub = read_ordered(js, stream)
     making, go_on = threading.Event(), threading.Event()
-    renew = sub._position.renew
+    renew = sub._cursor.renew
 
     def slow(*args: Any) -> Any:
         making.set()
         go_on.wait(10)
         return renew(*args)
 
-    monkeypatch.setattr(sub._position, "renew", slow)
+    monkeypatch.setattr(sub._cursor, "renew", slow)
     with sub._counting:
         sub._disturbed("a test")
     assert making.wait(5)

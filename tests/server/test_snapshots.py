@@ -500,7 +500,7 @@ def test_a_piece_that_is_missing_is_noticed() -> None:
         server.deliver(inboxes[-1], b"three", "$JS.SNAPSHOT.ACK.S.id.5.3")
         pieces = iter(snapshot)
         assert next(pieces) == b"one"
-        with pytest.raises(SnapshotBrokenError, match="piece 2 did not arrive"):
+        with pytest.raises(SnapshotBrokenError, match="chunk 2 did not arrive"):
             next(pieces)
         assert server.wait_for(lambda said: said.subject == "$JS.SNAPSHOT.ACK.S.id.3.1")
 
