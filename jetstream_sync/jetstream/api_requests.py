@@ -47,7 +47,7 @@ __all__ = [
 
 R = TypeVar("R", bound=Record)
 
-# What nats-server says where JetStream is off. Nobody answers there at all, so this is said for it.
+# The error of nats-server if JetStream is disabled; raised for "no responders".
 _NOT_ENABLED: Final = JetStreamNotEnabledError(503, 10076, "JetStream is not enabled here")
 
 
@@ -98,10 +98,10 @@ class APIRequests:
             deadline: the deadline; ``None``: the default timeout.
 
         Raises:
-            APIError: the server refused; the class says why.
+            APIError: the server returned an error; see its subclasses.
             JetStreamNotEnabledError: there are no responders.
-            InvalidResponseError: the answer is not what the API gives.
-            PermissionsError: this user may not ask that, or may not have answers.
+            InvalidResponseError: the reply is malformed.
+            PermissionsError: this user may not send the request or receive replies.
             TimeoutError: the server did not reply in time.
             ConnectionClosedError: the connection is closed.
 
@@ -120,7 +120,7 @@ class APIRequests:
             raise JetStreamNotEnabledError(*_NOT_ENABLED.args) from error
         answer = loads(delivery[3])
         if not isinstance(answer, dict):
-            raise InvalidResponseError(f"{route} answered something that is not an object")
+            raise InvalidResponseError(f"{route} replied with something other than a JSON object")
         refusal = answer.get("error")
         if isinstance(refusal, dict):
             raise APIError.from_response(refusal)
@@ -170,7 +170,7 @@ class APIRequests:
         """
         Ask for a list page by page, and yield each page's items.
 
-        Nothing comes twice: where the list changed between two pages, they may overlap.
+        No item is yielded twice, although pages may overlap after a change.
 
         Args:
             route: the subject, of `Routes`.
@@ -187,18 +187,18 @@ class APIRequests:
         while True:
             answer = self.ask(route, {**(body or {}), "offset": offset})
             page = listed(answer, items, route)
-            # What a cluster could not get an info of is named in "missing", and counted like the rest.
+            # "missing" lists the names whose info was unavailable in a cluster; they count as items.
             missing = listed(answer, "missing", route) if "missing" in answer else []
             total = answer.get("total")
             if type(total) is not int:
                 raise InvalidResponseError(f"{route} answered with total={total!r:.60}")
             before = len(known)
-            new = [item for item in page if not _noted(_name_of(item, items, route), known)]
+            new = [item for item in page if not _add_name(_name_of(item, items, route), known)]
             known.update(_name_of(name, "missing", route) for name in missing)
             if new:
                 yield new
             offset += len(page) + len(missing)
-            # The total may change while we read, or be wrong: a page without anything new ends it.
+            # The total may change or be wrong: a page without new items ends the list.
             if len(known) == before or offset >= total:
                 return
 
@@ -215,8 +215,8 @@ def listed(answer: Mapping[str, Any], items: str, route: str) -> list[Any]:
     if found is None:
         return []
     if not isinstance(found, list):
-        said = f"{found!r:.60}" if items in answer else "nothing"
-        raise InvalidResponseError(f"{route}: expected a list of {items}, got {said}")
+        shown = f"{found!r:.60}" if items in answer else "nothing"
+        raise InvalidResponseError(f"{route}: expected a list of {items}, got {shown}")
     return found
 
 
@@ -236,8 +236,8 @@ def _name_of(item: Any, items: str, route: str) -> str:
     return name
 
 
-def _noted(name: str, known: set[str]) -> bool:
-    """Note a name, and return whether it was known before."""
+def _add_name(name: str, known: set[str]) -> bool:
+    """Add a name; return whether it was known before."""
     before = len(known)
     known.add(name)
     return len(known) == before
@@ -273,7 +273,7 @@ def stream_info(
         known = len(subjects)
         subjects.update(page)
         offset += len(page)
-        # A total that is wrong does not make it go on for ever: a page without anything new is the end.
+        # A wrong total must not cause an endless loop: a page without new items is the end.
         if offset >= total or len(subjects) == known:
             break
     if subjects_filter is not None and isinstance(state, dict):
@@ -425,11 +425,11 @@ def require_level(
 
 def _level(api: APIRequests, deadline: Deadline | None) -> int:
     try:
-        said = api.ask(api.routes.account_info(), None, deadline).get("api")
+        shown = api.ask(api.routes.account_info(), None, deadline).get("api")
     except (APIError, PermissionsError):
         found = release(api.core.info.version)
         return max(
             (level for level, first in _LEVELS.items() if (found or first) >= first), default=0
         )
-    level = said.get("level") if isinstance(said, dict) else None
+    level = shown.get("level") if isinstance(shown, dict) else None
     return level if type(level) is int else 0

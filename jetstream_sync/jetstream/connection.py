@@ -60,7 +60,7 @@ class Connection(CoreConnection):
                 acknowledgements at a time; at the limit the call waits for room.
 
         Raises:
-            InvalidOptionError: domain and prefix are both given, or one is not well formed, or a
+            InvalidOptionError: domain and prefix are both given, or one is invalid, or a
                 number cannot work.
 
         """
@@ -107,10 +107,10 @@ def connect(
 
 log = logging.getLogger("jetstream_sync.connection")
 
-#: So many connections at a time are likely a mistake, of which the log tells.
-_SUSPICIOUS: Final = 10
-#: Ways to write servers and options that are remembered.
-_REMEMBERED: Final = 128
+#: Number of connections that is likely a mistake and is logged.
+_WARN_COUNT: Final = 10
+#: Size of the cache of checked servers and options.
+_CACHE_SIZE: Final = 128
 
 
 def shared_connection(
@@ -119,20 +119,20 @@ def shared_connection(
     """
     Return the connection that this process has for these servers and options; open it if there is none.
 
-    It belongs to the process: call this wherever it is needed, as often as it is needed, and do not
-    use it in a ``with`` block, which would close it for everybody. Who comes first opens it, and who
-    comes meanwhile waits for that. When it fails, it fails for all of them, and the next call tries
-    again. After `os.fork` a child gets one of its own. One that was closed or drained, by whomever, or that
-    gave up reconnecting, is replaced by a new one at the next call. Nobody has to close it: what is
-    buffered when the interpreter exits in the usual way is sent.
+    It belongs to the process: call this function wherever the connection is needed. Do not use the
+    connection in a ``with`` block, which would close it for all users. The first caller opens it, and
+    concurrent callers wait for that. A failure is raised to all of them, and the next call tries
+    again. After `os.fork` a child gets its own connection. A connection that was closed or drained,
+    or that gave up reconnecting, is replaced at the next call. It need not be closed: buffered data
+    is sent when the interpreter exits normally.
 
-    The same connection is returned where servers and options mean the same: the same servers in the
+    The same connection is returned for equal servers and options: the same servers in the
     same order, and options that are equal, however they are written. Mappings and lists are compared
-    by what is in them. What cannot be compared so (functions, an `ssl.SSLContext`) has to be the same
-    object: a lambda in the call is another one each time, and makes another connection each time.
+    by what is in them. Values without such a comparison (functions, an `ssl.SSLContext`) must be the same
+    object: a new lambda in each call opens a new connection each time.
 
-    Any thread may call it, also in a callback, but not in one that the opening itself asks for a
-    secret: that is an `Error`.
+    Any thread may call it, also in a callback, except in a credentials callback of the connection that
+    is being opened: that raises an `Error`.
 
     Args:
         servers: as for `connect()`.
@@ -143,16 +143,16 @@ def shared_connection(
 
     """
     try:
-        key, checked = _remembered(
+        key, checked = _check_options_cached(
             servers if isinstance(servers, str) else tuple(servers), tuple(options.items())
         )
     except TypeError:
         # Something cannot be hashed, or is no option at all, which is said here.
-        key, checked = _understood(servers, options)
+        key, checked = _check_options(servers, options)
     return _shared.get(key, checked)
 
 
-class _Same:
+class _IdentityKey:
     """Stands for an object that is equal to itself alone; keeps it, so that its id stays its own."""
 
     __slots__ = ("_it",)
@@ -161,7 +161,7 @@ class _Same:
         self._it = it
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other._it is self._it
+        return isinstance(other, _IdentityKey) and other._it is self._it
 
     def __hash__(self) -> int:
         return id(self._it)
@@ -176,11 +176,11 @@ def _comparable(value: object) -> Hashable:
     try:
         hash(value)
     except TypeError:
-        return _Same(value)
+        return _IdentityKey(value)
     return value
 
 
-def _understood(
+def _check_options(
     servers: str | Sequence[str], options: Mapping[str, Any]
 ) -> tuple[Hashable, ConnectionOptions]:
     """Check servers and options, and return what is the same for all that mean the same."""
@@ -188,19 +188,19 @@ def _understood(
     return tuple(_comparable(getattr(checked, each.name)) for each in fields(checked)), checked
 
 
-@lru_cache(maxsize=_REMEMBERED)
-def _remembered(
+@lru_cache(maxsize=_CACHE_SIZE)
+def _check_options_cached(
     servers: str | tuple[str, ...], options: tuple[tuple[str, Any], ...]
 ) -> tuple[Hashable, ConnectionOptions]:
-    """Do as `_understood()`, once for each way to write them: checking takes a while."""
-    return _understood(servers, dict(options))
+    """Do as `_check_options()`, once for each way to write them: checking takes a while."""
+    return _check_options(servers, dict(options))
 
 
 class _Opening:
     """
-    A connection that somebody is opening.
+    A connection that a thread is opening.
 
-    `gate` is closed until that is over, in whatever way.
+    `gate` is closed until the attempt has ended, with any result.
     """
 
     __slots__ = ("connection", "error", "gate", "opener")
@@ -225,7 +225,7 @@ def _open(opening: _Opening, options: ConnectionOptions) -> Connection:
         opening.error = error
         raise
     finally:
-        # A Ctrl-C right behind the opening leaves the connection for whoever comes next.
+        # A Ctrl-C right behind the opening leaves the connection for the next caller.
         if opening.error is None and connection.is_connected:
             opening.connection = connection
     return connection
@@ -253,44 +253,44 @@ class _SharedConnections:
             connection = self._open.get(key)
             if connection is not None and _usable(connection):
                 return connection
-            mine = _Opening()
+            own = _Opening()
             try:
                 with self._lock:
                     connection = self._open.get(key)
                     if connection is not None and _usable(connection):
-                        return connection  # somebody has opened it just now
-                    opening = self._openings.setdefault(key, mine)
-                if opening is mine:
-                    return _open(mine, options)
+                        return connection  # another thread has just opened it
+                    opening = self._openings.setdefault(key, own)
+                if opening is own:
+                    return _open(own, options)
             finally:
-                mine.gate.release()
-                self._over(key, mine)
+                own.gate.release()
+                self._record_result(key, own)
             if opening.opener == threading.get_ident():
                 raise Error("this thread is opening the connection, and cannot wait for itself")
             with opening.gate:
                 pass
-            self._over(key, opening)
+            self._record_result(key, opening)
             if opening.error is not None:
                 raise _copied(opening.error)
 
-    def _over(self, key: Hashable, opening: _Opening) -> None:
-        """Take note of how an opening ended; its gate is open."""
+    def _record_result(self, key: Hashable, opening: _Opening) -> None:
+        """Record the result of an attempt; its gate is open."""
         with self._lock:
             if self._openings.get(key) is not opening:
                 return
             connection = opening.connection
             if connection is not None and self._open.get(key) is not connection:
-                # Copied: others look into the old one without the lock.
+                # Copied, because other threads read the old one without the lock.
                 self._open = {k: c for k, c in self._open.items() if _usable(c)}
                 self._open[key] = connection
                 count = len(self._open)
             else:
                 count = 0
             del self._openings[key]
-        if count == _SUSPICIOUS:
+        if count == _WARN_COUNT:
             log.warning(
                 "there are %d shared connections in this process; an option that is a function "
-                "made again for each call makes another connection each time",
+                "created in each call opens a new connection each time",
                 count,
             )
 
@@ -302,7 +302,7 @@ class _SharedConnections:
 
 
 def _usable(connection: Connection) -> bool:
-    """Return whether a connection is there to stay, as far as anybody knows."""
+    """Return whether a connection is usable, as far as is known."""
     return not (connection.is_closed or connection.is_draining)
 
 

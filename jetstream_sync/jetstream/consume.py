@@ -1,4 +1,4 @@
-"""Hand messages to a callback, on a dedicated thread."""
+"""Call a callback for each message, on a dedicated thread."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ FAILED_NAK_DELAY_S: Final = 5.0
 
 def nak_failed(msg: JetStreamMsg, config: ConsumerConfig | None) -> None:
     """
-    Have a message delivered again whose callback raised, unless the callback settled it.
+    Negatively acknowledge a message whose callback raised, unless the callback settled it.
 
-    Not at once: a failure that lasts a moment would use up ``max_deliver`` in that moment.
+    The redelivery is delayed, because a short failure would otherwise use up ``max_deliver`` at once.
 
     Args:
         msg: the message.
@@ -52,7 +52,7 @@ def nak_failed(msg: JetStreamMsg, config: ConsumerConfig | None) -> None:
     if msg.is_acked:
         return
     delay = FAILED_NAK_DELAY_S
-    with suppress(Error):  # what the callback raised is what counts
+    with suppress(Error):  # the error of the callback matters more
         if config is not None and config.backoff:
             waits = ack_waits(config)
             delay = waits[min(msg.metadata.num_delivered, len(waits)) - 1]
@@ -60,22 +60,22 @@ def nak_failed(msg: JetStreamMsg, config: ConsumerConfig | None) -> None:
 
 
 class Messages(Protocol):
-    """What a handle takes its messages from."""
+    """The source of a handle's messages."""
 
     def next(self, timeout: float | timedelta | None = None) -> JetStreamMsg:
         """Return the next message."""
         ...
 
     def stop(self) -> None:
-        """End, and drop what is buffered."""
+        """Stop, and drop the buffered messages."""
         ...
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
-        """Ask for no more."""
+        """Request no more messages."""
         ...
 
     def set_callback_waiter(self, callback_finished: Callable[[Deadline], bool]) -> None:
-        """Learn how to wait for the callback."""
+        """Set the function that waits for the callback."""
         ...
 
 
@@ -116,29 +116,29 @@ class ConsumeHandle:
 
     @property
     def closed(self) -> bool:
-        """Whether the callback has had its last message."""
+        """Whether the callback has handled its last message."""
         return self._closed.is_set()
 
     @property
     def error(self) -> Error | None:
-        """Why it ended, when nobody ended it; ``None`` otherwise."""
+        """The error that ended it; ``None`` if it was stopped or still runs."""
         return self._error
 
     def stop(self) -> None:
         """
-        End it, and drop what is buffered.
+        Stop, and drop the buffered messages.
 
-        The message that the callback is at is finished; `wait_closed()` waits for that. Stopping
-        twice is fine.
+        A running callback finishes its message; `wait_closed()` waits for that. A second call does
+        nothing.
         """
         self._messages.stop()
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """
-        Ask for no more messages; the callback gets what is buffered or on its way.
+        Request no more messages; the callback handles those that are buffered or in flight.
 
         Args:
-            timeout: how long to wait for what is on its way, in seconds; ``None``: the
+            timeout: how long to wait for messages in flight, in seconds; ``None``: the
                 connection's ``drain_timeout``.
 
         Raises:
@@ -150,13 +150,13 @@ class ConsumeHandle:
 
     def wait_closed(self, timeout: float | timedelta | None = None) -> None:
         """
-        Wait until the callback has had its last message.
+        Wait until the callback has handled its last message.
 
         Args:
             timeout: in seconds; ``None``: no limit.
 
         Raises:
-            TimeoutError: it has not in time, or it is the callback that waits.
+            TimeoutError: the timeout expired, or the callback itself waits.
             ForkedConnectionError: it is called in the parent process.
 
         """
@@ -164,10 +164,10 @@ class ConsumeHandle:
         if threading.current_thread() is self._thread:
             raise TimeoutError("the callback cannot wait for its own end")
         if not self._closed.wait(Deadline(timeout).left()):
-            raise TimeoutError("the callback is not through")
+            raise TimeoutError("the callback has not handled its last message yet")
 
     def _finished(self, deadline: Deadline) -> bool:
-        """Wait until the callback has had its last message; return whether it has."""
+        """Wait until the callback has handled its last message; return whether it has."""
         if threading.current_thread() is self._thread:
             return True
         return self._closed.wait(deadline.left())
@@ -193,10 +193,10 @@ class ConsumeHandle:
         except IteratorClosedError:
             pass
         except ConnectionClosedError as error:
-            # Everybody hears of that anyway.
+            # The connection reports that itself.
             self._error = None if is_deliberate_close(error) else error
         except PermissionsError as error:
-            # The reader has reported it, as whatever a server does not permit.
+            # The reader has reported it already.
             self._error = error
         except Error as error:
             self._error = error

@@ -42,44 +42,44 @@ __all__ = [
     "pull_consumer",
 ]
 
-#: Seconds to wait for the answer to a request that does not wait itself.
+#: Timeout of a fetch without waiting, in seconds.
 NO_WAIT_TIMEOUT_S = 5.0
-#: How long each request of a fetch lasts that waits for ever, in nanoseconds.
+#: Expiry of one request of a fetch without a timeout, in nanoseconds.
 _MAX_EXPIRES_NS = 60_000_000_000
 
 
 class PriorityOptions(TypedDict, total=False):
-    """What may be said of a consumer with priority groups (ADR-42, server 2.11)."""
+    """Options for a consumer with priority groups (ADR-42, server 2.11)."""
 
     group: str
     """The group to pull for; needed when the consumer has groups."""
     min_pending: int
-    """Be served only while so many messages are pending; policy ``overflow``."""
+    """Be served only while this many messages are pending; policy ``overflow``."""
     min_ack_pending: int
-    """Be served only while so many messages await their ack; policy ``overflow``."""
+    """Be served only while this many messages await their ack; policy ``overflow``."""
     priority: int
     """Be served after those with a lower number, 0 to 9; policy ``prioritized`` (server 2.12)."""
 
 
 class ContinuousOptions(PriorityOptions, total=False):
-    """The limits of `PullConsumer.messages` and `PullConsumer.consume`; all may be left out."""
+    """The limits of `PullConsumer.messages` and `PullConsumer.consume`; all are optional."""
 
     max_messages: int
-    """Messages to keep ready; default 500, or the consumer's ``max_batch`` if that is less."""
+    """Maximum number of buffered messages; default 500, or the consumer's ``max_batch`` if that is less."""
     max_bytes: int
-    """Bytes to keep ready, instead of ``max_messages``."""
+    """Maximum number of buffered bytes, instead of ``max_messages``."""
     threshold_messages: int
-    """Ask for more when fewer than this are left; default half of ``max_messages``."""
+    """Request more below this number of buffered messages; default half of ``max_messages``."""
     threshold_bytes: int
-    """Ask for more when less than this is left; default half of ``max_bytes``."""
+    """Request more below this number of buffered bytes; default half of ``max_bytes``."""
     expires: float | timedelta
     """How long each request lasts, in seconds, at least 1; default 30, or the consumer's
     ``max_expires`` if that is less."""
     heartbeat: float | timedelta
-    """After how much silence the server says that it is there, in seconds; default half of
+    """Interval of the server's heartbeats, in seconds; default half of
     ``expires``, from 0.5 to 30."""
     stop_after: int
-    """End after so many messages."""
+    """Number of messages after which the iteration ends."""
     auto_in_progress: bool
     """Renew the ``ack_wait`` of messages that are buffered or being handled, by one timer. A message
     is being handled until it is settled, its thread asks for the next one, or its thread ends, and
@@ -115,18 +115,18 @@ class PullConsumer:
 
     @property
     def cached_info(self) -> ConsumerInfo:
-        """What the server last told of it here; `info()` asks."""
+        """The last received info; `info()` requests it again."""
         return self._info
 
     def info(self, timeout: float | timedelta | None = None) -> ConsumerInfo:
         """
-        Ask the server for the consumer's config and state.
+        Request the consumer's config and state.
 
         Args:
             timeout: in seconds; ``None``: the timeout of the JetStream context.
 
         Raises:
-            ConsumerNotFoundError, StreamNotFoundError: it is gone.
+            ConsumerNotFoundError, StreamNotFoundError: it does not exist.
             TimeoutError: the server did not reply in time.
             ConnectionClosedError: the connection is closed.
 
@@ -146,12 +146,12 @@ class PullConsumer:
         **priority: Unpack[PriorityOptions],
     ) -> list[JetStreamMsg]:
         """
-        Pull up to a number of messages, or bytes, and return those that came.
+        Pull up to a number of messages or bytes, and return them.
 
-        Returns as soon as the batch is complete, and else when time is up. A link that breaks
-        meanwhile does not end it: what is missing is asked for again on the next one.
+        Returns when the batch is complete or the timeout expires. A lost connection does not end the
+        call: the missing messages are requested again after the reconnect.
 
-        Messages that arrive after the call has ended are delivered again after ``ack_wait``. With ack
+        Messages that arrive after the call has ended are redelivered after ``ack_wait``. With ack
         policy ``none`` they go to the next call on this object, which returns them at once.
 
         Args:
@@ -159,20 +159,20 @@ class PullConsumer:
             timeout: how long to wait for them, in seconds; ``None``: until the batch is complete.
             max_bytes: maximum number of bytes, with subjects and headers; ``None``: no limit. A message that is
                 larger never fits.
-            heartbeat: after how much silence the server says that it is there, in seconds, at most
+            heartbeat: interval of the server's heartbeats, in seconds, at most
                 half of ``timeout``; ``None``: 5 when ``timeout`` is 10 or more, else none.
             **priority: for priority groups, see `PriorityOptions`.
 
         Returns:
-            The messages in order; ``[]`` when none came.
+            The messages in order; ``[]`` if there are none.
 
         Raises:
             InvalidOptionError: an option is out of range, or neither batch nor max_bytes is given.
-            ConsumerNotFoundError, StreamNotFoundError, ConsumerDeletedError: the consumer is gone.
-            PullError: the server refused the request, see its subclasses.
-            NoHeartbeatError: the server went silent.
+            ConsumerNotFoundError, StreamNotFoundError, ConsumerDeletedError: the consumer does not exist.
+            PullError: the server rejected the request; see its subclasses.
+            NoHeartbeatError: the heartbeats stopped.
             ConnectionClosedError: the connection is closed.
-                None of these but the first is raised when there are messages to return.
+                Except for the first, none is raised if there are messages to return.
 
         """
         request = fetch_request(batch, timeout, max_bytes, heartbeat)
@@ -187,7 +187,7 @@ class PullConsumer:
         **priority: Unpack[PriorityOptions],
     ) -> list[JetStreamMsg]:
         """
-        Pull what is there now, up to a number of messages or bytes.
+        Pull the available messages, up to a number of messages or bytes.
 
         Args:
             batch: maximum number of messages; ``None``: as many as ``max_bytes`` allows.
@@ -235,7 +235,7 @@ class PullConsumer:
         self._requester.check(request)
         return Fetch(self._requester, request, expires).run()
 
-    # --- pulls that go on -----------------------------------------------------------------------
+    # --- continuous pulls -----------------------------------------------------------------------
 
     def messages(self, **options: Unpack[ContinuousOptions]) -> MessageIterator:
         """
@@ -293,12 +293,12 @@ def continuous_pull(
     options: ContinuousOptions, config: ConsumerConfig | None = None
 ) -> ContinuousPull:
     """
-    Return the limits that these options stand for.
+    Return the limits for these options.
 
     Args:
-        options: what the user said.
-        config: the consumer's, whose limits for requests bound what the user did not say; ``None``:
-            it has none, because it is for an ordered consumer.
+        options: the options of the user.
+        config: the consumer config, whose request limits bound the defaults; ``None``: for an ordered
+            consumer.
 
     Raises:
         InvalidOptionError: an option is unknown or out of range, or two exclude each other.
@@ -345,7 +345,7 @@ def fetch_request(
     max_bytes: int | None,
     heartbeat: float | timedelta | None,
 ) -> PullRequest:
-    """Return the request of a fetch; programs fetch the same thing over and over, so it is kept."""
+    """Return the request of a fetch; cached, because programs repeat the same fetch."""
     if batch is None and max_bytes is None:
         raise InvalidOptionError("batch", None, "one of batch and max_bytes is needed")
     if max_bytes is not None and max_bytes < 1:
@@ -373,7 +373,7 @@ def no_wait_request(batch: int | None, max_bytes: int | None) -> PullRequest:
 
 
 def _known(priority: PriorityOptions) -> PriorityOptions:
-    """Return the options; refuses what is none of them."""
+    """Check the names of the options and return them."""
     unknown = set(priority) - _PRIORITY
     if unknown:
         raise InvalidOptionError(min(unknown), "...", f"not one of {sorted(_PRIORITY)}")
@@ -402,7 +402,7 @@ def add_pull_consumer(
         raise InvalidOptionError(
             "deliver_subject",
             config.deliver_subject,
-            "that makes a push consumer, which subscribe() is for; here are those to pull from",
+            "that makes a push consumer: use subscribe() for it, or leave it out for a pull consumer",
         )
     config.check_pulled()
     return PullConsumer(api, add_consumer(api, stream, config, action, pedantic=pedantic))

@@ -30,20 +30,20 @@ class ConsumerAdmin:
         **fields: Any,
     ) -> PullConsumer:
         """
-        Make a consumer to pull from.
+        Create a pull consumer.
 
-        One that exists with the same config is taken as it is. Without ``durable_name`` it is
+        One that exists with the same config is returned unchanged. Without ``durable_name`` it is
         ephemeral; without any name it gets a random one.
 
         Args:
             stream_name: the stream to read.
-            config: what it is to be; or
+            config: the config; or
             **fields: the fields of a `ConsumerConfig`, by name.
-            pedantic: whether the server refuses a config that it would otherwise complete or correct
-                without a word, which is a `BadRequestError`; needs server 2.11.
+            pedantic: whether the server rejects a config with `BadRequestError` instead of silently
+                completing or correcting it; needs server 2.11.
 
         Raises:
-            ConsumerExistsError: it exists with another config.
+            ConsumerExistsError: it exists with a different config.
             StreamNotFoundError: there is no such stream.
             InvalidNameError: the stream name is invalid.
             Error: otherwise as `Stream.create_consumer`.
@@ -67,8 +67,8 @@ class ConsumerAdmin:
             stream_name: the name of the stream.
             config: what it is to be, with its name; or
             **fields: the fields of a `ConsumerConfig`, by name.
-            pedantic: whether the server refuses a config that it would otherwise complete or correct
-                without a word, which is a `BadRequestError`; needs server 2.11.
+            pedantic: whether the server rejects a config with `BadRequestError` instead of silently
+                completing or correcting it; needs server 2.11.
 
         Raises:
             ConsumerDoesNotExistError: there is no consumer of that name.
@@ -93,10 +93,10 @@ class ConsumerAdmin:
 
         Args:
             stream_name: the name of the stream.
-            config: what it is to be; or
+            config: the config; or
             **fields: the fields of a `ConsumerConfig`, by name.
-            pedantic: whether the server refuses a config that it would otherwise complete or correct
-                without a word, which is a `BadRequestError`; needs server 2.11.
+            pedantic: whether the server rejects a config with `BadRequestError` instead of silently
+                completing or correcting it; needs server 2.11.
 
         Raises:
             StreamNotFoundError: there is no such stream.
@@ -119,18 +119,18 @@ class ConsumerAdmin:
         """
         Make a consumer that delivers to a subject.
 
-        One that exists with the same config is taken as it is. Its messages are had with
+        One that exists with the same config is returned unchanged. Its messages are had with
         `subscribe_bind()`. Without ``durable_name`` it goes when nobody listens on its subject.
 
         Args:
             stream_name: the stream to read.
             config: what it is to be, with its ``deliver_subject``; or
             **fields: the fields of a `ConsumerConfig`, by name.
-            pedantic: whether the server refuses a config that it would otherwise complete or correct
-                without a word, which is a `BadRequestError`; needs server 2.11.
+            pedantic: whether the server rejects a config with `BadRequestError` instead of silently
+                completing or correcting it; needs server 2.11.
 
         Raises:
-            ConsumerExistsError: it exists with another config.
+            ConsumerExistsError: it exists with a different config.
             StreamNotFoundError: there is no such stream.
             InvalidNameError: the stream name is invalid.
             Error: otherwise as `Stream.create_push_consumer`.
@@ -156,8 +156,8 @@ class ConsumerAdmin:
             stream_name: the name of the stream.
             config: what it is to be, with its name and ``deliver_subject``; or
             **fields: the fields of a `ConsumerConfig`, by name.
-            pedantic: whether the server refuses a config that it would otherwise complete or correct
-                without a word, which is a `BadRequestError`; needs server 2.11.
+            pedantic: whether the server rejects a config with `BadRequestError` instead of silently
+                completing or correcting it; needs server 2.11.
 
         Raises:
             ConsumerDoesNotExistError: there is no consumer of that name.
@@ -198,7 +198,7 @@ class ConsumerAdmin:
 
     def delete_consumer(self, stream_name: str, name: str) -> None:
         """
-        Delete a consumer of any kind; who pulls from it gets `ConsumerDeletedError`.
+        Delete a consumer of any kind; threads that pull from it get `ConsumerDeletedError`.
 
         Raises:
             Error: as `get_consumer()`, but push consumers are fine.
@@ -232,12 +232,12 @@ class ConsumerAdmin:
 
     def pause_consumer(self, stream_name: str, name: str, until: datetime) -> ConsumerPause:
         """
-        Let a consumer deliver nothing until a time; needs server 2.11.
+        Pause a consumer until a given time; needs server 2.11.
 
         Args:
             stream_name: the name of the stream.
             name: the name of the consumer.
-            until: when it goes on, with a time zone. A time in the past resumes it.
+            until: the end of the pause, with a time zone. A time in the past resumes it.
 
         Raises:
             InvalidOptionError: the time has no time zone.
@@ -249,7 +249,7 @@ class ConsumerAdmin:
 
     def resume_consumer(self, stream_name: str, name: str) -> ConsumerPause:
         """
-        Let a paused consumer deliver again; it is fine if it was not paused. Needs server 2.11.
+        Resume a paused consumer; a consumer that is not paused is left unchanged. Needs server 2.11.
 
         Raises:
             ServerTooOldError: the server is older than 2.11; nothing was done.
@@ -260,20 +260,19 @@ class ConsumerAdmin:
 
     def reset_consumer(self, stream_name: str, name: str, seq: int | None = None) -> ConsumerReset:
         """
-        Let a consumer of any kind start over; needs server 2.14 (ADR-60).
+        Reset a consumer of any kind; needs server 2.14 (ADR-60).
 
         Afterwards nothing is pending or redelivered, deliveries count from 1 again, and what was
-        delivered and not acknowledged is delivered again. Who pulls from it can go on.
+        delivered and not acknowledged is delivered again. Pulls from it continue.
 
         Args:
             stream_name: the name of the stream.
             name: the name of the consumer.
-            seq: the sequence of the stream to go on at, from 1 on, forward or back; ``None``: behind
-                its ack floor. Only a consumer that delivers all, or from a sequence or time on, can
+            seq: the stream sequence to continue at, at least 1; ``None``: after the ack floor. Only a consumer that delivers all, or from a sequence or time on, can
                 be given one, and none before the start that its config says.
 
         Returns:
-            The consumer as it is now, with the sequence that it goes on at.
+            The consumer in its new state, with the sequence at which it continues.
 
         Raises:
             ConsumerInvalidResetError: its config does not allow that sequence.
@@ -286,9 +285,9 @@ class ConsumerAdmin:
 
     def unpin_consumer(self, stream_name: str, name: str, group: str) -> None:
         """
-        Let another client become the pinned one of a priority group; needs server 2.11 (ADR-42).
+        Unpin the pinned client of a priority group; needs server 2.11 (ADR-42).
 
-        It is fine if none is pinned. The client that was pinned gets `PinIDMismatchError`, or pulls
+        If none is pinned, nothing happens. The client that was pinned gets `PinIDMismatchError`, or pulls
         again by itself in `PullConsumer.messages` and the like.
 
         Args:

@@ -60,7 +60,7 @@ def consumer_info(
 
 
 class ConsumerAccessors:
-    """The part of a subscription that knows its consumer."""
+    """Accessors shared by all objects bound to one consumer."""
 
     _api: APIRequests
     _stream: str
@@ -78,13 +78,13 @@ class ConsumerAccessors:
 
     def consumer_info(self, timeout: float | timedelta | None = None) -> ConsumerInfo:
         """
-        Ask the server for the consumer's config and state.
+        Request the consumer's config and state.
 
         Args:
             timeout: in seconds; ``None``: the timeout of the JetStream context.
 
         Raises:
-            ConsumerNotFoundError, StreamNotFoundError: it is gone.
+            ConsumerNotFoundError, StreamNotFoundError: it does not exist.
             TimeoutError: the server did not reply in time.
             ConnectionClosedError: the connection is closed.
 
@@ -123,7 +123,7 @@ def add_consumer(
         config: the consumer's; without a name an ephemeral consumer gets a random one.
         action: `CREATE`, `UPDATE` or `CREATE_OR_UPDATE`.
         deadline: the deadline; ``None``: the default timeout.
-        pedantic: whether the server refuses a config that it would otherwise complete or correct.
+        pedantic: whether the server rejects a config instead of silently correcting it.
 
     Raises:
         ServerTooOldError: the server does not know ``pedantic``.
@@ -210,7 +210,7 @@ def pause_consumer(api: APIRequests, stream: str, name: str, until: datetime) ->
 
 
 def resume_consumer(api: APIRequests, stream: str, name: str) -> ConsumerPause:
-    """Let a paused consumer deliver again; raises as `pause_consumer()`."""
+    """Resume a paused consumer; raises as `pause_consumer()`."""
     return _pause(api, stream, name, None)
 
 
@@ -218,7 +218,7 @@ def reset_consumer(
     api: APIRequests, stream: str, name: str, seq: int | None = None
 ) -> ConsumerReset:
     """
-    Let a consumer start over, at a sequence or behind its ack floor; raises as `consumer_info()`.
+    Reset a consumer, at a sequence or behind its ack floor; raises as `consumer_info()`.
 
     The consumer itself answers (nats-server's ``processResetReq``), so nobody does where there is
     none, or where it is on an older server: it is looked up first.
@@ -280,7 +280,7 @@ def release_consumer(
         api: the JetStream API.
         stream: the name of the stream.
         name: the name of the consumer.
-        shared: whether it has a queue group; then it is left where somebody else is bound to it.
+        shared: whether it has a queue group; then it is kept while another client is subscribed to it.
             The server has to know already that the subscription has ended.
         deadline: the deadline; ``None``: the default timeout.
 
@@ -299,7 +299,7 @@ def release_consumer(
 
 
 def _in_use(api: APIRequests, stream: str, name: str, deadline: Deadline) -> bool:
-    """Return whether somebody is bound to a push consumer."""
+    """Return whether a client is subscribed to a push consumer."""
     for check in range(_BOUND_CHECKS):
         if check and api.core.wait_closed(BOUND_CHECK_DELAY_S):
             break

@@ -1,4 +1,4 @@
-"""The entry to JetStream on a connection."""
+"""The JetStream context of a connection."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ __all__ = ["JetStream"]
 
 class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI):
     """
-    JetStream, as one connection sees it.
+    The JetStream API of one connection.
 
-    Returned by `Connection.jetstream`. It holds no connection of its own and needs no closing; any
-    number of threads may use it. Every call waits for the server's answer; names and configs are
-    checked before anything is sent.
+    Returned by `Connection.jetstream`. It needs no closing, and any number of threads may use it.
+    Every call waits for the reply of the server. Names and configs are checked before a request is
+    sent.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
         publish_async_max_pending: int = DEFAULT_WINDOW,
     ) -> None:
         """
-        Make the entry; see `Connection.jetstream`.
+        Initialise; see `Connection.jetstream`.
 
         Raises:
-            InvalidOptionError: domain and prefix are both given, or one is not well formed, or
+            InvalidOptionError: domain and prefix are both given, or one is invalid, or
                 the timeout or the window is not a number that can work.
 
         """
@@ -85,14 +85,14 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
 
     def account_info(self) -> AccountInfo:
         """
-        Return what the account uses of JetStream, and what it may use.
+        Return the JetStream usage and limits of the account.
 
         Raises:
             JetStreamNotEnabledError: there are no responders: JetStream is off on the server, or there
                 is no such domain or prefix.
             JetStreamNotEnabledForAccountError: it is off for the account.
-            APIError: the server refused; the class says why.
-            TimeoutError: no answer in the context's timeout.
+            APIError: the server returned an error; see its subclasses.
+            TimeoutError: the server did not reply within the timeout of the context.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -104,23 +104,24 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
         self, config: StreamConfig | None = None, *, pedantic: bool = False, **fields: Any
     ) -> Stream:
         """
-        Make a stream.
+        Create a stream.
 
-        One that exists with the same config is taken as it is.
+        One that exists with the same config is returned unchanged.
 
         Args:
-            config: what it is to be; or
+            config: the config; or
             **fields: the fields of a `StreamConfig`, by name.
-            pedantic: whether the server refuses a config that it would otherwise complete or correct
-                without a word, which is a `BadRequestError`; needs server 2.11.
+            pedantic: whether the server rejects a config with `BadRequestError` instead of silently
+                completing or correcting it; needs server 2.11.
 
         Raises:
-            StreamNameInUseError: it exists with another config.
-            StreamSubjectOverlapError: another stream takes one of the subjects.
+            StreamNameInUseError: it exists with a different config.
+            StreamSubjectOverlapError: another stream has one of the subjects.
             InvalidOptionError: config and fields are both given, or a value is invalid.
-            InvalidNameError, BadSubjectError: the name or a subject is not well formed.
-            ServerTooOldError: ``pedantic`` needs a later server, and nothing was sent; or the server does not know some of the fields; the error names them.
-                What this call made is removed; a stream that was there before is left as it is.
+            InvalidNameError, BadSubjectError: the name or a subject is invalid.
+            ServerTooOldError: the server is too old for ``pedantic``, and nothing was sent; or it
+                does not know some of the fields, which the error names. A stream that this call created
+                is deleted; one that existed before is unchanged.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
@@ -132,26 +133,26 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
         self, config: StreamConfig | None = None, *, pedantic: bool = False, **fields: Any
     ) -> Stream:
         """
-        Change a stream that exists.
+        Update an existing stream.
 
-        The config replaces the one that it has, so take that from `StreamInfo.config` and change
-        it with `dataclasses.replace`: what a newer server says in it is sent back. `Stream`
-        objects that there are go on working, with their old `Stream.cached_info`.
+        The config replaces the current one. Take that from `StreamInfo.config` and change it with
+        `dataclasses.replace`, so that fields of newer servers are kept. Existing `Stream` objects
+        stay valid, with their old `Stream.cached_info`.
 
         Args:
-            config: what it is to be; or
+            config: the config; or
             **fields: the fields of a `StreamConfig`, by name.
-            pedantic: whether the server refuses a config that it would otherwise complete or correct
-                without a word, which is a `BadRequestError`; needs server 2.11.
+            pedantic: whether the server rejects a config with `BadRequestError` instead of silently
+                completing or correcting it; needs server 2.11.
 
         Raises:
             StreamNotFoundError: there is no stream of that name.
-            StreamSubjectOverlapError: another stream takes one of the subjects.
+            StreamSubjectOverlapError: another stream has one of the subjects.
             InvalidOptionError: config and fields are both given, or a value is invalid.
-            InvalidNameError, BadSubjectError: the name or a subject is not well formed.
-            ServerTooOldError: ``pedantic`` needs a later server, and nothing was sent; or the server does not know some of the fields. It has taken the rest;
-                the error says so.
-            APIError: the server refused; some fields cannot be changed.
+            InvalidNameError, BadSubjectError: the name or a subject is invalid.
+            ServerTooOldError: the server is too old for ``pedantic``, and nothing was sent; or it
+                does not know some of the fields. It applied the others; the error says so.
+            APIError: the server returned an error; some fields cannot be changed.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
         """
@@ -162,13 +163,13 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
         self, config: StreamConfig | None = None, *, pedantic: bool = False, **fields: Any
     ) -> Stream:
         """
-        Change a stream, or make it when there is none of that name.
+        Update a stream, or create it if it does not exist.
 
         Args:
-            config: what it is to be; or
+            config: the config; or
             **fields: the fields of a `StreamConfig`, by name.
-            pedantic: whether the server refuses a config that it would otherwise complete or correct
-                without a word, which is a `BadRequestError`; needs server 2.11.
+            pedantic: whether the server rejects a config with `BadRequestError` instead of silently
+                completing or correcting it; needs server 2.11.
 
         Raises:
             StreamNameInUseError: somebody made it, with another config, at the same moment.
@@ -216,11 +217,11 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
 
     def get_stream(self, name: str) -> Stream:
         """
-        Return a stream that exists.
+        Return an existing stream.
 
         Raises:
             StreamNotFoundError: there is none of that name.
-            InvalidNameError: the name cannot be a stream's.
+            InvalidNameError: the name is invalid.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
@@ -242,11 +243,11 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
         Return the names of the account's streams, sorted.
 
         Args:
-            subject: only streams that take messages of this subject, which may have wildcards;
+            subject: only streams with this subject, which may have wildcards;
                 ``None``: all.
 
         Raises:
-            BadSubjectError: the subject is not well formed.
+            BadSubjectError: the subject is invalid.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`; the
                 timeout is for each page of 1024.
@@ -261,7 +262,7 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
         In a cluster, those whose servers do not answer are left out.
 
         Args:
-            subject: only streams that take messages of this subject, which may have wildcards;
+            subject: only streams with this subject, which may have wildcards;
                 ``None``: all.
 
         Raises:
@@ -288,7 +289,7 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
         route = self._api.routes.stream_names()
         names = names_in(self._api.ask(route, body), "streams", route)
         if not names:
-            raise StreamNotFoundError(404, 10059, f"no stream takes {subject!r}")
+            raise StreamNotFoundError(404, 10059, f"no stream has the subject {subject!r}")
         return names[0]
 
     def restore_stream(
@@ -311,8 +312,8 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
             data: a file to read from, or pieces of bytes of any size; it is not closed. A file that can
                 be read again is, where a stream of that name was deleted only a moment ago and the
                 server stumbles over what it left (seen with 2.15).
-            timeout: how long the server may take for the answer and then for each piece, in
-                seconds; ``None``: as long as the context says.
+            timeout: the timeout for the reply and then for each chunk, in
+                seconds; ``None``: the timeout of the context.
             final_timeout: how long it may take to make a stream of it all; ``None``: no limit.
 
         Raises:
@@ -320,8 +321,8 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
             RestoreFailedError: no stream can be made of the data.
             RestoreBrokenError: the server takes no more; start again. It gives up by itself when
                 nothing comes for 5 seconds.
-            StreamSubjectOverlapError: another stream takes one of the subjects.
-            InvalidNameError: the name cannot be a stream's.
+            StreamSubjectOverlapError: another stream has one of the subjects.
+            InvalidNameError: the name is invalid.
             ConnectionLostError: the connection was lost; start again.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
@@ -371,7 +372,7 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
             **options: see `PublishOptions`.
 
         Raises:
-            NoStreamResponseError: no stream takes the subject.
+            NoStreamResponseError: no stream has the subject.
             WrongStreamError: another stream than the expected one takes it.
             WrongLastSequenceError, WrongLastMsgIDError: an expectation is not met.
             MessageTTLDisabledError: there is a TTL, and the stream does not allow it.

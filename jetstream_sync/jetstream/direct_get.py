@@ -45,12 +45,12 @@ __all__ = [
 
 class ReplyCollector:
     """
-    What comes in answer to one request; it is made, asked with, waited for and closed by one thread.
+    Collects the replies to one request; one thread creates, uses and closes it.
 
     Args:
         core: the connection.
-        is_end: says of the last message so far whether it ends the answer; called by the reader.
-        expected: end it after so many messages, too; 0: only `is_end` does.
+        is_end: returns whether the last message ends the reply; called by the reader.
+        expected: number of messages that also ends the reply; 0: only `is_end` does.
 
     Raises:
         ConnectionClosedError: the connection is closed or draining.
@@ -79,9 +79,9 @@ class ReplyCollector:
         self._expected = expected
         self._asked = b""
         self._handoff: ResultSlot[None] = ResultSlot()
-        # Whoever takes out the one item settles the handoff: that is done once, by whatever thread.
+        # The thread that removes the single item sets the result, so that it is set once.
         self._open: list[None] = [None]
-        #: What has come so far.
+        #: The messages received so far.
         self.items: list[Delivery] = []
         inbox = core.new_inbox()
         self._reply = inbox.encode()
@@ -100,16 +100,16 @@ class ReplyCollector:
         command, size = self._core.composer.command(subject, payload, self._reply)
         self._core.writer.send(command, 1, size)
 
-    def wait(self, patience: float, deadline: Deadline | None = None) -> list[Delivery]:
+    def wait(self, idle_timeout: float, deadline: Deadline | None = None) -> list[Delivery]:
         """
-        Wait for the end of the answer, and return all of it.
+        Wait for the end of the reply and return all its messages.
 
         Args:
-            patience: seconds without a message after which it is given up.
-            deadline: the deadline in any case; ``None``: only then.
+            idle_timeout: seconds without a message after which the call fails.
+            deadline: the deadline of the whole reply; ``None``: only ``idle_timeout`` applies.
 
         Raises:
-            TimeoutError: nothing came for so long, or the end did not come in time.
+            TimeoutError: no message arrived for ``idle_timeout``, or the deadline expired.
             ConnectionLostError: the connection was lost meanwhile.
             PermissionsError: the server does not permit the request.
             ConnectionClosedError: the connection was closed.
@@ -117,21 +117,21 @@ class ReplyCollector:
         """
         seen = len(self.items)
         whole = deadline or Deadline(None)
-        while not self._handoff.arrived(whole.sooner(patience)):
+        while not self._handoff.arrived(whole.sooner(idle_timeout)):
             if len(self.items) == seen or whole.expired():
-                text = f"the answer on {self._asked.decode()!r} did not go on in time"
+                text = f"the reply to {self._asked.decode()!r} was not completed in time"
                 raise self._core.timed_out(text)
             seen = len(self.items)
         self._handoff.result()
         return self.items
 
     def close(self) -> None:
-        """Let go of the answer; the server is told soon when it is complete, and at once when not."""
+        """Unsubscribe and drop the messages; the UNSUB is deferred if the reply is complete."""
         if self._open:
             self._core.remove_subscription(self._interest)
         else:
             self._core.remove_subscription_deferred(self._interest)
-        # The subscription and this know each other, so this goes late; what it holds goes now.
+        # A reference cycle with the subscription delays the deletion of this object, but not of its items.
         self.items = []
 
     # --- the reader's side; see `MessageReceiver` ----------------------------------------------------------
@@ -146,23 +146,23 @@ class ReplyCollector:
             self._settle(None)
 
     def on_connection_change(self, *, connected: bool) -> None:
-        """Give up when the link breaks: the rest of the answer is lost with it."""
+        """Fail when the connection is lost: the rest of the reply is lost too."""
         if not connected:
             self._settle(
                 ConnectionLostError("the connection was lost before the answer was complete")
             )
 
     def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
-        """Give up where the server does not permit the request, or the inbox."""
-        mine = error.operation == "subscribe" or subject in {self._asked, self._reply}
-        return mine and self._settle(error)
+        """Fail if the server does not permit the request or the inbox."""
+        concerned = error.operation == "subscribe" or subject in {self._asked, self._reply}
+        return concerned and self._settle(error)
 
     def on_closed(self, reason: BaseException) -> None:
-        """Give up: the connection is closed."""
+        """Fail: the connection is closed."""
         self._settle(reason)
 
     def wait_drained(self, deadline: Deadline) -> bool:
-        """Say at once that no callback is at work."""
+        """Return true at once: there is no callback."""
         del deadline
         return True
 
@@ -179,7 +179,7 @@ class ReplyCollector:
         return True
 
 
-# The server's own words for a message that is not there, which a direct get answers with a status.
+# The server's error for a missing message; a direct get reports it as a status.
 _NOT_FOUND: Final = MessageNotFoundError(404, 10037, "no message found")
 
 
@@ -231,13 +231,13 @@ def direct_get(
     api: APIRequests, stream: str, request: Mapping[str, Any], deadline: Deadline
 ) -> StoredMsg:
     """
-    Get a message from whoever has the stream.
+    Get a message from any server that has the stream.
 
     Raises:
         MessageNotFoundError: the stream has no such message, or not yet where it was asked for.
-        NoRespondersError: nobody answers direct gets for the stream.
+        NoRespondersError: there are no responders for direct gets of the stream.
         APIError: the server returned an error.
-        InvalidResponseError: the answer is not what the API gives.
+        InvalidResponseError: the reply is malformed.
         TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
 
     """
@@ -330,9 +330,9 @@ def direct_get_many(
 
     Raises:
         MessageNotFoundError: there is none, or not yet where it was asked for.
-        NoRespondersError: nobody answers direct gets for the stream.
+        NoRespondersError: there are no responders for direct gets of the stream.
         APIError: the server returned an error.
-        InvalidResponseError: the answer is not what the API gives.
+        InvalidResponseError: the reply is malformed.
         PermissionsError: this user may not ask that.
         TimeoutError, ConnectionLostError: nothing came.
         ConnectionClosedError: the connection is closed.

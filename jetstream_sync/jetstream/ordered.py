@@ -179,7 +179,7 @@ class OrderedCursor:
                 ``None``: a pull consumer.
 
         Raises:
-            StreamNotFoundError: the stream is gone.
+            StreamNotFoundError: the stream does not exist.
             BadRequestError: the server rejected the consumer config.
             PermissionsError: this user may not make one.
             OrderedConsumerResetError: it could not be made in ``max_reset_attempts``.

@@ -131,14 +131,14 @@ class PullSubscription(ConsumerAccessors):
         or as soon as the batch is complete. A link that breaks does not end a fetch: it asks again
         on the next one.
 
-        Messages that arrive after the fetch has ended are delivered again after ``ack_wait``. With ack
+        Messages that arrive after the fetch has ended are redelivered after ``ack_wait``. With ack
         policy ``none`` they go to the next fetch, which returns them at once.
 
         Args:
             batch: maximum number of messages.
             timeout: how long to wait for them, in seconds; ``None``: until the batch is complete.
-            heartbeat: after how much silence the server says that it is there, in seconds, at most
-                half of ``timeout``; ``None``: it does not.
+            heartbeat: interval of the server's heartbeats, in seconds, at most
+                half of ``timeout``; ``None``: none.
 
         Returns:
             The messages in order, at least one.
@@ -146,12 +146,12 @@ class PullSubscription(ConsumerAccessors):
         Raises:
             TimeoutError: no message arrived in time.
             InvalidOptionError: an option is out of range.
-            ConsumerNotFoundError, StreamNotFoundError, ConsumerDeletedError: the consumer is gone.
-            PullError: the server refused the request, see its subclasses.
-            NoHeartbeatError: the server went silent.
+            ConsumerNotFoundError, StreamNotFoundError, ConsumerDeletedError: the consumer does not exist.
+            PullError: the server rejected the request; see its subclasses.
+            NoHeartbeatError: the heartbeats stopped.
             BadSubscriptionError: the subscription has ended.
             ConnectionClosedError: the connection is closed.
-                None of these but the options' is raised when there are messages to return.
+                Except for InvalidOptionError, none is raised if there are messages to return.
 
         """
         requests = _requests(batch, timeout, heartbeat)
@@ -375,10 +375,10 @@ class PullSubscribeAPI:
                 before is never deleted.
 
         Raises:
-            StreamNotFoundError: no stream takes the subject, or has that name.
+            StreamNotFoundError: no stream has the subject, or has that name.
             SubscribeError: the subscription and the consumer do not fit together, or the subject
                 and the streams; see its subclasses.
-            InvalidOptionError, InvalidNameError, BadSubjectError: an argument is not well formed.
+            InvalidOptionError, InvalidNameError, BadSubjectError: an argument is invalid.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as
                 `JetStream.account_info`.

@@ -1,4 +1,4 @@
-"""A stream: what it holds, its messages and its consumers."""
+"""A stream with its messages and consumers."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ __all__ = ["Stream"]
 
 _LAST_SEQUENCE: Final = 2**64 - 1
 #: Seconds for the answer to a direct get before the leader is asked: old servers do not say that
-#: nobody is there, and one replica may be down while the leader is well.
-_DIRECT_PATIENCE: Final = 1.0
-#: How many messages are asked for at most.
-_MOST_MESSAGES: Final = 10_000
-#: What the server says when a message cannot be deleted, whatever the reason.
+#: there are no responders, and a replica may be down while the leader is available.
+_DIRECT_TIMEOUT_S: Final = 1.0
+#: Maximum number of messages per request.
+_MAX_BATCH: Final = 10_000
+#: Error code for a message that cannot be deleted, for any reason.
 _DELETE_FAILED: Final = 10057
 
 
@@ -45,8 +45,8 @@ class Stream(ForeignNames):
     """
     A stream of the account.
 
-    Returned by `JetStream.create_stream`, `JetStream.get_stream` and the like. It holds no message and
-    no connection of its own; any number of threads may use it, and it needs no closing.
+    Returned by `JetStream.create_stream`, `JetStream.get_stream` and the like. It needs no
+    closing, and any number of threads may use it.
     """
 
     def __init__(self, api: APIRequests, info: StreamInfo) -> None:
@@ -61,14 +61,14 @@ class Stream(ForeignNames):
 
     @property
     def cached_info(self) -> StreamInfo:
-        """Config and state as they were when last asked for; nothing is sent."""
+        """The last received config and state; no request is sent."""
         return self._info
 
     def info(self, subjects_filter: str | None = None, deleted_details: bool = False) -> StreamInfo:
         """
-        Ask the server for the stream's config and state.
+        Request the stream's config and state.
 
-        Afterwards `cached_info` has it too, without the details asked for here.
+        Afterwards `cached_info` contains it, without the requested details.
 
         Args:
             subjects_filter: also count the messages of each subject that falls under this one, in
@@ -76,11 +76,11 @@ class Stream(ForeignNames):
             deleted_details: whether to list the sequences that were deleted, in ``state.deleted``.
 
         Raises:
-            StreamNotFoundError: the stream is gone.
-            BadSubjectError: the filter is not well formed.
+            StreamNotFoundError: the stream does not exist.
+            BadSubjectError: the filter is invalid.
             JetStreamNotEnabledError: there are no responders.
-            APIError: the server refused; the class says why.
-            TimeoutError: no answer in the context's timeout.
+            APIError: the server returned an error; see its subclasses.
+            TimeoutError: the server did not reply within the timeout of the context.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -94,25 +94,25 @@ class Stream(ForeignNames):
         self, subject: str | None = None, seq: int | None = None, keep: int | None = None
     ) -> int:
         """
-        Delete messages for good.
+        Delete messages permanently.
 
-        Without arguments the stream is empty afterwards; its sequence goes on where it was.
+        Without arguments the stream is empty afterwards; its sequence continues.
 
         Args:
             subject: delete only messages that fall under this subject; ``None``: all of them.
             seq: delete only what is before this sequence, from 1 on; ``None``: no such bound. One
                 beyond the last message becomes the sequence of the next one, without ``subject``.
-            keep: leave so many of the youngest messages (of the subject, with one); ``None``:
-                leave none. Excludes ``seq``.
+            keep: the number of newest messages to keep (per subject, if one is given); ``None``:
+                none. Excludes ``seq``.
 
         Returns:
-            How many messages were deleted.
+            The number of deleted messages.
 
         Raises:
             InvalidOptionError: seq and keep are both given, or one is out of range.
-            BadSubjectError: the subject is not well formed.
-            StreamNotFoundError: the stream is gone.
-            APIError: the server refused, for example since the stream has ``deny_purge``.
+            BadSubjectError: the subject is invalid.
+            StreamNotFoundError: the stream does not exist.
+            APIError: the server returned an error, for example because the stream has ``deny_purge``.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
 
         """
@@ -145,11 +145,11 @@ class Stream(ForeignNames):
         """
         Return one message, without a consumer.
 
-        Say which with exactly one of the arguments, or with ``next_by_subject`` and ``seq``.
+        Select it with exactly one of the arguments, or with ``next_by_subject`` and ``seq``.
 
         When the stream has ``allow_direct`` (as far as `cached_info` knows), any replica may
         answer (ADR-31), so a message that was stored a moment ago may be missing; otherwise the
-        leader answers. The leader is also asked when nobody answers a direct get.
+        leader answers. The leader also answers if there are no responders for a direct get.
 
         Args:
             seq: the message with this sequence; with ``next_by_subject`` the sequence to start at.
@@ -160,9 +160,9 @@ class Stream(ForeignNames):
         Raises:
             InvalidOptionError: none of the arguments, or two that exclude each other, or the
                 sequence is out of range.
-            BadSubjectError: the subject is not well formed.
+            BadSubjectError: the subject is invalid.
             MessageNotFoundError: there is no such message.
-            StreamNotFoundError: the stream is gone.
+            StreamNotFoundError: the stream does not exist.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
 
@@ -171,9 +171,11 @@ class Stream(ForeignNames):
         deadline = self._api.deadline()
         if self._info.config.allow_direct:
             try:
-                return direct_get(self._api, self._name, request, deadline.sooner(_DIRECT_PATIENCE))
+                return direct_get(
+                    self._api, self._name, request, deadline.sooner(_DIRECT_TIMEOUT_S)
+                )
             except NoRespondersError:
-                pass  # the stream is gone, or does not allow it any more
+                pass  # the stream does not exist, or does not allow it any more
             except TimeoutError:
                 if deadline.expired():
                     raise
@@ -196,7 +198,7 @@ class Stream(ForeignNames):
         Otherwise there is one message at a time.
 
         Args:
-            max_messages: how many to return at most, from 1 on; 10,000 are never exceeded.
+            max_messages: maximum number of messages, from 1 to 10,000.
             seq: the sequence to start at.
             next_by_subject: only messages of this subject, which may have wildcards; ``None``: all.
             max_bytes: end with the message that reaches so many bytes; ``None``: 4 MB, which is
@@ -209,16 +211,16 @@ class Stream(ForeignNames):
 
         Raises:
             InvalidOptionError: a number is out of range.
-            BadSubjectError: the subject is not well formed.
-            StreamNotFoundError: the stream is gone.
+            BadSubjectError: the subject is invalid.
+            StreamNotFoundError: the stream does not exist.
             APIError: the server returned an error.
-            TimeoutError: nothing came in time.
+            TimeoutError: no reply arrived in time.
             JetStreamNotEnabledError, ConnectionClosedError: as `info()`.
 
         """
         request = _get_request(seq, None, ">" if next_by_subject is None else next_by_subject)
         many = {
-            "batch": min(_checked(max_messages, "max_messages", 1), _MOST_MESSAGES),
+            "batch": min(_checked(max_messages, "max_messages", 1), _MAX_BATCH),
             "max_bytes": min(
                 _checked(MAX_BYTES if max_bytes is None else max_bytes, "max_bytes", 1),
                 MAX_BYTES,
@@ -244,8 +246,8 @@ class Stream(ForeignNames):
         Raises:
             InvalidOptionError: the sequence is out of range.
             MessageNotFoundError: there is no such message.
-            StreamNotFoundError: the stream is gone.
-            APIError: the server refused, for example since the stream has ``deny_delete``.
+            StreamNotFoundError: the stream does not exist.
+            APIError: the server returned an error, for example because the stream has ``deny_delete``.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
 
         """
@@ -269,27 +271,27 @@ class Stream(ForeignNames):
         timeout: float | timedelta | None = None,
     ) -> StreamSnapshot:
         """
-        Take a snapshot: all that the stream is and holds, in a form that makes it again.
+        Take a snapshot: the config, state and messages of the stream, from which it can be restored.
 
         The server starts to send it at once; take it with `StreamSnapshot.write_to`, in a ``with``
-        block. What is stored meanwhile is not in it. `JetStream.restore_stream` is the way back. The
-        protocol is nats-server's ``STREAM.SNAPSHOT``; the data is its own business.
+        block. What is stored meanwhile is not in it. `JetStream.restore_stream` restores it. The
+        protocol is ``STREAM.SNAPSHOT`` of nats-server, which defines the data format.
 
         Args:
-            consumers: whether the consumers are in it, with how far they are.
+            consumers: whether the consumers and their state are included.
             check: whether the server reads and checks every message first, which can take long.
-            chunk_size: the size of the pieces in bytes, from 1 KiB to 1 MiB; ``None``: as the server
-                likes it, 128 KiB.
-            window_size: how many bytes may be on their way, from 1 KiB to 32 MiB; ``None``: as the
+            chunk_size: the chunk size in bytes, from 1 KiB to 1 MiB; ``None``: the default of the
+                server, 128 KiB.
+            window_size: the number of bytes in flight, from 1 KiB to 32 MiB; ``None``: as the
                 server likes it, 8 MiB. Old servers have windows of their own.
-            timeout: how long the server may take for the answer and then for each piece, in
-                seconds; ``None``: as long as the context says.
+            timeout: the timeout for the reply and then for each chunk, in
+                seconds; ``None``: the timeout of the context.
 
         Raises:
-            SnapshotFailedError: the server cannot make one, as of a stream in memory.
+            SnapshotFailedError: the server cannot create one, for example of a stream in memory.
             InvalidOptionError: a size is out of range.
-            StreamNotFoundError: the stream is gone.
-            ConnectionLostError: the connection was lost before the answer came.
+            StreamNotFoundError: the stream does not exist.
+            ConnectionLostError: the connection was lost before the reply arrived.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
 
@@ -309,27 +311,27 @@ class Stream(ForeignNames):
         self, config: ConsumerConfig | None = None, *, pedantic: bool = False, **fields: Any
     ) -> PullConsumer:
         """
-        Make a consumer to pull from.
+        Create a pull consumer.
 
-        One that exists with the same config is taken as it is. Without ``durable_name`` it is
+        One that exists with the same config is returned unchanged. Without ``durable_name`` it is
         ephemeral; without any name it gets a random one.
 
         Args:
-            config: what it is to be; or
+            config: the config; or
             **fields: the fields of a `ConsumerConfig`, by name.
-            pedantic: whether the server refuses a config that it would otherwise complete or correct
-                without a word, which is a `BadRequestError`; needs server 2.11.
+            pedantic: whether the server rejects a config with `BadRequestError` instead of silently
+                completing or correcting it; needs server 2.11.
 
         Raises:
-            ConsumerExistsError: it exists with another config.
+            ConsumerExistsError: it exists with a different config.
             InvalidOptionError: config and fields are both given, a value is invalid, or there
                 is a ``deliver_subject``.
-            InvalidNameError, BadSubjectError: a name or subject is not well formed.
-            ServerTooOldError: ``pedantic`` needs a later server, and nothing was sent; or the server
+            InvalidNameError, BadSubjectError: a name or subject is invalid.
+            ServerTooOldError: the server is too old for ``pedantic``, and nothing was sent; or it
                 does not know some of the fields, which the error names. What this call made is
                 removed; what was there before is left as it is, and the error says what an update
                 changed.
-            StreamNotFoundError: the stream is gone.
+            StreamNotFoundError: the stream does not exist.
             MaxConsumersError: the stream or account has as many as it may have.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
@@ -349,8 +351,8 @@ class Stream(ForeignNames):
         Args:
             config: what it is to be, with its name; or
             **fields: the fields of a `ConsumerConfig`, by name.
-            pedantic: whether the server refuses a config that it would otherwise complete or correct
-                without a word, which is a `BadRequestError`; needs server 2.11.
+            pedantic: whether the server rejects a config with `BadRequestError` instead of silently
+                completing or correcting it; needs server 2.11.
 
         Raises:
             ConsumerDoesNotExistError: there is no consumer of that name.
@@ -368,10 +370,10 @@ class Stream(ForeignNames):
         Make a consumer to pull from, or change the one of that name.
 
         Args:
-            config: what it is to be; or
+            config: the config; or
             **fields: the fields of a `ConsumerConfig`, by name.
-            pedantic: whether the server refuses a config that it would otherwise complete or correct
-                without a word, which is a `BadRequestError`; needs server 2.11.
+            pedantic: whether the server rejects a config with `BadRequestError` instead of silently
+                completing or correcting it; needs server 2.11.
 
         Raises:
             APIError: the server refused; many fields cannot be changed.
@@ -392,19 +394,19 @@ class Stream(ForeignNames):
         """
         Make a consumer that delivers to a subject.
 
-        One that exists with the same config is taken as it is. Its messages are had with
+        One that exists with the same config is returned unchanged. Its messages are had with
         `JetStream.subscribe_bind`. Without ``durable_name`` it goes when nobody listens on its
         subject.
 
         Args:
             config: what it is to be, with its ``deliver_subject``; or
             **fields: the fields of a `ConsumerConfig`, by name.
-            pedantic: whether the server refuses a config that it would otherwise complete or correct
-                without a word, which is a `BadRequestError`; needs server 2.11.
+            pedantic: whether the server rejects a config with `BadRequestError` instead of silently
+                completing or correcting it; needs server 2.11.
 
         Raises:
             InvalidOptionError: there is no ``deliver_subject``; else as `create_consumer()`.
-            APIError: the server refused, for example since the subject is one of the stream's.
+            APIError: the server returned an error, for example because the subject is one of the stream's.
             Error: otherwise as `create_consumer()`.
 
         """
@@ -422,8 +424,8 @@ class Stream(ForeignNames):
         Args:
             config: what it is to be, with its name and ``deliver_subject``; or
             **fields: the fields of a `ConsumerConfig`, by name.
-            pedantic: whether the server refuses a config that it would otherwise complete or correct
-                without a word, which is a `BadRequestError`; needs server 2.11.
+            pedantic: whether the server rejects a config with `BadRequestError` instead of silently
+                completing or correcting it; needs server 2.11.
 
         Raises:
             ConsumerDoesNotExistError: there is no consumer of that name.
@@ -441,7 +443,7 @@ class Stream(ForeignNames):
 
         Raises:
             ConsumerNotFoundError: there is none of that name.
-            StreamNotFoundError: the stream is gone.
+            StreamNotFoundError: the stream does not exist.
             ConsumerIsPushBasedError: it delivers to a subject and cannot be pulled from.
             InvalidNameError: the name cannot be a consumer's.
             APIError: the server returned an error.
@@ -462,7 +464,7 @@ class Stream(ForeignNames):
 
     def delete_consumer(self, name: str) -> None:
         """
-        Delete a consumer of any kind; who pulls from it gets `ConsumerDeletedError`.
+        Delete a consumer of any kind; threads that pull from it get `ConsumerDeletedError`.
 
         Raises:
             Error: as `get_consumer()`, but push consumers are fine.
@@ -475,7 +477,7 @@ class Stream(ForeignNames):
         Return the names of the stream's consumers, sorted, of any kind.
 
         Raises:
-            StreamNotFoundError: the stream is gone.
+            StreamNotFoundError: the stream does not exist.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`; the timeout
                 is for each page of 1024.
@@ -497,11 +499,11 @@ class Stream(ForeignNames):
 
     def pause_consumer(self, name: str, until: datetime) -> ConsumerPause:
         """
-        Let a consumer deliver nothing until a time; needs server 2.11.
+        Pause a consumer until a given time; needs server 2.11.
 
         Args:
             name: the name of the consumer.
-            until: when it goes on, with a time zone. A time in the past resumes it.
+            until: the end of the pause, with a time zone. A time in the past resumes it.
 
         Raises:
             InvalidOptionError: the time has no time zone.
@@ -513,7 +515,7 @@ class Stream(ForeignNames):
 
     def resume_consumer(self, name: str) -> ConsumerPause:
         """
-        Let a paused consumer deliver again; it is fine if it was not paused. Needs server 2.11.
+        Resume a paused consumer; a consumer that is not paused is left unchanged. Needs server 2.11.
 
         Raises:
             ServerTooOldError: the server is older than 2.11; nothing was done.
@@ -524,19 +526,18 @@ class Stream(ForeignNames):
 
     def reset_consumer(self, name: str, seq: int | None = None) -> ConsumerReset:
         """
-        Let a consumer of any kind start over; needs server 2.14 (ADR-60).
+        Reset a consumer of any kind; needs server 2.14 (ADR-60).
 
         Afterwards nothing is pending or redelivered, deliveries count from 1 again, and what was
-        delivered and not acknowledged is delivered again. Who pulls from it can go on.
+        delivered and not acknowledged is delivered again. Pulls from it continue.
 
         Args:
             name: the name of the consumer.
-            seq: the sequence of the stream to go on at, from 1 on, forward or back; ``None``: behind
-                its ack floor. Only a consumer that delivers all, or from a sequence or time on, can
+            seq: the stream sequence to continue at, at least 1; ``None``: after the ack floor. Only a consumer that delivers all, or from a sequence or time on, can
                 be given one, and none before the start that its config says.
 
         Returns:
-            The consumer as it is now, with the sequence that it goes on at.
+            The consumer in its new state, with the sequence at which it continues.
 
         Raises:
             ConsumerInvalidResetError: its config does not allow that sequence.
@@ -549,9 +550,9 @@ class Stream(ForeignNames):
 
     def unpin_consumer(self, name: str, group: str) -> None:
         """
-        Let another client become the pinned one of a priority group; needs server 2.11 (ADR-42).
+        Unpin the pinned client of a priority group; needs server 2.11 (ADR-42).
 
-        It is fine if none is pinned. The client that was pinned gets `PinIDMismatchError`, or pulls
+        If none is pinned, nothing happens. The client that was pinned gets `PinIDMismatchError`, or pulls
         again by itself in `PullConsumer.messages` and the like.
 
         Args:

@@ -57,17 +57,17 @@ class ResolvedConsumer(NamedTuple):
     consumer: str
     """The consumer's name."""
     config: ConsumerConfig
-    """Its config; where nobody could tell, what the user said."""
+    """Its config; if it is unknown, the requested one."""
     created: bool
     """Whether it was created for this subscription."""
 
 
 def find_stream(api: APIRequests, wanted: SubscribeRequest) -> str:
     """
-    Return the stream that is named, or the one that takes the subject.
+    Return the stream that is named, or the stream with the subject.
 
     Raises:
-        StreamNotFoundError: no stream takes the subject.
+        StreamNotFoundError: no stream has the subject.
         AmbiguousSubjectError: several do.
         APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
 
@@ -77,7 +77,7 @@ def find_stream(api: APIRequests, wanted: SubscribeRequest) -> str:
     route = api.routes.stream_names()
     names = names_in(api.ask(route, {"subject": wanted.subject}), "streams", route)
     if not names:
-        raise StreamNotFoundError(404, 10059, f"no stream takes {wanted.subject!r}")
+        raise StreamNotFoundError(404, 10059, f"no stream has the subject {wanted.subject!r}")
     if len(names) > 1:
         raise AmbiguousSubjectError(wanted.subject, names)
     return names[0]
@@ -85,14 +85,14 @@ def find_stream(api: APIRequests, wanted: SubscribeRequest) -> str:
 
 def find_consumer(api: APIRequests, stream: str, wanted: SubscribeRequest) -> ConsumerInfo | None:
     """
-    Look the consumer up, and check that the subscription fits it.
+    Look the consumer up, and check that the subscription matches it.
 
     Returns:
-        What is known of it; ``None``: it is to be made.
+        The consumer info; ``None``: it must be created.
 
     Raises:
         ConsumerNotFoundError: it must exist, and does not.
-        SubscribeError: the subscription does not fit it.
+        SubscribeError: the subscription does not match it.
         APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
 
     """
@@ -110,13 +110,13 @@ def create_or_find(
     api: APIRequests, stream: str, wanted: SubscribeRequest, config: ConsumerConfig
 ) -> tuple[ConsumerInfo, bool]:
     """
-    Make a consumer, or look at the one that somebody else has just made.
+    Create a consumer, or look up the one that another client has just created.
 
     Returns:
-        What is known of it, and whether it was created here.
+        The consumer info, and whether it was created here.
 
     Raises:
-        SubscribeError: somebody else made it, and the subscription does not fit it.
+        SubscribeError: another client created it, and the subscription does not match.
         APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
 
     """
@@ -129,12 +129,12 @@ def create_or_find(
 
 
 def _existing(api: APIRequests, stream: str, name: str, wanted: SubscribeRequest) -> ConsumerInfo:
-    """Look a consumer up, and check that the subscription fits it."""
+    """Look a consumer up, and check that the subscription matches it."""
     info = consumer_info(api, stream, name)
     try:
         wanted.check_existing(info)
     except DuplicateSubscriptionError:
-        # It may be one that has just ended: the server sees that in the background.
+        # The other subscription may have just ended: the server notices that in the background.
         if api.core.wait_closed(BOUND_CHECK_DELAY_S):
             raise
         info = consumer_info(api, stream, name)
@@ -144,13 +144,13 @@ def _existing(api: APIRequests, stream: str, name: str, wanted: SubscribeRequest
 
 def resolve_pull_consumer(api: APIRequests, wanted: SubscribeRequest) -> ResolvedConsumer:
     """
-    Find or make the consumer of a pull subscription.
+    Find or create the consumer of a pull subscription.
 
-    A consumer that is to be there, and cannot be looked up, is believed in (ADR-15): pulling from it
-    may be allowed where looking at it is not.
+    A bound consumer that cannot be looked up is assumed to exist (ADR-15): pulling from it may be
+    permitted although the lookup is not.
 
     Raises:
-        SubscribeError: the subscription does not fit the consumer.
+        SubscribeError: the subscription does not match the consumer.
         StreamNotFoundError, AmbiguousSubjectError: there is no stream, or not only one.
         APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
 
@@ -169,10 +169,10 @@ def resolve_pull_consumer(api: APIRequests, wanted: SubscribeRequest) -> Resolve
 
 
 class BindOptions(TypedDict, total=False):
-    """What else `JetStream.subscribe_bind` takes; all may be left out."""
+    """Further options of `JetStream.subscribe_bind`; all are optional."""
 
     pending_msgs_limit: int
-    """Messages that may wait unread, above which they are dropped; default 524288, 0: no limit."""
+    """Maximum number of pending messages; more are dropped; default 524288, 0: no limit."""
     pending_bytes_limit: int
     """Bytes that may wait unread; default 256 MiB, 0: no limit."""
     heartbeat_intervals: float
@@ -180,7 +180,7 @@ class BindOptions(TypedDict, total=False):
 
 
 class SubscribeOptions(BindOptions, total=False):
-    """What else `JetStream.subscribe` takes; all may be left out."""
+    """What else `JetStream.subscribe` takes; all are optional."""
 
     deliver_policy: DeliverPolicy | str
     """Where the consumer starts; goes before that of ``config``."""
@@ -249,7 +249,7 @@ class PushSubscribeAPI:
             **options: see `SubscribeOptions`.
 
         Raises:
-            StreamNotFoundError: no stream takes the subject, or has that name.
+            StreamNotFoundError: no stream has the subject, or has that name.
             SubscribeError: the subscription and the consumer do not fit together, or the subject
                 and the streams; see its subclasses.
             InvalidOptionError, InvalidNameError, BadSubjectError: an argument cannot work.
@@ -305,7 +305,7 @@ class PushSubscribeAPI:
 
         Raises:
             ConsumerNotFoundError, StreamNotFoundError: it is not there.
-            SubscribeError: the subscription does not fit it; see its subclasses.
+            SubscribeError: the subscription does not match it; see its subclasses.
             InvalidOptionError, InvalidNameError: an argument cannot work.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as
