@@ -371,14 +371,14 @@ def _drain_subscriptions(core: ConnectionCore, deadline: Deadline) -> None:
 
     """
     # Where answers come in stays: callbacks that finish may still ask for something.
-    interests = [each for each in core.interests() if not each.sink.is_reply_inbox]
+    interests = [each for each in core.interests() if not each.receiver.is_reply_inbox]
     try:
         core.drain_subscriptions(interests, deadline)
     finally:
         for interest in interests:
-            interest.sink.on_closed(BadSubscriptionError("the connection was drained"))
-    late = [each.subject for each in interests if not each.sink.wait_drained(deadline)]
+            interest.receiver.on_closed(BadSubscriptionError("the connection was drained"))
+    late = [each.subject for each in interests if not each.receiver.wait_drained(deadline)]
     if late:
         raise DrainTimeoutError(f"the callback for {late[0]!r} is not through")
-    if not all(each.sink.wait_drained(deadline) for each in core.interests()):
+    if not all(each.receiver.wait_drained(deadline) for each in core.interests()):
         raise DrainTimeoutError("not every message that was published has its acknowledgement")

@@ -1,15 +1,15 @@
 """
-Find a link: the first one, and another one after a link broke.
+Connect to a server of the pool: the first time, and after a connection was lost.
 
-The rules, which are those of nats.go where it has them:
+The rules follow nats.go where it has the same feature:
 
-1. A walk tries every known server once. The server whose link broke comes last.
-2. The first walk begins at once. Between two walks there is a wait, so that a server which is down is
-   not asked without end, and by chance a little more, so that not all its clients come at once.
-3. Links that break as soon as they are made count as walks in vain, once there were more of them in
-   a row than there are servers: nobody dials as fast as a server hangs up.
-4. A server is forgotten after so many failures in a row; when none is left it is over. A server
-   that refuses the login twice with the same words ends it, too: it would again.
+1. A round tries every known server once. The server whose connection was lost comes last.
+2. The first round begins at once. Between two rounds there is a delay, so that a server which is down
+   is not tried continuously, plus a random jitter, so that its clients do not all return at once.
+3. Connections that break right after the handshake count as failed rounds once there are more of
+   them in a row than servers. So the client does not redial as fast as a server disconnects it.
+4. A server is removed from the pool after ``max_reconnect_attempts`` failures in a row. When no server
+   is left, reconnecting ends. It also ends when a server refuses the login twice with the same error.
 """
 
 from __future__ import annotations
@@ -41,29 +41,30 @@ __all__ = ["Connector"]
 
 log = logging.getLogger("jetstream_sync.connection")
 
-#: Seconds by which a wait is longer at most, without TLS and with it.
-_JITTER = 0.1
-_JITTER_TLS = 1.0
-#: Seconds that lie between two walks at least, and the most that this grows to, by as much with each walk:
-#: soon after a restart, without keeping a core busy, or using all attempts up in a moment.
-_SHORTEST_WAIT = 0.01
-_SHORTEST_LATER = 0.05
-#: Seconds that locks and events take at most.
-_LONGEST_WAIT = 9e9
-#: Seconds after which a link is a good one, and the break of it a new story.
-_SETTLED = 1.0
+#: Maximum random addition to a delay, in seconds, without and with TLS.
+_JITTER_S = 0.1
+_JITTER_TLS_S = 1.0
+#: Minimum delay between two rounds, in seconds: it grows by the first value with each round, up to the
+#: second. So a restarted server is found quickly, but the retries neither keep a CPU core busy nor use
+#: up all attempts at once.
+_MIN_DELAY_STEP_S = 0.01
+_MAX_MIN_DELAY_S = 0.05
+#: Maximum timeout that locks and events accept, in seconds.
+_MAX_DELAY_S = 9e9
+#: Uptime in seconds after which the reconnect back-off is reset.
+_STABLE_UPTIME_S = 1.0
 
 
 class Connector:
     """
-    Tries the servers of a pool until one accepts.
+    Tries the servers of a pool until one accepts the connection.
 
     Args:
-        options: which servers, how long to wait, how often to try.
-        dialer: opens links.
-        events: told of failures that a user should know of, and of changes in the cluster.
+        options: the servers, the delays and the number of attempts.
+        dialer: opens transports.
+        events: receives the failures to report, and the changes in the cluster.
 
-    `stop()`, `skip_wait()` and `stopped()` may be called by any thread, the rest by one at a time.
+    `stop()`, `skip_wait()` and `stopped()` may be called by any thread, the others by one at a time.
     """
 
     def __init__(self, options: ConnectionOptions, dialer: Dialer, events: Events) -> None:
@@ -71,34 +72,34 @@ class Connector:
         self._options = options
         self._dialer = dialer
         self._events = events
-        #: The servers that are tried.
+        #: The servers to try.
         self.pool = self._pool = ServerPool(
             options.servers,
             randomize=not options.dont_randomize,
             max_failures=options.max_reconnect_attempts,
         )
         self._stopped = threading.Event()
-        self._hurry = threading.Event()  # ends a wait
-        self._made = 0.0  # when the last link was made
-        self._short_lived = 0  # links in a row that broke soon
-        self._informed = False  # whether there was an INFO before
-        self._lame_duck = ""  # the server that said last that it will stop soon
+        self._skip_wait = threading.Event()  # ends a delay
+        self._connected_at = 0.0  # monotonic time of the last successful connection
+        self._short_lived = 0  # connections in a row that broke before _STABLE_UPTIME_S
+        self._has_info = False  # whether an INFO was processed before
+        self._lame_duck = ""  # id of the last server that announced lame-duck mode
 
     def first(self) -> Transport:
         """
-        Try every server once, and return the first link.
+        Try every server once, and return the first transport.
 
         Raises:
             AuthorizationError, ProtocolError, SecureConnectionError: the only server, or all of
-                them, failed in this way.
-            NoServersError: no server could be reached, for various reasons.
-            InvalidArgumentError: no login could be made of the options, for any server.
+                them, failed with this error.
+            NoServersError: no server could be reached; the servers failed with different errors.
+            InvalidArgumentError: the options do not give a usable login for any server.
 
         """
         failures: dict[ServerAddress, Exception] = {}
         for address in self._pool.addresses():
             try:
-                return self._opened(address)
+                return self._open(address)
             except InvalidArgumentError:
                 raise
             except (Error, OSError) as error:
@@ -108,30 +109,30 @@ class Connector:
 
     def reconnect(self, lost: ServerAddress | None, cause: BaseException) -> Transport | None:
         """
-        Walk the pool until a server accepts, with a wait between two walks.
+        Try the servers in rounds until one accepts, with a delay between two rounds.
 
         Args:
-            lost: the server whose link broke; ``None``: there was none yet.
-            cause: why it broke.
+            lost: the server whose connection was lost; ``None``: there was no connection yet.
+            cause: why it was lost.
 
         Returns:
-            The link, or ``None`` when `stop()` was called.
+            The transport, or ``None`` after `stop()`.
 
         Raises:
-            NoServersError: every server failed as often as it may.
-            AuthorizationError: a server refused the login twice with the same words.
-            ConnectionClosedError: every server failed in this one way.
+            NoServersError: every server has reached ``max_reconnect_attempts``.
+            AuthorizationError: a server refused the login twice with the same error.
+            ConnectionClosedError: every server failed with this one error.
 
         """
-        hurried = self._hurry.is_set()
-        self._hurry.clear()
+        skip_wait = self._skip_wait.is_set()
+        self._skip_wait.clear()
         if lost is not None:
             self._note_loss(lost, cause)
         failures: dict[ServerAddress, Exception] = {}
-        walks = 0
-        if self._is_flapping(lost, hurried=hurried):
-            walks = 1
-            self._wait(walks)
+        rounds = 0
+        if self._is_flapping(lost, skip_wait=skip_wait):
+            rounds = 1
+            self._wait(rounds)
         while not self._stopped.is_set():
             for address in self._pool.addresses():
                 if self._stopped.is_set():
@@ -139,32 +140,32 @@ class Connector:
                 if not self._pool.has(address):
                     continue  # the pool was replaced meanwhile
                 try:
-                    return self._opened(address)
+                    return self._open(address)
                 except (Error, OSError) as error:
                     failures[address] = error
                     self._failed(address, error)
             if not self._pool.addresses():
                 raise _no_server(failures)
-            walks += 1
-            self._wait(walks)
+            rounds += 1
+            self._wait(rounds)
         return None
 
     def skip_wait(self) -> None:
-        """End the wait that is under way, or leave out the next one."""
-        self._hurry.set()
+        """End the current delay, or skip the next one."""
+        self._skip_wait.set()
 
     def stop(self) -> None:
-        """Make `reconnect()` give up."""
+        """Make `reconnect()` return ``None``."""
         self._stopped.set()
-        self._hurry.set()
+        self._skip_wait.set()
 
     def stopped(self, seconds: float) -> bool:
-        """Wait up to ``seconds`` until `stop()` is called; say whether it was."""
+        """Wait up to ``seconds`` for `stop()`; return whether it was called."""
         return self._stopped.wait(seconds)
 
-    def informed(self, info: ServerInfo, current: ServerAddress) -> None:
-        """Take what an INFO says of the cluster and of the server's end, and tell of what is new."""
-        first, self._informed = not self._informed, True
+    def on_info(self, info: ServerInfo, current: ServerAddress) -> None:
+        """Update the pool from an INFO, and report discovered servers and lame-duck mode."""
+        first, self._has_info = not self._has_info, True
         new: list[ServerAddress] = []
         if not self._options.ignore_discovered_servers:
             urls = info.connect_urls
@@ -172,7 +173,7 @@ class Connector:
                 urls = info.ws_connect_urls
             new = self._pool.discovered(urls, current)
         if first:
-            return  # whom the first server knows is nothing that happens
+            return  # servers listed in the first INFO are not reported as discovered
         if new:
             servers = tuple(address.url for address in new)
             self._events.tell(
@@ -182,17 +183,17 @@ class Connector:
             self._lame_duck = info.server_id
             self._events.tell(ConnectionEvent(EventKind.LAME_DUCK, current.url))
 
-    def _opened(self, address: ServerAddress) -> Transport:
-        link = self._dialer.open(address)
-        self._made = monotonic()
+    def _open(self, address: ServerAddress) -> Transport:
+        transport = self._dialer.open(address)
+        self._connected_at = monotonic()
         self._pool.succeeded(address)
-        return link
+        return transport
 
     def _note_first_failure(self, address: ServerAddress, error: Exception) -> None:
         reason = describe(error)
         log.info("%s: %s: %s", self._name, address.url, reason)
-        self._pool.passed_over(address)
-        self._pool.is_news(address, reason)
+        self._pool.skipped(address)
+        self._pool.is_new_failure(address, reason)
         if isinstance(error, AuthorizationError):
             self._pool.refused(address, str(error))
 
@@ -202,38 +203,40 @@ class Connector:
             self._pool.refused(lost, str(cause))
 
     def _failed(self, address: ServerAddress, error: Exception) -> None:
-        """Note a failure; raise it where the same would happen again and again."""
+        """Record a failure; raise it if the login was refused twice with the same error."""
         reason = describe(error)
         log.info("%s: %s: %s", self._name, address.url, reason)
-        news = self._pool.is_news(address, reason)
-        over = isinstance(error, AuthorizationError) and self._pool.refused(address, reason)
+        is_new = self._pool.is_new_failure(address, reason)
+        refused_twice = isinstance(error, AuthorizationError) and self._pool.refused(
+            address, reason
+        )
         self._pool.failed(address)
-        if over and not self._options.ignore_auth_error_abort:
+        if refused_twice and not self._options.ignore_auth_error_abort:
             raise _no_server({address: error}) from error
-        if news and not _is_down(error):
+        if is_new and not _is_unreachable(error):
             self._events.error(error)
 
-    def _is_flapping(self, lost: ServerAddress | None, *, hurried: bool) -> bool:
-        """Say whether links break as fast as they are made."""
-        if lost is None or hurried or monotonic() - self._made > _SETTLED:
+    def _is_flapping(self, lost: ServerAddress | None, *, skip_wait: bool) -> bool:
+        """Return whether connections repeatedly break right after the handshake; see rule 3."""
+        if lost is None or skip_wait or monotonic() - self._connected_at > _STABLE_UPTIME_S:
             self._short_lived = 0
             return False
         self._short_lived += 1
         return self._short_lived > len(self._pool.addresses())
 
-    def _wait(self, walks: int) -> None:
-        """Wait between two walks, unless somebody is in a hurry."""
-        least = min(_SHORTEST_WAIT * walks, _SHORTEST_LATER)
-        self._hurry.wait(min(max(self._delay(walks), least), _LONGEST_WAIT))
-        # In this order: `stop()` sets both, and is looked for after this.
-        self._hurry.clear()
+    def _wait(self, rounds: int) -> None:
+        """Wait between two rounds, until the delay is over or `skip_wait()` is called."""
+        least = min(_MIN_DELAY_STEP_S * rounds, _MAX_MIN_DELAY_S)
+        self._skip_wait.wait(min(max(self._delay(rounds), least), _MAX_DELAY_S))
+        # `stop()` sets both events, and the caller checks the other one after this.
+        self._skip_wait.clear()
 
-    def _delay(self, walks: int) -> float:
-        """Return how long to wait after so many walks."""
+    def _delay(self, rounds: int) -> float:
+        """Return the delay in seconds after a number of rounds."""
         options = self._options
         if options.reconnect_delay_cb is not None:
             try:
-                return seconds(options.reconnect_delay_cb(walks), "reconnect_delay_cb")
+                return seconds(options.reconnect_delay_cb(rounds), "reconnect_delay_cb")
             except Exception as error:
                 log.exception("%s: reconnect_delay_cb raised", self._name)
                 self._events.error(error)
@@ -241,19 +244,19 @@ class Connector:
         jitter = options.reconnect_jitter
         if jitter is None:
             tls = options.tls or any(address.tls for address in self._pool.addresses())
-            jitter = _JITTER_TLS if tls else _JITTER
-        return wait + random.uniform(0, jitter) if wait else 0.0  # noqa: S311 - it keeps no secret
+            jitter = _JITTER_TLS_S if tls else _JITTER_S
+        return wait + random.uniform(0, jitter) if wait else 0.0  # noqa: S311 - not a secret
 
 
-def _is_down(error: Exception) -> bool:
-    """Say whether a server is just not there, which is what reconnecting is for: no news for the user."""
+def _is_unreachable(error: Exception) -> bool:
+    """Return whether a server is only unreachable, which reconnecting handles without a report."""
     if isinstance(error, Error):
         return type(error) is ConnectionLostError or isinstance(error, TimeoutError)
     return isinstance(error, OSError)
 
 
 def _no_server(failures: dict[ServerAddress, Exception]) -> Error:
-    """Return a new error that says best why no server accepted, and which."""
+    """Return the error that describes best why no server accepted the connection."""
     if len({type(error) for error in failures.values()}) == 1:
         address, last = list(failures.items())[-1]
         if isinstance(last, ProtocolError):

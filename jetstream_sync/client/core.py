@@ -1,13 +1,13 @@
 """
-The machinery of a connection: the state, the link, and the threads that serve it.
+The internals of a connection: its state, its transport and the threads that serve it.
 
-Threads: the *reader* receives, feeds the parser and hands messages to sinks; when the link breaks,
-it finds another one. The *flusher* sends what is buffered and keeps the ping schedule. Neither runs
-user code, but for the functions that the options name for the login and for the wait between
-attempts, which the reader asks while it has no link.
+Threads: the *reader* receives bytes, feeds the parser and passes messages to their receivers; when the
+transport breaks, it reconnects. The *flusher* sends buffered commands and keeps the ping schedule.
+Neither runs user code, except for the login and reconnect-delay functions of the options, which the
+reader calls while it is disconnected.
 
-Locks, in the order in which they may be taken: ``_lock`` (state, session), then the
-lock of `KeepAlive`, then that of `Writer`. No lock is held while receiving, sending or calling a user.
+Lock order: ``_lock`` (state, session), then the lock of `KeepAlive`, then that of `Writer`.
+No lock is held while receiving, sending or calling user code.
 """
 
 from __future__ import annotations
@@ -65,30 +65,30 @@ __all__ = ["ConnectionCore", "is_deliberate_close"]
 
 log = logging.getLogger("jetstream_sync.connection")
 
-#: Seconds that close() gives to what is buffered, and to each thread to end.
+#: Seconds close() waits for buffered data to be sent, and for each thread to end.
 _CLOSE_TIMEOUT_S = 1.0
-#: Seconds that close() waits for ``closed_cb``, and the callbacks before it, to return.
-_CALLBACK_PATIENCE = 5.0
-#: Seconds that reconnect() gives to what is buffered.
+#: Seconds close() waits for ``closed_cb``, and the callbacks queued before it, to return.
+_CLOSE_CALLBACK_TIMEOUT_S = 5.0
+#: Seconds reconnect() waits for buffered data to be sent.
 _FINAL_FLUSH_TIMEOUT_S = 0.1
-#: Seconds that it goes on to take what the old server has sent.
+#: Seconds reconnect() continues to read data that the old server has sent.
 _FINAL_READ_TIMEOUT_S = 1.0
 
 
 class ConnectionCore:
     """
-    A connection without its public face.
+    The implementation behind the public `Connection`.
 
     Args:
         options: how to connect.
-        client_version: the version of this package, for the server's lists.
+        client_version: the version of this package, which the server shows in its connection list.
 
-    Any thread may call its public methods. `open()` comes first.
+    Any thread may call its public methods. `open()` must be called first.
     """
 
     def __init__(self, options: ConnectionOptions, client_version: str) -> None:
         self.options = options
-        #: This object, also where a `CoreHandle` is asked: for what must not keep a handle alive.
+        #: This object, also when read from a `CoreHandle`: for objects that must not keep a handle alive.
         self.machinery: ConnectionCore = self
         self.name = options.name or "connection"
         self.reconnects = 0
@@ -96,47 +96,47 @@ class ConnectionCore:
         self._lock = threading.Lock()
         self.status = ConnectionStatus.CONNECTING
         self._session: Session[MessageReceiver] = Session()
-        self._link: Transport | None = None
+        self._transport: Transport | None = None
         self._threads: list[threading.Thread] = []
-        self._finished = False  # whether everybody knows that it is closed
-        # When the link broke: by the monotonic clock, and in seconds since the epoch.
-        self._down_since: float | None = None  # by the monotonic clock
-        # Inboxes: unguessable for others by what they share, different by their number.
+        self._finished = False  # whether `_finish()` has run
+        self._down_since: float | None = None  # start of the outage, by the monotonic clock
+        # Inboxes share an unguessable random part and differ by a number.
         self._inbox_base = f"{options.inbox_prefix}.{os.urandom(11).hex()}"
         self._inbox_numbers = itertools.count(1)
-        # The link that we broke ourselves, and why.
+        # The transport that this client closed itself, and the reason.
         self._forced_close: tuple[Transport, ConnectionClosedError] | None = None
-        # Bytes of former links, written by the reader alone; the parser counts the current one's.
+        # Bytes received on previous transports, written by the reader only; the parser counts the
+        # bytes of the current one.
         self._in_bytes = 0
-        # After a server refused a command line as too long, the subscriptions that were made again on
-        # the current link, each with a PING behind it; used by the reader alone.
-        self._suspects: list[SubscriptionState[MessageReceiver]] | None = None
-        #: What `jetstream.server_age` knows: by API prefix, the number of the link and the API's level.
+        # After a server refused a command line as too long: the subscriptions that were restored on
+        # the current transport, each followed by a PING. Used by the reader only.
+        self._probed: list[SubscriptionState[MessageReceiver]] | None = None
+        #: Cache of `jetstream.server_age`: API prefix -> (number of reconnects, API level).
         self.api_levels: dict[str, tuple[int, int]] = {}
-        # --- parts with rules of their own ---
+        # --- parts with their own synchronization ---
         self.composer = MessageEncoder()
         self.events = Events(self.name, options)
-        self.writer = Writer(options.pending_size, self._sending_failed)
-        self._pings = KeepAlive(
-            self.writer, options.ping_interval, options.max_outstanding_pings, self._give_up_link
+        self.writer = Writer(options.pending_size, self._on_send_error)
+        self._keepalive = KeepAlive(
+            self.writer, options.ping_interval, options.max_outstanding_pings, self._on_stale
         )
         self._reader = Reader(
             self._session.interests,
             self.writer,
-            self._pings,
+            self._keepalive,
             self.events,
-            self._informed,
-            self._forget,
+            self._on_info,
+            self._on_limit_reached,
         )
         self._mux = RequestMux(self)
         self._tracer = Tracer.of(self.name, options.trace_cb)
         wrap = self._tracer.wrap if self._tracer is not None else None
-        self._finder = Connector(options, Dialer(options, client_version, wrap), self.events)
+        self._connector = Connector(options, Dialer(options, client_version, wrap), self.events)
 
     def handle(self) -> CoreHandle:
-        """Return what users' objects hold; when the last of them is gone, the connection is closed."""
+        """Return a handle for public objects; when the last handle is collected, the connection closes."""
         handle = CoreHandle.__new__(CoreHandle)
-        # One state, so that both are the same connection, at no cost for what is called often.
+        # Handle and core share one state dict, which costs nothing in frequent calls.
         handle.__dict__ = self.__dict__
         weakref.finalize(handle, _close_dropped, self).atexit = False
         return handle
@@ -147,44 +147,44 @@ class ConnectionCore:
         """
         Connect to the first server that accepts, and start the threads.
 
-        With ``retry_on_failed_connect`` the reader goes on trying where none did.
+        If no server accepts and ``retry_on_failed_connect`` is set, the reader continues to try.
 
         Raises:
-            NoServersError, AuthorizationError, ProtocolError, SecureConnectionError: no server did.
-            InvalidArgumentError: no login could be made of the options.
-            Error: gevent has patched only a part of what is used.
+            NoServersError, AuthorizationError, ProtocolError, SecureConnectionError: no server accepted.
+            InvalidArgumentError: the options do not give a usable login.
+            Error: gevent has patched only some of the modules that are used.
 
         """
         check_patches()
         try:
-            link, failure = self._first_link()
+            transport, failure = self._connect_first()
         except BaseException:
             self._end_trace()
             raise
         try:
-            if link is not None:
-                self._use(link)
-                log.info("%s: connected to %s", self.name, link.address.url)
+            if transport is not None:
+                self._attach(transport)
+                log.info("%s: connected to %s", self.name, transport.address.url)
             else:
-                self._go_on_trying(failure)
+                self._start_disconnected(failure)
             after_fork(self)
             at_exit(self)
             for name, target in (
-                ("reader", lambda: self._read(link, failure)),
+                ("reader", lambda: self._read(transport, failure)),
                 ("flusher", self._flush_loop),
             ):
-                self._threads.append(spawn(f"{name}-{self.name}", target, self._crashed))
+                self._threads.append(spawn(f"{name}-{self.name}", target, self._on_thread_error))
         except BaseException:
-            # There are too many threads, or a Ctrl-C struck: nobody would ever close it.
+            # Too many threads, or a KeyboardInterrupt: the caller has no object to close.
             self._end(ConnectionClosedError("connecting was interrupted"))
-            if link is not None and not self._threads:
-                link.stream.close()  # else the reader does
+            if transport is not None and not self._threads:
+                transport.stream.close()  # otherwise the reader closes it
             raise
 
-    def _first_link(self) -> tuple[Transport | None, Error | None]:
-        """Return the first link, or why there is none where that is no failure; see `open`."""
+    def _connect_first(self) -> tuple[Transport | None, Error | None]:
+        """Return the first transport, or the error if ``retry_on_failed_connect`` permits it."""
         try:
-            return self._finder.first(), None
+            return self._connector.first(), None
         except InvalidArgumentError:
             raise
         except Error as error:
@@ -192,133 +192,138 @@ class ConnectionCore:
                 raise
             return None, error
 
-    def _go_on_trying(self, failure: Error | None) -> None:
-        """Have no link yet, and tell the user why."""
+    def _start_disconnected(self, failure: Error | None) -> None:
+        """Enter the reconnecting state without a transport, and report the failure."""
         with self._lock:
-            self.status = next_status(self.status, Event.LINK_LOST)
+            self.status = next_status(self.status, Event.DISCONNECTED)
             self._down_since = monotonic()
         if failure is not None:
             self.events.error(failure)
 
     def close(self) -> None:
-        """End the connection: send what is buffered, for a second at most, then wake every waiter."""
+        """Close: send buffered data for at most a second, then wake every waiting thread."""
         with self._lock:
             alive = self.status is not ConnectionStatus.CLOSED
         try:
             if alive:
                 self.writer.drain(Deadline(_CLOSE_TIMEOUT_S))
         finally:
-            # After a Ctrl-C, too: who runs out of patience with a close still wants it closed.
+            # Also after a KeyboardInterrupt: the connection must be closed in every case.
             self._end(ConnectionClosedError("the connection is closed"))
         ended = [
             thread is not threading.current_thread() and join(thread, _CLOSE_TIMEOUT_S)
             for thread in self._threads
         ]
         if not all(ended[:1]):
-            log.warning("%s: the reader is still busy; it ends with its current attempt", self.name)
-        self.events.wait_closed(_CALLBACK_PATIENCE)
+            log.warning(
+                "%s: the reader thread is still in a connection attempt and ends after it",
+                self.name,
+            )
+        self.events.wait_closed(_CLOSE_CALLBACK_TIMEOUT_S)
         self._end_trace()
 
-    def _end_trace(self, patience: float = _CLOSE_TIMEOUT_S) -> None:
-        """Give the callback of the trace a while to take the last lines."""
+    def _end_trace(self, timeout: float = _CLOSE_TIMEOUT_S) -> None:
+        """Close the trace, and wait up to ``timeout`` seconds for its callback to take the last lines."""
         if self._tracer is not None:
-            self._tracer.close(patience)
+            self._tracer.close(timeout)
 
     def start_draining(self) -> bool:
         """
-        Take no new subscriptions; ``close()`` must follow.
+        Enter the draining state, which refuses new subscriptions; ``close()`` must follow.
 
         Returns:
-            Whether this call has started it; if not, somebody else is draining the connection.
+            Whether this call started the drain; ``False``: another drain is in progress.
 
         Raises:
-            ConnectionClosedError: it is closed, or had no link and is closed now.
+            ConnectionClosedError: the connection is closed, or was disconnected and is closed now.
 
         """
-        no_link = ConnectionClosedError("drained while there was no link")
+        reason = ConnectionClosedError("the connection was drained while it was disconnected")
         with self._lock:
             if self.status is ConnectionStatus.CLOSED:
                 raise self._closed_error()
             if self.status is ConnectionStatus.DRAINING:
                 return False
-            closed = self._change(Event.DRAIN, no_link)
+            closed = self._transition(Event.DRAIN, reason)
         if closed:
-            self._finish(no_link)
+            self._finish(reason)
             raise self._closed_error()
         return True
 
     def _end(self, reason: ConnectionClosedError) -> None:
-        """Close with a reason, unless it is closed; then finish what a Ctrl-C may have left."""
+        """Close with a reason, or complete a close that a KeyboardInterrupt cut short."""
         with self._lock:
             if self.status is not ConnectionStatus.CLOSED:
-                self._change(Event.CLOSE, reason)
+                self._transition(Event.CLOSE, reason)
             elif self._finished:
                 return
         self._finish(closed_error_for(self._closed_error()))
 
-    def _change(self, event: Event, reason: ConnectionClosedError) -> bool:
-        """Change the status; say whether that closes, for the reason. ``_lock`` is held."""
+    def _transition(self, event: Event, reason: ConnectionClosedError) -> bool:
+        """Change the status; return whether it is CLOSED now, with ``reason``. ``_lock`` is held."""
         status = next_status(self.status, event)
         if status is ConnectionStatus.CLOSED:
-            # First: who sees that it is closed can ask why.
+            # Before the status, so that a thread that sees CLOSED also finds the reason.
             self.writer.close(reason)
         self.status = status
         return status is ConnectionStatus.CLOSED
 
     def _finish(self, reason: ConnectionClosedError) -> None:
-        """Wake everybody with the reason; the status is CLOSED. Doing it again does no harm."""
-        self._finder.stop()
+        """Wake all waiting threads with the reason. The status is CLOSED; a second call is harmless."""
+        self._connector.stop()
         with self._lock:
-            link = self._link
+            transport = self._transport
             interests = list(self._session.interests.values())
-        if link is not None:
-            self._reader.leave(link, 0.0)
-            link.stream.shutdown()
-        self._pings.close(reason)
+        if transport is not None:
+            self._reader.stop_reading(transport, 0.0)
+            transport.stream.shutdown()
+        self._keepalive.close(reason)
         self._mux.on_closed(reason)
         for interest in interests:
-            interest.sink.on_closed(reason)
+            interest.receiver.on_closed(reason)
         self._session.interests.clear()
         self.events.closed(
             ConnectionEvent(
                 EventKind.CLOSED,
-                link.address.url if link is not None else None,
+                transport.address.url if transport is not None else None,
                 None if is_deliberate_close(reason) else reason,
             )
         )
-        self._end_trace(patience=0.0)
+        self._end_trace(timeout=0.0)
         self._finished = True
 
     def forked(self) -> None:
-        """Become useless in a forked child, without a byte to the server; see `ForkAware`."""
+        """Become unusable in a forked child, without sending anything to the server; see `ForkAware`."""
         reason = ForkedConnectionError(
             "the connection was opened in the parent process; open one after the fork"
         )
         self.writer.forked(reason)
         self.events.forked()
-        self._finder.pool.forked()
+        self._connector.pool.forked()
         self._lock = threading.Lock()
         self.status = ConnectionStatus.CLOSED
         self._finished = True
         self._threads = []
-        if self._link is not None:
-            # Closes the child's copy of the socket. A shutdown would end the parent's connection.
-            self._link.stream.close()
-            self._link = None
+        if self._transport is not None:
+            # Close the child's copy of the socket. A shutdown would end the parent's connection.
+            self._transport.stream.close()
+            self._transport = None
         self._mux.forked(reason)
         for interest in self._session.interests.values():
-            interest.sink.on_closed(reason)
+            interest.receiver.on_closed(reason)
         self._session.interests.clear()
 
     def __reduce__(self) -> NoReturn:
-        # Everything that belongs to a connection has its core.
-        raise TypeError("what belongs to a connection can not be pickled; pass names and bytes")
+        # Every object that belongs to a connection holds its core, so this covers all of them.
+        raise TypeError(
+            "objects that belong to a connection cannot be pickled; pass names and bytes instead"
+        )
 
     def exiting(self) -> None:
         """
-        Send what is buffered before the interpreter goes; see `at_exit`.
+        Send buffered data before the interpreter exits; see `at_exit`.
 
-        The trace ends with it: Python aborts when it ends while a thread is printing.
+        The trace is closed, too: Python aborts if it exits while a thread is printing.
         """
         if self.status is not ConnectionStatus.CLOSED:
             self.writer.drain(Deadline(_CLOSE_TIMEOUT_S))
@@ -330,10 +335,10 @@ class ConnectionCore:
     # --- subscribing ----------------------------------------------------------------------------
 
     def add_subscription(
-        self, subject: str, queue: str, sink: MessageReceiver
+        self, subject: str, queue: str, receiver: MessageReceiver
     ) -> SubscriptionState[MessageReceiver]:
         """
-        Subscribe; the command goes out with the next flush or by the flusher.
+        Subscribe; the command is sent with the next flush or by the flusher.
 
         Raises:
             ConnectionDrainingError: the connection is draining.
@@ -341,34 +346,38 @@ class ConnectionCore:
 
         """
         with self._lock:
-            self._must_be_open_for(sink)
-            interest, command = self._session.subscribe(subject, queue, sink)
+            self._check_open_for(receiver)
+            interest, command = self._session.subscribe(subject, queue, receiver)
             self.writer.append(command)
         return interest
 
     def add_subscription_deferred(
-        self, subject: str, sink: MessageReceiver
+        self, subject: str, receiver: MessageReceiver
     ) -> SubscriptionState[MessageReceiver]:
-        """Subscribe where the caller sends something right behind, which takes this along."""
+        """Subscribe; the command is sent together with the caller's next command."""
         with self._lock:
-            self._must_be_open_for(sink)
-            interest, command = self._session.subscribe(subject, "", sink)
+            self._check_open_for(receiver)
+            interest, command = self._session.subscribe(subject, "", receiver)
             self.writer.enqueue_deferred(command)
         return interest
 
     def remove_subscription(
         self, interest: SubscriptionState[MessageReceiver], limit: int = 0
     ) -> None:
-        """End a subscription, at once or after ``limit`` messages; its sink is told by the caller."""
+        """
+        End a subscription, at once or after ``limit`` messages.
+
+        The caller must notify the receiver.
+        """
         with self._lock:
             if interest.sid in self._session.interests:
                 self.writer.append(self._session.unsubscribe(interest, limit))
                 if limit and limit <= interest.delivered:
-                    # The reader was faster: the last message has come just now.
+                    # The reader delivered the last message before this thread took the lock.
                     self._session.forget(interest)
 
     def remove_subscription_deferred(self, interest: SubscriptionState[MessageReceiver]) -> None:
-        """End a subscription that costs nothing to linger: the command waits for company."""
+        """End a subscription; the command is sent together with the next one."""
         with self._lock:
             if interest.sid in self._session.interests:
                 self.writer.enqueue_deferred(self._session.unsubscribe(interest))
@@ -377,18 +386,18 @@ class ConnectionCore:
         self, interests: list[SubscriptionState[MessageReceiver]], deadline: Deadline
     ) -> None:
         """
-        Unsubscribe, and return once every message that was on its way has been delivered.
+        Unsubscribe, and wait until every message in flight has been delivered.
 
         Raises:
             DrainTimeoutError: the server did not confirm in time.
-            ConnectionClosedError: the connection is closed, or lost its link.
+            ConnectionClosedError: the connection is closed or was lost.
 
         """
         with self._lock:
             for interest in interests:
                 self.writer.enqueue_deferred(self._session.stop(interest))
         try:
-            # A pong comes behind everything that the server sent before it.
+            # The server answers a ping only after all messages that it sent before.
             self.flush(deadline)
         except TimeoutError as error:
             raise DrainTimeoutError("the server did not confirm in time") from error
@@ -398,19 +407,19 @@ class ConnectionCore:
                     self._session.forget(interest)
 
     def interests(self) -> list[SubscriptionState[MessageReceiver]]:
-        """Return the subscriptions that there are now."""
+        """Return the current subscriptions."""
         with self._lock:
             return list(self._session.interests.values())
 
-    def _must_be_open_for(self, sink: MessageReceiver) -> None:
-        """Raise unless something new may be started; ``_lock`` is held."""
+    def _check_open_for(self, receiver: MessageReceiver) -> None:
+        """Raise if the state does not permit a new subscription; ``_lock`` is held."""
         if self.status is ConnectionStatus.CLOSED:
             raise self._closed_error()
-        # Callbacks that finish may still ask for something, and it may be their first request.
-        if self.status is ConnectionStatus.DRAINING and not sink.is_reply_inbox:
+        # While draining, callbacks may still make requests, also the first one of the connection.
+        if self.status is ConnectionStatus.DRAINING and not receiver.is_reply_inbox:
             raise ConnectionDrainingError("the connection is draining")
 
-    # --- asking ---------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------
 
     def request(
         self,
@@ -422,60 +431,60 @@ class ConnectionCore:
         ends_with_link: bool = False,
     ) -> Delivery:
         """
-        Publish and wait for one answer; see `RequestMux.request`.
+        Publish a request and return the first reply; see `RequestMux.request`.
 
         Args:
-            subject: where to: from `MessageEncoder.encoded`, or one that the server sent. It is not
-                checked here, so what a user passes never comes here as it is.
-            payload: the message.
-            deadline: by when the answer has to be there.
+            subject: the subject, from `MessageEncoder.encoded` or from the server. It is not
+                validated here, so a user's subject must not be passed directly.
+            payload: the payload of the request.
+            deadline: when to stop waiting for the reply.
             headers: names and values; ``None``: none.
-            ends_with_link: do not wait for an answer any more when the link breaks.
+            ends_with_link: fail the request when the connection is lost.
 
         """
         return self._mux.request(subject, payload, deadline, headers, ends_with_link=ends_with_link)
 
     def flush(self, deadline: Deadline) -> None:
-        """Wait until the server has processed what was sent; see `KeepAlive.flush`."""
+        """Wait until the server has processed everything sent before; see `KeepAlive.flush`."""
         try:
-            self._pings.flush(deadline)
+            self._keepalive.flush(deadline)
         except TimeoutError as error:
             raise self.timed_out(str(error)) from None
 
     def new_inbox(self) -> str:
-        """Return a subject that nobody else uses."""
+        """Return a unique subject for replies."""
         return f"{self._inbox_base}{next(self._inbox_numbers):x}"
 
     def wait_closed(self, seconds: float) -> bool:
-        """Wait for a while, or until the connection is closed; say whether it is."""
-        return self.status is ConnectionStatus.CLOSED or self._finder.stopped(seconds)
+        """Wait up to ``seconds`` until the connection is closed; return whether it is."""
+        return self.status is ConnectionStatus.CLOSED or self._connector.stopped(seconds)
 
-    # --- what is known of the link --------------------------------------------------------------
+    # --- state of the connection ----------------------------------------------------------------
 
     @property
     def info(self) -> ServerInfo:
-        """What the server last said of itself."""
+        """The last INFO of the server."""
         return self._session.info
 
     @property
     def is_served(self) -> bool:
-        """Whether it was opened, in this process: whether there are threads that serve it."""
+        """Whether this process has started the threads of the connection."""
         return bool(self._threads)
 
     @property
     def address(self) -> ServerAddress | None:
-        """The server that the link leads to, ``None`` without one."""
-        link = self._link
-        return link.address if link is not None else None
+        """The address of the connected server; ``None`` while disconnected."""
+        transport = self._transport
+        return transport.address if transport is not None else None
 
     @property
     def servers(self) -> list[Server]:
         """The servers that the connection may use, in the order in which they are tried next."""
-        return self._finder.pool.servers()
+        return self._connector.pool.servers()
 
     def set_servers(self, servers: tuple[ServerAddress, ...]) -> None:
         """
-        Take these servers from the next reconnect on, instead of those that were known.
+        Replace the server pool; the new servers are used from the next reconnect on.
 
         Raises:
             ConnectionClosedError: the connection is closed.
@@ -483,10 +492,10 @@ class ConnectionCore:
         """
         if self.status is ConnectionStatus.CLOSED:
             raise self._closed_error()
-        self._finder.pool.replace_all(servers)
+        self._connector.pool.replace_all(servers)
 
     def timed_out(self, text: str) -> TimeoutError:
-        """Return the error for a wait that timed out; while there is no link, it says since when."""
+        """Return the error for a wait that timed out; while disconnected, it names the outage."""
         down = self._down_since
         if down is None:
             return TimeoutError(text)
@@ -498,52 +507,53 @@ class ConnectionCore:
         )
 
     def received(self) -> tuple[int, int]:
-        """Return the messages, and the bytes of their headers and payloads, that came in so far."""
-        link = self._link
-        size = link.parser.message_bytes if link is not None else 0
+        """Return the number of messages received, and the bytes of their headers and payloads."""
+        transport = self._transport
+        size = transport.parser.message_bytes if transport is not None else 0
         return self._reader.in_msgs, self._in_bytes + size
 
     @property
     def errors_received(self) -> int:
-        """How many errors servers sent."""
+        """Number of errors that servers sent."""
         return self._reader.errors_received
 
-    def _tell(self, *, connected: bool) -> None:
+    def _notify_receivers(self, *, connected: bool) -> None:
         for interest in self.interests():
-            interest.sink.on_connection_change(connected=connected)
+            interest.receiver.on_connection_change(connected=connected)
 
     # --- the reader -----------------------------------------------------------------------------
 
-    def _read(self, link: Transport | None, failure: Error | None) -> None:
-        """Read link after link, until there is none any more; without a first one, find it."""
-        if link is None and failure is not None:
-            link = self._reconnect(None, failure)
-        while link is not None:
-            error = self._reader.read(link)
-            link = self._next_link(link, error)
+    def _read(self, transport: Transport | None, failure: Error | None) -> None:
+        """Run the reader thread: read, and reconnect whenever the transport breaks, until closed."""
+        if transport is None and failure is not None:
+            transport = self._reconnect(None, failure)
+        while transport is not None:
+            error = self._reader.read(transport)
+            transport = self._replace_transport(transport, error)
 
-    def _forget(self, interest: SubscriptionState[MessageReceiver]) -> None:
-        """Drop an interest that is complete."""
+    def _on_limit_reached(self, interest: SubscriptionState[MessageReceiver]) -> None:
+        """Remove a subscription that has received its limit of messages."""
         with self._lock:
             self._session.forget(interest)
             if self.reconnects:
-                # A limit that was buffered over a break has the new server count from its start.
+                # An UNSUB with a limit that was buffered over a reconnect makes the new server count
+                # from zero, so it would keep the subscription.
                 self.writer.append(self._session.unsubscribe(interest))
 
-    def _informed(self, info: ServerInfo) -> None:
-        """Take note of an INFO that came while connected."""
+    def _on_info(self, info: ServerInfo) -> None:
+        """Process an INFO that arrived while connected."""
         with self._lock:
             self._session.info = info
             self.composer.max_payload = info.max_payload
-            link = self._link
-        if link is not None:
-            self._finder.informed(info, link.address)
+            transport = self._transport
+        if transport is not None:
+            self._connector.on_info(info, transport.address)
 
-    # --- when the link breaks -------------------------------------------------------------------
+    # --- reconnecting ---------------------------------------------------------------------------
 
     def reconnect(self) -> None:
         """
-        Give the link up and find another one; while one is being sought, do not wait any longer.
+        Drop the transport and reconnect; while reconnecting, skip the current wait.
 
         Raises:
             ConnectionDrainingError: the connection is draining.
@@ -555,31 +565,32 @@ class ConnectionCore:
                 raise self._closed_error()
             if self.status is ConnectionStatus.DRAINING:
                 raise ConnectionDrainingError("the connection is draining")
-            link = self._link
-        self._finder.skip_wait()
-        if link is not None:
-            self._forced_close = (link, ConnectionLostError("a reconnect was asked for"))
-            self._reader.leave(link, _FINAL_READ_TIMEOUT_S)
-            self.writer.flush_and_shutdown(link.stream, Deadline(_FINAL_FLUSH_TIMEOUT_S))
+            transport = self._transport
+        self._connector.skip_wait()
+        if transport is not None:
+            self._forced_close = (transport, ConnectionLostError("reconnect() was called"))
+            self._reader.stop_reading(transport, _FINAL_READ_TIMEOUT_S)
+            self.writer.flush_and_shutdown(transport.stream, Deadline(_FINAL_FLUSH_TIMEOUT_S))
 
-    def _next_link(self, broken: Transport, error: BaseException) -> Transport | None:
-        """Clean up after a link, and find the next one; ``None`` when it is over."""
-        given_up, self._forced_close = self._forced_close, None
-        cause = given_up[1] if given_up is not None and given_up[0] is broken else error
+    def _replace_transport(self, broken: Transport, error: BaseException) -> Transport | None:
+        """Clean up after a broken transport, and return the next one; ``None``: closed."""
+        forced, self._forced_close = self._forced_close, None
+        cause = forced[1] if forced is not None and forced[0] is broken else error
         reason = closed_error_for(cause)
-        # First: who sees that there is no link finds the limits that hold then.
+        # Before the status, so that a thread that sees the outage also meets the limits that apply
+        # while disconnected.
         self.writer.pause()
         with self._lock:
             self._in_bytes += broken.parser.message_bytes
-            self._link = None
+            self._transport = None
             self._down_since = monotonic()
             over = self.status is ConnectionStatus.CLOSED
             ends_now = False
             if not over:
                 may = self.options.allow_reconnect
-                ends_now = self._change(Event.LINK_LOST if may else Event.CLOSE, reason)
+                ends_now = self._transition(Event.DISCONNECTED if may else Event.CLOSE, reason)
         broken.stream.shutdown()
-        self._pings.link_down(cause)
+        self._keepalive.on_disconnected(cause)
         broken.stream.close()
         if over:
             return None
@@ -589,132 +600,132 @@ class ConnectionCore:
             self.events.error(reason)
             self._finish(reason)
             return None
-        self._note_refused_line(cause)
-        self._tell(connected=False)
+        self._drop_refused_subscription(cause)
+        self._notify_receivers(connected=False)
         if isinstance(cause, Error) and type(cause) is not ConnectionLostError:
-            # The server said something, or fell silent: more than a link that broke.
+            # The server sent an error or stopped answering pings: more than a lost connection.
             self.events.error(cause)
         return self._reconnect(broken.address, cause)
 
-    def _note_refused_line(self, cause: BaseException) -> None:
+    def _drop_refused_subscription(self, cause: BaseException) -> None:
         """
-        End the subscription whose command line the server does not take: made again, it would end
-        every link.
+        End the subscription whose command line the server refuses as too long.
 
-        At first nothing tells which line it was, so on the next link a PING follows each of them.
+        Restored on every reconnect, it would end every connection. The error does not name the line,
+        so on the next transport a PING follows each SUB, and the pongs show which one was refused.
         """
-        suspects, self._suspects = self._suspects, None
+        probed, self._probed = self._probed, None
         if not refuses_line(cause):
             return
-        if suspects is None:
-            self._suspects = []
+        if probed is None:
+            self._probed = []
             return
-        if self._pings.pongs >= len(suspects):
-            return  # it took them all: it was the line of a message, which is not sent again
-        interest = suspects[self._pings.pongs]
-        self._suspects = []  # there may be more of them
+        if self._keepalive.pongs >= len(probed):
+            return  # all SUBs were accepted: the line belonged to a message, which is not sent again
+        interest = probed[self._keepalive.pongs]
+        self._probed = []  # there may be more refused subscriptions
         error = BadSubjectError(
             interest.subject, "the server refused the subscription: its command line is too long"
         )
         with self._lock:
             self._session.forget(interest)
         self.events.error(error)
-        if interest.sink.is_reply_inbox:
-            # An inbox, by a long inbox_prefix: what waits there fails, and is not the end of it.
+        if interest.receiver.is_reply_inbox:
+            # A reply inbox with a long inbox_prefix: its requests fail, but it may be used again.
             refusal = PermissionsError(
                 f'Permissions Violation for Subscription to "{interest.subject}"'
             )
             refusal.__cause__ = error
-            interest.sink.on_permission_error(interest.subject.encode(), refusal)
+            interest.receiver.on_permission_error(interest.subject.encode(), refusal)
         else:
             ended = BadSubscriptionError(str(error))
             ended.__cause__ = error
-            interest.sink.on_closed(ended)
+            interest.receiver.on_closed(ended)
 
     def _reconnect(self, lost: ServerAddress | None, cause: BaseException) -> Transport | None:
         try:
-            link = self._finder.reconnect(lost, cause)
+            transport = self._connector.reconnect(lost, cause)
         except Error as error:
             error.__cause__ = error.__cause__ or cause
             self.events.error(error)
             self._end(closed_error_for(error))
             return None
-        if link is None:  # closed meanwhile
+        if transport is None:  # closed meanwhile
             return None
-        if not self._use(link):
-            link.stream.shutdown()
-            link.stream.close()
+        if not self._attach(transport):
+            transport.stream.shutdown()
+            transport.stream.close()
             return None
         self.reconnects += 1
-        self._tell(connected=True)
-        self.events.tell(ConnectionEvent(EventKind.RECONNECTED, link.address.url))
-        return link
+        self._notify_receivers(connected=True)
+        self.events.tell(ConnectionEvent(EventKind.RECONNECTED, transport.address.url))
+        return transport
 
-    def _use(self, link: Transport) -> bool:
-        """Make a link the one that is read and written; say whether it is, and not closed meanwhile."""
+    def _attach(self, transport: Transport) -> bool:
+        """Make a transport the current one; return ``False`` if the connection was closed meanwhile."""
         with self._lock:
             if self.status is ConnectionStatus.CLOSED:
                 return False
-            # In one step: who closes a connection finds the link that it has to shut down.
+            # In one step, so that close() finds the transport that it has to shut down.
             self.status = next_status(self.status, Event.HANDSHAKE_DONE)
-            self._link = link
+            self._transport = transport
             self._down_since = None
-            self._session.info = link.info
-            self.composer.max_payload = link.info.max_payload
-            preamble = self._session.resubscribe(self._suspects)
-            pings = len(self._suspects or ())
-        self._pings.link_up(pings)
-        self._finder.informed(link.info, link.address)
-        self.writer.attach(link.stream, preamble)
+            self._session.info = transport.info
+            self.composer.max_payload = transport.info.max_payload
+            preamble = self._session.resubscribe(self._probed)
+            pings = len(self._probed or ())
+        self._keepalive.on_connected(pings)
+        self._connector.on_info(transport.info, transport.address)
+        self.writer.attach(transport.stream, preamble)
         return True
 
-    def _sending_failed(self, stream: ByteStream, error: OSError) -> None:
-        """Wake the reader, which sees to it; called by whoever was sending."""
-        link = self._link
-        if link is not None and link.stream is stream:
+    def _on_send_error(self, stream: ByteStream, error: OSError) -> None:
+        """Shut the stream down, so that the reader reconnects; called by the sending thread."""
+        transport = self._transport
+        if transport is not None and transport.stream is stream:
             log.debug("%s: sending failed: %s", self.name, error)
             stream.shutdown()
 
-    def _give_up_link(self, error: StaleConnectionError) -> None:
-        """Break the link for the given reason; the reader sees to it."""
-        link = self._link
-        if link is not None:
-            self._forced_close = (link, error)
-            self._reader.leave(link, 0.0)
-            link.stream.shutdown()
+    def _on_stale(self, error: StaleConnectionError) -> None:
+        """Shut the transport down with the given error, so that the reader reconnects."""
+        transport = self._transport
+        if transport is not None:
+            self._forced_close = (transport, error)
+            self._reader.stop_reading(transport, 0.0)
+            transport.stream.shutdown()
 
-    def _crashed(self, error: Exception) -> None:
-        """One of the threads met an error that is a fault of this package."""
+    def _on_thread_error(self, error: Exception) -> None:
+        """Close the connection after an unexpected exception in one of its threads."""
         closed = ConnectionClosedError("an internal error ended the connection")
         closed.__cause__ = error
         self.events.error(error)
-        link = self._link
+        transport = self._transport
         self._end(closed)
-        if link is not None and threading.current_thread() in self._threads[:1]:
-            # The reader, which would have done this at the end of the link.
-            self._pings.link_down(closed)
-            link.stream.close()
+        if transport is not None and threading.current_thread() in self._threads[:1]:
+            # This is the reader thread, which would have done this after the transport broke.
+            self._keepalive.on_disconnected(closed)
+            transport.stream.close()
 
     def _flush_loop(self) -> None:
-        self.writer.flusher(self._pings.due)
+        self.writer.flusher(self._keepalive.due)
 
 
 class CoreHandle(ConnectionCore):
     """
-    The core of a connection, as users' objects hold it.
+    The reference to a `ConnectionCore` that public objects hold.
 
-    The connection's threads, and what they serve, hold the `ConnectionCore` itself: so they do not keep a connection
-    alive that was dropped without `close()`. A handle shares the state of its core. Subscriptions with
-    a callback, and consume handles, keep the connection in use: their threads hold a handle.
+    The connection's threads hold the `ConnectionCore` itself, so they do not keep a connection alive
+    that was dropped without `close()`. A handle shares the state of its core. Subscriptions with a
+    callback and consume handles keep the connection open, because their threads hold a handle.
     """
 
 
 def _close_dropped(core: ConnectionCore) -> None:
     """
-    Close a connection that was dropped while it was open.
+    Close a connection whose last handle was collected while it was open.
 
-    It runs in whatever thread drops the last reference, or collects garbage, and in the middle of
-    anything: it takes no lock and leaves the work to a thread. In a forked child there is nothing to do.
+    This runs in any thread that drops the last reference or collects garbage, at any point of its
+    code. Therefore it takes no lock and starts a thread for the work. A forked child has nothing to do.
     """
     if core.status is ConnectionStatus.CLOSED or not core.is_served:
         return

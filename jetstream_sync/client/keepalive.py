@@ -102,7 +102,7 @@ class KeepAlive:
             self._writer.enqueue_with_marker(PING, self._waiters, None)
         return self._interval
 
-    def link_down(self, error: BaseException) -> None:
+    def on_disconnected(self, error: BaseException) -> None:
         """Detach the writer, and fail those who wait for a pong that will not come."""
         with self._lock:
             # In one step: a flush after this puts its ping into a buffer without the old ones.
@@ -116,7 +116,7 @@ class KeepAlive:
             if waiter is not None:
                 waiter.fail(lost)
 
-    def link_up(self, first: int = 0) -> None:
+    def on_connected(self, first: int = 0) -> None:
         """
         Start the schedule anew.
 

@@ -120,7 +120,7 @@ class ServerPool:
             if entry is not None:
                 self._put_off(entry)
 
-    def passed_over(self, address: ServerAddress) -> None:
+    def skipped(self, address: ServerAddress) -> None:
         """Put a server at the end that did not accept at the first walk, which does not count."""
         with self._lock:
             entry = self._find(address)
@@ -156,7 +156,7 @@ class ServerPool:
             entry.refusal = text
             return again
 
-    def is_news(self, address: ServerAddress, complaint: str) -> bool:
+    def is_new_failure(self, address: ServerAddress, complaint: str) -> bool:
         """Note why a server could not be used, and say whether that was not the reason last time."""
         with self._lock:
             entry = self._find(address)

@@ -1,9 +1,9 @@
 """
-Read one link: bytes become operations, and operations reach those whom they are for.
+Read one transport: parse bytes into operations and dispatch them.
 
-This runs on the reader's thread, which must never wait for anything but bytes: it runs no user code, and
-takes no lock that somebody may hold while sending. An answer to the server is appended to the
-out-buffer, never sent, from here.
+This code runs on the reader thread, which must never wait for anything but bytes. It runs no user code
+and takes no lock that another thread may hold while sending. Replies to the server are appended to
+the output buffer and sent by another thread.
 """
 
 from __future__ import annotations
@@ -25,68 +25,68 @@ __all__ = ["Reader"]
 
 class Reader:
     """
-    Hands what a server sends to sinks, pings, events and the out-buffer.
+    Dispatches operations from the server to receivers, keep-alive, events and the writer.
 
     Args:
-        interests: the subscription table, by sid; only looked up here.
-        writer: for answers to pings.
-        pings: told of pongs.
-        events: told of errors that end nothing.
-        informed: called with each INFO.
-        complete: called with an interest that got as many messages as it asked for.
+        interests: the subscription table, by sid; only read here.
+        writer: sends the replies to pings.
+        keepalive: receives the pongs.
+        events: receives the errors that do not end the connection.
+        on_info: called with each INFO.
+        on_limit_reached: called with a subscription that has received its limit of messages.
 
-    One thread uses it.
+    Used by the reader thread only, except for `stop_reading()`.
     """
 
     def __init__(
         self,
         interests: dict[int, SubscriptionState[MessageReceiver]],
         writer: Writer,
-        pings: KeepAlive,
+        keepalive: KeepAlive,
         events: Events,
-        informed: Callable[[ServerInfo], None],
-        complete: Callable[[SubscriptionState[MessageReceiver]], None],
+        on_info: Callable[[ServerInfo], None],
+        on_limit_reached: Callable[[SubscriptionState[MessageReceiver]], None],
     ) -> None:
         self._interests = interests
         self._writer = writer
-        self._pings = pings
+        self._keepalive = keepalive
         self._events = events
-        self._informed = informed
-        self._complete = complete
-        #: Messages that came in for somebody, and errors that servers sent, so far.
+        self._on_info = on_info
+        self._on_limit_reached = on_limit_reached
+        #: Messages received for a subscription, and errors that servers sent, so far.
         self.in_msgs = 0
         self.errors_received = 0
-        # What the server said before it hangs up.
+        # The error that the server sent before it closes the connection.
         self._final_error: Error | None = None
-        # A link that was shut down at this end, and how long to read what has come on it.
-        self._left: tuple[Transport, Deadline] | None = None
+        # A transport that this client shuts down, and until when to read the data received on it.
+        self._stopping: tuple[Transport, Deadline] | None = None
 
-    def read(self, link: Transport) -> BaseException:
-        """Read a link until it breaks, and return why."""
-        receive, feed = link.stream.receive, link.parser.feed
+    def read(self, transport: Transport) -> BaseException:
+        """Read a transport until it breaks, and return the reason."""
+        receive, feed = transport.stream.receive, transport.parser.feed
         self._final_error = None
         try:
-            self._dispatch(link.early)
+            self._dispatch(transport.early)
             while data := receive():
                 self._dispatch(feed(data))
-                if self._left is not None and self._is_over(link):
+                if self._stopping is not None and self._has_stopped(transport):
                     break
         except OSError as error:
-            # A ProtocolError is one, too: a ConnectionError.
+            # This includes ProtocolError, which is a ConnectionError.
             return self._final_error or error
         return self._final_error or ConnectionLostError("the server closed the connection")
 
-    def leave(self, link: Transport, patience: float) -> None:
+    def stop_reading(self, transport: Transport, timeout: float) -> None:
         """
-        Read a link no longer than some seconds more; any thread may say so, before it shuts it down.
+        Read a transport for at most ``timeout`` more seconds; called by any thread before a shutdown.
 
-        Shutting down does not do that alone: a server that takes no notice may go on sending.
+        The shutdown alone is not enough: a server that ignores it may continue to send.
         """
-        self._left = link, Deadline(patience)
+        self._stopping = transport, Deadline(timeout)
 
-    def _is_over(self, link: Transport) -> bool:
-        left = self._left
-        return left is not None and left[0] is link and left[1].expired()
+    def _has_stopped(self, transport: Transport) -> bool:
+        stopping = self._stopping
+        return stopping is not None and stopping[0] is transport and stopping[1].expired()
 
     def _dispatch(self, operations: list[Operation]) -> None:
         interests = self._interests
@@ -104,25 +104,25 @@ class Reader:
         self.in_msgs += len(deliveries)
         interest.delivered += len(deliveries)
         if not interest.limit or interest.delivered < interest.limit:
-            interest.sink.deliver(deliveries)
+            interest.receiver.deliver(deliveries)
             return
         surplus = min(interest.delivered - interest.limit, len(deliveries))
-        interest.sink.deliver(deliveries[: len(deliveries) - surplus])
-        self._complete(interest)
-        interest.sink.on_closed(
+        interest.receiver.deliver(deliveries[: len(deliveries) - surplus])
+        self._on_limit_reached(interest)
+        interest.receiver.on_closed(
             BadSubscriptionError(
-                f"the subscription got the {interest.limit} messages that it asked for"
+                f"the subscription ended after its limit of {interest.limit} messages"
             )
         )
 
     def _handle(self, operation: Operation) -> None:
-        """Handle what is no message."""
+        """Handle an operation other than a message."""
         if isinstance(operation, Ping):
             self._writer.pong()
         elif isinstance(operation, Pong):
-            self._pings.pong()
+            self._keepalive.pong()
         elif isinstance(operation, Info):
-            self._informed(ServerInfo.from_fields(operation.fields))
+            self._on_info(ServerInfo.from_fields(operation.fields))
         elif isinstance(operation, Err):
             self.errors_received += 1
             error = error_from_text(operation.text)
@@ -131,15 +131,15 @@ class Reader:
                 return
             self._events.error(error)
             if isinstance(error, PermissionsError):
-                self._denied(error)
+                self._dispatch_permission_error(error)
 
-    def _denied(self, error: PermissionsError) -> None:
-        """Tell those who would wait in vain."""
-        # What a server makes up may have a surrogate in it.
+    def _dispatch_permission_error(self, error: PermissionsError) -> None:
+        """Notify the receiver that the refused command belongs to."""
+        # A malformed text from the server may contain a surrogate.
         subject = error.subject.encode("utf-8", "replace")
         for interest in self._interests.copy().values():
             if error.operation != "subscribe":
-                if interest.sink.on_permission_error(subject, error):
+                if interest.receiver.on_permission_error(subject, error):
                     return
             elif interest.subject == error.subject and interest.queue == error.queue:
-                interest.sink.on_permission_error(subject, error)
+                interest.receiver.on_permission_error(subject, error)

@@ -1,23 +1,23 @@
 """
-What goes out: a buffer that many threads fill, and one thread at a time empties.
+The output buffer: many threads append commands, one thread at a time sends them.
 
 Rules:
 
 1. ``_lock`` guards the buffer and is held for a few instructions only, never while sending. So the
-   reader may append an answer (a PONG) at any time and can not be blocked by a full socket.
-2. ``_sending`` is held by whoever sends. Who finds it taken leaves: its holder looks into the
-   buffer once more after letting go, so nothing is stranded. Who lets go with something left (the
-   socket is full, a Ctrl-C struck) wakes the flusher, which goes on.
-3. A command is sent whole and once. What was taken from the buffer is remembered in ``_batch`` with
-   how much of it has gone out, so that a Ctrl-C in the middle of a send loses nothing.
-4. Back-pressure: who appends to a buffer above its limit waits until the socket took it.
-5. Who waits for an answer has a deadline for that, so it never waits for a full socket: the flusher
-   does. And the flusher does not wait beyond its schedule: a peer that takes nothing is found out by
-   the pings, which the flusher sends.
-6. Without a link (while reconnecting) the buffer fills up to ``pending_size``; then it refuses.
-7. A Ctrl-C strikes the main thread only, and only at a call. So the size is raised before the
-   chunk is appended, which comes last, and the flusher is woken before that: whatever is cut
-   off, a buffered command has been counted and will be sent.
+   reader may append a PONG at any time and is never blocked by a full socket.
+2. The sending thread holds ``_sending``. A thread that cannot take the lock returns at once; the holder
+   re-checks the buffer after releasing it, so no command is left behind. A thread that releases the
+   lock with unsent data (the socket is full, or a KeyboardInterrupt) wakes the flusher.
+3. A command is sent completely and once. Data taken from the buffer is kept in ``_batch`` with the
+   number of bytes sent, so a KeyboardInterrupt in the middle of a send loses nothing.
+4. Back-pressure: a thread that appends to a buffer above its limit waits until the socket accepts it.
+5. A thread that waits for a reply has a deadline, so it never waits for a full socket; the flusher
+   does. The flusher does not wait beyond its schedule: it also sends the pings, which detect a peer
+   that does not read.
+6. While disconnected, the buffer grows up to ``pending_size``; then appending raises an error.
+7. A KeyboardInterrupt is raised in the main thread only, and only at a call. So the flusher is woken
+   first, the size is raised next and the chunk is appended last: wherever the sequence is cut off,
+   a buffered command has been counted and will be sent.
 """
 
 from __future__ import annotations
@@ -43,38 +43,38 @@ __all__ = ["Writer"]
 
 T = TypeVar("T")
 
-#: Bytes in the buffer from which on a publisher sends them itself.
-_SEND_ABOVE = 64 * 1024
-#: Seconds that a command without hurry waits for company, at most.
-_TICK = 0.001
-#: Ticks without anything to send after which the flusher goes to sleep.
-_QUIET_TICKS = 20
+#: Buffer size in bytes above which a publishing thread sends the buffer itself.
+_SEND_ABOVE_BYTES = 64 * 1024
+#: Maximum delay before a deferred command is flushed, in seconds.
+_FLUSH_DELAY_S = 0.001
+#: Number of flush delays without data after which the flusher sleeps until it is woken.
+_MAX_IDLE_TICKS = 20
 
-# What the flusher does, under the lock.
+# States of the flusher, guarded by the lock.
 _AWAKE = 0
-_TICKING = 1  # sleeps for a tick; only what is urgent has to wake it
+_TICKING = 1  # sleeps for one flush delay; only urgent commands have to wake it
 _ASLEEP = 2  # sleeps until its schedule or until it is woken
-#: Seconds after which somebody who waits for a full socket looks whether there is still a link.
-_LOOK_AGAIN = 0.5
+#: Seconds after which a thread that waits for a full socket checks that the stream is still in use.
+_STREAM_CHECK_S = 0.5
 
 
 class Writer:
     """
-    The out-buffer of a connection, and the loop of the thread that flushes it.
+    The output buffer of a connection, and the loop of the flusher thread.
 
     Args:
-        pending_size: bytes that are buffered while there is no link.
-        link_broke: called with the stream and the error when sending fails; on any thread, no
-            lock held.
+        pending_size: bytes that are buffered while disconnected.
+        on_send_error: called with the stream and the error when sending fails; on any thread,
+            without a lock held.
 
     Any thread may call its methods.
     """
 
     def __init__(
-        self, pending_size: int, link_broke: Callable[[ByteStream, OSError], None]
+        self, pending_size: int, on_send_error: Callable[[ByteStream, OSError], None]
     ) -> None:
         self._pending_size = pending_size
-        self._link_broke = link_broke
+        self._on_send_error = on_send_error
         self._lock = threading.Lock()
         # --- under _lock ---
         self._chunks: list[bytes] = []
@@ -88,9 +88,9 @@ class Writer:
         # --- under _sending ---
         self._sending = threading.Lock()
         self._batch = memoryview(b"")
-        self._sent: list[int] = []  # how much of the batch went out, send by send
-        self._sender = 0  # the thread that holds _sending to send
-        # The flusher sleeps on this; open means: there is something to do.
+        self._sent: list[int] = []  # bytes of the batch that were sent, one entry per send
+        self._sender = 0  # id of the thread that holds _sending and sends
+        # The flusher sleeps on this lock; released means that there is work.
         self._work = threading.Lock()
         self._work.acquire()
 
@@ -98,15 +98,15 @@ class Writer:
 
     def publish(self, command: bytes, size: int) -> None:
         """
-        Append a message's command and let the flusher send it.
+        Append the command of a message; the flusher sends it.
 
         Args:
-            command: the whole command.
+            command: the complete command.
             size: the bytes of headers and payload, for the statistics.
 
         Raises:
-            ConnectionClosedError: the connection is closed; the reason.
-            OutboundBufferLimitError: there is no link, and the buffer is full.
+            ConnectionClosedError: the connection is closed; the error is the reason.
+            OutboundBufferLimitError: disconnected, and the buffer is full.
 
         """
         if self.closed is not None:
@@ -115,15 +115,15 @@ class Writer:
             if self._flusher:
                 self._wake()
             self._add(command, size)
-        if self._size > _SEND_ABOVE:
-            self._push_back()
+        if self._size > _SEND_ABOVE_BYTES:
+            self._apply_backpressure()
 
     def publish_deferred(self, command: bytes, size: int) -> None:
         """
-        Append a message's command that is in no hurry: it goes out within a tick, or with others.
+        Append the command of a message that may be sent later, within ``_FLUSH_DELAY_S``.
 
-        It is for what nobody waits for yet, such as acknowledgements. Who goes on to wait calls
-        `send_buffered()` first. Args and errors are those of `publish()`.
+        This is for messages without a waiting caller, such as acknowledgements. A caller that waits
+        for a reply calls `send_buffered()` first. Arguments and errors are those of `publish()`.
         """
         if self.closed is not None:
             raise fresh(self.closed)
@@ -131,11 +131,11 @@ class Writer:
             if self._flusher == _ASLEEP:
                 self._wake()
             self._add(command, size)
-        if self._size > _SEND_ABOVE:
-            self._push_back()
+        if self._size > _SEND_ABOVE_BYTES:
+            self._apply_backpressure()
 
     def _add(self, command: bytes, size: int, messages: int = 1) -> None:
-        """Append a message's command; the lock is held."""
+        """Append the command of a message; the lock is held."""
         if self._stream is None and self._size + len(command) > self._pending_size:
             raise OutboundBufferLimitError(self._pending_size)
         self.out_msgs += messages
@@ -144,12 +144,12 @@ class Writer:
         self._chunks.append(command)
 
     def _wake(self) -> None:
-        """Wake the flusher, which sleeps; the lock is held."""
+        """Wake the sleeping flusher; the lock is held."""
         self._flusher = _AWAKE
         self._work.release()
 
     def append(self, command: bytes) -> None:
-        """Append a command that is no message; never waits, and is for the reader, too."""
+        """Append a command other than a message; never waits, so the reader may call it."""
         with self._lock:
             if self._flusher:
                 self._wake()
@@ -158,13 +158,13 @@ class Writer:
 
     def pong(self) -> None:
         """
-        Append an answer to a ping; never waits.
+        Append a reply to a ping; never waits.
 
-        A peer that pings on and on without reading gets one answer for many: what is owed to it must
-        not grow without a bound, and one answer shows as well as many that somebody is there.
+        A peer that sends pings continuously without reading gets one PONG for many of them. Otherwise
+        the buffer would grow without a limit, and one PONG proves as well that the client is alive.
         """
         with self._lock:
-            if self._size > _SEND_ABOVE and self._chunks and self._chunks[-1] is PONG:
+            if self._size > _SEND_ABOVE_BYTES and self._chunks and self._chunks[-1] is PONG:
                 return
             if self._flusher:
                 self._wake()
@@ -172,36 +172,40 @@ class Writer:
             self._chunks.append(PONG)
 
     def enqueue_deferred(self, command: bytes) -> None:
-        """Append a command that may wait until something else is sent."""
+        """Append a command that is sent together with the next one."""
         with self._lock:
             self._size += len(command)
             self._chunks.append(command)
 
-    def enqueue_with_marker(self, command: bytes, notes: list[T], note: T) -> None:
-        """Append a command that may wait, and a note of it to a list; both or, at a Ctrl-C, none."""
+    def enqueue_with_marker(self, command: bytes, markers: list[T], marker: T) -> None:
+        """
+        Append a command that is sent together with the next one, and a marker to a list.
+
+        A KeyboardInterrupt leaves both or neither of them.
+        """
         with self._lock:
             self._size += len(command)
-            lists: tuple[list[Any], list[Any]] = (notes, self._chunks)
-            # No byte code runs in between, where a Ctrl-C could strike.
-            deque(map(list.append, lists, (note, command)), maxlen=0)
+            lists: tuple[list[Any], list[Any]] = (markers, self._chunks)
+            # No bytecode runs between the two appends, so no KeyboardInterrupt is raised there.
+            deque(map(list.append, lists, (marker, command)), maxlen=0)
 
     def send(self, command: bytes, messages: int, size: int, deadline: Deadline = FOREVER) -> None:
         """
-        Append messages' commands and send all that is buffered on the calling thread.
+        Append the commands of messages, and send the buffer on the calling thread.
 
-        It is for calls that wait for an answer. When another thread is sending, or the socket is full,
-        another thread takes the command along.
+        This is for calls that wait for a reply. If another thread is sending, or the socket is full,
+        another thread sends the command.
 
         Args:
-            command: one whole command, or several.
-            messages: how many they are, for the statistics.
+            command: one or more complete commands.
+            messages: the number of messages, for the statistics.
             size: the bytes of headers and payloads, for the statistics.
-            deadline: how long to wait when too much is buffered already.
+            deadline: how long to wait while the buffer is above its limit.
 
         Raises:
-            ConnectionClosedError: the connection is closed; the reason.
-            OutboundBufferLimitError: there is no link, and the buffer is full.
-            TimeoutError: the server takes no more data; the command stays buffered.
+            ConnectionClosedError: the connection is closed; the error is the reason.
+            OutboundBufferLimitError: disconnected, and the buffer is full.
+            TimeoutError: the server accepts no more data; the command stays buffered.
 
         """
         if self.closed is not None:
@@ -209,22 +213,22 @@ class Writer:
         with self._lock:
             self._add(command, size, messages)
         self._flush()
-        if self._size > _SEND_ABOVE:
-            self._push_back(deadline)
+        if self._size > _SEND_ABOVE_BYTES:
+            self._apply_backpressure(deadline)
 
     def send_buffered(self) -> None:
-        """Send what is buffered, as far as the socket takes it; fine when the connection is closed."""
+        """Send the buffer as far as the socket accepts it; do nothing if the connection is closed."""
         self._flush()
 
-    # --- emptying it ----------------------------------------------------------------------------
+    # --- sending the buffer ---------------------------------------------------------------------
 
     def flusher(self, next_wake: Callable[[], float]) -> None:
         """
-        Send what is buffered whenever there is something, until `close()`.
+        Run the flusher: send buffered commands until `close()`.
 
         Args:
-            next_wake: called before each sleep; does what is due and returns the seconds until
-                something is due again.
+            next_wake: called before each sleep; does the scheduled work and returns the seconds until
+                the next.
 
         """
         ticks = 0
@@ -233,7 +237,7 @@ class Writer:
             try:
                 self._flush(schedule)
             except TimeoutError:
-                continue  # the socket is full, and the schedule has something due
+                continue  # the socket is full, and scheduled work is due
             with self._lock:
                 if self.closed is not None:
                     return
@@ -241,15 +245,15 @@ class Writer:
                     continue
                 self._flusher = _TICKING if ticks else _ASLEEP
             timeout = schedule.lock_timeout()
-            woken = self._work.acquire(timeout=min(timeout, _TICK) if ticks else timeout)
+            woken = self._work.acquire(timeout=min(timeout, _FLUSH_DELAY_S) if ticks else timeout)
             with self._lock:
                 if not woken and not self._flusher:
-                    self._work.acquire()  # woken just now: take back what that released
+                    self._work.acquire()  # woken after the timeout: take the released lock again
                 self._flusher = _AWAKE
-                ticks = _QUIET_TICKS if self._size else max(0, ticks - 1)
+                ticks = _MAX_IDLE_TICKS if self._size else max(0, ticks - 1)
 
     def drain(self, deadline: Deadline) -> bool:
-        """Send all that is buffered, waiting for the socket; say whether all of it went out."""
+        """Send the whole buffer, waiting for the socket; return whether all of it was sent."""
         while self._size or self._batch:
             if self._stream is None or self.closed is not None:
                 return False
@@ -262,17 +266,17 @@ class Writer:
 
     def flush_and_shutdown(self, stream: ByteStream, deadline: Deadline) -> None:
         """
-        Send what is buffered to a stream, and shut it down.
+        Send the buffer to a stream, and shut the stream down.
 
-        What comes later, and what does not go out in time, is kept for the next stream; a batch
-        that has begun to go out is lost, as with a stream that breaks.
+        Later commands, and those not sent in time, are kept for the next stream. A batch that was sent
+        in part is lost, as with a stream that breaks.
         """
         self.drain(deadline)
         taken: list[bool] = []
         try:
-            # As in `_send_if_free`. Nobody is in the middle of a send while this is held.
+            # As in `_send_if_free`. No thread is sending while this lock is held.
             taken.extend(map(self._sending.acquire, (True,), (deadline.lock_timeout(),)))
-            # In this order: a Ctrl-C in between must not leave a link to which nothing is sent.
+            # In this order: a KeyboardInterrupt in between must not leave an open, unused stream.
             stream.shutdown()
             if self._stream is stream:
                 self._stream = None
@@ -281,35 +285,35 @@ class Writer:
                 self._sending.release()
 
     def _flush(self, deadline: Deadline | None = None) -> None:
-        """Send all that is buffered, unless somebody is at it; see `_send_all` for the deadline."""
+        """Send the buffer unless another thread is sending; see `_send_all` for the deadline."""
         while self._unsent():
             if not self._send_if_free(0.0, deadline):
                 return
 
     def _unsent(self) -> bool:
-        """Say whether there is something to send, and somewhere to send it."""
+        """Return whether there is unsent data and a stream to send it to."""
         return bool(self._size or self._batch) and self._stream is not None
 
-    def _push_back(self, deadline: Deadline = FOREVER) -> None:
-        """Wait until the buffer is below its limit, and help with that."""
-        while self._size > _SEND_ABOVE and self._stream is not None:
-            self._send_if_free(deadline.sooner(_LOOK_AGAIN).lock_timeout(), deadline)
+    def _apply_backpressure(self, deadline: Deadline = FOREVER) -> None:
+        """Send until the buffer is below its limit."""
+        while self._size > _SEND_ABOVE_BYTES and self._stream is not None:
+            self._send_if_free(deadline.sooner(_STREAM_CHECK_S).lock_timeout(), deadline)
             if self._sender == threading.get_ident():
-                # This thread holds _sending further down its stack, and would wait for itself.
+                # This thread holds _sending further down its stack and would wait for itself.
                 raise Error(
-                    "a signal handler interrupted this thread while it was sending, and can not wait "
+                    "a signal handler interrupted this thread while it was sending and cannot wait "
                     "for that; the message is buffered. Do not publish in signal handlers"
                 )
-            if self._size > _SEND_ABOVE and deadline.expired():
-                raise TimeoutError("the server takes no more data")
+            if self._size > _SEND_ABOVE_BYTES and deadline.expired():
+                raise TimeoutError("the server accepts no more data")
         if self.closed is not None:
             raise fresh(self.closed)
-        # Others may have left something while we were sending.
+        # Other threads may have added data while this one was sending.
         self._flush()
 
     def _send_if_free(self, timeout: float, deadline: Deadline | None) -> bool:
         """
-        Send if ``_sending`` can be had in ``timeout`` seconds; say whether all was sent.
+        Send if ``_sending`` is free within ``timeout`` seconds; return whether all data was sent.
 
         Raises:
             TimeoutError: see `_send_all`.
@@ -318,8 +322,8 @@ class Writer:
         taken: list[bool] = []
         done = False
         try:
-            # `extend` and `map` run without a byte code in between, so a Ctrl-C can not strike
-            # between taking the lock and knowing that it was taken.
+            # No bytecode runs between `map` and `extend`, so no KeyboardInterrupt is raised between
+            # taking the lock and recording that it is taken.
             taken.extend(map(self._sending.acquire, (True,), (timeout,)))
             if taken[0]:
                 self._sender = threading.get_ident()
@@ -327,29 +331,29 @@ class Writer:
             return done
         finally:
             if True in taken:
-                self._sender = 0  # no call, so no Ctrl-C in between
+                self._sender = 0  # not a call, so no KeyboardInterrupt before the release
                 self._sending.release()
                 if not done:
                     self._wake_flusher()
 
     def _wake_flusher(self) -> None:
-        """Have the flusher look what there is to send."""
+        """Wake the flusher if it sleeps."""
         with self._lock:
             if self._flusher:
                 self._wake()
 
     def _send_all(self, deadline: Deadline | None) -> bool:
         """
-        Send the batch, and then the buffer until it is empty; ``_sending`` is held.
+        Send the batch, then the buffer until it is empty; ``_sending`` is held.
 
         Args:
             deadline: how long to wait for a full socket; ``None``: not at all.
 
         Returns:
-            Whether all was sent; if not, the socket is full, or the link is down or given up.
+            Whether all data was sent; if not, the socket is full, or the stream is not in use any more.
 
         Raises:
-            TimeoutError: the deadline came.
+            TimeoutError: the deadline has passed.
 
         """
         stream = self._stream
@@ -362,40 +366,40 @@ class Writer:
                 if deadline is None:
                     return False
                 if deadline.expired():
-                    raise TimeoutError("the server takes no more data") from None
+                    raise TimeoutError("the server accepts no more data") from None
                 if self._stream is not stream or self.closed is not None:
                     return False
-                stream.wait_writable(deadline.sooner(_LOOK_AGAIN).lock_timeout())
+                stream.wait_writable(deadline.sooner(_STREAM_CHECK_S).lock_timeout())
             except OSError as error:
-                self._link_broke(stream, error)
-                self._let_notice(stream)
+                self._on_send_error(stream, error)
+                self._wait_detached(stream)
                 return False
         return self._stream is stream
 
-    def _let_notice(self, stream: ByteStream) -> None:
-        """Wait for the reader to `detach()`: under gevent, a sender that tried on would not let it."""
-        limit = Deadline(_LOOK_AGAIN)
+    def _wait_detached(self, stream: ByteStream) -> None:
+        """Wait for the reader to `detach()`; under gevent, a retrying sender would not let it run."""
+        limit = Deadline(_STREAM_CHECK_S)
         while self._stream is stream and self.closed is None and not limit.expired():
-            threading.Event().wait(_TICK)
+            threading.Event().wait(_FLUSH_DELAY_S)
 
     def _take(self, stream: ByteStream) -> bool:
-        """Make a batch of the buffer where the last one has gone out; say whether there is one."""
+        """Take the buffer as the next batch if the last one was sent; return whether there is one."""
         if sum(self._sent) < len(self._batch):
             return True
         with self._lock:
-            # Looked at under the lock: what was appended after `pause()` is for the next stream.
+            # Checked under the lock: commands appended after `pause()` are for the next stream.
             if self._stream is not stream:
                 return False
-            # Two steps that a Ctrl-C can not part: there is no call between the assignments.
+            # There is no call between the assignments, so no KeyboardInterrupt separates them.
             batch = memoryview(b"".join(self._chunks))
             sent: list[int] = []
             self._batch, self._sent, self._chunks, self._size = batch, sent, [], 0
         return bool(batch)
 
-    # --- links ----------------------------------------------------------------------------------
+    # --- streams --------------------------------------------------------------------------------
 
     def attach(self, stream: ByteStream, preamble: bytes) -> None:
-        """Send to this stream from now on: first ``preamble``, then what was buffered."""
+        """Send to this stream from now on: first ``preamble``, then the buffer."""
         with self._sending, self._lock:
             self._size += len(preamble)
             self._chunks.insert(0, preamble)
@@ -404,15 +408,15 @@ class Writer:
                 self._wake()
 
     def pause(self) -> None:
-        """Keep what comes from now on, for another stream: the link is down; `detach()` follows."""
-        self._stream = None  # makes a sender give up
+        """Keep later commands for the next stream; `detach()` follows."""
+        self._stream = None  # makes a sending thread return
 
     def detach(self) -> None:
         """
-        Stop sending; the link is down, and its stream was shut down.
+        Stop sending; the stream was shut down.
 
-        A batch that was on its way is dropped: nobody knows how much of it arrived, and a message
-        must not be sent twice. Pings and pongs are dropped, for they were meant for the old server.
+        A batch that was sent in part is dropped: it is unknown how much of it arrived, and a message
+        must not be sent twice. Pings and pongs are dropped, because they were for the old server.
         """
         self.pause()
         with self._sending, self._lock:
@@ -424,7 +428,7 @@ class Writer:
 
     def check_not_forked(self) -> None:
         """
-        Refuse to go on in a forked child, where a thread that is not there may hold any lock.
+        Raise in a forked child, where a thread of the parent may have held any lock.
 
         Raises:
             ForkedConnectionError: this is a child of the process that opened the connection.
@@ -434,7 +438,7 @@ class Writer:
             raise fresh(self.closed)
 
     def forked(self, reason: ConnectionClosedError) -> None:
-        """Refuse everything; locks that a thread of the parent may have held are replaced."""
+        """Refuse all commands, and replace the locks that a thread of the parent may have held."""
         self.closed = reason
         self._lock = threading.Lock()
         self._sending = threading.Lock()
@@ -442,7 +446,7 @@ class Writer:
         self._chunks, self._size, self._batch = [], 0, memoryview(b"")
 
     def close(self, reason: ConnectionClosedError) -> None:
-        """Refuse everything from now on with ``reason``, and end the flusher."""
+        """Refuse all commands from now on with ``reason``, and end the flusher."""
         with self._lock:
             if self.closed is None:
                 self.closed = reason

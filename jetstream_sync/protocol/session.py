@@ -1,9 +1,9 @@
 """
-What a client and a server know of each other: the handshake, and who listens to what.
+The protocol state shared with a server: the handshake and the subscription table.
 
-A `Session` outlives its links: after a reconnect the same session is told the new server's INFO
-and says what has to be sent again. Nothing here locks; the owner of a session does (see
-``client/core.py``), except for looking up a sid, which one dictionary access does safely.
+A `Session` survives reconnects: it takes the INFO of the new server and returns the commands that
+restore the subscriptions. Nothing here takes a lock: the owner of a session does (see
+``client/core.py``). Looking up a sid needs none, because one dictionary access is atomic.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ReceiverT = TypeVar("ReceiverT")
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a server said of itself in its last INFO; ``fields`` has all of it."""
+    """The last INFO of a server; ``fields`` has all of its fields."""
 
     server_id: str = ""
     """The server's public key."""
@@ -55,7 +55,7 @@ class ServerInfo:
     version: str = ""
     """The version of nats-server, such as ``2.15.1``."""
     host: str = ""
-    """The address that it listens on, which need not be one that a client can reach."""
+    """The address that it listens on, which a client may not be able to reach."""
     port: int = 0
     """The port that it listens on."""
     max_payload: int = 1024 * 1024
@@ -63,34 +63,36 @@ class ServerInfo:
     headers: bool = False
     """Whether messages may have headers."""
     jetstream: bool = False
-    """Whether JetStream is on."""
+    """Whether JetStream is enabled."""
     auth_required: bool = False
-    """Whether it wants a login."""
+    """Whether it requires a login."""
     tls_required: bool = False
-    """Whether it insists on TLS."""
+    """Whether it requires TLS."""
     tls_available: bool = False
     """Whether it offers TLS."""
     ldm: bool = False
     """Whether it is in lame-duck mode: it will stop soon."""
     client_id: int = 0
-    """Its number for this connection."""
+    """The number of this connection on the server."""
     client_ip: str = ""
-    """The address that it sees this client at."""
+    """The address of this client as the server sees it."""
     cluster: str = ""
-    """The name of its cluster, empty when it is alone."""
+    """The name of its cluster; empty for a single server."""
     connect_urls: tuple[str, ...] = ()
-    """The servers of its cluster, as ``host:port``; to a WebSocket those that take WebSockets."""
+    """The servers of its cluster, as ``host:port``; on a WebSocket, those that accept WebSockets."""
     ws_connect_urls: tuple[str, ...] = ()
-    """Those that take WebSockets, where they are told apart."""
+    """The servers that accept WebSockets, if the server lists them separately."""
     nonce: str = field(default="", repr=False)
-    """What a key has to sign to log in."""
+    """The nonce that a key has to sign for the login."""
     fields: dict[str, object] = field(default_factory=dict, repr=False)
-    """Everything that it sent, as it was sent."""
+    """All fields of the INFO, unchanged."""
 
     @classmethod
     def from_fields(cls, fields: dict[str, object]) -> ServerInfo:
         """
-        Read the fields of an INFO; a field that is missing, or of another type, keeps its default.
+        Return the server info for the fields of an INFO.
+
+        A field that is missing or has another type keeps its default.
 
         Args:
             fields: the decoded JSON object.
@@ -118,22 +120,22 @@ _INFO_DEFAULTS: Final = {
 
 @dataclass(slots=True)
 class SubscriptionState(Generic[ReceiverT]):
-    """One subscription as the server knows it, and where its messages go."""
+    """One subscription as the server knows it, and the receiver of its messages."""
 
     sid: int
     subject: str
     queue: str
-    sink: ReceiverT
+    receiver: ReceiverT
     limit: int = 0
-    """Messages after which it ends, counted from its start; 0: no limit."""
+    """Number of messages after which it ends, counted from its start; 0: no limit."""
     delivered: int = 0
-    """Messages handed to the sink; only the thread that reads counts."""
+    """Number of messages passed to the receiver; updated by the reader thread only."""
     ending: bool = False
-    """Whether the server was told that it ends, while messages may still be on their way."""
+    """Whether UNSUB was sent while messages may still be in flight."""
 
 
 class Session(Generic[ReceiverT]):
-    """The subscription table, and what to say again on a new link."""
+    """The subscription table, and the commands that restore it after a reconnect."""
 
     def __init__(self) -> None:
         self.info = ServerInfo()
@@ -141,13 +143,13 @@ class Session(Generic[ReceiverT]):
         self._last_sid = 0
 
     def subscribe(
-        self, subject: str, queue: str, sink: ReceiverT
+        self, subject: str, queue: str, receiver: ReceiverT
     ) -> tuple[SubscriptionState[ReceiverT], bytes]:
         """
-        Add an interest; the bytes must be sent.
+        Add a subscription, and return it with the command that must be sent.
 
         Raises:
-            BadSubjectError: the command line is longer than a server takes; nothing was added.
+            BadSubjectError: the command line is too long for a server; nothing was added.
 
         """
         command = commands.subscribe(subject, queue, self._last_sid + 1)
@@ -156,18 +158,18 @@ class Session(Generic[ReceiverT]):
             raise BadSubjectError(
                 subject,
                 f"the command line with it and its queue group has {size} bytes; "
-                f"a server takes {MAX_CONTROL_LINE}",
+                f"a server accepts {MAX_CONTROL_LINE}",
             )
         self._last_sid += 1
-        interest = SubscriptionState(self._last_sid, subject, queue, sink)
+        interest = SubscriptionState(self._last_sid, subject, queue, receiver)
         self.interests[interest.sid] = interest
         return interest, command
 
     def unsubscribe(self, interest: SubscriptionState[ReceiverT], limit: int = 0) -> bytes:
         """
-        End an interest now, or once it got ``limit`` messages; the bytes must be sent.
+        End a subscription after ``limit`` messages, and return the command that must be sent.
 
-        An interest that has got as many already ends now.
+        It ends at once if ``limit`` is 0 or was reached before.
         """
         if limit > interest.delivered:
             interest.limit = limit
@@ -176,21 +178,21 @@ class Session(Generic[ReceiverT]):
         return commands.unsubscribe(interest.sid)
 
     def stop(self, interest: SubscriptionState[ReceiverT]) -> bytes:
-        """End an interest, but keep it until what is on its way has come; the bytes must be sent."""
+        """Return the command that ends a subscription, which stays for the messages in flight."""
         interest.ending = True
         return commands.unsubscribe(interest.sid)
 
     def forget(self, interest: SubscriptionState[ReceiverT]) -> None:
-        """Drop an interest that was stopped, or that reached its limit."""
+        """Remove a subscription that was stopped or has reached its limit."""
         self.interests.pop(interest.sid, None)
 
     def resubscribe(self, confirming: list[SubscriptionState[ReceiverT]] | None = None) -> bytes:
         """
-        Return what tells a new server of every interest, with what is left of the limits.
+        Return the commands that restore every subscription, with the rest of its limit.
 
         Args:
-            confirming: gets every interest, and a PING goes out behind each, so that the pongs tell
-                which of the commands the server took; ``None``: no PINGs.
+            confirming: a list to which every subscription is added. A PING follows each SUB, so that
+                the pongs show which commands the server accepted. ``None``: no PINGs.
 
         """
         parts = []
@@ -209,13 +211,13 @@ class Session(Generic[ReceiverT]):
 
 class Handshake:
     """
-    The exchange that opens a link: INFO, then CONNECT and PING, then PONG.
+    The exchange that opens a connection: INFO, then CONNECT and PING, then PONG.
 
     Args:
         connect_fields: called with the server's INFO, returns the fields of CONNECT; it may raise
-            to refuse the server.
+            to reject the server.
 
-    Feed it operations with `receive()` and send what that returns, until `done`.
+    Pass the operations to `receive()` and send the bytes that it returns, until `done`.
     """
 
     def __init__(self, connect_fields: Callable[[ServerInfo], dict[str, Any]]) -> None:
@@ -225,12 +227,12 @@ class Handshake:
 
     def receive(self, operation: Operation) -> bytes:
         """
-        Take one operation, and return what must be sent, which may be nothing.
+        Process one operation, and return the bytes that must be sent, possibly none.
 
         Raises:
             AuthorizationError: the server refused the login.
             ServerRefusedError: the server refused for another reason.
-            ProtocolError: the operation has no place in a handshake.
+            ProtocolError: the first operation is not INFO.
 
         """
         if isinstance(operation, Info):
@@ -253,7 +255,7 @@ class Handshake:
 def connect_fields(
     *, name: str | None, version: str, verbose: bool, pedantic: bool, echo: bool
 ) -> dict[str, Any]:
-    """Return the fields of CONNECT that say who this client is and what it can do."""
+    """Return the fields of CONNECT that identify this client and its features."""
     fields: dict[str, Any] = {
         "lang": "python-sync",
         "version": version,
@@ -270,17 +272,17 @@ def connect_fields(
     return fields
 
 
-# A login that was good, of a user or of his whole account.
+# A login that was valid before, of a user or of a whole account.
 _EXPIRED_WORDS: Final = ("authentication expired", "authentication revoked")
 _AUTH_WORDS: Final = ("authorization violation", "authentication timeout")
 
 
 def error_from_text(text: str) -> Error:
     """
-    Return the error that a server's ``-ERR`` text stands for; the texts are nats-server's.
+    Return the error for the text of a server's ``-ERR``, as in the sources of nats-server.
 
     Args:
-        text: without its quotes.
+        text: the text without its quotes.
 
     """
     lower = text.lower()
@@ -290,7 +292,7 @@ def error_from_text(text: str) -> Error:
         return AuthorizationError(text)
     if "permissions violation" in lower:
         return PermissionsError(text)
-    # The last two: the subject of a SUB, and in pedantic mode of a PUB.
+    # The last two texts: the subject of a SUB, and in pedantic mode of a PUB.
     if lower in ("maximum subscriptions exceeded", "invalid subject", "invalid publish subject"):
         return SubscriptionError(text)
     if "stale connection" in lower:
@@ -306,5 +308,5 @@ def refuses_line(error: BaseException) -> bool:
 
 
 def ends_connection(error: Error) -> bool:
-    """Say whether a server closes the link after the ``-ERR`` that gave this error."""
+    """Return whether a server closes the connection after the ``-ERR`` of this error."""
     return not isinstance(error, SubscriptionError)

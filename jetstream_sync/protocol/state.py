@@ -1,13 +1,12 @@
 """
-The states of a connection, and the one table that says how they follow each other.
+The states of a connection and the table of their transitions.
 
-1. Everything that changes the state of a connection is an event in this table; there is no other
-   place that decides.
-2. An event that a state has no row for is a mistake of this package, and raises.
+1. Every change of the state is an event in this table; no other code decides on it.
+2. An event without a row for the current state is a bug in this package, and raises.
 
-In words: a connection starts out connecting. Once the handshake is through it is connected. When
-the link breaks it is reconnecting until another handshake is through, unless it may not reconnect,
-or is draining: then it closes. Closed is the end.
+A connection starts as connecting and is connected after the handshake. When the transport breaks, it
+is reconnecting until the next handshake is complete. If it may not reconnect, or is draining, it
+closes instead. Closed is the final state.
 """
 
 from __future__ import annotations
@@ -22,28 +21,28 @@ class ConnectionStatus(Enum):
     """What a connection is doing."""
 
     CONNECTING = "connecting"
-    """The first handshake is under way."""
+    """The first handshake is in progress."""
     CONNECTED = "connected"
-    """Messages flow."""
+    """Messages are sent and received."""
     RECONNECTING = "reconnecting"
-    """The link broke; another server is being sought, and publishes are buffered."""
+    """The connection was lost; the client tries other servers, and publishes are buffered."""
     DRAINING = "draining"
-    """Nothing new is taken; what is under way is finished."""
+    """New subscriptions are refused, and pending work is completed."""
     CLOSED = "closed"
-    """It is over; a closed connection is never opened again."""
+    """The final state: a closed connection is never opened again."""
 
 
 class Event(Enum):
-    """What may happen to a connection."""
+    """An event that changes the status of a connection."""
 
     HANDSHAKE_DONE = "handshake done"
     """A server accepted the login and answered the first ping."""
-    LINK_LOST = "link lost"
-    """The link broke, and another may be tried."""
+    DISCONNECTED = "disconnected"
+    """The transport broke, and a reconnect is permitted."""
     DRAIN = "drain"
-    """The user asked for a drain."""
+    """The user called ``drain()``."""
     CLOSE = "close"
-    """The user asked for a close, a drain is through, or there is nothing left to try."""
+    """The user called ``close()``, a drain has finished, or no server is left to try."""
 
 
 _S = ConnectionStatus
@@ -51,36 +50,36 @@ _E = Event
 
 TRANSITIONS: Final[dict[tuple[ConnectionStatus, Event], ConnectionStatus]] = {
     (_S.CONNECTING, _E.HANDSHAKE_DONE): _S.CONNECTED,
-    (_S.CONNECTING, _E.LINK_LOST): _S.RECONNECTING,
+    (_S.CONNECTING, _E.DISCONNECTED): _S.RECONNECTING,
     (_S.CONNECTING, _E.CLOSE): _S.CLOSED,
-    (_S.CONNECTED, _E.LINK_LOST): _S.RECONNECTING,
+    (_S.CONNECTED, _E.DISCONNECTED): _S.RECONNECTING,
     (_S.CONNECTED, _E.DRAIN): _S.DRAINING,
     (_S.CONNECTED, _E.CLOSE): _S.CLOSED,
     (_S.RECONNECTING, _E.HANDSHAKE_DONE): _S.CONNECTED,
-    # A link may be lost again before its handshake is through.
-    (_S.RECONNECTING, _E.LINK_LOST): _S.RECONNECTING,
-    # There is no server to finish anything with.
+    # The transport may break again before the handshake is complete.
+    (_S.RECONNECTING, _E.DISCONNECTED): _S.RECONNECTING,
+    # Without a server there is nothing to drain.
     (_S.RECONNECTING, _E.DRAIN): _S.CLOSED,
     (_S.RECONNECTING, _E.CLOSE): _S.CLOSED,
-    # A drain that loses its link is not taken up again.
-    (_S.DRAINING, _E.LINK_LOST): _S.CLOSED,
+    # A drain is not continued on another server.
+    (_S.DRAINING, _E.DISCONNECTED): _S.CLOSED,
     (_S.DRAINING, _E.DRAIN): _S.DRAINING,
     (_S.DRAINING, _E.CLOSE): _S.CLOSED,
-    # Threads that were under way may still report to a closed connection.
-    (_S.CLOSED, _E.LINK_LOST): _S.CLOSED,
+    # Other threads may report an event after the close.
+    (_S.CLOSED, _E.DISCONNECTED): _S.CLOSED,
     (_S.CLOSED, _E.CLOSE): _S.CLOSED,
 }
 
 
 def next_status(status: ConnectionStatus, event: Event) -> ConnectionStatus:
     """
-    Return the status that follows.
+    Return the status after an event.
 
     Raises:
-        AssertionError: the table has no such row; a fault of this package, never of a server.
+        AssertionError: the table has no such row: a bug in this package, never the fault of a server.
 
     """
     try:
         return TRANSITIONS[status, event]
     except KeyError:
-        raise AssertionError(f"{event} can not happen to a connection in {status}") from None
+        raise AssertionError(f"{event} is not permitted for a connection in {status}") from None

@@ -372,7 +372,7 @@ class _Run:
 
     def _no_pulls(self) -> bool:
         return not any(
-            isinstance(interest.sink, PullInbox)
+            isinstance(interest.receiver, PullInbox)
             for nc in self.ground.connections.values()
             for interest in nc._core.interests()
         )

@@ -377,7 +377,7 @@ def test_the_parent_does_not_notice(nc: Connection) -> None:
 
 def test_a_child_holds_no_socket_of_its_parents(nc: Connection) -> None:
     """The child's copy of the socket is closed, so the parent's link ends when the parent ends it."""
-    stream = nc._core._link.stream
+    stream = nc._core._transport.stream
     number = stream._socket.fileno()
 
     def check() -> None:

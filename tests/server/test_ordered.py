@@ -61,10 +61,10 @@ def delete_consumers(stream: Stream) -> int:
 
 def break_link(nc: Connection) -> None:
     """Break the link as a network would."""
-    link = nc._core._link
+    link = nc._core._transport
     assert link is not None
     link.stream.shutdown()
-    wait_until(lambda: nc._core._link is not link)
+    wait_until(lambda: nc._core._transport is not link)
 
 
 @pytest.fixture

@@ -32,10 +32,10 @@ from jetstream_sync.server import NatsServer
 
 def break_link(nc: Connection) -> None:
     """Break the link as a network would, without a word to the server's other connections."""
-    link = nc._core._link
+    link = nc._core._transport
     assert link is not None
     link.stream.shutdown()
-    wait_until(lambda: nc._core._link is not link)
+    wait_until(lambda: nc._core._transport is not link)
 
 
 def subscriptions(nc: Connection) -> int:

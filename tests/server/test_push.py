@@ -42,10 +42,10 @@ def fill(js: JetStream, subject: str, count: int, size: int = 1, first: int = 0)
 
 def break_link(nc: Connection) -> None:
     """Break the link as a network would."""
-    link = nc._core._link
+    link = nc._core._transport
     assert link is not None
     link.stream.shutdown()
-    wait_until(lambda: nc._core._link not in (link, None))
+    wait_until(lambda: nc._core._transport not in (link, None))
 
 
 @pytest.fixture

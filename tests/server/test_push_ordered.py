@@ -45,10 +45,10 @@ def numbers(sub: PushSubscription, count: int, timeout: float = 10) -> list[int]
 
 def break_link(nc: Connection) -> None:
     """Break the link as a network would."""
-    link = nc._core._link
+    link = nc._core._transport
     assert link is not None
     link.stream.shutdown()
-    wait_until(lambda: nc._core._link not in (link, None))
+    wait_until(lambda: nc._core._transport not in (link, None))
 
 
 def lose(stream: Stream) -> None:

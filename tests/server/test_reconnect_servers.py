@@ -291,7 +291,7 @@ def three() -> Iterator[NatsCluster]:
 
 
 def known(nc: Connection) -> set[str]:
-    return {address.url for address in nc._core._finder._pool.addresses()}
+    return {address.url for address in nc._core._connector._pool.addresses()}
 
 
 def test_a_life_in_a_cluster(three: NatsCluster) -> None:

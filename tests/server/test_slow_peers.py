@@ -104,11 +104,11 @@ def test_a_server_that_goes_on_in_time_keeps_its_link(server: NatsServer) -> Non
     sub = nc.subscribe("orders")
     nc.flush(5 * SCALE)
     server.pause()
-    wait_until(lambda: nc._core._pings._outstanding >= 2)
+    wait_until(lambda: nc._core._keepalive._outstanding >= 2)
     nc.publish("orders", b"late")
     server.resume()
     assert sub.next_msg(timeout=5 * SCALE).data == b"late"
-    wait_until(lambda: nc._core._pings._outstanding == 0)
+    wait_until(lambda: nc._core._keepalive._outstanding == 0)
     assert nc.stats["reconnects"] == 0
     nc.close()
 

@@ -48,7 +48,7 @@ class World:
             SimpleNamespace(open=self.open),
             SimpleNamespace(error=self.reports.append, tell=self.events.append),
         )
-        monkeypatch.setattr(self.finder._hurry, "wait", self.wait)
+        monkeypatch.setattr(self.finder._skip_wait, "wait", self.wait)
 
     def open(self, address):
         self.asked.append(address.host)
@@ -260,17 +260,17 @@ def test_a_function_that_raises(world, caplog):
     assert 7 <= it.waits[0] <= 7.1
 
 
-def test_who_is_in_a_hurry_does_not_wait(world):
+def test_skip_wait_leaves_out_the_next_delay(world):
     """`skip_wait()` ends the wait, or the next one when none is under way; and only that."""
     it = world()
     it.answers = {"a": [DOWN, DOWN, None]}
     it.finder.skip_wait()
     assert it.reconnect() is not None
     assert len(it.waits) == 2
-    assert not it.finder._hurry.is_set()
+    assert not it.finder._skip_wait.is_set()
 
 
-def test_hurry_ends_a_wait(monkeypatch, world):
+def test_skip_wait_ends_the_current_delay(monkeypatch, world):
     """`skip_wait` ends a wait of a minute."""
     it = world(reconnect_time_wait=60)
     monkeypatch.undo()
@@ -452,12 +452,12 @@ def info(*urls, **fields):
 def test_new_servers_are_told_of(world):
     """Not those of the first INFO; each once; and they are tried."""
     it = world()
-    it.finder.informed(info("a:1", "b:1"), A)
+    it.finder.on_info(info("a:1", "b:1"), A)
     assert it.events == []
-    it.finder.informed(info("a:1", "b:1", "c:1"), A)
-    it.finder.informed(info("a:1", "b:1", "c:1"), A)
-    it.finder.informed(info("a:1"), A)
-    it.finder.informed(info("a:1", "b:1", "c:1"), A)
+    it.finder.on_info(info("a:1", "b:1", "c:1"), A)
+    it.finder.on_info(info("a:1", "b:1", "c:1"), A)
+    it.finder.on_info(info("a:1"), A)
+    it.finder.on_info(info("a:1", "b:1", "c:1"), A)
     assert it.events == [
         ConnectionEvent(EventKind.DISCOVERED_SERVERS, "nats://a:1", servers=("nats://c:1",))
     ]
@@ -469,8 +469,8 @@ def test_new_servers_are_told_of(world):
 def test_discoveries_may_be_ignored(world):
     """With ignore_discovered_servers only those that were named are tried."""
     it = world(ignore_discovered_servers=True)
-    it.finder.informed(info("a:1", "b:1"), A)
-    it.finder.informed(info("a:1", "c:1"), A)
+    it.finder.on_info(info("a:1", "b:1"), A)
+    it.finder.on_info(info("a:1", "c:1"), A)
     assert it.events == []
     it.answers = {"a": [DOWN, None]}
     it.reconnect()
@@ -482,24 +482,24 @@ def test_websockets_find_websockets(world):
     [ws] = parse_servers("ws://a:8080")
     both = info("b:1", ws_connect_urls=["c:8080"])
     it = world((ws,))
-    it.finder.informed(both, ws)
+    it.finder.on_info(both, ws)
     assert [each.url for each in it.finder._pool.addresses()] == ["ws://a:8080", "ws://c:8080"]
     it = world((ws,))
-    it.finder.informed(info("c:8080"), ws)
+    it.finder.on_info(info("c:8080"), ws)
     assert [each.url for each in it.finder._pool.addresses()] == ["ws://a:8080", "ws://c:8080"]
     it = world()
-    it.finder.informed(both, A)
+    it.finder.on_info(both, A)
     assert [each.url for each in it.finder._pool.addresses()] == ["nats://a:1", "nats://b:1"]
 
 
 def test_a_lame_duck_is_told_of_once(world):
     """Once for each server, after the first INFO; its list counts like any other."""
     it = world()
-    it.finder.informed(info(ldm=True, server_id="S0"), A)
+    it.finder.on_info(info(ldm=True, server_id="S0"), A)
     assert it.events == []
     for _ in range(2):
-        it.finder.informed(info("b:1", ldm=True), A)
-    it.finder.informed(info("b:1", ldm=True, server_id="S2"), B)
+        it.finder.on_info(info("b:1", ldm=True), A)
+    it.finder.on_info(info("b:1", ldm=True, server_id="S2"), B)
     assert [event.kind for event in it.events] == [
         EventKind.DISCOVERED_SERVERS,
         EventKind.LAME_DUCK,

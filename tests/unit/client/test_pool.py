@@ -84,7 +84,7 @@ def test_zero_attempts_give_a_lost_server_up():
 def test_the_first_walk_does_not_count():
     """Who did not accept at the first walk is tried later, as often as anybody."""
     servers = pool((A, B), max_failures=1)
-    servers.passed_over(A)
+    servers.skipped(A)
     assert hosts(servers) == ["b", "a"]
 
 
@@ -105,13 +105,13 @@ def test_a_refusal_is_known_again():
 def test_a_failure_is_news_until_it_repeats():
     """So that a failure which goes on is reported once."""
     servers = pool()
-    assert servers.is_news(A, "certificate")
-    assert not servers.is_news(A, "certificate")
-    assert servers.is_news(B, "certificate")
-    assert servers.is_news(A, "refused")
+    assert servers.is_new_failure(A, "certificate")
+    assert not servers.is_new_failure(A, "certificate")
+    assert servers.is_new_failure(B, "certificate")
+    assert servers.is_new_failure(A, "refused")
     servers.succeeded(A)
-    assert servers.is_news(A, "refused")
-    assert not servers.is_news(ServerAddress("unknown", 1), "refused")
+    assert servers.is_new_failure(A, "refused")
+    assert not servers.is_new_failure(ServerAddress("unknown", 1), "refused")
 
 
 def test_success_ends_a_row_of_failures():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jetstream_sync.client.writer import _SEND_ABOVE, Writer
+from jetstream_sync.client.writer import _SEND_ABOVE_BYTES, Writer
 from jetstream_sync.errors import ConnectionClosedError, OutboundBufferLimitError, TimeoutError
 from jetstream_sync.net.clock import FOREVER, Deadline
 from jetstream_sync.net.memory import MemoryStream
@@ -68,11 +68,11 @@ def test_what_is_buffered_can_be_sent(writer, stream):
 
 def test_a_publisher_sends_itself_when_much_is_buffered(writer, stream):
     """That is the back-pressure: memory does not fill faster than the socket takes the bytes."""
-    writer.publish(b"x" * _SEND_ABOVE, 0)
+    writer.publish(b"x" * _SEND_ABOVE_BYTES, 0)
     assert stream.sent == b""
     writer.publish(b"y", 0)
-    assert stream.sent == b"x" * _SEND_ABOVE + b"y"
-    writer.publish_deferred(b"z" * (_SEND_ABOVE + 1), 0)
+    assert stream.sent == b"x" * _SEND_ABOVE_BYTES + b"y"
+    writer.publish_deferred(b"z" * (_SEND_ABOVE_BYTES + 1), 0)
     assert stream.sent.endswith(b"z")
 
 
@@ -161,12 +161,12 @@ def test_a_deadline_ends_the_back_pressure(writer):
     stream = Narrow(*[0] * 100)
     writer.attach(stream, b"")
     # The first one is on its way to the socket, the second one waits in the buffer.
-    writer.send(b"x" * (_SEND_ABOVE + 1), 1, 0, Deadline(0))
+    writer.send(b"x" * (_SEND_ABOVE_BYTES + 1), 1, 0, Deadline(0))
     with pytest.raises(TimeoutError):
-        writer.send(b"y" * (_SEND_ABOVE + 1), 1, 0, Deadline(0))
+        writer.send(b"y" * (_SEND_ABOVE_BYTES + 1), 1, 0, Deadline(0))
     stream.room = []
     writer.send_buffered()
-    assert stream.sent == b"x" * (_SEND_ABOVE + 1) + b"y" * (_SEND_ABOVE + 1)
+    assert stream.sent == b"x" * (_SEND_ABOVE_BYTES + 1) + b"y" * (_SEND_ABOVE_BYTES + 1)
 
 
 # --- links ------------------------------------------------------------------------------------------
@@ -315,12 +315,12 @@ def test_an_answer_to_each_ping(writer, stream):
 def test_one_answer_for_many_pings(writer):
     """Where much waits to be sent, answers that follow each other are one."""
     writer.attach(MemoryStream([]), b"")
-    writer.append(b"x" * (_SEND_ABOVE + 1))
+    writer.append(b"x" * (_SEND_ABOVE_BYTES + 1))
     for _ in range(1000):
         writer.pong()
     writer.append(b"y")
     writer.pong()
-    assert writer._size == _SEND_ABOVE + 1 + len(PONG) + 1 + len(PONG)
+    assert writer._size == _SEND_ABOVE_BYTES + 1 + len(PONG) + 1 + len(PONG)
 
 
 def test_answers_are_owed_to_one_server(writer):

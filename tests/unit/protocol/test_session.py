@@ -196,7 +196,7 @@ def test_subscriptions_have_numbers_of_their_own():
     second, said = session.subscribe("b.*", "q", "sink")
     assert said == b"SUB b.* q 2\r\n"
     assert session.interests == {2: second}
-    assert (second.sid, second.subject, second.queue, second.sink) == (2, "b.*", "q", "sink")
+    assert (second.sid, second.subject, second.queue, second.receiver) == (2, "b.*", "q", "sink")
 
 
 def test_unsubscribing_after_some_messages():
