@@ -1,8 +1,8 @@
 """
-Pings: is the server still there, and has it got everything that was sent before?
+Pings: detect a dead connection, and confirm that the server has processed all earlier commands.
 
-A server answers pings in order. Each ping that goes out leaves an entry in ``_waiters``, and each
-pong takes one: the handoff of a flush, or ``None`` for a ping of the schedule.
+A server answers pings in order. Each ping adds an entry to ``_waiters``, and each pong removes the
+first one: the result slot of a flush, or ``None`` for a scheduled ping.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ __all__ = ["KeepAlive"]
 
 class KeepAlive:
     """
-    Flushes and the ping schedule of a connection.
+    Flushes and scheduled pings of a connection.
 
     Args:
-        writer: what pings go out through.
-        interval: seconds between the pings of the schedule.
-        max_outstanding: pings without a pong after which the server is given up.
-        stale: called when it is; on the flusher's thread, no lock held.
+        writer: sends the pings.
+        interval: seconds between scheduled pings.
+        max_outstanding: number of unanswered pings after which the connection is stale.
+        on_stale: called with the error when it is; on the flusher thread, without a lock held.
 
-    Any thread may call `flush()`; the rest is for the connection's own threads.
+    Any thread may call `flush()`; the other methods are for the connection's own threads.
     """
 
     def __init__(
@@ -37,19 +37,19 @@ class KeepAlive:
         writer: Writer,
         interval: float,
         max_outstanding: int,
-        stale: Callable[[StaleConnectionError], None],
+        on_stale: Callable[[StaleConnectionError], None],
     ) -> None:
         self._writer = writer
         self._interval = interval
         self._max_outstanding = max_outstanding
-        self._stale = stale
-        # Held while a ping is appended to the out-buffer, so that the waiters stand in its order.
+        self._on_stale = on_stale
+        # Held while a ping is appended to the output buffer, so that the waiters have the same order.
         self._lock = threading.Lock()
         self._waiters: list[ResultSlot[None] | None] = []
         self._outstanding = 0
-        self._up = False
-        self._next = monotonic() + interval
-        #: Pongs that came over the current link, or over the last one.
+        self._connected = False
+        self._next_ping = monotonic() + interval
+        #: Number of pongs received on the current transport, or on the last one.
         self.pongs = 0
 
     def flush(self, deadline: Deadline) -> None:
@@ -57,27 +57,27 @@ class KeepAlive:
         Wait until the server has processed everything that was sent before.
 
         Raises:
-            TimeoutError: it has not in time.
-            ConnectionLostError: the link broke meanwhile.
+            TimeoutError: the server did not answer in time.
+            ConnectionLostError: the connection was lost while waiting.
             ConnectionClosedError: the connection is closed.
 
         """
         if self._writer.closed is not None:
-            # Before a lock is taken: in a forked child, a thread that is not there may hold it.
+            # Before a lock is taken: in a forked child, a thread of the parent may have held it.
             raise fresh(self._writer.closed)
-        handoff: ResultSlot[None] = ResultSlot()
+        slot: ResultSlot[None] = ResultSlot()
         with self._lock:
-            self._writer.enqueue_with_marker(PING, self._waiters, handoff)
+            self._writer.enqueue_with_marker(PING, self._waiters, slot)
         if self._writer.closed is not None:
             raise fresh(self._writer.closed)
         self._writer.send_buffered()
-        if not handoff.arrived(deadline):
-            # The entry stays: its pong will come, and must not be taken for another one's.
+        if not slot.arrived(deadline):
+            # The entry stays, because its pong will arrive and must not be matched to another ping.
             raise TimeoutError("the server did not confirm in time")
-        handoff.result()
+        slot.result()
 
     def pong(self) -> None:
-        """Take note of a pong; called by the reader."""
+        """Process a pong; called by the reader."""
         with self._lock:
             self._outstanding = 0
             self.pongs += 1
@@ -86,16 +86,18 @@ class KeepAlive:
             waiter.set(None)
 
     def due(self) -> float:
-        """Send a ping when it is time for one, and return the seconds until it is again."""
+        """Send a ping if one is due, and return the seconds until the next."""
         now = monotonic()
-        left = self._next - now
+        left = self._next_ping - now
         if left > 0:
             return left
-        self._next = now + self._interval
-        if not self._up:
+        self._next_ping = now + self._interval
+        if not self._connected:
             return self._interval
         if self._outstanding >= self._max_outstanding:
-            self._stale(StaleConnectionError(f"{self._outstanding} pings were left unanswered"))
+            self._on_stale(
+                StaleConnectionError(f"the server did not answer {self._outstanding} pings")
+            )
             return self._interval
         with self._lock:
             self._outstanding += 1
@@ -103,14 +105,14 @@ class KeepAlive:
         return self._interval
 
     def on_disconnected(self, error: BaseException) -> None:
-        """Detach the writer, and fail those who wait for a pong that will not come."""
+        """Detach the writer, and fail the flushes whose pong will not arrive."""
         with self._lock:
-            # In one step: a flush after this puts its ping into a buffer without the old ones.
+            # In one step: a later flush adds its ping to a buffer without the old pings.
             self._writer.detach()
             waiters, self._waiters = self._waiters, []
-            self._up = False
+            self._connected = False
             self._outstanding = 0
-        lost = ConnectionLostError("the link broke before the server confirmed")
+        lost = ConnectionLostError("the connection was lost before the server confirmed")
         lost.__cause__ = error
         for waiter in waiters:
             if waiter is not None:
@@ -118,20 +120,20 @@ class KeepAlive:
 
     def on_connected(self, first: int = 0) -> None:
         """
-        Start the schedule anew.
+        Restart the schedule.
 
         Args:
-            first: PINGs that go out before everything else and that no caller waits for.
+            first: number of PINGs that are sent before everything else, without a waiting flush.
 
         """
         with self._lock:
             self.pongs = 0
             self._waiters[:0] = [None] * first
-        self._next = monotonic() + self._interval
-        self._up = True
+        self._next_ping = monotonic() + self._interval
+        self._connected = True
 
     def close(self, reason: BaseException) -> None:
-        """Fail those who wait."""
+        """Fail all waiting flushes with the reason."""
         with self._lock:
             waiters, self._waiters = self._waiters, []
         for waiter in waiters:

@@ -33,17 +33,17 @@ def look_up(host: str, port: int, deadline: Deadline, *, randomize: bool) -> lis
     addresses = numeric(host, port)
     if addresses:
         return addresses
-    handoff: ResultSlot[list[Address]] = ResultSlot()
+    slot: ResultSlot[list[Address]] = ResultSlot()
 
     def ask() -> None:
         try:
             found = resolve(host, port, randomize=randomize)
         except (OSError, UnicodeError) as error:
-            handoff.fail(error)
+            slot.fail(error)
         else:
-            handoff.set(found)
+            slot.set(found)
 
-    spawn(f"lookup-{host}", ask, handoff.fail)
-    if not handoff.arrived(deadline):
+    spawn(f"lookup-{host}", ask, slot.fail)
+    if not slot.arrived(deadline):
         raise TimeoutError(f"looking up {host!r} took too long")
-    return handoff.result()
+    return slot.result()

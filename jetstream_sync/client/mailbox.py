@@ -1,14 +1,14 @@
 """
-The queue between the reader and those who read a subscription.
+The queue between the reader thread and the threads that consume a subscription.
 
 Rules:
 
-1. An item leaves the mailbox only by a `get()` that returns it. Waking a waiter hands it nothing
-   but the news that there is something; a waiter that has just timed out passes the news on.
+1. An item leaves the mailbox only by a `get()` that returns it. Waking a waiting thread only tells it
+   to check the queue; a thread that was woken just after its timeout wakes the next one.
 2. The fast path takes no lock: `deque.append` and `deque.popleft` are atomic. The lock is taken to
    go to sleep, to wake, and to close.
-3. The reader never waits here: the lock is held for a few instructions only.
-4. `close()` wakes everybody. What is still in the mailbox can be read; then `get()` raises the reason.
+3. The reader thread never waits here: the lock is held for a few instructions only.
+4. `close()` wakes all waiting threads. The remaining items can be read; then `get()` raises the reason.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Mailbox(Generic[T]):
     """
     A queue with one writer and any number of readers.
 
-    `items` is the queue itself: reading threads may ``popleft()`` from it directly, and catch the
-    `IndexError` by calling `get()`.
+    `items` is the queue itself: reading threads may ``popleft()`` from it directly, and call `get()`
+    after an `IndexError`.
 
     Args:
-        timed_out: makes the error for a wait that timed out, such as `ConnectionCore.timed_out`.
+        timed_out: returns the error for a wait that timed out, such as `ConnectionCore.timed_out`.
 
     """
 
@@ -45,9 +45,9 @@ class Mailbox(Generic[T]):
         self._timed_out = timed_out
         self.items: deque[T] = deque()
         self._lock = threading.Lock()
-        # One closed lock for each sleeping reader, opened to wake it. Changed under the lock.
+        # One locked lock for each sleeping reader, released to wake it. Changed under the lock.
         self._gates: deque[threading.Lock] = deque()
-        # Why nothing more will come. Set once, under the lock.
+        # Why the mailbox was closed. Set once, under the lock.
         self._reason: BaseException | None = None
 
     def __len__(self) -> int:
@@ -55,37 +55,37 @@ class Mailbox(Generic[T]):
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more will come; items may still be there."""
+        """Whether the mailbox was closed; it may still contain items."""
         return self._reason is not None
 
     @property
     def reason(self) -> BaseException | None:
-        """Why nothing more will come, ``None`` while something may."""
+        """The error that the mailbox was closed with; ``None`` while it is open."""
         return self._reason
 
     def put(self, items: Iterable[T], count: int) -> None:
         """
         Add ``count`` items and wake as many readers.
 
-        A closed mailbox takes items, too: whoever closed it decides whether they are read.
+        A closed mailbox accepts items, too: the owner decides whether they are read.
         """
         self.items.extend(items)
-        # A reader registers its gate before it looks into the queue for the last time, so either
-        # it sees the items, or its gate is seen here.
+        # A reader registers its gate before it checks the queue for the last time. So either the
+        # reader sees the items, or this thread sees the gate.
         if self._gates:
             with self._lock:
                 self._wake(count)
 
     def get(self, deadline: Deadline) -> T:
         """
-        Take the next item, waiting for it.
+        Remove and return the next item, and wait for it if necessary.
 
         Args:
-            deadline: when to give up.
+            deadline: when to stop waiting.
 
         Raises:
-            TimeoutError: nothing came in time.
-            BaseException: the reason that the mailbox was closed with; it is empty.
+            TimeoutError: no item arrived in time.
+            BaseException: the mailbox is closed and empty; the error is the reason.
 
         """
         while True:
@@ -96,12 +96,12 @@ class Mailbox(Generic[T]):
 
     def close(self, reason: BaseException) -> None:
         """
-        Say why nothing more will come, and wake everybody; the first reason stays.
+        Close the mailbox with a reason, and wake all waiting threads; the first reason stays.
 
-        In a forked child the items go, too: they are the parent's.
+        In a forked child the items are dropped, because they belong to the parent.
         """
         if isinstance(reason, ForkedConnectionError):
-            # A thread that is not there may have held the lock, and nobody waits.
+            # A thread of the parent may have held the lock, and no thread is waiting here.
             self._lock = threading.Lock()
             self._gates.clear()
             self.items.clear()
@@ -113,17 +113,17 @@ class Mailbox(Generic[T]):
             self._wake(len(self._gates))
 
     def raise_reason(self) -> None:
-        """Raise the reason that the mailbox was closed with; do nothing while it is open."""
+        """Raise the reason if the mailbox is closed."""
         if self._reason is not None:
             raise fresh(self._reason)
 
     def wait(self, deadline: Deadline) -> None:
         """
-        Wait until there may be an item; another reader may be faster.
+        Wait until the mailbox may contain an item; another reader may take it first.
 
         Raises:
-            TimeoutError: nothing came in time.
-            BaseException: the reason that the mailbox was closed with; it is empty.
+            TimeoutError: no item arrived in time.
+            BaseException: the mailbox is closed and empty; the error is the reason.
 
         """
         gate = threading.Lock()
@@ -138,19 +138,19 @@ class Mailbox(Generic[T]):
                     raise fresh(self._reason)
             woken = gate.acquire(timeout=deadline.lock_timeout())
         finally:
-            # There was something already, the time is up, or a Ctrl-C struck. Another one could
-            # strike at a call of our own functions, so there is none.
+            # An item was there, the deadline has passed, or a KeyboardInterrupt was raised. A second
+            # one could be raised in a Python function, so none is called here.
             if not woken:
                 with self._lock:
                     if gate in self._gates:
                         self._gates.remove(gate)
                     elif self.items and self._gates:
-                        # It was opened just now: somebody else gets the news.
+                        # Woken after the timeout: wake another reader instead.
                         self._gates.popleft().release()
         if not woken and not self.items:
-            raise self._timed_out("nothing came in time")
+            raise self._timed_out("no message arrived in time")
 
     def _wake(self, count: int) -> None:
-        """Open ``count`` gates; the lock is held."""
+        """Wake up to ``count`` readers; the lock is held."""
         for _ in range(min(count, len(self._gates))):
             self._gates.popleft().release()

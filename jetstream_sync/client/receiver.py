@@ -1,4 +1,4 @@
-"""What a connection hands messages to."""
+"""The interface to which a connection passes the messages of a subscription."""
 
 from __future__ import annotations
 
@@ -12,41 +12,40 @@ __all__ = ["MessageReceiver"]
 
 
 class MessageReceiver(Protocol):
-    """Where the messages of one subscription go."""
+    """Receives the messages and events of one subscription."""
 
     is_reply_inbox: bool
-    """Whether what comes here are answers, which something under way may wait for: a drain of the
-    connection leaves it until everything else is through."""
+    """Whether the messages are replies to requests: a drain of the connection keeps such a
+    subscription until all others have ended."""
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """Take messages; called by the reader, must not wait."""
+        """Process messages; called by the reader, must not wait."""
         ...
 
     def on_connection_change(self, *, connected: bool) -> None:
-        """Learn that the link broke, or that there is a new one; by the reader, must not wait."""
+        """React to a lost or new connection; called by the reader, must not wait."""
         ...
 
     def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
         """
-        Learn that the server does not permit something; by the reader, must not wait.
+        React to a permission error of the server; called by the reader, must not wait.
 
         Args:
-            subject: that of the error.
-            error: what it does not permit: to ``publish`` to a subject or with a ``reply``, which every
-                sink is asked about until one says that it was its own; or to ``subscribe``, which
-                only the sinks of that subscription are told.
+            subject: the subject in the error.
+            error: the refused operation: for ``publish`` and ``reply``, every receiver is called until
+                one returns ``True``; for ``subscribe``, only the receivers of that subscription.
 
         Returns:
-            Whether somebody who waits for an answer was told, or will be. The server says it once
-            for each message, so that one is enough.
+            Whether the error belongs to a request of this receiver. The server sends one error for
+            each refused message, so one receiver is enough.
 
         """
         ...
 
     def on_closed(self, reason: BaseException) -> None:
-        """Learn that nothing more will come; must not wait."""
+        """Process the end of the subscription: no more messages follow; must not wait."""
         ...
 
     def wait_drained(self, deadline: Deadline) -> bool:
-        """Wait until a callback, if there is one, has had its last message; say whether it has."""
+        """Wait until all messages are processed; return whether they are."""
         ...

@@ -1,14 +1,14 @@
 """
-Requests: one subscription takes the answers to all of them.
+Requests: one subscription receives the replies to all of them.
 
-The inbox is ``<prefix>.<unique>.*``; the last token says whose answer it is. A request is
-registered in ``_waiting``. Whoever takes it out there settles it: the reader with an answer or because
-the server did not permit it, the requester when its time is up, `close()` with the reason. So an
-answer that arrives together with the end of the time is not lost, and nobody is answered twice.
+The inbox is ``<prefix>.<unique>.*``; the last token identifies the request. A request is registered in
+``_waiting``. The thread that removes it from there settles it: the reader with a reply or a permission
+error, the requesting thread when its deadline has passed, `close()` with the reason. So a reply that
+arrives together with the timeout is not lost, and no request is settled twice.
 
-A server may not permit the inbox. Then the requests that wait fail, and the next one subscribes again:
-the permissions may be others by then. So a request is registered before it looks whether there is a
-subscription, and the reader first notes that there is none and then fails those that are registered.
+A server may refuse the inbox. Then the pending requests fail, and the next request subscribes again,
+because the permissions may have changed. So a request is registered before it checks for the
+subscription, and the reader first clears the subscription and then fails the registered requests.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ __all__ = ["RequestMux"]
 
 class RequestMux:
     """
-    The requests of a connection.
+    Multiplexes the requests of a connection over one reply inbox.
 
     Args:
-        core: the connection that they go through.
+        core: the connection.
 
     Any thread may call `request()`.
     """
@@ -53,10 +53,11 @@ class RequestMux:
         self._inbox = core.new_inbox()
         self._reply_prefix = self._inbox.encode() + b"."
         self._tokens = itertools.count(1)
-        # With the subject of each, in the order in which they were made.
+        # Token -> result slot and subject, in the order of the requests.
         self._waiting: dict[bytes, tuple[ResultSlot[Delivery], bytes]] = {}
-        # Those among them that a link which breaks ends; without a deadline nothing else would.
-        self._endless: set[bytes] = set()
+        # The tokens of requests that fail when the connection is lost. Without a deadline, nothing
+        # else would end them.
+        self._fail_on_disconnect: set[bytes] = set()
         # Guards the subscription; never held while waiting.
         self._lock = threading.Lock()
         self._subscribed = False
@@ -73,49 +74,49 @@ class RequestMux:
         ends_with_link: bool = False,
     ) -> Delivery:
         """
-        Publish a message and wait for the first answer.
+        Publish a request and return the first reply.
 
         Args:
-            subject: where to.
-            payload: the message.
-            deadline: by when the answer has to be there.
+            subject: the subject.
+            payload: the payload of the request.
+            deadline: when to stop waiting for the reply.
             headers: names and values; ``None``: none.
-            ends_with_link: do not wait for an answer any more when the link breaks.
+            ends_with_link: fail the request when the connection is lost.
 
         Raises:
-            NoRespondersError: nobody listens on the subject.
-            TimeoutError: no answer came in time.
-            PermissionsError: the server does not permit the subject, or the inbox for answers.
-            ConnectionLostError: the link broke, and there is no deadline to wait for, or
+            NoRespondersError: the subject has no subscribers.
+            TimeoutError: no reply arrived in time.
+            PermissionsError: the server does not permit the subject, or the reply inbox.
+            ConnectionLostError: the connection was lost, and there is no deadline, or
                 ``ends_with_link`` or the option ``fail_requests_on_disconnect`` is set.
-            ConnectionClosedError: the connection is closed, or was while waiting.
-            InvalidArgumentError, InvalidHeaderError, MaxPayloadError: it can not be sent.
+            ConnectionClosedError: the connection is closed, or was closed while waiting.
+            InvalidArgumentError, InvalidHeaderError, MaxPayloadError: the request cannot be sent.
 
         """
         token = b"%x" % next(self._tokens)
-        handoff: ResultSlot[Delivery] = ResultSlot()
-        self._waiting[token] = handoff, subject
+        slot: ResultSlot[Delivery] = ResultSlot()
+        self._waiting[token] = slot, subject
         if ends_with_link or deadline.left() is None:
-            self._endless.add(token)
+            self._fail_on_disconnect.add(token)
         try:
             if not self._subscribed:
                 self._subscribe()
             if self._reason is not None:
-                # Registered too late for close() to see it.
+                # Registered after close() failed the pending requests.
                 raise fresh(self._reason)
             command, size = self._core.composer.command(
                 subject, payload, self._reply_prefix + token, headers
             )
             self._core.writer.send(command, 1, size, deadline)
-            if not handoff.arrived(deadline):
+            if not slot.arrived(deadline):
                 if self._waiting.pop(token, None) is not None:
-                    raise self._core.timed_out(f"no answer on {subject.decode()!r} in time")
-                # Somebody took it out at the last moment, and is about to settle it.
-                handoff.arrived(FOREVER)
+                    raise self._core.timed_out(f"no reply on {subject.decode()!r} in time")
+                # Another thread has just removed the request and is about to settle it.
+                slot.arrived(FOREVER)
         finally:
             self._waiting.pop(token, None)
-            self._endless.discard(token)
-        delivery = handoff.result()
+            self._fail_on_disconnect.discard(token)
+        delivery = slot.result()
         if delivery[2] and not delivery[3]:
             status = parse_status(delivery[2])
             if status is not None and status.code == 503:
@@ -123,7 +124,7 @@ class RequestMux:
         return delivery
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """Hand the answers to their waiters; called by the reader."""
+        """Pass the replies to the waiting threads; called by the reader."""
         size = len(self._reply_prefix)
         for delivery in deliveries:
             waiting = self._waiting.pop(delivery[0][size:], None)
@@ -132,32 +133,31 @@ class RequestMux:
 
     def on_connection_change(self, *, connected: bool) -> None:
         """
-        Fail those who wait without a deadline: the answer may have been lost with the link.
+        Fail the requests without a deadline, because the reply may be lost.
 
-        With the option ``fail_requests_on_disconnect`` all fail.
+        With the option ``fail_requests_on_disconnect``, fail all requests.
         """
         if connected:
             return
-        all_of_them = self._core.options.fail_requests_on_disconnect
-        for token in list(self._waiting if all_of_them else self._endless):
-            self._fail(token, ConnectionLostError("the link broke before the answer came"))
+        fail_all = self._core.options.fail_requests_on_disconnect
+        for token in list(self._waiting if fail_all else self._fail_on_disconnect):
+            self._fail(token, ConnectionLostError("the connection was lost before the reply"))
 
     def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
-        """Fail the last request to the subject; all of them where it is their inbox."""
+        """Fail the last request to the subject, or all requests if the inbox was refused."""
         if error.operation == "subscribe":
-            self._inbox_denied(error)
+            self._on_inbox_refused(error)
             return True
         if error.operation == "reply":
             return self._fail(subject[len(self._reply_prefix) :], error)
-        # The last one: where others wait that the server took, they are from before it was told to
-        # permit it no more.
+        # The last one: the server accepted earlier requests before its permissions changed.
         for token in reversed(self._waiting.copy()):
             waiting = self._waiting.get(token)
             if waiting is not None and waiting[1] == subject and self._fail(token, error):
                 return True
         return False
 
-    def _inbox_denied(self, error: PermissionsError) -> None:
+    def _on_inbox_refused(self, error: PermissionsError) -> None:
         with self._lock:
             interest, self._interest = self._interest, None
             self._subscribed = False
@@ -167,7 +167,7 @@ class RequestMux:
             self._fail(token, error)
 
     def _fail(self, token: bytes, error: Error) -> bool:
-        """Fail a request; say whether it still waited."""
+        """Fail a request; return whether it was still pending."""
         waiting = self._waiting.pop(token, None)
         if waiting is not None:
             waiting[0].fail(error)
@@ -179,17 +179,17 @@ class RequestMux:
         while self._waiting:
             try:
                 _, waiting = self._waiting.popitem()
-            except KeyError:  # the last one was just settled
+            except KeyError:  # another thread settled the last one
                 break
             waiting[0].fail(reason)
 
     def forked(self, reason: BaseException) -> None:
-        """Fail every request in a forked child, where a thread that is not there may hold the lock."""
+        """Fail every request in a forked child, and replace the lock that a thread may have held."""
         self._lock = threading.Lock()
         self.on_closed(reason)
 
     def wait_drained(self, deadline: Deadline) -> bool:
-        """Say at once that no callback is at work."""
+        """Return ``True`` at once: requests have no callbacks."""
         del deadline
         return True
 

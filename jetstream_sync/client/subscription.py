@@ -1,4 +1,4 @@
-"""A subscription: messages of a subject, waiting to be read, or handed to a callback."""
+"""A subscription: receives the messages of a subject, and queues them or calls a callback."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ MsgCallback = Callable[[Msg], object]
 
 class Subscription:
     """
-    The messages of a subject.
+    A subscription to a subject.
 
-    Made by `Connection.subscribe`. Without a callback, messages are read with `next_msg()` or by
-    iterating; the iteration ends when the subscription does. With one, a thread of its own calls
-    it for each message; an error that it raises is reported to ``error_cb`` and the subscription
-    goes on.
+    Created by `Connection.subscribe`. Without a callback, messages are read with `next_msg()` or by
+    iterating; the iteration ends when the subscription does. With a callback, a separate thread calls
+    it for each message. An exception of the callback is reported to ``error_cb``, and the subscription
+    continues.
 
-    Any thread may use a subscription, and several may read the same one: each message goes to one.
+    Any thread may use a subscription. Several threads may read from one; each message goes to one thread.
     """
 
     is_reply_inbox = False
@@ -65,88 +65,88 @@ class Subscription:
         bytes_limit: int,
     ) -> None:
         self.subject = subject
-        """The subject that was subscribed to."""
+        """The subject of the subscription."""
         self.queue = queue
-        """The queue group, empty without one."""
+        """The queue group; empty: none."""
         self._core = core
         self._callback = callback
         self._mailbox: Mailbox[Delivery] = Mailbox(core.machinery.timed_out)
-        self._backlog = PendingLimits(msgs_limit, bytes_limit)
+        self._pending = PendingLimits(msgs_limit, bytes_limit)
         self._dropped = 0
         self._slow = False
-        # Held while messages are put in, while those above a limit are taken out again, and while
-        # what is pending is counted.
+        # Held while messages are added, while those above a limit are removed again, and while the
+        # pending bytes are counted.
         self._intake = threading.Lock()
-        # The limit that had been reached when unsubscribe() was called; 0: none.
+        # The limit of unsubscribe(), if it was reached before that call; 0: none.
         self._limit = 0
         self._thread: threading.Thread | None = None
-        # Set when the callback has had its last message.
+        # Set after the last call of the callback.
         self._done = threading.Event()
-        # Stands in until there is a number: a message may come before add_interest() returns.
+        # A placeholder, because a message may arrive before add_subscription() returns.
         self._interest: SubscriptionState[MessageReceiver] = SubscriptionState(
             0, subject, queue, self
         )
-        sink = self._sink()
-        self._interest = core.add_subscription(subject, queue, sink)
-        if isinstance(sink, _WeakSink):
-            sink.interest = self._interest
+        receiver = self._receiver()
+        self._interest = core.add_subscription(subject, queue, receiver)
+        if isinstance(receiver, _WeakReceiver):
+            receiver.interest = self._interest
         if callback is None:
             self._done.set()
         else:
             self._thread = spawn(f"subscription-{subject}", self._run)
 
-    def _sink(self) -> MessageReceiver:
-        """Return what the reader hands messages to."""
-        return self if self._callback is not None else _WeakSink(self, self._core.machinery)
+    def _receiver(self) -> MessageReceiver:
+        """Return the object to which the reader passes messages."""
+        return self if self._callback is not None else _WeakReceiver(self, self._core.machinery)
 
-    # --- what is known of it --------------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------------
 
     @property
     def sid(self) -> int:
-        """Its number on the connection."""
+        """The subscription id, unique on the connection."""
         return self._interest.sid
 
     @property
     def delivered(self) -> int:
-        """Messages that came for it so far, dropped ones included."""
+        """Number of messages received so far, including dropped ones."""
         return self._interest.delivered
 
     @property
     def dropped(self) -> int:
-        """Messages that were dropped because too many were waiting."""
+        """Number of messages dropped because a pending limit was exceeded."""
         return self._dropped
 
     @property
     def pending_msgs(self) -> int:
-        """Messages that wait to be read."""
+        """Number of messages received and not yet read."""
         return len(self._mailbox)
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of headers and payload that wait to be read."""
+        """Bytes of headers and payload received and not yet read."""
         with self._intake:
-            return self._backlog.bytes_of(self._mailbox.items)
+            return self._pending.bytes_of(self._mailbox.items)
 
     @property
     def is_valid(self) -> bool:
-        """Whether more messages may come."""
+        """Whether the subscription may receive more messages."""
         return not self._mailbox.closed
 
     # --- reading --------------------------------------------------------------------------------
 
     def next_msg(self, timeout: float | timedelta | None = 1.0) -> Msg:
         """
-        Return the next message, waiting for it.
+        Return the next message, and wait for it if necessary.
 
         Args:
-            timeout: in seconds; ``None``: wait for ever; 0: look once.
+            timeout: in seconds; ``None``: wait forever; 0: do not wait.
 
         Raises:
-            TimeoutError: none came in time.
-            BadSubscriptionError: the subscription has ended, and everything is read.
-            PermissionsError: the server does not permit it, so it has ended, too.
-            ConnectionClosedError: the connection is closed, and everything is read.
-            SubscriptionError: it has a callback.
+            TimeoutError: no message arrived in time.
+            BadSubscriptionError: the subscription has ended, and all messages are read.
+            PermissionsError: the server does not permit the subscription, so it has ended.
+            ConnectionClosedError: the connection is closed, and all messages are read.
+            SubscriptionError: the subscription has a callback.
 
         """
         self._must_be_readable()
@@ -154,7 +154,7 @@ class Subscription:
 
     def __iter__(self) -> Iterator[Msg]:
         """
-        Yield messages until the subscription or the connection is ended on purpose.
+        Yield messages until the subscription ends or the connection is closed by the user.
 
         Raises:
             PermissionsError: the server does not permit the subscription.
@@ -175,13 +175,16 @@ class Subscription:
 
     def _next(self, deadline: Deadline) -> Msg:
         if not self._mailbox.items:
-            # What was published so far goes out before we sleep; an answer may depend on it.
+            # Send buffered messages before waiting: the next message may be a reply to them.
             self._core.writer.send_buffered()
         return Msg(self._mailbox.get(deadline), self._core)
 
     def _must_be_readable(self) -> None:
         if self._callback is not None:
-            raise SubscriptionError("the subscription has a callback, which gets its messages")
+            raise SubscriptionError(
+                "the subscription has a callback, which receives its messages;"
+                " subscribe without cb to read them"
+            )
 
     # --- ending ---------------------------------------------------------------------------------
 
@@ -190,13 +193,14 @@ class Subscription:
         End the subscription, at once or after a number of messages.
 
         Args:
-            limit: messages, counted from the subscription's start, after which it ends by itself,
-                also across reconnects; when more have come already, those above it that wait
-                unread are dropped; 0: it ends now, and all that waits unread is dropped.
+            limit: the number of messages, counted from the start of the subscription and across
+                reconnects, after which it ends; unread messages above the limit are dropped. 0: it
+                ends now, and all unread messages are dropped.
 
         Raises:
-            BadSubscriptionError, PermissionsError: it has ended before, and not by its limit; after
-                that, a call without a limit drops what waits unread, and one with a limit does nothing.
+            BadSubscriptionError, PermissionsError: it has ended before, and not by its limit. After
+                it ended by its limit, a call without a limit drops the unread messages, and a call
+                with a limit does nothing.
             ConnectionClosedError: the connection is closed.
             InvalidOptionError: ``limit`` is below 0.
 
@@ -217,33 +221,33 @@ class Subscription:
             self.on_closed(BadSubscriptionError("the subscription was ended by unsubscribe()"))
 
     def _limit_is_reached(self) -> bool:
-        """Return whether the subscription ended since it got as many messages as it was to get."""
+        """Return whether the subscription ended by its limit."""
         interest = self._interest
         return self._limit > 0 or 0 < interest.limit <= interest.delivered
 
     def _drop_above(self, limit: int) -> None:
-        """Drop what waits unread and is not among the first ``limit`` messages."""
+        """Drop the unread messages that are not among the first ``limit`` messages."""
         items = self._mailbox.items
         with self._intake:
             self._limit = limit
             try:
-                for _ in range(self._backlog.admitted - limit):
+                for _ in range(self._pending.admitted - limit):
                     items.pop()
-            except IndexError:  # the others are read
+            except IndexError:  # the others were read
                 pass
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """
-        End the subscription, but not before every message that is on its way has been handled.
+        End the subscription after all messages in flight have been processed.
 
-        With a callback, this waits until it has had the last message, unless it is the callback
-        that calls. Without one, the messages can still be read; then reading ends.
+        With a callback, this waits until the callback has returned from the last message, unless the
+        callback itself calls it. Without a callback, the messages can still be read afterwards.
 
         Args:
             timeout: in seconds; ``None``: the connection's ``drain_timeout``.
 
         Raises:
-            DrainTimeoutError: it took longer; the rest is dropped.
+            DrainTimeoutError: the timeout has passed; the remaining messages are dropped.
             BadSubscriptionError, PermissionsError: the subscription has ended before.
             ConnectionClosedError: the connection is closed.
 
@@ -255,13 +259,13 @@ class Subscription:
         finally:
             self.on_closed(BadSubscriptionError("the subscription was drained"))
         if not self.wait_drained(deadline):
-            raise DrainTimeoutError(f"the callback for {self.subject!r} is not through")
+            raise DrainTimeoutError(f"the callback for {self.subject!r} is still running")
 
     def wait_drained(self, deadline: Deadline) -> bool:
         """
-        Wait until the callback, if there is one, has had its last message; say whether it has.
+        Wait until the callback, if any, has processed its last message; return whether it has.
 
-        A callback that asks this itself is not waited for. What is left after the time is dropped.
+        Called from the callback itself, return at once. After the deadline, drop the other messages.
         """
         if threading.current_thread() is self._thread:
             return True
@@ -277,15 +281,15 @@ class Subscription:
         if self.is_valid:
             self.unsubscribe()
 
-    # --- the reader's side ----------------------------------------------------------------------
+    # --- MessageReceiver: called by the reader --------------------------------------------------
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """Take messages from the reader; what is above the limits is dropped, and told of."""
+        """Queue messages; drop those above the pending limits, and report them."""
         with self._intake:
             if self._limit:
-                # They were on their way to us while unsubscribe() was called.
-                deliveries = deliveries[: max(0, self._limit - self._backlog.admitted)]
-            fitting = self._backlog.admit(deliveries, len(self._mailbox))
+                # They were in flight while unsubscribe() was called.
+                deliveries = deliveries[: max(0, self._limit - self._pending.admitted)]
+            fitting = self._pending.admit(deliveries, len(self._mailbox))
             if fitting == len(deliveries):
                 self._slow = False
                 self._mailbox.put(deliveries, fitting)
@@ -293,30 +297,30 @@ class Subscription:
             self._mailbox.put(deliveries[:fitting], fitting)
         self._dropped += len(deliveries) - fitting
         if not self._slow:
-            # Told once for each time that it falls behind, not for each message.
+            # Reported once each time the subscription falls behind, not for each message.
             self._slow = True
             self._core.events.error(SlowConsumerError(self.subject, self.sid, self._dropped))
 
     def on_connection_change(self, *, connected: bool) -> None:
-        """Do nothing: the connection subscribes again by itself."""
+        """Do nothing: the connection restores its subscriptions."""
 
     def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
-        """End where the server does not permit it: what has come can be read, then this is raised."""
+        """End a subscription that is not permitted; reading raises the error after the last message."""
         del subject
         if error.operation != "subscribe" or self._mailbox.closed:
             return False
-        # Not on the next link, either: whoever reads it is told that it has ended.
+        # It is not restored after a reconnect either, because its readers get the error.
         self._core.remove_subscription_deferred(self._interest)
         self.on_closed(error)
         return True
 
     def on_closed(self, reason: BaseException) -> None:
-        """Learn that nothing more will come; a callback stops at once where the user closed."""
+        """End the subscription; after a close by the user, the callback gets no more messages."""
         if isinstance(reason, ForkedConnectionError):
             self._intake = threading.Lock()  # the parent's reader may have held it
         self._mailbox.close(reason)
-        purpose = isinstance(reason, ConnectionClosedError) and is_deliberate_close(reason)
-        if self._callback is not None and purpose:
+        deliberate = isinstance(reason, ConnectionClosedError) and is_deliberate_close(reason)
+        if self._callback is not None and deliberate:
             self._mailbox.items.clear()
 
     # --- the callback's thread ------------------------------------------------------------------
@@ -345,12 +349,12 @@ class Subscription:
             self._done.set()
 
 
-class _WeakSink:
+class _WeakReceiver:
     """
-    Hands messages to a subscription that is read, without keeping it alive.
+    Passes messages to a subscription without a callback, and does not keep it alive.
 
-    What nothing can read any more is dropped, and ended with the next message that comes. So a connection
-    whose users are gone is not held by its own table of subscriptions.
+    Once the subscription was collected, messages are dropped and the next one ends it on the server.
+    So the subscription table does not keep an unreferenced connection alive.
     """
 
     is_reply_inbox = False
@@ -358,7 +362,7 @@ class _WeakSink:
     def __init__(self, subscription: Subscription, core: ConnectionCore) -> None:
         self._subscription = weakref.ref(subscription)
         self._core = core
-        #: The entry in the table of subscriptions; ``None`` while it is being made.
+        #: The entry in the subscription table; ``None`` until it exists.
         self.interest: SubscriptionState[MessageReceiver] | None = None
 
     def deliver(self, deliveries: list[Delivery]) -> None:

@@ -1,4 +1,4 @@
-"""Open one link to one server: dial, handshake, log in."""
+"""Open a transport to one server: dial, secure, handshake, log in."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from .threads import after_fork
 
 __all__ = ["Transport", "describe", "open_transport"]
 
-#: Seconds after which the system gives a silent host up, where the pings would do so sooner or later.
-_SHORTEST_PATIENCE: Final = 10.0
-_LONGEST_PATIENCE: Final = 60.0
-#: Seconds to wait for what a server said before it hung up.
+#: Bounds in seconds for the TCP timeout after which the system drops a host that does not answer.
+_MIN_TCP_TIMEOUT_S: Final = 10.0
+_MAX_TCP_TIMEOUT_S: Final = 60.0
+#: Seconds to wait for the error that a server sent before it closed the connection.
 _FINAL_ERROR_WAIT_S: Final = 0.2
-_EXCERPT: Final = 64
+_MAX_EXCERPT_BYTES: Final = 64
 
-_DISCONNECT_ERRNOS: Final = (
+_DISCONNECT_ERRORS: Final = (
     ConnectionLostError,
     ConnectionResetError,
     ConnectionAbortedError,
@@ -45,13 +45,13 @@ _DISCONNECT_ERRNOS: Final = (
 
 @dataclass(slots=True)
 class Transport:
-    """A stream on which the handshake is through, and what is needed to go on reading it."""
+    """A stream after a complete handshake, with the state for reading it."""
 
     stream: ByteStream
     parser: Parser
     info: ServerInfo
     early: list[Operation]
-    """Operations that came right behind the handshake."""
+    """Operations that arrived together with the end of the handshake."""
     address: ServerAddress
 
 
@@ -70,68 +70,68 @@ def open_transport(
 
     Args:
         address: the server.
-        options: how to get there.
+        options: how to connect.
         connect_fields: returns the fields of CONNECT for a server's INFO.
-        deadline: by when all of it has to be done: name, TCP, TLS, INFO, CONNECT, PONG.
-        wrap: put around every stream on which the protocol is spoken in the clear; ``None``: nothing.
+        deadline: limits all steps together: name lookup, TCP, TLS, INFO, CONNECT, PONG.
+        wrap: wraps every stream that carries the decrypted protocol; ``None``: no wrapper.
         keep_tls: require TLS, because the connection used it before.
-        secured: called after a TLS handshake, before anything is sent on it; ``None``: nothing.
+        secured: called after the TLS handshake, before anything is sent; ``None``: nothing.
 
     Raises:
         AuthorizationError: the server refused the login.
-        ProtocolError: what is there does not speak NATS.
-        CertificateError: the server's certificate is not to be trusted.
-        SecureConnectionError: one side wants TLS, and the other can not; or the server did not accept
-            this client's certificate.
+        ProtocolError: the peer does not speak the NATS protocol.
+        CertificateError: the server's certificate is not trusted.
+        SecureConnectionError: one side requires TLS, and the other does not support it; or the server
+            did not accept this client's certificate.
         ServerRefusedError: the server refused for another reason.
-        ConnectionLostError: the server hung up.
-        InvalidOptionError: a file of `TLSOptions` is not what it should be, or a package is missing; or
-            the ``dialer`` did not do what it should.
-        OSError: it can not be reached.
-        TimeoutError: the built-in one; the deadline came.
+        ConnectionLostError: the server closed the connection.
+        InvalidOptionError: a file of `TLSOptions` is unusable, a package is missing, or the ``dialer``
+            did not return a usable stream.
+        OSError: the server cannot be reached.
+        TimeoutError: the built-in one; the deadline has passed.
 
     """
     if address.tls and options.tls is False:
-        raise SecureConnectionError(f"{address.scheme}:// asks for TLS, and tls=False forbids it")
+        raise SecureConnectionError(f"{address.scheme}:// requires TLS, but tls=False forbids it")
     if keep_tls and address.websocket and not address.tls:
-        raise _downgrade("a ws:// address has none")
+        raise _downgrade("a ws:// address does not use TLS")
     opening = _Opening(_dial(address, options, deadline), address, options, deadline)
     opening.keep_tls = keep_tls
     opening.secured = secured
     after_fork(opening)
     try:
-        return opening.shake_hands(connect_fields, wrap)
+        return opening.handshake(connect_fields, wrap)
     except BaseException as error:
         opening.stream.shutdown()
         opening.stream.close()
-        explained = opening.explained(error)
-        if explained is not None:
-            raise explained from error
+        tls_error = opening.tls_error_for(error)
+        if tls_error is not None:
+            raise tls_error from error
         raise
 
 
 def _dial(address: ServerAddress, options: ConnectionOptions, deadline: Deadline) -> ByteStream:
-    """Return a stream to a server, by TCP or by the user's ``dialer``; for errors see `open_link`."""
+    """Return a stream to a server, by TCP or the user's ``dialer``; see `open_transport` for errors."""
     host, port = address.host, address.port
     peer = f"{host}:{port}"
     if options.dialer is not None:
-        return tcp.dial_with(options.dialer, host, port, deadline, _patience(options))
+        return tcp.dial_with(options.dialer, host, port, deadline, _tcp_timeout(options))
     try:
         found = look_up(host, port, deadline, randomize=not options.dont_randomize)
     except UnicodeError as error:
-        # An empty label or a long one; it is no OSError, unlike a name that does not exist.
-        raise OSError(errno.EADDRNOTAVAIL, f"{host!r} is no host name") from error
-    return tcp.dial(found, peer, deadline, _patience(options))
+        # An empty or too long label gives no OSError, unlike a name that does not exist.
+        raise OSError(errno.EADDRNOTAVAIL, f"host name {host!r} is invalid") from error
+    return tcp.dial(found, peer, deadline, _tcp_timeout(options))
 
 
-def _patience(options: ConnectionOptions) -> float:
-    """Return the seconds after which the system gives a silent host up: as the pings do, with limits."""
+def _tcp_timeout(options: ConnectionOptions) -> float:
+    """Return the TCP timeout in seconds: the time that the pings need to detect a failure, bounded."""
     pings = options.ping_interval * (options.max_outstanding_pings + 1)
-    return min(max(pings, _SHORTEST_PATIENCE), _LONGEST_PATIENCE)
+    return min(max(pings, _MIN_TCP_TIMEOUT_S), _MAX_TCP_TIMEOUT_S)
 
 
 class _Opening:
-    """A link on its way: from a TCP connection to the PONG that says that the login was accepted."""
+    """A transport being opened: from the TCP connection to the PONG that confirms the login."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class _Opening:
         options: ConnectionOptions,
         deadline: Deadline,
     ) -> None:
-        # What the bytes travel on, and what the protocol is spoken on: the same, or a wrapping of it.
+        # The stream that carries the bytes, and the same stream with the user's wrapper, if any.
         self._carrier = connected
         self.stream = connected
         self._address = address
@@ -153,30 +153,30 @@ class _Opening:
         self.keep_tls = False
         self.secured: Callable[[], None] | None = None
         self._secure = False
-        # What came before TLS, and whether something came since.
+        # The bytes received before TLS, and whether any were received after it.
         self._greeting = b""
-        self._heard = False
+        self._received_secure = False
 
     def forked(self) -> None:
-        """Close the copy of the socket in a forked child, which would hold the parent's link open."""
+        """Close the copy of the socket in a forked child; it would keep the parent's connection open."""
         self._carrier.close()
 
-    def shake_hands(
+    def handshake(
         self,
         connect_fields: Callable[[ServerInfo], dict[str, Any]],
         wrap: Callable[[ByteStream], ByteStream] | None,
     ) -> Transport:
-        """Make the stream what it has to be, and log in."""
+        """Set up TLS and WebSocket as required, and log in."""
         if self._wants_tls and (self._address.websocket or self._options.tls_handshake_first):
             self._start_tls()
         if self._address.websocket:
             self._start_websocket()
-        self._speak(wrap)
+        self._wrap_carrier(wrap)
 
         def fields(info: ServerInfo) -> dict[str, Any]:
-            if self._has_to_upgrade(info):
+            if self._must_upgrade(info):
                 self._start_tls()
-                self._speak(wrap)
+                self._wrap_carrier(wrap)
             return {**connect_fields(info), "tls_required": self._secure}
 
         handshake = Handshake(fields)
@@ -192,34 +192,36 @@ class _Opening:
 
     # --- TLS and WebSocket --------------------------------------------------------------------------
 
-    def _has_to_upgrade(self, info: ServerInfo) -> bool:
+    def _must_upgrade(self, info: ServerInfo) -> bool:
         """
-        Say whether the server's INFO is followed by TLS, as ``checkForSecure`` of nats.go does.
+        Return whether a TLS handshake follows the INFO, as ``checkForSecure`` of nats.go does.
 
         Raises:
-            SecureConnectionError: one side insists, and the other does not want.
-            ProtocolError: the server said more in the clear than INFO.
+            SecureConnectionError: one side requires TLS, and the other does not support it.
+            ProtocolError: the server sent more than INFO without encryption.
 
         """
         if self._secure or self._address.websocket:
             return False
         if info.tls_required and self._options.tls is False:
-            raise SecureConnectionError("the server requires TLS, and tls=False forbids it")
+            raise SecureConnectionError("the server requires TLS, but tls=False forbids it")
         offered = info.tls_required or info.tls_available
         if self._wants_tls and not offered:
-            raise SecureConnectionError("TLS was asked for, and the server does not offer it")
+            raise SecureConnectionError("TLS is required, but the server does not offer it")
         if self.keep_tls and not offered:
             raise _downgrade("this server does not offer it")
         if not (self._wants_tls or self.keep_tls or info.tls_required):
             return False
-        behind = self._greeting.partition(b"\r\n")[2]
-        if behind:
-            # Somebody in between could have put it there, to be taken for what TLS protects.
-            raise ProtocolError("the server said more than INFO before TLS", behind[:_EXCERPT])
+        extra = self._greeting.partition(b"\r\n")[2]
+        if extra:
+            # An attacker in between could have injected it, to be processed as if TLS protected it.
+            raise ProtocolError(
+                "the server sent more than INFO before TLS", extra[:_MAX_EXCERPT_BYTES]
+            )
         return True
 
     def _start_tls(self) -> None:
-        # Imported late: most of what importing the package would take is for it.
+        # Imported late: it takes most of the package's import time.
         from ..net.tls import TLSStream  # noqa: PLC0415
         from ..net.trust import make_context, server_name  # noqa: PLC0415
 
@@ -227,7 +229,7 @@ class _Opening:
         try:
             stream = TLSStream(self._carrier, context, server_name(self._name), threading.Lock)
         except ValueError as error:  # not UTF-8, too long, a dot in front
-            raise InvalidOptionError("tls_hostname", self._name, "is no host name") from error
+            raise InvalidOptionError("tls_hostname", self._name, "must be a host name") from error
         self._secure = True
         stream.handshake(self._deadline)
         if self.secured is not None:
@@ -241,41 +243,42 @@ class _Opening:
         stream = WebSocketStream(self._carrier, self._address, headers, threading.Lock)
         stream.handshake(self._deadline)
         self._carrier = self.stream = stream
-        self._heard = True
+        self._received_secure = True
 
-    def _speak(self, wrap: Callable[[ByteStream], ByteStream] | None) -> None:
-        """Have the protocol spoken on what carries the bytes now."""
+    def _wrap_carrier(self, wrap: Callable[[ByteStream], ByteStream] | None) -> None:
+        """Set the protocol's stream: the current carrier with the user's wrapper, if any."""
         self.stream = self._carrier if wrap is None else wrap(self._carrier)
 
-    def explained(self, error: BaseException) -> SecureConnectionError | None:
-        """Return what an error has to do with TLS; ``None``: nothing."""
+    def tls_error_for(self, error: BaseException) -> SecureConnectionError | None:
+        """Return the TLS error that explains ``error``; ``None``: it is not related to TLS."""
         if not self._secure or not isinstance(error, OSError):
             return None
         from ..net.trust import explain  # noqa: PLC0415
 
-        if isinstance(error, _DISCONNECT_ERRNOS) and not self._heard:
-            # A server with TLS 1.3 looks at our certificate when we are through, and may just go.
+        if isinstance(error, _DISCONNECT_ERRORS) and not self._received_secure:
+            # With TLS 1.3 the server checks the client certificate after the client's handshake is
+            # complete, and may close the connection without an alert.
             return SecureConnectionError(
-                "the server hung up in the TLS handshake or right behind it;"
-                " it may want another client certificate"
+                "the server closed the connection during or right after the TLS handshake;"
+                " it may require another client certificate"
             )
         return explain(error, self._name)
 
     # --- bytes --------------------------------------------------------------------------------------
 
     def _receive(self, *, keep: bool) -> bytes:
-        """Receive something; ``keep`` it for a look at what came with INFO."""
+        """Receive some bytes; ``keep`` them to check for data after INFO."""
         self.stream.set_timeout(_left(self._deadline))
         data = self.stream.receive()
         if not data:
             raise ConnectionLostError("the server closed the connection during the handshake")
         if keep:
             self._greeting += data
-        self._heard = self._heard or self._secure
+        self._received_secure = self._received_secure or self._secure
         return data
 
     def _send(self, data: bytes) -> None:
-        """Send all of ``data``, which is small, so this rarely has to wait."""
+        """Send all of ``data``; it is small, so this rarely waits."""
         rest = memoryview(data)
         while rest:
             sent: list[int] = []
@@ -289,7 +292,7 @@ class _Opening:
             rest = rest[sum(sent) :]
 
     def _read_final_error(self) -> None:
-        """Raise what TLS has to say where the server hung up before it heard us."""
+        """Raise the TLS alert that the server sent before it closed the connection, if any."""
         if self._secure:
             with contextlib.suppress(ConnectionError, TimeoutError):
                 self.stream.set_timeout(
@@ -300,7 +303,7 @@ class _Opening:
 
 def _downgrade(why: str) -> SecureConnectionError:
     return SecureConnectionError(
-        f"this connection used TLS before, and {why}; the login would go out in the clear, "
+        f"this connection used TLS before, but {why}; the login would be sent unencrypted, "
         "which only tls_allow_downgrade=True permits"
     )
 
@@ -308,12 +311,12 @@ def _downgrade(why: str) -> SecureConnectionError:
 def _left(deadline: Deadline) -> float | None:
     left = deadline.left()
     if left is not None and left <= 0:
-        raise TimeoutError("the handshake took too long")
+        raise TimeoutError("the handshake timed out")
     return left
 
 
 def describe(error: BaseException) -> str:
-    """Return why a server could not be reached, in words for a person."""
+    """Return the reason why a server could not be reached, for error messages and logs."""
     if isinstance(error, Error):
         return str(error)
     if isinstance(error, TimeoutError):

@@ -516,7 +516,7 @@ def test_a_request_without_a_deadline_ends_with_its_link(fresh_server: NatsServe
             waiting = pool.submit(nc.request, "silent", timeout=None)
             wait_until(lambda: nc._core._mux._waiting)
             fresh_server.restart()
-            with pytest.raises(ConnectionLostError, match="before the answer"):
+            with pytest.raises(ConnectionLostError, match="before the reply"):
                 waiting.result(5)
 
 
