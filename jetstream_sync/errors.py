@@ -1,56 +1,56 @@
 """
-The errors of jetstream_sync.
+Exceptions raised by jetstream_sync.
 
-Everything that the package raises on purpose is one of these::
+Every exception that the package raises deliberately is one of these::
 
-    Error                                             the root
-    ├── InvalidArgumentError (also ValueError)        you passed something that can not work
+    Error                                             base class
+    ├── InvalidArgumentError (also ValueError)        an argument is invalid
     │   ├── BadSubjectError                           a subject, queue group or reply
     │   ├── InvalidNameError                          a stream or consumer name
     │   ├── InvalidHeaderError                        a header name or value
     │   ├── InvalidOptionError                        an option or a combination of options
-    │   │   └── CredentialsError                      no login could be made of the options
+    │   │   └── CredentialsError                      the credentials cannot be loaded or used
     │   ├── MaxPayloadError                           payload with headers above the server's limit
-    │   └── SubscribeError                            ADR-15: what was asked for does not fit
-    │       ├── SubjectRequiredError                  neither a subject nor a stream was named
-    │       ├── AmbiguousSubjectError                 several streams take messages of the subject
-    │       ├── QueueHeartbeatError                   a queue subscription and an idle heartbeat
-    │       ├── QueueFlowControlError                 a queue subscription and flow control
+    │   └── SubscribeError                            the request conflicts with the consumer (ADR-15)
+    │       ├── SubjectRequiredError                  neither a subject nor a stream was given
+    │       ├── AmbiguousSubjectError                 several streams match the subject
+    │       ├── QueueHeartbeatError                   a queue subscription with an idle heartbeat
+    │       ├── QueueFlowControlError                 a queue subscription with flow control
     │       ├── PullAckPolicyError                    a pull subscription without explicit acks
-    │       ├── PullOnPushConsumerError               a pull subscription and a push consumer
-    │       ├── PushOnPullConsumerError               a push subscription and a pull consumer
-    │       ├── DuplicateSubscriptionError            the push consumer has a subscription already
-    │       ├── QueueRequiredError                    no queue, and a consumer that has a group
-    │       ├── QueueMismatchError                    a queue, and a consumer that has another group
-    │       ├── NoDeliverGroupError                   a queue, and a consumer that has no group
-    │       ├── SubjectMismatchError                  the subject is not what the consumer filters
-    │       └── ConfigMismatchError                   an option is not what the consumer has
-    ├── TimeoutError (also the built-in TimeoutError) the time you gave was not enough
+    │       ├── PullOnPushConsumerError               a pull subscription to a push consumer
+    │       ├── PushOnPullConsumerError               a push subscription to a pull consumer
+    │       ├── DuplicateSubscriptionError            the push consumer already has a subscription
+    │       ├── QueueRequiredError                    no queue, but the consumer has a deliver group
+    │       ├── QueueMismatchError                    the consumer has another deliver group
+    │       ├── NoDeliverGroupError                   a queue, but the consumer has no deliver group
+    │       ├── SubjectMismatchError                  the subject differs from the consumer's filter
+    │       └── ConfigMismatchError                   an option differs from the consumer's config
+    ├── TimeoutError (also the built-in TimeoutError) the timeout of a call expired
     │   └── DrainTimeoutError
-    ├── ConnectionClosedError (also ConnectionError)  the connection is closed, or was closed while you waited
-    │   ├── ConnectionDrainingError                   it is on its way there
-    │   ├── ConnectionLostError                       the link to the server broke
-    │   ├── StaleConnectionError                      the server no longer answers pings
-    │   ├── ProtocolError                             the server sent something that is not NATS
+    ├── ConnectionClosedError (also ConnectionError)  the connection is closed, or was closed during the call
+    │   ├── ConnectionDrainingError                   the connection or subscription is draining
+    │   ├── ConnectionLostError                       the connection to the server was lost
+    │   ├── StaleConnectionError                      the server stopped answering pings
+    │   ├── ProtocolError                             the server violated the NATS protocol
     │   ├── AuthorizationError                        the server refused the login
-    │   │   └── AuthenticationExpiredError            a login that was good has run out, or was revoked
-    │   ├── SecureConnectionError                     TLS is needed, or failed
-    │   │   └── CertificateError                      the server's certificate is not to be trusted
+    │   │   └── AuthenticationExpiredError            an accepted login has expired or was revoked
+    │   ├── SecureConnectionError                     TLS is required but not available, or failed
+    │   │   └── CertificateError                      the server's certificate is not trusted
     │   ├── ServerRefusedError                        the server closed the connection with an error
     │   └── ForkedConnectionError                     the connection belongs to the parent process
     ├── NoServersError (also ConnectionError)         no server could be reached
-    ├── OutboundBufferLimitError                      no link, and the buffer for that time is full
-    ├── ServerUnavailableError                        nats-server can not be started here
+    ├── OutboundBufferLimitError                      disconnected, and the outbound buffer is full
+    ├── ServerUnavailableError                        nats-server cannot be started
     ├── SubscriptionError
     │   ├── BadSubscriptionError                      the subscription has ended
-    │   ├── SlowConsumerError                         messages were dropped: you read too slowly
-    │   └── PermissionsError                          the server does not allow the subject
-    ├── NoRespondersError                             nobody listens on the subject of a request
+    │   ├── SlowConsumerError                         messages were dropped: a pending limit was reached
+    │   └── PermissionsError                          the server does not permit the subject
+    ├── NoRespondersError                             no subscriber on the subject of a request
     └── JetStreamError
-        ├── APIError                                  the server refused; see below
-        ├── NoStreamResponseError                     no stream took the message
-        ├── InvalidResponseError                      an answer that makes no sense
-        ├── TooManyStalledMsgsError                   the window of publish_async stayed full
+        ├── APIError                                  the server refused a request; see below
+        ├── NoStreamResponseError                     no stream stored the message
+        ├── InvalidResponseError                      a reply is malformed
+        ├── TooManyStalledMsgsError                   publish_async reached its limit of pending acks
         ├── PullError                                 a pull request ended with an error status
         │   ├── BadRequestStatusError                 400
         │   ├── ConsumerDeletedError                  409 Consumer Deleted
@@ -58,18 +58,18 @@ Everything that the package raises on purpose is one of these::
         │   ├── LeadershipChangeError                 409 Leadership Change
         │   ├── RequestLimitError                     409 Exceeded Max...
         │   └── PinIDMismatchError                    423
-        ├── NoHeartbeatError                          the consumer went silent
-        ├── OrderedConsumerResetError                 an ordered consumer could not be made again
+        ├── NoHeartbeatError                          heartbeats of a consumer were missed
+        ├── OrderedConsumerResetError                 an ordered consumer could not be recreated
         ├── IteratorClosedError                       the iterator or consume handle was stopped
-        ├── NotJSMessageError                         not a message of a stream
-        ├── MsgAlreadyAckdError                       it was acknowledged before
-        ├── ConsumerSequenceMismatchError             messages of a push consumer are missing; reported
-        ├── ServerTooOldError                         the server does not know what was asked for
-        ├── SnapshotBrokenError                       the data of a snapshot ended before its end
-        └── RestoreBrokenError                        the server takes no more of a restore
+        ├── NotJSMessageError                         the message is not from a stream
+        ├── MsgAlreadyAckdError                       the message was already acknowledged
+        ├── ConsumerSequenceMismatchError             messages of a push consumer are missing
+        ├── ServerTooOldError                         the server does not support the request
+        ├── SnapshotBrokenError                       a snapshot ended early
+        └── RestoreBrokenError                        the server stopped a restore
 
-`APIError` has a class for each refusal that a program would want to catch, chosen by the
-server's ``err_code`` (and by ``code`` where the ``err_code`` is not known)::
+`APIError` has a subclass for each error that a program is likely to catch, chosen by the server's
+``err_code``, or by ``code`` if the ``err_code`` has no class::
 
     APIError(code, err_code, description)
     ├── BadRequestError            400
@@ -86,8 +86,8 @@ server's ``err_code`` (and by ``code`` where the ``err_code`` is not known)::
     └── ServiceUnavailableError    503
         └── JetStreamNotEnabledError, JetStreamNotEnabledForAccountError
 
-The fields of an error are its constructor's arguments, in order, so every error survives pickle:
-Spark and multiprocessing carry them between processes.
+Every exception can be pickled, because its fields are the constructor's arguments in order: Spark and
+multiprocessing send exceptions between processes.
 """
 
 from __future__ import annotations
@@ -190,12 +190,12 @@ __all__ = [
 
 
 class Error(Exception):
-    """The root of every error that this package raises on purpose."""
+    """Base class of every exception that this package raises deliberately."""
 
 
-# --- what the caller passed -------------------------------------------------------------------
+# --- invalid arguments -----------------------------------------------------------------------
 
-#: Characters of a value that the text of an error repeats; the attribute has all of it.
+#: Maximum number of characters of a value in an error text; the attribute holds the whole value.
 _EXCERPT: Final = 200
 
 
@@ -204,11 +204,11 @@ def _short(text: str) -> str:
 
 
 class InvalidArgumentError(Error, ValueError):
-    """An argument can not work; nothing was sent."""
+    """An argument is invalid; nothing was sent."""
 
 
 class BadSubjectError(InvalidArgumentError):
-    """A subject, reply subject or queue group is not well formed."""
+    """A subject, reply subject or queue group is malformed."""
 
     def __init__(self, subject: str, reason: str) -> None:
         super().__init__(subject, reason)
@@ -216,11 +216,11 @@ class BadSubjectError(InvalidArgumentError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"bad subject {_short(self.subject)}: {self.reason}"
+        return f"subject {_short(self.subject)} is invalid: {self.reason}"
 
 
 class InvalidNameError(InvalidArgumentError):
-    """A stream or consumer name is not well formed."""
+    """A stream or consumer name is malformed."""
 
     def __init__(self, kind: str, name: str, reason: str) -> None:
         super().__init__(kind, name, reason)
@@ -229,11 +229,11 @@ class InvalidNameError(InvalidArgumentError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"bad {self.kind} name {_short(self.name)}: {self.reason}"
+        return f"{self.kind} name {_short(self.name)} is invalid: {self.reason}"
 
 
 class InvalidHeaderError(InvalidArgumentError):
-    """A header name or value can not be sent; the value is not repeated here, it may be secret."""
+    """A header name or value cannot be sent. The error omits the value, which may be secret."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(name, reason)
@@ -241,7 +241,7 @@ class InvalidHeaderError(InvalidArgumentError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"bad header {self.name!r}: {self.reason}"
+        return f"header {self.name!r} is invalid: {self.reason}"
 
 
 class InvalidOptionError(InvalidArgumentError):
@@ -259,10 +259,10 @@ class InvalidOptionError(InvalidArgumentError):
 
 class CredentialsError(InvalidOptionError):
     """
-    No login could be made of the options: a file, a function or the package that signs fails.
+    The credentials cannot be used: a file, a callback or the signing package failed.
 
-    ``value`` is the path, or ``...``; what is in a file, or what a function returned, is never
-    repeated. ``__cause__`` is what the function raised.
+    ``value`` is the path, or ``...``. The error never contains the content of a file or the return
+    value of a callback. ``__cause__`` is the exception that the callback raised.
     """
 
 
@@ -275,40 +275,40 @@ class MaxPayloadError(InvalidArgumentError):
         self.max_payload = max_payload
 
     def __str__(self) -> str:
-        message = f"the message is {self.size} bytes with its headers"
-        return f"{message}; the server accepts {self.max_payload} (its max_payload)"
+        message = f"message of {self.size} bytes (headers included) is too large"
+        return f"{message}: the server's max_payload is {self.max_payload} bytes"
 
 
-class TimeoutError(Error, builtins.TimeoutError):  # noqa: A001 - it is the built-in one, too
-    """The time given to a call ran out."""
+class TimeoutError(Error, builtins.TimeoutError):  # noqa: A001 - also a subclass of the built-in
+    """The timeout of a call expired."""
 
 
 class DrainTimeoutError(TimeoutError):
-    """Draining took longer than ``drain_timeout``; what was left is dropped."""
+    """Draining took longer than ``drain_timeout``; the remaining messages are dropped."""
 
 
 # --- the connection ---------------------------------------------------------------------------
 
 
 class ConnectionClosedError(Error, builtins.ConnectionError):
-    """The connection is closed; ``__cause__``, when set, says why."""
+    """The connection is closed; ``__cause__``, if set, is the reason."""
 
 
 class ConnectionDrainingError(ConnectionClosedError):
-    """The connection or subscription is draining and takes nothing new."""
+    """The connection or subscription is draining and accepts no new operations."""
 
 
 class ConnectionLostError(ConnectionClosedError):
-    """The link to the server broke."""
+    """The connection to the server was lost."""
 
 
 class StaleConnectionError(ConnectionClosedError):
-    """The server left too many pings unanswered, or told us that we did."""
+    """The server left too many pings unanswered, or reported a stale connection."""
 
 
 class ProtocolError(ConnectionClosedError):
     """
-    The server sent bytes that are not the NATS protocol.
+    The server sent bytes that violate the NATS protocol.
 
     ``excerpt`` holds the first bytes of the offending input.
     """
@@ -327,23 +327,23 @@ class AuthorizationError(ConnectionClosedError):
 
 
 class AuthenticationExpiredError(AuthorizationError):
-    """A login that the server had accepted has run out, or was revoked."""
+    """An accepted login has expired or was revoked."""
 
 
 class SecureConnectionError(ConnectionClosedError):
-    """TLS was asked for and not offered, is required and not possible, or its handshake failed."""
+    """TLS was requested but not offered, is required but not possible, or its handshake failed."""
 
 
 class CertificateError(SecureConnectionError):
-    """The server's certificate is not to be trusted: whose it is, who signed it, or when it ran out."""
+    """The server's certificate is not trusted: wrong host name, unknown issuer, or expired."""
 
 
 class ServerRefusedError(ConnectionClosedError):
-    """The server sent an error after which it closes the connection; its text is the message."""
+    """The server sent an error and closes the connection; the message is the server's text."""
 
 
 class ForkedConnectionError(ConnectionClosedError):
-    """The connection was made in a parent process and does not work in this one."""
+    """The connection was opened in a parent process and cannot be used in a forked child."""
 
 
 class NoServersError(Error, builtins.ConnectionError):
@@ -361,7 +361,7 @@ class NoServersError(Error, builtins.ConnectionError):
 
 
 class OutboundBufferLimitError(Error):
-    """There is no link to a server now, and ``pending_size`` bytes wait for one; nothing was added."""
+    """The client is disconnected and ``pending_size`` bytes are already buffered; nothing was added."""
 
     def __init__(self, pending_size: int) -> None:
         super().__init__(pending_size)
@@ -372,14 +372,14 @@ class OutboundBufferLimitError(Error):
 
 
 class ServerUnavailableError(Error):
-    """A nats-server program is not there or did not start; the message says what to do."""
+    """The nats-server program was not found or did not start; the message names the remedy."""
 
 
 # --- subscriptions ----------------------------------------------------------------------------
 
 
 class SubscriptionError(Error):
-    """Something is wrong with one subscription; the connection is well."""
+    """An error of one subscription; the connection is not affected."""
 
 
 class BadSubscriptionError(SubscriptionError):
@@ -387,7 +387,7 @@ class BadSubscriptionError(SubscriptionError):
 
 
 class SlowConsumerError(SubscriptionError):
-    """Messages of a subscription were dropped, because it reached a pending limit."""
+    """Messages of a subscription were dropped because it reached a pending limit."""
 
     def __init__(self, subject: str, sid: int, dropped: int) -> None:
         super().__init__(subject, sid, dropped)
@@ -396,22 +396,22 @@ class SlowConsumerError(SubscriptionError):
         self.dropped = dropped
 
     def __str__(self) -> str:
-        who = f"slow consumer on {self.subject!r} (sid {self.sid})"
-        return f"{who}: {self.dropped} messages dropped so far; read faster or raise its limits"
+        where = f"slow consumer on {self.subject!r} (sid {self.sid})"
+        return f"{where}: {self.dropped} messages dropped so far; read faster or raise its limits"
 
 
 class PermissionsError(SubscriptionError):
-    """The server does not permit publishing to, or subscribing to, a subject; made of its text."""
+    """The server does not permit publishing or subscribing to a subject."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.operation, self.subject, self.queue = parse_permissions_violation(text)
-        """``publish``, ``subscribe``, or ``reply`` for a reply subject that may not be used; the
-        subject; and the queue group of a subscription, empty without one."""
+        """The refused operation: ``publish``, ``subscribe``, or ``reply`` for a reply subject; the
+        subject; and the queue group of the subscription, or an empty string."""
 
 
 class NoRespondersError(Error):
-    """Nobody listens on the subject of a request."""
+    """The subject of a request has no subscriber."""
 
     def __init__(self, subject: str) -> None:
         super().__init__(subject)
@@ -425,15 +425,15 @@ class NoRespondersError(Error):
 
 
 class JetStreamError(Error):
-    """The root of what is JetStream's and not the connection's."""
+    """Base class of errors that concern JetStream rather than the connection."""
 
 
 class APIError(JetStreamError):
     """
     The server refused a JetStream request.
 
-    Subclasses register themselves for an ``err_code``, or for a ``code`` where the server
-    has too many error codes to name; `from_response()` picks the most exact one.
+    Subclasses register themselves for an ``err_code``, or for a ``code`` as the fallback of all its
+    other error codes. `from_response()` selects the most specific class.
     """
 
     #: The class for each known ``err_code`` (nats-server's ``errors.json``).
@@ -462,15 +462,15 @@ class APIError(JetStreamError):
     @classmethod
     def from_response(cls, error: Mapping[str, Any]) -> APIError:
         """
-        Make the most exact error for the ``error`` object of a JetStream reply.
+        Return the most specific exception for the ``error`` object of a JetStream reply.
 
         Args:
-            error: the decoded object, with ``code``, ``err_code`` and ``description``; what is
-                missing, as in replies of old servers, is 0 or empty.
+            error: the decoded object, with ``code``, ``err_code`` and ``description``; a missing key,
+                as in replies of old servers, counts as 0 or empty.
 
         Returns:
             An instance of the class registered for the ``err_code``, else for the ``code``,
-            else of `APIError`. It is returned, not raised.
+            else of `APIError`. The exception is returned, not raised.
 
         """
         code, err_code = _number(error.get("code")), _number(error.get("err_code"))
@@ -484,11 +484,11 @@ def _number(value: object) -> int:
 
 
 class BadRequestError(APIError, code=400):
-    """The server could not do what was asked (400)."""
+    """The server rejected the request (400)."""
 
 
 class NotFoundError(APIError, code=404):
-    """A stream, consumer or message is not there (404)."""
+    """The stream, consumer or message does not exist (404)."""
 
 
 class ServerError(APIError, code=500):
@@ -496,7 +496,7 @@ class ServerError(APIError, code=500):
 
 
 class ServiceUnavailableError(APIError, code=503):
-    """JetStream is not available now, or not at all (503)."""
+    """JetStream is unavailable, temporarily or permanently (503)."""
 
 
 class StreamNotFoundError(NotFoundError, err_codes=(10059,)):
@@ -512,15 +512,15 @@ class MessageNotFoundError(NotFoundError, err_codes=(10037, 10043)):
 
 
 class StreamNameInUseError(BadRequestError, err_codes=(10058,)):
-    """A stream of that name exists with another configuration."""
+    """A stream with this name exists with another configuration."""
 
 
 class StreamSubjectOverlapError(BadRequestError, err_codes=(10065,)):
-    """Another stream already takes one of the subjects."""
+    """One of the subjects overlaps with the subjects of another stream."""
 
 
 class ConsumerNameInUseError(BadRequestError, err_codes=(10013, 10105)):
-    """The consumer's name is taken."""
+    """The consumer name is already in use."""
 
 
 class ConsumerExistsError(BadRequestError, err_codes=(10148,)):
@@ -532,11 +532,11 @@ class ConsumerDoesNotExistError(BadRequestError, err_codes=(10149,)):
 
 
 class MaxConsumersError(BadRequestError, err_codes=(10026,)):
-    """The stream or account has as many consumers as it may have."""
+    """The stream or account has reached its maximum number of consumers."""
 
 
 class WrongLastSequenceError(BadRequestError, err_codes=(10071, 10164)):
-    """The last sequence (of the stream or subject) is not the expected one; nothing was stored."""
+    """The last sequence of the stream or subject is not the expected one; nothing was stored."""
 
 
 class WrongLastMsgIDError(BadRequestError, err_codes=(10070,)):
@@ -544,43 +544,43 @@ class WrongLastMsgIDError(BadRequestError, err_codes=(10070,)):
 
 
 class WrongStreamError(BadRequestError, err_codes=(10060,)):
-    """The subject belongs to another stream than the expected one; nothing was stored."""
+    """The subject does not belong to the expected stream; nothing was stored."""
 
 
 class MessageTTLDisabledError(BadRequestError, err_codes=(10166,)):
-    """The message carries a TTL and the stream does not allow that; nothing was stored."""
+    """The message has a TTL but the stream does not allow message TTLs; nothing was stored."""
 
 
 class JetStreamNotEnabledError(ServiceUnavailableError, err_codes=(10076,)):
-    """JetStream is off on this server."""
+    """JetStream is disabled on this server."""
 
 
 class JetStreamNotEnabledForAccountError(ServiceUnavailableError, err_codes=(10039,)):
-    """JetStream is off for this account."""
+    """JetStream is disabled for this account."""
 
 
 class NoStreamResponseError(JetStreamError):
-    """No stream took the message, also after the retries of ADR-22."""
+    """No stream stored the message, even after the retries of ADR-22."""
 
     def __init__(self, subject: str) -> None:
         super().__init__(subject)
         self.subject = subject
 
     def __str__(self) -> str:
-        return f"no stream takes {self.subject!r} (no response; is there a stream for it?)"
+        return f"no stream stores {self.subject!r}: no response; does a stream with this subject exist?"
 
 
 class InvalidResponseError(JetStreamError):
-    """The server's answer does not make sense."""
+    """A reply of the server is malformed."""
 
 
 class TooManyStalledMsgsError(JetStreamError):
-    """The window of ``publish_async`` stayed full for as long as the call was allowed to wait."""
+    """``publish_async`` timed out waiting for a free slot among the pending acknowledgements."""
 
 
 class PullError(JetStreamError):
     """
-    A pull request ended with a status that is an error.
+    A pull request ended with an error status.
 
     ``code`` and ``description`` are those of the status message (ADR-37, "Status handling").
     """
@@ -595,27 +595,27 @@ class PullError(JetStreamError):
 
 
 class BadRequestStatusError(PullError):
-    """The server could not read the pull request (400)."""
+    """The server could not parse the pull request (400)."""
 
 
 class ConsumerDeletedError(PullError):
-    """The consumer, or its stream, is gone (409 Consumer Deleted, or 503 to a pull request)."""
+    """The consumer or its stream was deleted (409 Consumer Deleted, or 503 for a pull request)."""
 
 
 class ConsumerIsPushBasedError(PullError):
-    """The consumer delivers to a subject; it can not be pulled from (409)."""
+    """The consumer is a push consumer and does not accept pull requests (409)."""
 
 
 class LeadershipChangeError(PullError):
-    """The consumer's leader moved to another server; pull again (409)."""
+    """The consumer's leader moved to another server; send a new pull request (409)."""
 
 
 class RequestLimitError(PullError):
-    """The pull request was over a limit of the consumer (409 Exceeded Max...)."""
+    """The pull request exceeded a limit of the consumer (409 Exceeded Max...)."""
 
 
 class PinIDMismatchError(PullError):
-    """Another client holds the pin of the consumer's priority group now (423)."""
+    """Another client is now pinned to the consumer's priority group (423)."""
 
 
 class NoHeartbeatError(JetStreamError):
@@ -631,7 +631,7 @@ class NoHeartbeatError(JetStreamError):
 
 
 class OrderedConsumerResetError(JetStreamError):
-    """An ordered consumer lost its consumer on the server and could not make it again."""
+    """An ordered consumer lost its server-side consumer and could not recreate it."""
 
 
 class IteratorClosedError(JetStreamError):
@@ -639,26 +639,26 @@ class IteratorClosedError(JetStreamError):
 
 
 class NotJSMessageError(JetStreamError):
-    """The message did not come from a stream: it has no JetStream reply subject."""
+    """The message is not from a stream: it has no JetStream reply subject."""
 
 
 class MsgAlreadyAckdError(JetStreamError):
-    """The message was acknowledged before."""
+    """The message was already acknowledged."""
 
 
-# --- administering consumers ------------------------------------------------------------------
+# --- consumer administration ------------------------------------------------------------------
 
 
 class ConsumerInvalidResetError(BadRequestError, err_codes=(10204,)):
-    """The consumer's config does not allow to go on at that sequence; it is as it was."""
+    """The consumer's config does not allow a reset to this sequence; the consumer is unchanged."""
 
 
 class ServerTooOldError(JetStreamError):
     """
     The server is too old for a request.
 
-    Nothing was sent of a request or a message. Of a config, the server accepted the fields that it
-    knows: what a create made is removed again, or ``outcome`` names what an update changed.
+    A request or message was not sent. A config was sent, and the server applied the fields that it
+    knows: a created stream or consumer was deleted again, or ``outcome`` names what an update changed.
     """
 
     def __init__(
@@ -678,7 +678,7 @@ class ServerTooOldError(JetStreamError):
         self.outcome = outcome
 
     def __str__(self) -> str:
-        text = f"{self.feature} needs nats-server {self.needs}; this one is {self.version}"
+        text = f"{self.feature} needs nats-server {self.needs}; this server is {self.version}"
         return f"{text}; {self.outcome}" if self.outcome else text
 
 
@@ -686,23 +686,23 @@ class ServerTooOldError(JetStreamError):
 
 
 class SnapshotFailedError(ServerError, err_codes=(10064,)):
-    """The server can not make a snapshot of the stream; nothing of it was sent."""
+    """The server cannot create a snapshot of the stream; no data was sent."""
 
 
 class RestoreFailedError(ServerError, err_codes=(10062, 10072)):
-    """The server can not make a stream of the data; there is none."""
+    """The server cannot restore a stream from the data; no stream was created."""
 
 
 class RestoreNameInUseError(StreamNameInUseError, err_codes=(10130,)):
-    """A stream of that name exists, whatever its configuration; it is as it was."""
+    """A stream with this name already exists; it is unchanged."""
 
 
 class SnapshotBrokenError(JetStreamError):
     """
-    The data of a snapshot ended before its end; what came of it is of no use.
+    The data of a snapshot is incomplete and cannot be used.
 
-    ``code`` is the status that the server ended it with: 408 when it saw nobody take the data any
-    more, 500 when it failed; 0 when a piece did not arrive.
+    ``code`` is the final status of the server: 408 if the receiver stopped acknowledging, 500 if the
+    server failed; 0 if a chunk did not arrive.
     """
 
     def __init__(self, stream: str, code: int, description: str) -> None:
@@ -713,25 +713,25 @@ class SnapshotBrokenError(JetStreamError):
 
     def __str__(self) -> str:
         status = f"{self.code} {self.description}" if self.code else self.description
-        return f"the snapshot of stream {self.stream!r} broke off: {status}"
+        return f"snapshot of stream {self.stream!r} is incomplete: {status}"
 
 
 class RestoreBrokenError(JetStreamError):
     """
-    The server takes no more of a restore: it was restarted, or waited too long for the next piece.
+    The server stopped a restore: it was restarted, or waited too long for the next chunk.
 
-    It makes no stream of what it has.
+    No stream was created.
     """
 
     def __init__(self, stream: str, sent: int) -> None:
         super().__init__(stream, sent)
         self.stream = stream
         self.sent = sent
-        """How many bytes it had taken."""
+        """Number of bytes that the server had accepted."""
 
     def __str__(self) -> str:
-        done = f"the server takes no more after {self.sent} bytes"
-        return f"the restore of stream {self.stream!r} broke off: {done}; start again"
+        reason = f"the server accepts no more data after {self.sent} bytes"
+        return f"restore of stream {self.stream!r} was interrupted: {reason}; restart the restore"
 
 
 # --- the subscribe workflow (ADR-15) ----------------------------------------------------------
@@ -739,15 +739,15 @@ class RestoreBrokenError(JetStreamError):
 
 class SubscribeError(InvalidArgumentError, JetStreamError):
     """
-    A subscription can not be made as it was asked for; nothing was changed on the server.
+    A subscription request is not possible; nothing was changed on the server.
 
-    It is a `JetStreamError`, too.
+    Also a `JetStreamError`.
 
-    ``asked`` is what the caller wants, ``found`` what that disagrees with: another argument, or
-    what the server says.
+    ``asked`` is the requested value, ``found`` the conflicting value: another argument, or the value
+    on the server.
     """
 
-    _says: ClassVar[str] = "asked for {asked!r}, found {found!r}"
+    _template: ClassVar[str] = "requested {asked!r}, found {found!r}"
 
     def __init__(self, asked: object, found: object) -> None:
         super().__init__(asked, found)
@@ -755,88 +755,93 @@ class SubscribeError(InvalidArgumentError, JetStreamError):
         self.found = found
 
     def __str__(self) -> str:
-        return self._says.format(asked=self.asked, found=self.found)
+        return self._template.format(asked=self.asked, found=self.found)
 
 
 class SubjectRequiredError(SubscribeError):
-    """Neither a subject nor a stream is named, so no stream can be found."""
+    """Neither a subject nor a stream is given, so no stream can be looked up."""
 
-    _says = "subject={asked!r} and stream={found!r}: one of them is needed to find the stream"
+    _template = "subject={asked!r} and stream={found!r}: one of them is required to find the stream"
 
 
 class AmbiguousSubjectError(SubscribeError):
-    """Several streams take messages of the subject; name the one that is meant."""
+    """Several streams match the subject; name one with ``stream=``."""
 
-    _says = "subject {asked!r} is taken by several streams, {found!r}: say which with stream="
+    _template = "subject {asked!r} matches several streams, {found!r}: choose one with stream="
 
 
 class QueueHeartbeatError(SubscribeError):
     """The server would send heartbeats to one random member of a queue group."""
 
-    _says = "queue {asked!r} with an idle heartbeat of {found}: queues can not have heartbeats"
+    _template = (
+        "queue {asked!r} with an idle heartbeat of {found}: queue groups do not support heartbeats"
+    )
 
 
 class QueueFlowControlError(SubscribeError):
-    """The server would ask one random member of a queue group to confirm."""
+    """The server would send flow control requests to one random member of a queue group."""
 
-    _says = "queue {asked!r} with flow_control={found!r}: queues can not have flow control"
+    _template = (
+        "queue {asked!r} with flow_control={found!r}: queue groups do not support flow control"
+    )
 
 
 class PullAckPolicyError(SubscribeError):
-    """Messages that are pulled are acknowledged one by one."""
+    """A pull subscription requires explicit acknowledgements."""
 
-    _says = "{asked} with ack_policy={found!s}: a pull subscription needs explicit acks"
+    _template = (
+        "{asked} with ack_policy={found!s}: a pull subscription requires ack_policy=explicit"
+    )
 
 
 class PullOnPushConsumerError(SubscribeError):
-    """The consumer delivers to a subject; it can not be pulled from."""
+    """The consumer is a push consumer and does not accept pull requests."""
 
-    _says = "can not pull from consumer {asked!r}: it delivers to {found!r}"
+    _template = (
+        "cannot pull from consumer {asked!r}: it is a push consumer that delivers to {found!r}"
+    )
 
 
 class PushOnPullConsumerError(SubscribeError):
-    """The consumer delivers nowhere by itself; it has to be pulled from."""
+    """The consumer is a pull consumer and does not push messages."""
 
-    _says = (
-        "consumer {asked!r} has deliver_subject={found!r}: it has to be pulled from, "
-        "as pull_subscribe() does"
+    _template = (
+        "consumer {asked!r} is a pull consumer (deliver_subject={found!r}): use pull_subscribe()"
     )
 
 
 class DuplicateSubscriptionError(SubscribeError):
-    """The consumer has a subscription already, and is not for a group."""
+    """The consumer already has a subscription and no deliver group."""
 
-    _says = (
-        "duplicate subscription: somebody is bound to consumer {asked!r}, listening on {found!r}"
-    )
+    _template = "duplicate subscription: consumer {asked!r} already has a subscriber on {found!r}"
 
 
 class QueueRequiredError(SubscribeError):
-    """The consumer was made for a queue group."""
+    """The consumer has a deliver group, but no queue was given."""
 
-    _says = "queue={asked!r}, but the consumer was made for queue group {found!r}"
+    _template = "queue={asked!r}, but the consumer has deliver_group={found!r}"
 
 
 class QueueMismatchError(SubscribeError):
-    """The consumer was made for another queue group."""
+    """The consumer has another deliver group than the given queue."""
 
-    _says = "queue {asked!r}, but the consumer was made for another queue group, {found!r}"
+    _template = "queue={asked!r}, but the consumer has another deliver_group={found!r}"
 
 
 class NoDeliverGroupError(SubscribeError):
-    """The consumer was not made for a queue group."""
+    """A queue was given, but the consumer has no deliver group."""
 
-    _says = "queue {asked!r}, but the consumer was made without a group: deliver_group={found!r}"
+    _template = "queue={asked!r}, but the consumer has no deliver group: deliver_group={found!r}"
 
 
 class SubjectMismatchError(SubscribeError):
-    """The consumer filters something else than the subject."""
+    """The subject differs from the filter of the consumer."""
 
-    _says = "subject {asked!r} is not what the consumer filters: {found!r}"
+    _template = "subject {asked!r} differs from the filter of the consumer: {found!r}"
 
 
 class ConfigMismatchError(SubscribeError):
-    """An option differs from what the existing consumer has; an existing consumer is not changed."""
+    """An option differs from the config of the existing consumer, which is not changed."""
 
     def __init__(self, option: str, asked: object, found: object) -> None:
         Exception.__init__(self, option, asked, found)
@@ -846,22 +851,22 @@ class ConfigMismatchError(SubscribeError):
 
     def __str__(self) -> str:
         return (
-            f"{self.option}={_shown(self.asked)} was asked for, but the consumer has "
-            f"{_shown(self.found)}, and is not changed"
+            f"{self.option}={_shown(self.asked)} was requested, but the existing consumer has "
+            f"{_shown(self.found)} and is not changed"
         )
 
 
 def _shown(value: object) -> str:
-    """Return a config's value as people write it: enums are words, durations are not calls."""
+    """Return the readable form of a config value: an enum as its value, a duration as text."""
     return f"'{value}'" if isinstance(value, str) else str(value)
 
 
 class ConsumerSequenceMismatchError(JetStreamError):
     """
-    Messages that a push consumer sent did not arrive.
+    Messages sent by a push consumer did not arrive.
 
-    With acknowledgements they are delivered again after the consumer's ``ack_wait``; without them,
-    ``stream_resume_sequence`` is where to read on: the stream sequence of the last message before.
+    With acknowledgements they are redelivered after the consumer's ``ack_wait``. Without them, resume
+    after ``stream_resume_sequence``.
     """
 
     def __init__(
@@ -873,11 +878,11 @@ class ConsumerSequenceMismatchError(JetStreamError):
         self.consumer_sequence = consumer_sequence
         """The consumer sequence of that message."""
         self.last_consumer_sequence = last_consumer_sequence
-        """The last consumer sequence that the server says it sent."""
+        """The last consumer sequence that the server sent."""
 
     def __str__(self) -> str:
         missing = self.last_consumer_sequence - self.consumer_sequence
         return (
-            f"{missing} of a consumer's messages are missing: the last one had consumer sequence "
-            f"{self.consumer_sequence}, the server is at {self.last_consumer_sequence}"
+            f"{missing} messages of a consumer are missing: the last received consumer sequence is "
+            f"{self.consumer_sequence}, the last sent is {self.last_consumer_sequence}"
         )

@@ -164,7 +164,7 @@ def test_nobody_stores_it(jsm: Jsm) -> None:
     assert jsm("pub", "no.stream", "a").status == 0
     result = jsm("pub", "no.stream", "a", "-J")
     assert (result.status, result.out) == (1, "")
-    assert "no stream takes 'no.stream'" in result.err
+    assert "no stream stores 'no.stream'" in result.err
 
 
 @pytest.mark.usefixtures("orders")

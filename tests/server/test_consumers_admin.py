@@ -250,7 +250,7 @@ def test_the_server_of_the_consumer_counts(nc: Connection) -> None:
     with pytest.raises(ServerTooOldError) as caught:
         nc.jetstream(prefix="far.API").reset_consumer("S", "C")
     assert (caught.value.needs, caught.value.version) == ("2.14", "2.12.8")
-    assert str(caught.value) == "resetting a consumer needs nats-server 2.14; this one is 2.12.8"
+    assert str(caught.value) == "resetting a consumer needs nats-server 2.14; this server is 2.12.8"
 
 
 @pytest.mark.parametrize(
