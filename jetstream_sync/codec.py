@@ -1,30 +1,30 @@
 """
-JSON, and the records that travel as JSON: the only place that turns one into the other.
+JSON encoding and decoding of records. No other module converts between records and JSON.
 
-A record is a frozen, slotted, keyword-only dataclass: a class on top of `Record` with `@record` above
-it. Its fields carry the wire names, and the *type* of a field says how it travels, so a new field is
-one line::
+A record is a frozen, slotted, keyword-only dataclass: a subclass of `Record` decorated with `@record`.
+Its fields have the names of the JSON keys, and the *type* of a field determines its JSON form, so a new
+field is one line::
 
     max_age: Duration = UNSET              int nanoseconds  <->  timedelta
     created: datetime                      RFC 3339 text    <->  aware datetime, UTC
-    discard: DiscardPolicy | str | None    its word         <->  enum member, or `UnknownEnumValue`
+    discard: DiscardPolicy | str | None    string           <->  enum member, or `UnknownEnumValue`
     mirror: StreamSource | None            object           <->  record
     sources: Sequence[StreamSource] | None array            <->  list of records
     metadata: Mapping[str, str] | None     object           <->  dict
     data: bytes | None                     base64 text      <->  bytes
 
-``None`` means *not said*: such a field is not sent, and a JSON ``null`` is read as if it were not
-there. What a newer server sends beyond the known fields is kept in ``extra``, at every depth, and
-sent back, so that reading, changing and writing a config loses nothing.
+``None`` means *not set*: the field is not sent, and a JSON ``null`` is treated as absent. Unknown fields
+of newer servers are kept in ``extra``, at every depth, and sent back, so that reading, changing and
+writing a config loses nothing.
 
-There are two doors. A record that a *user* makes goes through ``__init__``: values are brought into
-their one form (seconds become a `timedelta`, words become enum members) and checked. A record that
-a *server* sent comes through `decode()`, which checks JSON types only: what a server says is never
-refused for breaking a rule about configs.
+Records are created in two ways. A record created by the *user* goes through ``__init__``: values are
+normalized (seconds become a `timedelta`, strings become enum members) and validated. A record received
+from a *server* goes through `decode()`, which checks JSON types only: a server's config is never
+rejected by the validation rules of this client.
 
 Numbers are exact: durations and times keep their nanoseconds, see `jetstream_sync.durations`.
 
-Everything here is pure; any thread may call it.
+All functions are pure and safe to call from any thread.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ _loads: Callable[[bytes | str], Any]
 
 try:
     import orjson
-except ImportError:  # the package was shipped as a bare zip, without its dependencies
+except ImportError:  # the package runs from a zip file without its dependencies
     import json
 
     def _refuse_constant(name: str) -> None:
-        """Refuse NaN and the infinities, which JSON does not have and orjson refuses, too."""
-        raise ValueError(f"{name} is not JSON")
+        """Reject NaN and the infinities, which are not JSON; orjson rejects them as well."""
+        raise ValueError(f"{name} is not valid JSON")
 
     def _dumps(value: Any) -> bytes:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -72,7 +72,7 @@ except ImportError:  # the package was shipped as a bare zip, without its depend
 
     _loads = partial(json.loads, parse_constant=_refuse_constant)
 else:
-    # Records and datetimes go through encode(); orjson would write them its own way.
+    # Records and datetimes are converted by encode(); orjson would use its own format.
     _OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
     def _dumps(value: Any) -> bytes:
@@ -94,36 +94,36 @@ __all__ = [
     "record",
 ]
 
-_EXCERPT: Final = 60
+_MAX_EXCERPT_CHARS: Final = 60
 
 
 def dumps(value: Any) -> bytes:
     """
-    Make JSON, without spaces, of dicts, lists, strings, numbers, bools and ``None``.
+    Return the compact JSON of dicts, lists, strings, numbers, bools and ``None``.
 
     Raises:
-        InvalidArgumentError: there is something in it that JSON can not say.
+        InvalidArgumentError: a value cannot be represented in JSON.
 
     """
     try:
         return _dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgumentError(f"this can not be sent as JSON: {error}") from error
+        raise InvalidArgumentError(f"value cannot be encoded as JSON: {error}") from error
 
 
 def loads(data: bytes | str) -> Any:
     """
-    Read JSON.
+    Parse JSON.
 
     Raises:
-        InvalidResponseError: it is not JSON; the message quotes the start of it.
+        InvalidResponseError: the data is not JSON; the message quotes its beginning.
 
     """
     try:
         return _loads(data)
     except (ValueError, RecursionError) as error:
-        start = data[:_EXCERPT]
-        raise InvalidResponseError(f"this is not JSON ({error}): {start!r}") from error
+        start = data[:_MAX_EXCERPT_CHARS]
+        raise InvalidResponseError(f"invalid JSON ({error}): {start!r}") from error
 
 
 # --- records ------------------------------------------------------------------------------------
@@ -131,16 +131,16 @@ def loads(data: bytes | str) -> Any:
 
 class UnknownEnumValue(str):
     """
-    A policy word that this version does not know.
+    An enum value that this version does not know.
 
-    `decode()` keeps the word of a newer server as one; make one yourself to send such a word.
+    `decode()` returns one for an unknown value of a newer server. Create one to send such a value.
     """
 
     __slots__ = ()
 
 
 class Extra(Mapping[str, Any]):
-    """What came in a JSON object beyond the fields that its record knows; read-only."""
+    """The keys of a JSON object that its record does not define; read-only."""
 
     __slots__ = ("_items",)
 
@@ -160,56 +160,56 @@ class Extra(Mapping[str, Any]):
         return f"Extra({self._items!r})"
 
 
-_NOTHING: Final = Extra()
+_NO_EXTRA: Final = Extra()
 
 
 @record
 class Record(RecordBase):
     """
-    The base of everything that travels as a JSON object.
+    Base class of all records, which are sent and received as JSON objects.
 
-    Records compare by their fields, survive pickle, and are changed with `dataclasses.replace`.
-    They can not be hashed, since they hold lists and dicts.
+    Records are compared by their fields and can be pickled; use `dataclasses.replace` to change one.
+    They are not hashable, because they contain lists and dicts.
     """
 
     extra: Mapping[str, Any] = field(default_factory=Extra)
-    """What the server sent beyond the known fields; read-only, and sent back as it came."""
+    """Unknown fields that the server sent; read-only, and sent back unchanged."""
 
     if not TYPE_CHECKING:  # type checkers know the fields
 
         def __init__(self, **values: Any) -> None:
-            plan = _plan(type(self))
+            codec = _record_codec(type(self))
             extra = values.pop("extra", None)
             for wrong, problem in (
-                (values.keys() - plan.names, "has no field"),
-                (set(plan.required) - values.keys(), "needs the field"),
+                (values.keys() - codec.names, "has no field"),
+                (set(codec.required) - values.keys(), "requires the field"),
             ):
                 if wrong:
                     raise TypeError(f"{type(self).__name__} {problem} {', '.join(sorted(wrong))}")
-            for name, kind, assign, default, optional in plan.fields:
+            for name, conversions, assign, default, optional in codec.fields:
                 value = values.get(name, default)
                 if value is not None:
                     try:
-                        assign(self, kind.accept(value))
+                        assign(self, conversions.accept(value))
                     except _MismatchError as error:
                         raise InvalidOptionError(name, value, str(error)) from None
                 elif optional:
                     assign(self, None)
                 else:
-                    raise InvalidOptionError(name, value, "it must be given")
-            object.__setattr__(self, "extra", Extra(extra) if extra else _NOTHING)
+                    raise InvalidOptionError(name, value, "must not be None")
+            object.__setattr__(self, "extra", Extra(extra) if extra else _NO_EXTRA)
             self._check()
 
     def _check(self) -> None:
-        """Refuse what can not work; called for records that a user makes, not for decoded ones."""
+        """Validate the fields; called for records that a user creates, not for decoded ones."""
 
     def _refuse_if(self, wrong: bool, name: str, reason: str) -> None:
-        """Refuse the value of a field when ``wrong``."""
+        """Raise `InvalidOptionError` for a field if ``wrong`` is true."""
         if wrong:
             raise InvalidOptionError(name, getattr(self, name), reason)
 
     def _check_range(self, low: float, high: float, *names: str) -> None:
-        """Refuse fields that are out of range; that of a duration is in seconds."""
+        """Check that fields are within a range, which is in seconds for a duration."""
         for name in names:
             value = getattr(self, name)
             if value is None:
@@ -218,28 +218,28 @@ class Record(RecordBase):
             if not low <= number <= high:
                 allowed = f"at least {low}" if high == _INFINITE else f"from {low} to {high}"
                 unit = " seconds" if isinstance(value, timedelta) else ""
-                raise InvalidOptionError(name, value, f"it is {allowed}{unit}")
+                raise InvalidOptionError(name, value, f"must be {allowed}{unit}")
 
     def __repr__(self) -> str:
-        said = [
+        shown = [
             f"{each.name}={getattr(self, each.name)!r}"
             for each in dataclasses.fields(self)
             if each.name != "extra" and getattr(self, each.name) is not None
         ]
         if self.extra:
-            said.append(f"extra={self.extra!r}")
-        return f"{type(self).__name__}({', '.join(said)})"
+            shown.append(f"extra={self.extra!r}")
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 _INFINITE: Final = float("inf")
 
 
-# Type checkers see descriptors, so that a field takes more than it gives; at runtime these are the
-# plain types that decode() and encode() go by.
+# Type checkers see descriptors, so that a field accepts more types than it returns. At run time these
+# are the plain types that decode() and encode() use.
 if TYPE_CHECKING:
 
     class Duration:
-        """The type of a duration field: give a `timedelta` or seconds, get a `timedelta`."""
+        """Type of a duration field: accepts a `timedelta` or seconds, returns a `timedelta`."""
 
         @overload
         def __get__(self, record: None, owner: type) -> Duration: ...
@@ -249,7 +249,7 @@ if TYPE_CHECKING:
         def __set__(self, record: Record, value: timedelta | float | None) -> None: ...
 
     class Durations:
-        """The same for a list of durations."""
+        """Type of a field with a list of durations."""
 
         @overload
         def __get__(self, record: None, owner: type) -> Durations: ...
@@ -264,7 +264,7 @@ else:
     Duration = timedelta | None
     Durations = Sequence[timedelta] | None
 
-#: The default of `Duration` fields: ``None``, in a form that fits their descriptor type.
+#: Default of `Duration` fields: ``None``, typed `Any` to match their descriptor type.
 UNSET: Any = None
 
 R = TypeVar("R", bound=Record)
@@ -272,62 +272,62 @@ R = TypeVar("R", bound=Record)
 
 def decode(cls: type[R], data: Any) -> R:
     """
-    Make a record of a JSON object that a server sent.
+    Return the record of a JSON object that a server sent.
 
-    Its ``__init__`` and its checks do not run. Unknown keys go to ``extra``, a ``null`` counts as
-    absent, and an absent field has its default.
+    ``__init__`` and validation are skipped. Unknown keys go to ``extra``, a ``null`` counts as absent,
+    and an absent field gets its default.
 
     Args:
-        cls: the record's class.
-        data: what `loads()` returned, or a part of it; it is not changed.
+        cls: the record class.
+        data: the result of `loads()`, or a part of it; it is not modified.
 
     Raises:
-        InvalidResponseError: it is not an object, a field has the wrong JSON type, or one that is
-            always there is missing; the message names record and field.
+        InvalidResponseError: the data is not an object, a field has the wrong JSON type, or a required
+            field is missing; the message names the record and the field.
 
     """
     if not isinstance(data, dict):
         raise InvalidResponseError(f"{cls.__name__}: expected an object, got {_short(data)}")
-    plan = _plan(cls)
-    for name in plan.required:
+    codec = _record_codec(cls)
+    for name in codec.required:
         if data.get(name) is None:
-            raise InvalidResponseError(f"{cls.__name__}.{name}: it is missing")
+            raise InvalidResponseError(f"{cls.__name__}.{name}: required field is missing")
     record = cls.__new__(cls)
     found = 0
     name = ""
     try:
-        for name, kind, assign, default, _ in plan.fields:
+        for name, conversions, assign, default, _ in codec.fields:
             raw = data.get(name)
             if raw is None:
                 assign(record, default)
             else:
-                assign(record, kind.decode(raw))
+                assign(record, conversions.decode(raw))
                 found += 1
     except _MismatchError as error:
         raise InvalidResponseError(f"{cls.__name__}.{name}: {error}") from None
-    extra = _NOTHING
+    extra = _NO_EXTRA
     if len(data) > found:
-        unknown = {key: value for key, value in data.items() if key not in plan.names}
-        extra = Extra(unknown) if unknown else _NOTHING
+        unknown = {key: value for key, value in data.items() if key not in codec.names}
+        extra = Extra(unknown) if unknown else _NO_EXTRA
     object.__setattr__(record, "extra", extra)
     return record
 
 
 def encode(record: Record) -> dict[str, Any]:
-    """Make the JSON object of a record: every field that is said, and what is in ``extra``."""
+    """Return the JSON object of a record: every field that is set, and the content of ``extra``."""
     data = dict(record.extra)
-    for each in _plan(type(record)).fields:
+    for each in _record_codec(type(record)).fields:
         value = getattr(record, each.name)
         if value is not None:
-            data[each.name] = each.kind.encode(value)
+            data[each.name] = each.conversions.encode(value)
     return data
 
 
-# --- how each type travels ----------------------------------------------------------------------
+# --- JSON form of each type ---------------------------------------------------------------------
 
 
 class _MismatchError(Exception):
-    """A value is not what its field holds; the caller knows the field's name."""
+    """A value has the wrong type for its field; the caller adds the name of the field."""
 
 
 def _expected(what: str, value: object) -> _MismatchError:
@@ -336,81 +336,83 @@ def _expected(what: str, value: object) -> _MismatchError:
 
 def _short(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}..."
+    return text if len(text) <= _MAX_EXCERPT_CHARS else f"{text[:_MAX_EXCERPT_CHARS]}..."
 
 
-class _Kind(NamedTuple):
-    """How values of one type travel; `decode` and `accept` raise `_MismatchError`."""
+class _TypeCodec(NamedTuple):
+    """Conversions of one type; `decode` and `accept` raise `_MismatchError`."""
 
     #: JSON value that is not null -> value.
     decode: Callable[[Any], Any]
     #: Value -> JSON value.
     encode: Callable[[Any], Any]
-    #: What a user passed -> value.
+    #: Argument of the user -> value.
     accept: Callable[[Any], Any]
 
 
-class _Field(NamedTuple):
+class _FieldCodec(NamedTuple):
     name: str
-    kind: _Kind
-    #: Sets the field of a record, which is frozen for everybody else.
+    conversions: _TypeCodec
+    #: Sets the field of a record, bypassing the frozen ``__setattr__``.
     set: Callable[[Record, Any], None]
     default: Any
     optional: bool
 
 
-class _Plan(NamedTuple):
-    fields: tuple[_Field, ...]
+class _RecordCodec(NamedTuple):
+    fields: tuple[_FieldCodec, ...]
     names: frozenset[str]
-    #: The fields that every object has.
+    #: The fields without a default.
     required: tuple[str, ...]
 
 
-_plans: dict[type[Record], _Plan] = {}
+_record_codecs: dict[type[Record], _RecordCodec] = {}
 
 
-def _plan(cls: type[Record]) -> _Plan:
-    """Return how the fields of a record travel, worked out on first use."""
-    plan = _plans.get(cls)
-    if plan is None:
+def _record_codec(cls: type[Record]) -> _RecordCodec:
+    """Return the field codecs of a record class, created on first use."""
+    codec = _record_codecs.get(cls)
+    if codec is None:
         hints = get_type_hints(cls)
         fields = tuple(
-            _Field(
+            _FieldCodec(
                 each.name,
-                _kind_of(hints[each.name]),
-                getattr(cls, each.name).__set__,  # the slot's, which a frozen record does not stop
+                _type_codec(hints[each.name]),
+                getattr(
+                    cls, each.name
+                ).__set__,  # the slot descriptor bypasses the frozen __setattr__
                 each.default,
                 NoneType in get_args(hints[each.name]),
             )
             for each in dataclasses.fields(cls)
             if each.name != "extra"
         )
-        plan = _plans[cls] = _Plan(
+        codec = _record_codecs[cls] = _RecordCodec(
             fields,
             frozenset(each.name for each in fields),
             tuple(each.name for each in fields if each.default is dataclasses.MISSING),
         )
-    return plan
+    return codec
 
 
-def _kind_of(hint: Any) -> _Kind:
+def _type_codec(hint: Any) -> _TypeCodec:
     if get_origin(hint) in (Union, UnionType):
         choices = [each for each in get_args(hint) if each is not NoneType]
-        # "AckPolicy | str": the enum knows what to do with other strings.
+        # "AckPolicy | str": the codec of the enum also handles other strings.
         enums = [each for each in choices if issubclass(get_origin(each) or each, Enum)]
-        return _kind_of(enums[0] if enums else choices[0])
+        return _type_codec(enums[0] if enums else choices[0])
     if get_origin(hint) is Sequence:
-        return _sequence(_kind_of(get_args(hint)[0]))
+        return _sequence_codec(_type_codec(get_args(hint)[0]))
     if get_origin(hint) is Mapping:
-        return _mapping(_kind_of(get_args(hint)[1]))
+        return _mapping_codec(_type_codec(get_args(hint)[1]))
     if issubclass(hint, Enum):
-        return _word(hint)
+        return _enum_codec(hint)
     if issubclass(hint, Record):
-        return _record(hint)
-    return _SCALARS[hint]
+        return _nested_codec(hint)
+    return _SCALAR_CODECS[hint]
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
@@ -423,7 +425,7 @@ def _bool(value: Any) -> bool:
 def _int(value: Any) -> int:
     if type(value) is int:
         return value
-    # For what users pass; JSON has no such ints.
+    # Subclasses of int come from users only, never from JSON.
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value)
     raise _expected("an int", value)
@@ -483,61 +485,63 @@ def _accept_time(value: Any) -> datetime:
     return value
 
 
-_SCALARS: Final[dict[Any, _Kind]] = {
-    bool: _Kind(_bool, _same, _bool),
-    int: _Kind(_int, _same, _int),
-    str: _Kind(_str, _same, _str),
-    bytes: _Kind(_decode_bytes, _encode_bytes, _accept_bytes),
-    timedelta: _Kind(_decode_duration, duration_to_ns, _accept_duration),
-    datetime: _Kind(_decode_time, time_to_text, _accept_time),
+_SCALAR_CODECS: Final[dict[Any, _TypeCodec]] = {
+    bool: _TypeCodec(_bool, _identity, _bool),
+    int: _TypeCodec(_int, _identity, _int),
+    str: _TypeCodec(_str, _identity, _str),
+    bytes: _TypeCodec(_decode_bytes, _encode_bytes, _accept_bytes),
+    timedelta: _TypeCodec(_decode_duration, duration_to_ns, _accept_duration),
+    datetime: _TypeCodec(_decode_time, time_to_text, _accept_time),
 }
 
 
-def _word(enum: type[Enum]) -> _Kind:
+def _enum_codec(enum: type[Enum]) -> _TypeCodec:
     members = {member.value: member for member in enum}
 
-    def decode_word(raw: Any) -> Enum | UnknownEnumValue:
-        word = _str(raw)
-        return members.get(word) or UnknownEnumValue(word)
+    def decode_enum(raw: Any) -> Enum | UnknownEnumValue:
+        text = _str(raw)
+        return members.get(text) or UnknownEnumValue(text)
 
-    def accept_word(value: Any) -> Enum | UnknownEnumValue:
+    def accept_enum(value: Any) -> Enum | UnknownEnumValue:
         if isinstance(value, (enum, UnknownEnumValue)):
             return value
         if isinstance(value, str) and value in members:
             return members[value]
         raise _expected(f"one of {', '.join(map(repr, members))}", value)
 
-    def encode_word(value: Enum | UnknownEnumValue) -> str:
+    def encode_enum(value: Enum | UnknownEnumValue) -> str:
         return str(value.value if isinstance(value, Enum) else value)
 
-    return _Kind(decode_word, encode_word, accept_word)
+    return _TypeCodec(decode_enum, encode_enum, accept_enum)
 
 
-def _record(cls: type[Record]) -> _Kind:
+def _nested_codec(cls: type[Record]) -> _TypeCodec:
     def accept_record(value: Any) -> Record:
         if isinstance(value, cls):
             return value
         raise _expected(f"a {cls.__name__}", value)
 
-    return _Kind(lambda raw: decode(cls, raw), encode, accept_record)
+    return _TypeCodec(lambda raw: decode(cls, raw), encode, accept_record)
 
 
-def _sequence(item: _Kind) -> _Kind:
+def _sequence_codec(item: _TypeCodec) -> _TypeCodec:
     def decode_items(raw: Any) -> list[Any]:
         if not isinstance(raw, list):
             raise _expected("an array", raw)
         return [item.decode(each) for each in raw]
 
     def accept_items(value: Any) -> list[Any]:
-        # A str is a sequence of str, too; nobody who passes one means that.
+        # A str is a sequence of str as well, but passing one is always a mistake.
         if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
             raise _expected("a list", value)
         return [item.accept(each) for each in value]
 
-    return _Kind(decode_items, lambda value: [item.encode(each) for each in value], accept_items)
+    return _TypeCodec(
+        decode_items, lambda value: [item.encode(each) for each in value], accept_items
+    )
 
 
-def _mapping(item: _Kind) -> _Kind:
+def _mapping_codec(item: _TypeCodec) -> _TypeCodec:
     def decode_items(raw: Any) -> dict[str, Any]:
         if not isinstance(raw, dict):
             raise _expected("an object", raw)
@@ -548,7 +552,7 @@ def _mapping(item: _Kind) -> _Kind:
             raise _expected("a mapping", value)
         return {_str(key): item.accept(each) for key, each in value.items()}
 
-    return _Kind(
+    return _TypeCodec(
         decode_items,
         lambda value: {key: item.encode(each) for key, each in value.items()},
         accept_items,

@@ -1,9 +1,8 @@
 """
-Message headers: the ``NATS/1.0`` block, its status line, and the names that JetStream uses.
+Message headers: the ``NATS/1.0`` block, its status line, and the header names of JetStream.
 
-ADR-4 describes the block: a version line that may carry a status, one ``Name: value`` per line, an
-empty line at the end. Names keep their case, may repeat, and are found whatever case they are
-asked for in.
+ADR-4 defines the block: a version line with an optional status, one ``Name: value`` per line, and an
+empty line at the end. Names keep their case and may repeat; lookup ignores case.
 """
 
 from __future__ import annotations
@@ -19,72 +18,72 @@ if TYPE_CHECKING:
 
 __all__ = ["Headers", "HeadersLike", "Status", "encode_headers", "parse_headers", "parse_status"]
 
-# --- the names that JetStream uses --------------------------------------------------------------
+# --- header names of JetStream ------------------------------------------------------------------
 
-#: De-duplication within the stream's duplicate window.
+#: Message id for deduplication within the stream's duplicate window.
 MSG_ID: Final = "Nats-Msg-Id"
-#: The stream that the publisher means; refused by any other.
+#: The stream that the publisher expects; any other stream rejects the message.
 EXPECTED_STREAM: Final = "Nats-Expected-Stream"
-#: The sequence of the last message in the stream that the publisher knows of.
+#: The expected last sequence of the stream.
 EXPECTED_LAST_SEQ: Final = "Nats-Expected-Last-Sequence"
-#: The same for the last message on the subject.
+#: The expected last sequence of the subject.
 EXPECTED_LAST_SUBJECT_SEQ: Final = "Nats-Expected-Last-Subject-Sequence"
-#: The subject that this is about, where it is not that of the message (server 2.11).
+#: The subject for the expected last sequence, if not the message's own (server 2.11).
 EXPECTED_LAST_SUBJECT_SEQ_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
-#: The message id of the last message in the stream.
+#: The expected message id of the last message in the stream.
 EXPECTED_LAST_MSG_ID: Final = "Nats-Expected-Last-Msg-Id"
-#: How long this message is kept (ADR-43, server 2.11).
+#: Time to live of the message (ADR-43, server 2.11).
 MSG_TTL: Final = "Nats-TTL"
-#: The stream that a message got by direct get came from (ADR-31).
+#: In a direct get response: the stream (ADR-31).
 STREAM: Final = "Nats-Stream"
-#: Its sequence there (ADR-31).
+#: In a direct get response: the stream sequence (ADR-31).
 SEQUENCE: Final = "Nats-Sequence"
-#: When it was stored (ADR-31).
+#: In a direct get response: the time when the message was stored (ADR-31).
 TIMESTAMP: Final = "Nats-Time-Stamp"
-#: Its subject (ADR-31).
+#: In a direct get response: the subject (ADR-31).
 SUBJECT: Final = "Nats-Subject"
-#: Messages that an ended pull request did not deliver (ADR-37).
+#: Number of messages that an ended pull request did not deliver (ADR-37).
 PENDING_MESSAGES: Final = "Nats-Pending-Messages"
-#: Bytes that an ended pull request did not deliver (ADR-37).
+#: Number of bytes that an ended pull request did not deliver (ADR-37).
 PENDING_BYTES: Final = "Nats-Pending-Bytes"
-#: In an idle heartbeat: the last consumer sequence that was delivered (ADR-9).
+#: In an idle heartbeat: the last delivered consumer sequence (ADR-9).
 LAST_CONSUMER: Final = "Nats-Last-Consumer"
-#: In an idle heartbeat: the last stream sequence that was delivered (ADR-9).
+#: In an idle heartbeat: the last delivered stream sequence (ADR-9).
 LAST_STREAM: Final = "Nats-Last-Stream"
-#: In an idle heartbeat: the subject of a flow control request that is still to be answered.
+#: In an idle heartbeat: the reply subject of an unanswered flow control request.
 CONSUMER_STALLED: Final = "Nats-Consumer-Stalled"
-#: The pin that this client holds in a priority group (ADR-42).
+#: The pin id of this client in a priority group (ADR-42).
 PIN_ID: Final = "Nats-Pin-Id"
 
 _VERSION: Final = b"NATS/1.0"
-# Printable ASCII without the colon, as nats-server and RFC 7230 have it.
-_NAME = re.compile(r"[!-9;-~]+")
-# A line break would end the value, and C programs end it at a NUL. Surrogates are fine where they
-# stand for bytes that are not UTF-8.
-_UNFIT_FOR_VALUES = re.compile(r"[\x00\r\n\ud800-\udc7f\udd00-\udfff]")
+# Printable ASCII without the colon, as in nats-server and RFC 7230.
+_NAME_PATTERN = re.compile(r"[!-9;-~]+")
+# A line break ends the value, and C programs end it at a NUL. Surrogate escapes are allowed: they stand
+# for bytes that are not UTF-8.
+_FORBIDDEN_IN_VALUES = re.compile(r"[\x00\r\n\ud800-\udc7f\udd00-\udfff]")
 
 
 class Status(NamedTuple):
-    """What a server says in a message that has no other content."""
+    """Status line of a server message without content."""
 
     code: int
-    """A number like HTTP's: 404, 408, 503."""
+    """HTTP-like status code: 404, 408, 503."""
     description: str
-    """What it means; may be empty."""
+    """Description of the status; may be empty."""
 
 
 class Headers(MutableMapping[str, str]):
     """
     The headers of a message: names with one or more values each.
 
-    As a mapping it has the first value of each name: ``headers["Nats-Msg-Id"]``; looking up
-    ignores case, iteration gives the names as they were written. `get_all()` has every value.
+    Indexing returns the first value of a name: ``headers["Nats-Msg-Id"]``. Lookup ignores case;
+    iteration yields the names in their original case. `get_all()` returns all values of a name.
 
     Args:
         items: a mapping to a value or a list of values, or pairs of name and value.
 
     Raises:
-        InvalidHeaderError: a name is not printable ASCII or has a colon, or a value has a
+        InvalidHeaderError: a name is not printable ASCII or contains a colon, or a value contains a
             line break or a NUL.
 
     """
@@ -95,31 +94,31 @@ class Headers(MutableMapping[str, str]):
         # Lower-case name -> (name as first written, its values in order).
         self._entries: dict[str, tuple[str, list[str]]] = {}
         if isinstance(items, Headers):
-            for known, text in items.pairs():
-                self._append(known, text)
+            for name, text in items.pairs():
+                self._append(name, text)
             return
         for name, value in items.items() if isinstance(items, Mapping) else items:
-            for one in (value,) if isinstance(value, str) else _several(name, value):
+            for one in (value,) if isinstance(value, str) else _values_of(name, value):
                 self.add(name, one)
 
     def add(self, name: str, value: str) -> None:
         """
-        Append a value, keeping those that the name already has.
+        Append a value to a name and keep its existing values.
 
         Raises:
-            InvalidHeaderError: the name or the value can not be sent.
+            InvalidHeaderError: the name or the value is invalid.
 
         """
         _check(name, value)
         self._append(name, value)
 
     def get_all(self, name: str) -> list[str]:
-        """Return every value of a name in order, ``[]`` when it has none."""
+        """Return all values of a name in order, or ``[]``."""
         entry = self._entries.get(name.lower())
         return list(entry[1]) if entry else []
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """Yield every pair of name and value; a name with three values comes three times."""
+        """Yield all pairs of name and value; a name with three values is yielded three times."""
         for name, values in self._entries.values():
             for value in values:
                 yield name, value
@@ -133,7 +132,7 @@ class Headers(MutableMapping[str, str]):
 
     @classmethod
     def _received(cls, pairs: Iterable[tuple[str, str]]) -> Self:
-        """Make headers of what a server sent, which is not checked again."""
+        """Create headers from received pairs without validation."""
         headers = cls()
         for name, value in pairs:
             headers._append(name, value)
@@ -170,46 +169,48 @@ class Headers(MutableMapping[str, str]):
                 return False
         return NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # mutable, as a dict is
+    __hash__ = None  # type: ignore[assignment]  # mutable, like a dict
 
     def __repr__(self) -> str:
         return f"Headers({list(self.pairs())!r})"
 
 
-#: What a caller may pass as headers.
+#: Types accepted as headers.
 HeadersLike: TypeAlias = Headers | Mapping[str, str] | Mapping[str, list[str]]
 
 
 def _check(name: str, value: str) -> None:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidHeaderError(str(name), "a name is printable ASCII without a colon or spaces")
+    if not isinstance(name, str) or not _NAME_PATTERN.fullmatch(name):
+        raise InvalidHeaderError(
+            str(name), "a name must be printable ASCII without colons and spaces"
+        )
     if not isinstance(value, str):
-        raise InvalidHeaderError(name, f"a value is a str, not {type(value).__name__}")
-    if _UNFIT_FOR_VALUES.search(value):
-        raise InvalidHeaderError(name, "a value has no line breaks, NULs or surrogates")
+        raise InvalidHeaderError(name, f"a value must be a str, not {type(value).__name__}")
+    if _FORBIDDEN_IN_VALUES.search(value):
+        raise InvalidHeaderError(name, "a value must not contain line breaks, NULs or surrogates")
 
 
-def _several(name: str, values: object) -> Iterable[str]:
-    """Return what is not one value as several."""
+def _values_of(name: str, values: object) -> Iterable[str]:
+    """Return the values of a name; raise if they are not iterable."""
     if not isinstance(values, Iterable):
         raise InvalidHeaderError(
-            str(name), f"a value is a str or a list of them, not {type(values).__name__}"
+            str(name), f"a value must be a str or a list of str, not {type(values).__name__}"
         )
     return values
 
 
 def encode_headers(headers: HeadersLike) -> bytes:
     """
-    Make the header block that goes before a payload.
+    Return the header block that precedes a payload.
 
     Args:
         headers: names and values; values are sent as UTF-8.
 
     Returns:
-        The block with its closing empty line, or ``b""`` when there are no headers.
+        The block with its final empty line, or ``b""`` if there are no headers.
 
     Raises:
-        InvalidHeaderError: a name or value can not be sent.
+        InvalidHeaderError: a name or a value is invalid.
 
     """
     if not headers:
@@ -219,7 +220,7 @@ def encode_headers(headers: HeadersLike) -> bytes:
         lines += [f"{name}: {value}\r\n" for name, value in headers.pairs()]
     else:
         for name, values in headers.items():
-            for value in (values,) if isinstance(values, str) else _several(name, values):
+            for value in (values,) if isinstance(values, str) else _values_of(name, values):
                 _check(name, value)
                 lines.append(f"{name}: {value}\r\n")
     lines.append("\r\n")
@@ -228,14 +229,14 @@ def encode_headers(headers: HeadersLike) -> bytes:
 
 def parse_headers(block: bytes) -> Headers | None:
     """
-    Read a header block.
+    Parse a header block.
 
     Args:
-        block: from ``NATS/1.0`` to the empty line. Bytes that are not UTF-8 survive a round trip,
-            as surrogate escapes.
+        block: from ``NATS/1.0`` to the empty line. Bytes that are not UTF-8 become surrogate escapes,
+            which are encoded back unchanged.
 
     Returns:
-        The headers, or ``None`` when the block has none (a bare status).
+        The headers, or ``None`` if the block has none (a status line only).
 
     """
     lines = block.decode("utf-8", "surrogateescape").split("\r\n")[1:]
@@ -243,18 +244,18 @@ def parse_headers(block: bytes) -> Headers | None:
     for line in lines:
         name, colon, value = line.partition(":")
         if colon and name:
-            # No other white space is optional (RFC 7230), so it belongs to the value.
+            # Only spaces and tabs are optional white space (RFC 7230); the rest belongs to the value.
             pairs.append((name.strip(" \t"), value.strip(" \t")))
-    return Headers._received(pairs) if pairs else None  # noqa: SLF001 - the trusted constructor
+    return Headers._received(pairs) if pairs else None  # noqa: SLF001 - the constructor without validation
 
 
 def parse_status(block: bytes) -> Status | None:
     """
-    Read the status of a header block, when it has one.
+    Parse the status line of a header block.
 
     Returns:
-        The status, or ``None``: the version ends the line, or what follows is not a number of up
-        to three digits.
+        The status, or ``None`` if the first line has no status or its code is not a number of up to
+        three digits.
 
     """
     line = block.partition(b"\r\n")[0][len(_VERSION) :].strip()

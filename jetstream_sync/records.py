@@ -1,8 +1,8 @@
 """
-Dataclasses whose methods are written once, instead of being generated for each class.
+Frozen dataclasses that share their methods instead of generating them for each class.
 
-`dataclasses.dataclass` compiles five functions for each frozen class. For the records of JetStream
-that was a third of the time that it takes to import this package.
+`dataclasses.dataclass` compiles five functions for each frozen class. For the JetStream records this
+was a third of the import time of the package.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**_: object) -> Callable[[Any], Any]:
-        """Say to type checkers what a decorator makes; at runtime that is nothing."""
+        """Describe the decorator to type checkers; a no-op at run time."""
         return lambda decorator: decorator
 
 
@@ -29,17 +29,17 @@ else:
     frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field,)
 )
 def record(cls: type[_T]) -> type[_T]:
-    """Make a dataclass of a class on top of `RecordBase`: frozen, slotted, all by keyword."""
+    """Turn a subclass of `RecordBase` into a frozen, slotted, keyword-only dataclass."""
     return dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, kw_only=True)(cls)
 
 
 class _Signature:
-    """The signature of a record class for `inspect.signature`, made of its fields."""
+    """Compute the signature of a record class from its fields, for `inspect.signature`."""
 
     def __get__(self, instance: object, cls: Any) -> inspect.Signature:
         if not dataclasses.is_dataclass(cls):
-            # A base class. With this error `inspect` and `pydoc` look elsewhere for a signature.
-            raise AttributeError(f"{cls.__name__} has no fields, and so no signature of its own")
+            # A base class: on this error `inspect` and `pydoc` fall back to the usual lookup.
+            raise AttributeError(f"{cls.__name__} has no fields and therefore no signature")
         parameters = []
         for each in dataclasses.fields(cls):
             default = each.default
@@ -59,12 +59,12 @@ class _Signature:
 
 
 class RecordBase:
-    """What a frozen dataclass can do, going by its fields; a subclass has the ``__init__``."""
+    """Methods of a frozen dataclass, implemented with its fields; a subclass defines ``__init__``."""
 
     __slots__ = ()
 
     if TYPE_CHECKING:
-        # What makes `dataclasses.replace` and `dataclasses.fields` take it.
+        # Required by the types of `dataclasses.replace` and `dataclasses.fields`.
         __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
     else:
         __signature__ = _Signature()

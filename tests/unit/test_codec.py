@@ -313,7 +313,7 @@ def test_a_wrong_nested_value_names_the_nested_record(wrong):
 @pytest.mark.parametrize("data", [{}, {"name": None}])
 def test_a_missing_field_is_named(data):
     """A field that is always there, and is not, is an invalid response."""
-    with pytest.raises(InvalidResponseError, match="Tree.name: it is missing"):
+    with pytest.raises(InvalidResponseError, match="Tree.name: required field is missing"):
         decode(Tree, data)
 
 
@@ -448,7 +448,7 @@ def test_records_are_frozen():
 
 @pytest.mark.parametrize(
     ("values", "named"),
-    [({}, "Leaf needs the field name"), ({"name": "a", "sise": 1}, "Leaf has no field sise")],
+    [({}, "Leaf requires the field name"), ({"name": "a", "sise": 1}, "Leaf has no field sise")],
 )
 def test_the_wrong_keywords_are_a_type_error(values, named):
     """As in any dataclass: a field without a default must be given, and no others are there."""
