@@ -1,7 +1,7 @@
 """
-How to connect: a frozen record, checked at the door.
+Connection options: the keyword arguments of `connect()` and their validated form.
 
-The names and defaults are those that users of nats-py know.
+Names and defaults follow nats-py.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ __all__ = [
     "TLSOptions",
 ]
 
-#: Called with what went wrong.
+#: Called with the error.
 ErrorCallback = Callable[[Exception], object]
-#: Called when something happened to the connection. One that needs an argument gets the event.
+#: Called on a connection event. A callback with a parameter receives the event.
 EventCallback = Callable[[], object] | Callable[[ConnectionEvent], object]
 FilePath = str | os.PathLike[str]
-#: Called with a host, a port and a time in seconds, returns a connected socket.
+#: Called with the host, the port and a timeout in seconds; returns a connected socket.
 Dialer = Callable[[str, int, float], "socket"]
 
 DEFAULT_PENDING_MSGS_LIMIT: Final = 512 * 1024
 DEFAULT_PENDING_BYTES_LIMIT: Final = 128 * 1024 * 1024
 
-# Locks take no more than this many seconds, about 292 years.
-_LONGEST: Final = 9e9
+# Longest timeout that a lock accepts, about 292 years.
+_MAX_TIMEOUT_S: Final = 9e9
 
-_TEXTS: Final = ("name", "nkey", "tls_hostname")
+_STRINGS: Final = ("name", "nkey", "tls_hostname")
 _SECRETS: Final = ("user", "password", "token", "nkeys_seed_str")
-#: What a pickle leaves out where it is no function. Headers have logins of proxies in them.
-_LEFT_OUT: Final = ("password", "token", "nkeys_seed_str", "ws_connection_headers")
-#: Ways to log in, of each kind one: by words and by a key, which an auth callout may want together.
-_LOGINS: Final = (
+#: Options that are not pickled unless they are callables. Headers may contain a proxy login.
+_NOT_PICKLED: Final = ("password", "token", "nkeys_seed_str", "ws_connection_headers")
+#: Groups of mutually exclusive logins. An auth callout may require one of each group.
+_EXCLUSIVE_LOGINS: Final = (
     ("user", "token"),
     ("user_credentials", "nkeys_seed", "nkeys_seed_str", "nkey", "user_jwt_cb"),
 )
-_BREAK: Final = frozenset("\r\n\0")
-# The seed of an nkey, or a JWT: given as a path by mistake, it must not be repeated as one.
-_NO_PATH: Final = r"\s*(S[A-Z][A-Z2-7]{50,}\s*$|eyJ[\w-]+\.)"
-_SWITCHES: Final = (
+_LINE_BREAKS: Final = frozenset("\r\n\0")
+# An nkey seed or a JWT that was passed as a path by mistake; error texts must not repeat it.
+_SEED_OR_JWT: Final = r"\s*(S[A-Z][A-Z2-7]{50,}\s*$|eyJ[\w-]+\.)"
+_FLAGS: Final = (
     "allow_reconnect",
     "dont_randomize",
     "fail_requests_on_disconnect",
@@ -93,29 +93,29 @@ _CALLBACKS: Final = (
 @dataclass(frozen=True, kw_only=True)
 class TLSOptions:
     """
-    How to speak TLS; unlike an `ssl.SSLContext` it can be pickled and sent to other processes.
+    TLS settings that, unlike an `ssl.SSLContext`, can be pickled and sent to other processes.
 
-    The files are read when a connection is opened. A ``key_password`` that is no function is not
-    pickled: see `ConnectionOptions`.
+    The files are read when a connection is opened. A ``key_password`` is pickled only if it is a
+    function: see `ConnectionOptions`.
     """
 
     ca_file: FilePath | None = None
-    """Certificates to trust, in PEM format; ``None``: those that the system trusts."""
+    """Trusted CA certificates in PEM format; ``None``: the trust store of the system."""
     cert_file: FilePath | None = None
-    """This client's own certificate, in PEM format, for servers that verify clients; ``None``: none."""
+    """Client certificate in PEM format, for servers that verify clients; ``None``: none."""
     key_file: FilePath | None = None
-    """The key of ``cert_file``; ``None``: it is in the same file."""
+    """Private key of ``cert_file``; ``None``: the key is in ``cert_file``."""
     key_password: Secret | None = field(default=None, repr=False)
-    """What the key is encrypted with; ``None``: it is not encrypted."""
+    """Password of the private key; ``None``: the key is not encrypted."""
 
     def __post_init__(self) -> None:
         if self.cert_file is None and self.key_file is not None:
-            raise InvalidOptionError("key_file", self.key_file, "a key needs a cert_file")
+            raise InvalidOptionError("key_file", self.key_file, "requires a cert_file")
         if self.key_file is None and self.cert_file is None and self.key_password is not None:
-            raise InvalidOptionError("key_password", "...", "a key_password needs a cert_file")
+            raise InvalidOptionError("key_password", "...", "requires a cert_file")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, (type(self), _without_secrets(self, ("key_password",)))
+        return _restore, (type(self), _without_secrets(self, ("key_password",)))
 
     def __copy__(self) -> TLSOptions:
         return self
@@ -125,120 +125,119 @@ class TLSOptions:
 
 
 class ConnectOptions(TypedDict, total=False):
-    """What `connect()` takes by name; all may be left out. Times are seconds or a `timedelta`."""
+    """Keyword arguments of `connect()`; all are optional. Times are seconds or a `timedelta`."""
 
     name: str
-    """What the server calls this connection in its lists and logs."""
+    """Name of the connection in the server's monitoring and logs."""
     user: Secret
-    """The user to log in as; a login in a server's URL comes first. This and the other secrets may be
-    a function, which is called at every connect and reconnect."""
+    """User name; credentials in a server's URL take precedence. This and the other secrets may be a
+    function, which is called on every connect and reconnect."""
     password: Secret
-    """The user's password."""
+    """Password of the user."""
     token: Secret
-    """A token to log in with, instead of a user."""
+    """Authentication token, instead of a user and password."""
     user_credentials: FilePath | tuple[FilePath, FilePath] | Callable[[], str | bytes]
-    """A ``.creds`` file, or a file with a JWT and one with the seed of its nkey, or a function that
-    returns what is in a ``.creds`` file; read or called again at every connect and reconnect. This and
-    the next two need the ``nkeys`` extra."""
+    """A ``.creds`` file, a pair of a JWT file and an nkey seed file, or a function that returns the
+    content of a ``.creds`` file; read or called on every connect and reconnect. This option and the next
+    two require the ``nkeys`` extra."""
     nkeys_seed: FilePath
-    """A file with the seed of an nkey; read again at every connect and reconnect."""
+    """A file with an nkey seed; read on every connect and reconnect."""
     nkeys_seed_str: Secret
-    """The seed of an nkey."""
+    """An nkey seed."""
     nkey: str
-    """The public part of an nkey whose seed only the ``signature_cb`` knows."""
+    """The public nkey of the user; requires a ``signature_cb``, which signs with its seed."""
     user_jwt_cb: Callable[[], str | bytes]
-    """Returns the user's JWT; it needs a ``signature_cb``, unless the JWT is a bearer token. Called at
+    """Returns the user's JWT; requires a ``signature_cb``, unless the JWT is a bearer token. Called on
     every connect and reconnect."""
     signature_cb: Callable[[str], str | bytes]
-    """Signs what the server sent: it gets the nonce, as text, and returns the signature in base64 (or
-    its 64 bytes as they are). Called where the server sent a nonce."""
+    """Signs the server's nonce: receives the nonce as text and returns the signature, in base64 or as 64
+    raw bytes. Called if the server sent a nonce."""
     tls: bool | SSLContext | TLSOptions
-    """Whether to insist on TLS, and how; default: as the server wants it, checked against the
-    certificates that the system trusts."""
+    """Whether to require TLS, and its settings; default: TLS if the server requires it, verified with
+    the trust store of the system."""
     tls_hostname: str
-    """Whom the server's certificate has to name; default: the host of its URL."""
+    """Expected host name in the server's certificate; default: the host of its URL."""
     tls_handshake_first: bool
-    """Begin with TLS instead of waiting for the server to ask for it; default false."""
+    """Start with the TLS handshake instead of waiting for the server's INFO; default false."""
     tls_allow_downgrade: bool
-    """Use a server without TLS after another server of this connection had it; default false: once a
-    connection used TLS, every later server has to offer it. For connections without ``tls``."""
+    """Allow a reconnect to a server without TLS after TLS was used; default false: once a connection
+    used TLS, every later server has to offer it. For connections without ``tls``."""
     ws_connection_headers: Mapping[str, str | Sequence[str]]
-    """HTTP headers for the request that opens a WebSocket, such as a proxy's login."""
+    """HTTP headers of the WebSocket upgrade request, such as a proxy login."""
     connect_timeout: float | timedelta
-    """How long one server may take for TCP, handshake and login; default 2."""
+    """Timeout for TCP connect, TLS handshake and login with one server; default 2."""
     dialer: Dialer
-    """Called with the host, the port and the seconds that are left of ``connect_timeout``, at each connect
-    and reconnect; returns a connected, plain socket, which belongs to the connection from then on. It is
-    for proxies and for servers in the same process; TLS and WebSocket are spoken on top of it. It
-    looks names up itself, and an `OSError` that it raises means that the server can not be reached.
-    Default: TCP."""
+    """Opens the socket, for proxies and in-process servers. Called on each connect and reconnect with the
+    host, the port and the remaining seconds of ``connect_timeout``; returns a connected, plain socket,
+    which the connection then owns. TLS and WebSocket run on top of it. The dialer resolves host names
+    itself; an `OSError` means that the server is unreachable. Default: TCP."""
     allow_reconnect: bool
-    """Whether another link is sought when one breaks; default true."""
+    """Reconnect when the connection is lost; default true."""
     retry_on_failed_connect: bool
-    """Have `connect()` return at once when no server can be reached, and go on trying in the background
-    as a reconnect would; default false."""
+    """Return from `connect()` when no server can be reached, and keep trying in the background, as in a
+    reconnect; default false."""
     max_reconnect_attempts: int
-    """Failures in a row after which a server is given up; -1: never; default 60."""
+    """Consecutive failures after which a server is removed from the pool; -1: never; default 60."""
     reconnect_time_wait: float | timedelta
-    """The wait between two walks through the servers; default 2. With 0 they are 10 to 50 milliseconds
-    apart, and ``max_reconnect_attempts`` are soon over."""
+    """Wait between two rounds of connection attempts to all servers; default 2. With 0, rounds are 10 to
+    50 milliseconds apart, and ``max_reconnect_attempts`` is reached quickly."""
     reconnect_jitter: float | timedelta
-    """What is added to this wait at most, by chance, so that the clients of a restarted server do not
-    all come at once; default 0.1, with TLS 1. With ``reconnect_time_wait=0`` nothing is added."""
+    """Upper limit of the random time added to this wait, so that the clients of a restarted server do not
+    reconnect all at once; default 0.1, or 1 with TLS. Ignored with ``reconnect_time_wait=0``."""
     reconnect_delay_cb: Callable[[int], float | timedelta]
-    """Called with the number of walks through the servers since the link broke, returns the time
-    to wait before the next one, instead of ``reconnect_time_wait`` and its jitter."""
+    """Returns the wait before the next round, instead of ``reconnect_time_wait`` and its jitter. Called
+    with the number of rounds since the connection was lost."""
     ignore_auth_error_abort: bool
-    """Go on trying a server that refused the login twice with the same error; default false."""
+    """Keep trying a server that refused the login twice with the same error; default false."""
     ignore_discovered_servers: bool
-    """Use only the servers that were named, not those that a cluster tells of; default false."""
+    """Use only the configured servers, not those that a cluster announces; default false."""
     fail_requests_on_disconnect: bool
-    """Fail requests with `ConnectionLostError` as soon as the link breaks, rather than have them wait
-    for an answer on the next one until their time is up; default false."""
+    """Fail pending requests with `ConnectionLostError` as soon as the connection is lost, instead of
+    waiting for a reply after the reconnect until they time out; default false."""
     ping_interval: float | timedelta
-    """The time between two pings; default 120."""
+    """Interval between pings; default 120."""
     max_outstanding_pings: int
-    """Unanswered pings after which a link is given up; default 2."""
+    """Number of unanswered pings after which the connection is considered lost; default 2."""
     dont_randomize: bool
-    """Try the servers in the order in which they are given; default false."""
+    """Try the servers in the given order; default false."""
     no_echo: bool
-    """Do not receive what this connection publishes itself; default false."""
+    """Do not receive messages published by this connection; default false."""
     verbose: bool
-    """Have the server confirm each command; default false."""
+    """Make the server acknowledge each command with ``+OK``; default false."""
     pedantic: bool
-    """Have the server check more strictly; default false."""
+    """Enable the strict checks of the server; default false."""
     inbox_prefix: str
-    """Where answers go; default ``_INBOX``."""
+    """Subject prefix of reply inboxes; default ``_INBOX``."""
     drain_timeout: float | timedelta
-    """How long draining may take; default 30."""
+    """Timeout of `Connection.drain`; default 30."""
     pending_size: int
-    """Bytes that are kept while there is no link; default 2 MiB."""
+    """Maximum number of bytes buffered while disconnected; default 2 MiB."""
     error_cb: ErrorCallback
-    """Called with each error that no call can raise; default: it is logged. Callbacks run one after
-    the other on a thread of their own. Those below that need an argument get a `ConnectionEvent`."""
+    """Called with each asynchronous error; default: the error is logged. Callbacks run one at a time on a
+    dedicated thread. The callbacks below receive a `ConnectionEvent` if they have a parameter."""
     disconnected_cb: EventCallback
-    """Called when the link broke."""
+    """Called when the connection is lost."""
     reconnected_cb: EventCallback
-    """Called when there is a new link; also the first one with ``retry_on_failed_connect``."""
+    """Called after a reconnect; also after the first connect with ``retry_on_failed_connect``."""
     closed_cb: EventCallback
-    """Called when the connection is closed; `Connection.close` and `Connection.drain` return after it."""
+    """Called when the connection is closed, before `Connection.close` or `Connection.drain` returns."""
     discovered_server_cb: EventCallback
-    """Called when the cluster told of a server that was not known."""
+    """Called when the cluster announces a new server."""
     lame_duck_mode_cb: EventCallback
-    """Called when the server says that it will stop soon."""
+    """Called when the server enters lame duck mode and will shut down soon."""
     trace_cb: Callable[[str], object]
-    """Called with each line of the protocol, on a thread of its own, secrets masked: after ``>`` what is
-    sent, after ``<`` what is received; default: nothing is traced, which costs nothing."""
+    """Called with each protocol line, on a dedicated thread, with secrets masked; sent lines begin with
+    ``>``, received lines with ``<``. Default: no tracing, without any overhead."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionOptions:
     """
-    Everything that makes a connection, checked: see `ConnectOptions` for what each means.
+    The validated options of a connection; see `ConnectOptions` for the meaning of each.
 
-    It can be pickled where its callbacks can be imported, but secrets stay behind: a password, token or
-    seed that was given as it is, in an option or in a URL, is replaced by `left_out`, and to connect with
-    that is an `InvalidOptionError`. Paths go along, and so do functions that can be imported.
+    Options can be pickled if their callbacks can be imported, but without secrets: a password, token or
+    seed given as a string, in an option or in a URL, is replaced by `left_out`, and connecting with it
+    raises `InvalidOptionError`. Paths and functions that can be imported are kept.
     """
 
     servers: tuple[ServerAddress, ...]
@@ -294,10 +293,10 @@ class ConnectionOptions:
         cls, servers: tuple[ServerAddress, ...], options: Mapping[str, Any]
     ) -> ConnectionOptions:
         """
-        Make the options of what a user passed by name.
+        Create the options from keyword arguments.
 
         Raises:
-            InvalidOptionError: a name is not known, or a value is out of range.
+            InvalidOptionError: an option is unknown, or a value is invalid.
 
         """
         known = [each.name for each in fields(cls) if each.name != "servers"]
@@ -305,12 +304,12 @@ class ConnectionOptions:
             if name not in known:
                 close = closest_match(name, known)
                 hint = f"; did you mean {close}?" if close else ""
-                # The value is not repeated: it may be a secret under a name with a slip.
-                raise InvalidOptionError(name, "...", f"there is no such option{hint}")
+                # The value is omitted: it may be a secret under a misspelled name.
+                raise InvalidOptionError(name, "...", f"unknown option{hint}")
         return cls(servers=servers, **options)
 
     def __post_init__(self) -> None:
-        for option in _TEXTS:
+        for option in _STRINGS:
             if not isinstance(getattr(self, option), (str, type(None))):
                 raise InvalidOptionError(option, "...", "must be a str")
         for option in _SECRETS:
@@ -319,9 +318,9 @@ class ConnectionOptions:
                 check_callback(option, value)
             elif not isinstance(value, (str, type(None))):
                 raise InvalidOptionError(option, "...", "must be a str or a function")
-        for option in _SWITCHES:
+        for option in _FLAGS:
             if not isinstance(getattr(self, option), bool):
-                raise InvalidOptionError(option, getattr(self, option), "must be true or false")
+                raise InvalidOptionError(option, getattr(self, option), "must be True or False")
         for option in _CALLBACKS:
             if getattr(self, option) is not None:
                 check_callback(option, getattr(self, option))
@@ -343,15 +342,15 @@ class ConnectionOptions:
         self._check_login()
         self._check_secure()
 
-    def must_have_secrets(self) -> None:
+    def check_secrets(self) -> None:
         """
-        Refuse options that were pickled and lost a secret by that.
+        Check that no secret was removed by pickling.
 
         Raises:
-            InvalidOptionError: one was left out; it says which.
+            InvalidOptionError: a secret is missing; the error names the option.
 
         """
-        for option in _LEFT_OUT:
+        for option in _NOT_PICKLED:
             if getattr(self, option) is left_out:
                 raise missing_secret(option)
         if isinstance(self.tls, TLSOptions) and self.tls.key_password is left_out:
@@ -360,7 +359,7 @@ class ConnectionOptions:
             raise missing_secret("servers")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, (type(self), _without_secrets(self, _LEFT_OUT))
+        return _restore, (type(self), _without_secrets(self, _NOT_PICKLED))
 
     def __copy__(self) -> ConnectionOptions:
         return self
@@ -369,45 +368,53 @@ class ConnectionOptions:
         return self
 
     def _check_login(self) -> None:
-        for ways in _LOGINS:
+        for ways in _EXCLUSIVE_LOGINS:
             given = [option for option in ways if getattr(self, option) is not None]
             if len(given) > 1:
-                raise InvalidOptionError(given[1], "...", f"excludes {given[0]}: log in in one way")
+                raise InvalidOptionError(given[1], "...", f"cannot be combined with {given[0]}")
         if self.password is not None and self.user is None:
-            raise InvalidOptionError("password", "...", "a password needs a user")
+            raise InvalidOptionError("password", "...", "requires a user")
         if self.nkey is not None and not self.nkey.startswith("U"):
-            raise InvalidOptionError("nkey", "...", "the public part of a user's nkey is U...")
+            raise InvalidOptionError(
+                "nkey", "...", "must be the public nkey of a user, which begins with U"
+            )
         if self.nkey is not None and self.signature_cb is None:
-            raise InvalidOptionError("nkey", self.nkey, "needs a signature_cb, which signs for it")
+            raise InvalidOptionError("nkey", self.nkey, "requires a signature_cb")
         if self.signature_cb is not None and self.nkey is None and self.user_jwt_cb is None:
-            raise InvalidOptionError("signature_cb", "...", "needs an nkey or a user_jwt_cb")
+            raise InvalidOptionError("signature_cb", "...", "requires an nkey or a user_jwt_cb")
         credentials = self.user_credentials
         if callable(credentials):
             check_callback("user_credentials", credentials)
         elif isinstance(credentials, tuple):
             if len(credentials) != 2 or not all(map(_is_path, credentials)):
-                raise InvalidOptionError("user_credentials", "...", "a pair is two paths")
+                raise InvalidOptionError(
+                    "user_credentials", "...", "a tuple must contain two paths"
+                )
         elif credentials is not None and not _is_path(credentials):
             raise InvalidOptionError(
-                "user_credentials", "...", "must be a path, or a function that returns the content"
+                "user_credentials",
+                "...",
+                "must be a path, a pair of paths, or a function that returns the content",
             )
         if self.nkeys_seed is not None and not _is_path(self.nkeys_seed):
             raise InvalidOptionError(
-                "nkeys_seed", "...", "must be a path; the seed itself is for nkeys_seed_str"
+                "nkeys_seed", "...", "must be a path; pass the seed itself as nkeys_seed_str"
             )
 
     def _check_secure(self) -> None:
         tls = self.tls
-        # An SSLContext is known by what is done with it: nothing here opens or imports anything.
+        # An SSLContext is recognized by its method, because this module does not import ssl.
         if not isinstance(tls, (bool, TLSOptions, type(None))) and not hasattr(tls, "wrap_bio"):
             raise InvalidOptionError("tls", "...", "must be a bool, an SSLContext or TLSOptions")
         if tls is False and self.tls_handshake_first:
-            raise InvalidOptionError("tls_handshake_first", True, "excludes tls=False")
+            raise InvalidOptionError(
+                "tls_handshake_first", True, "cannot be combined with tls=False"
+            )
         if tls not in (None, False) and self.tls_allow_downgrade:
             raise InvalidOptionError(
                 "tls_allow_downgrade",
                 True,
-                "has no effect with tls, which every server has to offer",
+                "cannot be combined with tls, which requires TLS from every server",
             )
         headers: object = self.ws_connection_headers
         if headers is None or headers is left_out:
@@ -419,10 +426,12 @@ class ConnectionOptions:
             if not isinstance(values, (list, tuple)):
                 values = [None]
             if not all(
-                isinstance(each, str) and not _BREAK & set(each) for each in [name, *values]
+                isinstance(each, str) and not _LINE_BREAKS & set(each) for each in [name, *values]
             ):
                 raise InvalidOptionError(
-                    "ws_connection_headers", "...", "names and values are text of one line"
+                    "ws_connection_headers",
+                    "...",
+                    "names and values must be strings without line breaks",
                 )
 
     def _in_seconds(self, option: str) -> float:
@@ -430,53 +439,52 @@ class ConnectionOptions:
         if isinstance(value, timedelta):
             value = value.total_seconds()
         if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-            raise InvalidOptionError(option, value, "a time is a number of seconds or a timedelta")
-        value = float(min(value, _LONGEST))
+            raise InvalidOptionError(option, value, "must be a number of seconds or a timedelta")
+        value = float(min(value, _MAX_TIMEOUT_S))
         object.__setattr__(self, option, value)
         return value
 
 
 def _is_path(value: object) -> bool:
-    """Say whether a value can be a path; a secret, given as one by mistake, would be shown as one."""
+    """Return whether a value can be a path; a secret passed by mistake is not a path."""
     if not isinstance(value, (str, os.PathLike)):
         return False
     path = os.fspath(value)
     return (
         isinstance(path, str)
         and bool(path)
-        and not (_BREAK & set(path) or re.match(_NO_PATH, path))
+        and not (_LINE_BREAKS & set(path) or re.match(_SEED_OR_JWT, path))
     )
 
 
 def _without_secrets(options: Any, secrets: tuple[str, ...]) -> dict[str, Any]:
-    """Return the options that have another value than usual, with `left_out` for what is a secret."""
+    """Return the options that differ from their defaults, with `left_out` in place of secrets."""
     values = {each.name: getattr(options, each.name) for each in fields(options)}
-    usual = {each.name: each.default for each in fields(options)}
+    defaults = {each.name: each.default for each in fields(options)}
     return {
         name: left_out if name in secrets and not callable(value) else value
         for name, value in values.items()
-        if value is not usual[name]
+        if value is not defaults[name]
     }
 
 
-def _remade(made: type[Any], values: dict[str, Any]) -> Any:
+def _restore(made: type[Any], values: dict[str, Any]) -> Any:
     return made(**values)
 
 
 def check_callback(option: str, callback: object) -> None:
     """
-    Check what is to be called back.
+    Check that a callback is a plain function.
 
     Args:
-        option: what to call it in the error.
+        option: the name of the option, for the error.
         callback: the function.
 
     Raises:
-        InvalidOptionError: it can not be called, or it is an ``async`` function, which nobody would
-            await.
+        InvalidOptionError: it is not callable, or it is an ``async`` function.
 
     """
-    # What was given is not repeated: it may be what the function should have returned, a secret.
+    # The value is omitted: it may be the secret that the function should return.
     if not callable(callback):
         raise InvalidOptionError(option, "...", "must be a function")
     if iscoroutinefunction(callback):
@@ -485,4 +493,4 @@ def check_callback(option: str, callback: object) -> None:
 
 def _at_least(option: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidOptionError(option, value, f"must be a whole number from {least} up")
+        raise InvalidOptionError(option, value, f"must be an integer of at least {least}")

@@ -1,9 +1,9 @@
 """
-Subjects, queue groups, stream and consumer names: what is well formed, and what matches.
+Validation and matching of subjects, and validation of queue, stream and consumer names.
 
-A name that ends up on a control line is a place where somebody could inject a protocol command,
-so everything is checked here before a byte is made of it. The rules are nats-server's
-(``server/sublist.go``) and ADR-6's; the checks are local and send nothing.
+A name on a control line could inject a protocol command, so every name is validated before it is
+encoded. The rules are those of nats-server (``server/sublist.go``) and ADR-6. The checks are local and
+send nothing.
 """
 
 from __future__ import annotations
@@ -24,60 +24,61 @@ __all__ = [
     "subjects_overlap",
 ]
 
-#: Bytes of a command without its line end and payload that a server accepts unless it is configured
-#: otherwise (nats-server's ``MAX_CONTROL_LINE_SIZE``). It closes the connection on a longer one.
+#: Maximum length of a protocol command in bytes, without line end and payload: the default of
+#: nats-server (``MAX_CONTROL_LINE_SIZE``). The server closes the connection on a longer command.
 MAX_CONTROL_LINE: Final = 4096
-#: Bytes of a stream or consumer name that a server accepts (nats-server's ``JSMaxNameLen``).
-_MAX_NAME: Final = 255
+#: Maximum length of a stream or consumer name in bytes (nats-server's ``JSMaxNameLen``).
+_MAX_NAME_BYTES: Final = 255
 
-# Names become file names on the server, hence no slashes; ADR-6.
+# Names become file names on the server, so slashes are forbidden (ADR-6).
 _FORBIDDEN_IN_NAMES = re.compile(r"[\s>*./\\\x00-\x1f\x7f\ud800-\udfff]")
-# Surrogates alone are no text: they can not be sent as UTF-8.
+# Lone surrogates cannot be encoded as UTF-8.
 _FORBIDDEN_IN_SUBJECTS = re.compile(r"[\s\x00-\x1f\x7f\ud800-\udfff]")
 
 
 def check_publish_subject(subject: str) -> str:
     """
-    Check a subject that a message is published to, and return it.
+    Validate a subject to publish to, and return it.
 
     Args:
         subject: dot-separated tokens; no wildcards.
 
     Raises:
-        BadSubjectError: it is no str, is empty, has white space, control characters, an empty
-            token or a wildcard token, or is longer than a command line can be.
+        BadSubjectError: the subject is not a str, is empty, contains white space, control characters,
+            an empty token or a wildcard token, or exceeds the maximum length of a command.
 
     """
     check_subject(subject)
-    # "a*b" and "a>b" are literal tokens; only whole-token wildcards are refused.
+    # "a*b" and "a>b" are literal tokens; only "*" and ">" as whole tokens are wildcards.
     if ("*" in subject or ">" in subject) and not {"*", ">"}.isdisjoint(subject.split(".")):
-        raise BadSubjectError(subject, "wildcards can not be published to")
+        raise BadSubjectError(subject, "a subject to publish to must not contain wildcards")
     return subject
 
 
 def check_subject(subject: str) -> str:
     """
-    Check a subject that may have wildcards, and return it.
+    Validate a subject that may contain wildcards, and return it.
 
     Args:
-        subject: dot-separated tokens; ``*`` stands for one token, a final ``>`` for one or more.
+        subject: dot-separated tokens; ``*`` matches one token, a final ``>`` one or more.
 
     Raises:
-        BadSubjectError: it is no str, is empty, has white space, control characters or an empty
-            token, ``>`` is not its last token, or it is longer than a command line can be.
+        BadSubjectError: the subject is not a str, is empty, contains white space, control characters
+            or an empty token, has a ``>`` before the last token, or exceeds the maximum length of a
+            command.
 
     """
     if not isinstance(subject, str):
-        raise BadSubjectError(repr(subject), f"a subject is a str, not {type(subject).__name__}")
+        raise BadSubjectError(repr(subject), f"must be a str, not {type(subject).__name__}")
     if not subject:
-        raise BadSubjectError(subject, "it is empty")
+        raise BadSubjectError(subject, "must not be empty")
     _check_length(subject)
     if _FORBIDDEN_IN_SUBJECTS.search(subject):
         raise BadSubjectError(
-            subject, "white space, control characters and surrogates are not allowed"
+            subject, "must not contain white space, control characters or surrogates"
         )
     if subject[0] == "." or subject[-1] == "." or ".." in subject:
-        raise BadSubjectError(subject, "it has an empty token")
+        raise BadSubjectError(subject, "must not contain an empty token")
     if ">" in subject and ">" in subject.split(".")[:-1]:
         raise BadSubjectError(subject, "'>' must be the last token")
     return subject
@@ -85,34 +86,40 @@ def check_subject(subject: str) -> str:
 
 def check_queue(queue: str) -> str:
     """
-    Check the name of a queue group, and return it.
+    Validate the name of a queue group, and return it.
 
     Raises:
-        BadSubjectError: it is no str, has white space or control characters, or is longer than a
-            command line can be.
+        BadSubjectError: the name is not a str, contains white space or control characters, or exceeds
+            the maximum length of a command.
 
     """
     if not isinstance(queue, str):
-        raise BadSubjectError(repr(queue), f"a queue group is a str, not {type(queue).__name__}")
+        raise BadSubjectError(
+            repr(queue), f"a queue group must be a str, not {type(queue).__name__}"
+        )
     _check_length(queue)
     if _FORBIDDEN_IN_SUBJECTS.search(queue):
-        raise BadSubjectError(queue, "a queue group has no white space or control characters")
+        raise BadSubjectError(
+            queue, "a queue group must not contain white space or control characters"
+        )
     return queue
 
 
 def _check_length(text: str) -> None:
-    """Refuse what is too long for any command; the whole line is checked where it is made."""
+    """Reject a text that exceeds any command; the encoder checks the length of the whole line."""
     if len(text) > MAX_CONTROL_LINE:
-        raise BadSubjectError(text, f"it is longer than the {MAX_CONTROL_LINE} bytes of a command")
+        raise BadSubjectError(
+            text, f"must not exceed {MAX_CONTROL_LINE} bytes, the maximum of a command"
+        )
 
 
 def check_stream_name(name: str) -> str:
     """
-    Check a stream's name, and return it.
+    Validate a stream name, and return it.
 
     Raises:
-        InvalidNameError: it is no str, is empty, has white space, a dot, a wildcard or a slash, or
-            is longer than 255 bytes.
+        InvalidNameError: the name is not a str, is empty, contains white space, a dot, a wildcard or a
+            slash, or exceeds 255 bytes.
 
     """
     return _check_name("stream", name)
@@ -120,11 +127,11 @@ def check_stream_name(name: str) -> str:
 
 def check_consumer_name(name: str) -> str:
     """
-    Check a consumer's name, and return it.
+    Validate a consumer name, and return it.
 
     Raises:
-        InvalidNameError: it is no str, is empty, has white space, a dot, a wildcard or a slash, or
-            is longer than 255 bytes.
+        InvalidNameError: the name is not a str, is empty, contains white space, a dot, a wildcard or a
+            slash, or exceeds 255 bytes.
 
     """
     return _check_name("consumer", name)
@@ -132,24 +139,24 @@ def check_consumer_name(name: str) -> str:
 
 def _check_name(kind: str, name: str) -> str:
     if not isinstance(name, str):
-        raise InvalidNameError(kind, repr(name), f"a name is a str, not {type(name).__name__}")
+        raise InvalidNameError(kind, repr(name), f"must be a str, not {type(name).__name__}")
     if not name:
-        raise InvalidNameError(kind, name, "it is empty")
+        raise InvalidNameError(kind, name, "must not be empty")
     if _FORBIDDEN_IN_NAMES.search(name):
         raise InvalidNameError(
-            kind, name, "white space, '.', '*', '>', '/' and '\\' are not allowed"
+            kind, name, "must not contain white space, '.', '*', '>', '/' or '\\'"
         )
-    if len(name) > _MAX_NAME or len(name.encode()) > _MAX_NAME:
-        raise InvalidNameError(kind, name, f"it is longer than {_MAX_NAME} bytes")
+    if len(name) > _MAX_NAME_BYTES or len(name.encode()) > _MAX_NAME_BYTES:
+        raise InvalidNameError(kind, name, f"must not exceed {_MAX_NAME_BYTES} bytes")
     return name
 
 
 def subject_matches(pattern: str, subject: str) -> bool:
     """
-    Say whether a subject without wildcards falls under a pattern that may have them.
+    Return whether a subject without wildcards matches a pattern.
 
     Args:
-        pattern: a subject as `check_subject` accepts it.
+        pattern: a subject with or without wildcards, as `check_subject` accepts it.
         subject: a subject as `check_publish_subject` accepts it.
 
     """
@@ -165,7 +172,7 @@ def subject_matches(pattern: str, subject: str) -> bool:
 
 def subjects_overlap(one: str, other: str) -> bool:
     """
-    Say whether there is a subject that falls under both of two patterns.
+    Return whether any subject matches both patterns.
 
     Args:
         one: a subject as `check_subject` accepts it, with or without wildcards.
@@ -178,5 +185,5 @@ def subjects_overlap(one: str, other: str) -> bool:
             return True
         if first != second and "*" not in {first, second}:
             return False
-    # What a final > stands for has to be there: a.> is not a.
+    # A final > matches at least one token: a.> does not match a.
     return len(ones) == len(others)

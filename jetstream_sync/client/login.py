@@ -48,7 +48,7 @@ class Login:
     """
 
     def __init__(self, options: ConnectionOptions) -> None:
-        options.must_have_secrets()
+        options.check_secrets()
         self._options = options
         self._opener = threading.get_ident()
 

@@ -283,7 +283,7 @@ def test_options_without_inline_secrets_survive_pickle(options, protocol):
     before = made(**options)
     after = pickle.loads(pickle.dumps(before, protocol))
     assert after == before
-    after.must_have_secrets()
+    after.check_secrets()
 
 
 LOST = [
@@ -300,7 +300,7 @@ LOST = [
 def test_a_pickle_has_no_secret_in_it(options, lost, protocol):
     """A secret stays behind, all else goes along, and the place of the secret is marked."""
     before = made(name="n", connect_timeout=5, **options)
-    before.must_have_secrets()
+    before.check_secrets()
     pickled = pickle.dumps(before, protocol)
     assert b"s3cret" not in pickled
     after = pickle.loads(pickled)
@@ -310,7 +310,7 @@ def test_a_pickle_has_no_secret_in_it(options, lost, protocol):
     with pytest.raises(
         InvalidOptionError, match="left out when the options were pickled"
     ) as caught:
-        after.must_have_secrets()
+        after.check_secrets()
     assert caught.value.option == lost
     assert pickle.loads(pickle.dumps(after, protocol)) == after
 
@@ -327,7 +327,7 @@ def test_a_pickled_address_has_no_login_in_it(url, protocol):
     assert (address.url, address.user) == (before.url, before.user)
     assert {address.password, address.token} == {left_out, None}
     with pytest.raises(InvalidOptionError) as caught:
-        after.must_have_secrets()
+        after.check_secrets()
     assert caught.value.option == "servers"
 
 
