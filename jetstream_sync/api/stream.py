@@ -1,10 +1,10 @@
 """
-Streams: what can be configured, and what the server says about them.
+Records of streams: configuration, info and state.
 
-Field names are the wire's. In a config ``None`` means *not said*: the field is not sent, and the
-server's default applies. The records know every field of nats-server 2.15 (``server/stream.go``,
-``server/store.go``) and keep what a newer server sends. The checks refuse what can not work, and
-nothing that a server would send, so that its configs can be changed and sent back.
+Field names are those of the JSON API. In a config ``None`` means *not set*: the field is not sent, and
+the server's default applies. The records define every field of nats-server 2.15 (``server/stream.go``,
+``server/store.go``) and keep the fields of newer servers. Validation rejects invalid configs but accepts
+every config that a server sends, so that it can be changed and sent back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
     "ExternalStream",
     "LostStreamData",
     "RePublish",
-    "StoredMsg",
+    "StoredMsgReply",
     "StreamAlternate",
     "StreamConfig",
     "StreamConsumerLimits",
@@ -42,38 +42,38 @@ _UINT64_MAX = 2**64 - 1
 
 @record
 class SubjectTransform(Record):
-    """A rule that gives messages another subject; needs server 2.10."""
+    """A rule that maps the subjects of messages; needs server 2.10."""
 
     src: str
-    """Subjects that it applies to, with wildcards; ``""`` stands for all of them."""
+    """Subjects to map, with wildcards; ``""`` matches all subjects."""
 
     dest: str
-    """The new subject, with ``{{wildcard(1)}}`` and the other functions of subject mapping."""
+    """The new subject, with subject mapping functions such as ``{{wildcard(1)}}``."""
 
 
 @record
 class RePublish(Record):
-    """Publishing each stored message again, on another subject, for core NATS subscribers."""
+    """Republish each stored message on another subject, for core NATS subscribers."""
 
     dest: str
-    """The subject to publish on, as in `SubjectTransform.dest`; no subject of the stream itself."""
+    """The subject to republish to, as in `SubjectTransform.dest`; not a subject of the stream."""
 
     src: str | None = None
-    """Subjects of the stream that this applies to, with wildcards; all of them when not said."""
+    """Subjects of the stream to republish, with wildcards; default: all."""
 
     headers_only: bool | None = None
-    """Whether to leave out the payload and say its size in ``Nats-Msg-Size``."""
+    """Whether to omit the payload and send its size in ``Nats-Msg-Size``."""
 
 
 @record
 class ExternalStream(Record):
-    """How to reach a stream of another account or JetStream domain."""
+    """Access to a stream of another account or JetStream domain."""
 
     api: str
-    """The prefix of that side's API subjects, such as ``$JS.hub.API``."""
+    """The API subject prefix of the other account or domain, such as ``$JS.hub.API``."""
 
     deliver: str | None = None
-    """The prefix of the subjects that messages are delivered on, when it has to be another one."""
+    """The prefix of delivery subjects, if it differs from the default."""
 
 
 @record
@@ -84,40 +84,40 @@ class StreamConsumerSource(Record):
     """The name of the consumer on the origin stream; it must exist, with flow-control acks."""
 
     deliver_subject: str | None = None
-    """The subject that it delivers to; no wildcards."""
+    """The delivery subject of the consumer; no wildcards."""
 
 
 @record
 class StreamSource(Record):
-    """A stream that another one mirrors, or takes messages from (ADR-59)."""
+    """The origin of a mirror or source (ADR-59)."""
 
     name: str
     """The name of the origin stream."""
 
     opt_start_seq: int | None = None
-    """The sequence to start at; the first message when not said. Excludes `opt_start_time`."""
+    """The sequence to start at; default: the first message. Excludes `opt_start_time`."""
 
     opt_start_time: datetime | None = None
-    """Start at the first message that is not older. Excludes `opt_start_seq`."""
+    """Start at the first message stored at or after this time. Excludes `opt_start_seq`."""
 
     filter_subject: str | None = None
-    """Take only messages on these subjects, with wildcards. Excludes `subject_transforms`."""
+    """Copy only messages on this subject, with wildcards. Excludes `subject_transforms`."""
 
     subject_transforms: Sequence[SubjectTransform] | None = None
     """
-    Filters that can give the messages another subject; needs server 2.10.
+    Subject filters that can also map subjects; they must not overlap.
 
-    Excludes `filter_subject`, and they must not overlap.
+    Excludes `filter_subject`. Needs server 2.10.
     """
 
     external: ExternalStream | None = None
-    """Where the origin is, when it is in another account or domain."""
+    """Access to the origin if it is in another account or domain."""
 
     consumer: StreamConsumerSource | None = None
     """
-    The consumer to take messages through, instead of one that the server makes for itself.
+    An existing consumer to copy through, instead of one that the server creates.
 
-    It has to be there for origins with work-queue or interest retention. Excludes
+    Required for origins with work-queue or interest retention. Excludes
     `opt_start_seq`, `opt_start_time` and `filter_subject`. Needs server 2.14.
     """
 
@@ -129,23 +129,25 @@ class StreamSource(Record):
         self._refuse_if(
             bool(self.filter_subject and self.subject_transforms),
             "subject_transforms",
-            "excludes filter_subject",
+            "cannot be combined with filter_subject",
         )
         for name in ("opt_start_seq", "opt_start_time", "filter_subject"):
             self._refuse_if(
-                bool(self.consumer and getattr(self, name)), name, "excludes a consumer of its own"
+                bool(self.consumer and getattr(self, name)),
+                name,
+                "cannot be combined with consumer",
             )
 
 
 @record
 class StreamConsumerLimits(Record):
-    """What the consumers of a stream may ask for, and get when they do not ask; server 2.10."""
+    """Limits and defaults for the consumers of a stream; needs server 2.10."""
 
     inactive_threshold: Duration = UNSET
-    """The longest `ConsumerConfig.inactive_threshold`; no limit when not said."""
+    """Maximum and default of `ConsumerConfig.inactive_threshold`; default: no limit."""
 
     max_ack_pending: int | None = None
-    """The most `ConsumerConfig.max_ack_pending`; no limit when not said."""
+    """Maximum and default of `ConsumerConfig.max_ack_pending`; default: no limit."""
 
     def _check(self) -> None:
         self._check_range(0, _INT64_MAX, "inactive_threshold")
@@ -157,122 +159,122 @@ class StreamConfig(Record):
     The configuration of a stream.
 
     Raises:
-        InvalidNameError: the name can not be a stream's.
-        BadSubjectError: a subject is not well formed.
-        InvalidOptionError: a value is out of range or of the wrong type, or two fields exclude
-            each other.
+        InvalidNameError: the name is malformed.
+        BadSubjectError: a subject is malformed.
+        InvalidOptionError: a value is out of range or has the wrong type, or two fields cannot be
+            combined.
 
     """
 
     name: str
-    """The name, unique in the account; no white space, ``.``, ``*``, ``>`` or slashes."""
+    """The stream name, unique in the account; no white space, ``.``, ``*``, ``>`` or slashes."""
 
     description: str | None = None
-    """What it is for; at most 4096 bytes."""
+    """Description; at most 4096 bytes."""
 
     subjects: Sequence[str] | None = None
     """
-    The subjects that it stores, with wildcards; they must not overlap.
+    The subjects that the stream stores, with wildcards; they must not overlap.
 
-    When not said the server takes the stream's name, or none for a stream with `sources`.
-    Excludes `mirror`.
+    The server's default is the stream's name, or none for a stream with `sources`. Excludes `mirror`.
     """
 
     retention: RetentionPolicy | str | None = None
-    """When a message goes; the server's default is ``limits``."""
+    """When messages are removed; the server's default is ``limits``."""
 
     max_consumers: int | None = None
-    """How many consumers it may have; the server's default is -1, no limit. Not updatable."""
+    """Maximum number of consumers; the server's default is -1, no limit. Not updatable."""
 
     max_msgs: int | None = None
-    """How many messages it holds before `discard` applies; the server's default is -1, no limit."""
+    """Maximum number of messages before `discard` applies; the server's default is -1, no limit."""
 
     max_bytes: int | None = None
     """
-    How many bytes it holds before `discard` applies.
+    Maximum size in bytes before `discard` applies.
 
     The server's default is -1, no limit; an account may require a limit.
     """
 
     max_age: Duration = UNSET
-    """How old a message gets, in seconds, at least 0.1; the server's default is 0, no limit."""
+    """Maximum age of messages in seconds, at least 0.1; the server's default is 0, no limit."""
 
     max_msgs_per_subject: int | None = None
-    """How many messages it holds for each subject; the server's default is -1, no limit."""
+    """Maximum number of messages per subject; the server's default is -1, no limit."""
 
     max_msg_size: int | None = None
-    """The largest message, headers included, in bytes; the server's default is -1, no limit."""
+    """Maximum message size with headers, in bytes; the server's default is -1, no limit."""
 
     discard: DiscardPolicy | str | None = None
-    """What gives way when a limit is reached; the server's default is ``old``."""
+    """Which messages to discard when a limit is reached; the server's default is ``old``."""
 
     discard_new_per_subject: bool | None = None
     """
-    Whether a full subject refuses new messages, rather than dropping its oldest.
+    Whether a subject at its limit rejects new messages instead of removing the oldest.
 
-    Needs `discard` ``new`` and `max_msgs_per_subject`.
+    Requires `discard` ``new`` and `max_msgs_per_subject`.
     """
 
     storage: StorageType | str | None = None
-    """Where messages are kept; the server's default is ``file``. Not updatable."""
+    """Where messages are stored; the server's default is ``file``. Not updatable."""
 
     num_replicas: int | None = None
-    """How many servers of a cluster hold it, 1 to 5; the server's default is 1."""
+    """Number of replicas in a cluster, 1 to 5; the server's default is 1."""
 
     no_ack: bool | None = None
-    """Whether publishers get no acknowledgement; publish with core NATS then."""
+    """Whether to send no acknowledgements to publishers, which then have to use core NATS."""
 
     duplicate_window: Duration = UNSET
     """
-    How long message ids are remembered for de-duplication, in seconds, at least 0.1.
+    Window for deduplication by message id, in seconds, at least 0.1 and at most `max_age`.
 
-    The server's default is 2 minutes, or `max_age` where that is shorter; it can not be longer.
+    The server's default is 2 minutes, or `max_age` if that is shorter.
     """
 
     placement: Placement | None = None
-    """Which servers may hold it; the server chooses when not said."""
+    """Placement of the replicas; default: chosen by the server."""
 
     mirror: StreamSource | None = None
     """
-    The stream that this one is a read-only copy of.
+    The origin of this stream, which is then a read-only copy.
 
     Excludes `subjects`, `sources`, `first_seq`, `subject_delete_marker_ttl`, counters, schedules
-    and batches. It can be removed, which makes an ordinary stream of the copy, but not changed.
+    and batches. An update can remove the mirror, which turns the copy into a normal stream, but not
+    change it.
     """
 
     sources: Sequence[StreamSource] | None = None
-    """Streams that this one takes messages from, besides its `subjects`. Excludes `mirror`."""
+    """Streams to copy messages from, in addition to `subjects`. Excludes `mirror`."""
 
     sealed: bool | None = None
-    """Whether nothing goes in or out any more; set by an update only, and for ever."""
+    """Whether messages can no longer be added or removed; set by updates only, irreversible."""
 
     deny_delete: bool | None = None
-    """Whether single messages can not be deleted through the API; once set it stays."""
+    """Whether to forbid deleting messages through the API; irreversible."""
 
     deny_purge: bool | None = None
-    """Whether it can not be purged through the API; once set it stays."""
+    """Whether to forbid purging through the API; irreversible."""
 
     allow_rollup_hdrs: bool | None = None
     """
-    Whether a message with ``Nats-Rollup`` may replace its subject or the stream.
+    Whether a message with ``Nats-Rollup`` may replace all messages of its subject or stream.
 
     Excludes `deny_purge`.
     """
 
     allow_direct: bool | None = None
-    """Whether any replica may answer a direct get (ADR-31), which can lag behind the leader."""
+    """Whether replicas answer direct gets (ADR-31); a replica can lag behind the leader."""
 
     mirror_direct: bool | None = None
-    """Whether this mirror answers direct gets for its origin; the server sets it from there."""
+    """Whether this mirror answers direct gets for its origin; set by the server from the origin."""
 
     republish: RePublish | None = None
-    """Publish each stored message again for core NATS subscribers."""
+    """Republish each stored message for core NATS subscribers."""
 
     subject_transform: SubjectTransform | None = None
-    """Give messages another subject before they are stored; needs server 2.10."""
+    """Map the subjects of messages before they are stored; needs server 2.10."""
 
     compression: StoreCompression | str | None = None
-    """How file storage is compressed; the server's default is ``none``. Needs server 2.10."""
+    """Compression of file storage; the server's default is ``none``. Needs server 2.10."""
 
     first_seq: int | None = None
     """The sequence of the first message; the server's default is 1. Needs server 2.10."""
@@ -282,51 +284,51 @@ class StreamConfig(Record):
 
     metadata: Mapping[str, str] | None = None
     """
-    Labels of the application, at most 128 KiB; needs server 2.10.
+    Application-defined key-value pairs, at most 128 KiB; needs server 2.10.
 
-    Keys that start with ``_nats.`` are the server's: it sets and removes them itself.
+    Keys that begin with ``_nats.`` are reserved: the server sets and removes them.
     """
 
     allow_msg_ttl: bool | None = None
-    """Whether messages may carry a ``Nats-TTL`` (ADR-43); once set it stays. Server 2.11."""
+    """Whether to allow ``Nats-TTL`` on messages (ADR-43); irreversible. Needs server 2.11."""
 
     subject_delete_marker_ttl: Duration = UNSET
     """
-    How long a marker stays for a subject whose last message aged out, in seconds, at least 1.
+    Time to live of the delete marker of a subject whose last message expired, in seconds, at least 1.
 
-    The server's default is 0, no markers. It turns on `allow_msg_ttl` and `allow_rollup_hdrs`.
+    The server's default is 0, no markers. Enables `allow_msg_ttl` and `allow_rollup_hdrs`.
     Excludes `mirror`. Needs server 2.11.
     """
 
     allow_msg_counter: bool | None = None
     """
-    Whether the stream is one of counters (ADR-49) and takes nothing else; not updatable.
+    Whether the stream stores counters (ADR-49) only; not updatable.
 
     Excludes `discard` ``new``, `allow_msg_ttl`, `allow_msg_schedules`, `mirror` and any retention
     but ``limits``. Needs server 2.12.
     """
 
     allow_atomic: bool | None = None
-    """Whether it takes atomic batches (ADR-50). Excludes `mirror`. Needs server 2.12."""
+    """Whether to allow atomic batches (ADR-50). Excludes `mirror`. Needs server 2.12."""
 
     allow_msg_schedules: bool | None = None
     """
-    Whether messages may carry a schedule (ADR-51); once set it stays.
+    Whether to allow message schedules (ADR-51); irreversible.
 
-    It turns on `allow_rollup_hdrs`. Excludes `discard` ``new``, `mirror` and `sources`. Needs
+    Enables `allow_rollup_hdrs`. Excludes `discard` ``new``, `mirror` and `sources`. Needs
     server 2.12.
     """
 
     persist_mode: PersistMode | str | None = None
     """
-    When a message is acknowledged, relative to its way to the disk.
+    Whether a message is acknowledged before or after it is flushed to disk.
 
-    ``async`` needs file storage and one replica, and excludes `allow_atomic`. The server's default
+    ``async`` requires file storage and one replica, and excludes `allow_atomic`. The server's default
     is ``default``. Not updatable. Needs server 2.12.
     """
 
     allow_batched: bool | None = None
-    """Whether it takes fast batches (ADR-50). Excludes `mirror`. Needs server 2.14."""
+    """Whether to allow fast batches (ADR-50). Excludes `mirror`. Needs server 2.14."""
 
     def _check(self) -> None:
         check_stream_name(self.name)
@@ -339,7 +341,7 @@ class StreamConfig(Record):
         for subject in self.subjects or ():
             check_subject(subject)
         if self.subjects and len(set(self.subjects)) < len(self.subjects):
-            raise InvalidOptionError("subjects", self.subjects, "a subject is there twice")
+            raise InvalidOptionError("subjects", self.subjects, "must not contain a subject twice")
 
     def _check_numbers(self) -> None:
         limits = ("max_msgs", "max_bytes", "max_msgs_per_subject", "max_consumers")
@@ -356,7 +358,7 @@ class StreamConfig(Record):
         self._refuse_if(
             bool(self.max_age and self.duplicate_window and self.duplicate_window > self.max_age),
             "duplicate_window",
-            "it is not longer than max_age",
+            "must not be longer than max_age",
         )
 
     def _check_mirror(self) -> None:
@@ -371,7 +373,7 @@ class StreamConfig(Record):
             "allow_msg_schedules",
         )
         for name in excluded if self.mirror else ():
-            self._refuse_if(bool(getattr(self, name)), name, "a mirror has none")
+            self._refuse_if(bool(getattr(self, name)), name, "cannot be combined with mirror")
 
     def _check_features(self) -> None:
         if self.discard_new_per_subject:
@@ -379,7 +381,7 @@ class StreamConfig(Record):
             self._refuse_if(
                 self.max_msgs_per_subject is None or self.max_msgs_per_subject < 1,
                 "discard_new_per_subject",
-                "needs max_msgs_per_subject",
+                "requires max_msgs_per_subject",
             )
         self._excludes("allow_rollup_hdrs", "deny_purge")
         self._excludes("allow_msg_schedules", "sources")
@@ -396,175 +398,175 @@ class StreamConfig(Record):
 
     def _excludes(self, option: str, *others: str) -> None:
         for other in others if getattr(self, option) else ():
-            self._refuse_if(bool(getattr(self, other)), option, f"excludes {other}")
+            self._refuse_if(bool(getattr(self, other)), option, f"cannot be combined with {other}")
 
     def _needs_one_of(self, option: str, other: str, *values: object) -> None:
         value = getattr(self, other)
-        words = " or ".join(str(each) for each in values if each)
-        # What a newer server's word goes with is not known here.
+        allowed = " or ".join(str(each) for each in values if each)
+        # The requirements of an unknown value of a newer server are not known.
         wrong = value not in values and not isinstance(value, UnknownEnumValue)
-        self._refuse_if(wrong, option, f"needs {other} {words}")
+        self._refuse_if(wrong, option, f"requires {other} {allowed}")
 
 
-# --- what the server says -----------------------------------------------------------------------
+# --- info and state -----------------------------------------------------------------------------
 
 
 @record
 class ErrorInfo(Record):
-    """An error that is part of an info; one that refuses a request is raised as an `APIError`."""
+    """An error inside an info record; the error of a refused request is an `APIError`."""
 
     code: int
-    """HTTP-like."""
+    """HTTP-like status code."""
 
     err_code: int | None = None
-    """The exact number, from nats-server's ``errors.json``."""
+    """The error code of nats-server's ``errors.json``."""
 
     description: str | None = None
-    """Its text."""
+    """Description of the error."""
 
 
 @record
 class LostStreamData(Record):
-    """Messages that were damaged on disk and could not be read back."""
+    """Messages lost to data corruption on disk."""
 
     msgs: Sequence[int] | None = None
-    """Their sequences."""
+    """Sequences of the lost messages."""
 
     bytes: int | None = None
-    """How many bytes they had."""
+    """Number of lost bytes."""
 
 
 @record
 class StreamState(Record):
-    """What a stream holds."""
+    """State of a stream."""
 
     messages: int
-    """How many messages."""
+    """Number of messages."""
 
     bytes: int
-    """How many bytes, with headers and storage overhead."""
+    """Size in bytes, including headers and storage overhead."""
 
     first_seq: int
-    """The sequence of the first message; one after `last_seq` when there is none."""
+    """Sequence of the first message; ``last_seq + 1`` if the stream is empty."""
 
     first_ts: datetime | None = None
-    """When the first message was stored; year 1 when there is none."""
+    """Time when the first message was stored; year 1 if the stream is empty."""
 
     last_seq: int
-    """The last sequence that was given, 0 at the start."""
+    """The last assigned sequence; 0 for a new stream."""
 
     last_ts: datetime | None = None
-    """When it was given; year 1 at the start."""
+    """Time when the last message was stored; year 1 for a new stream."""
 
     num_subjects: int | None = None
-    """How many subjects have messages."""
+    """Number of subjects with messages."""
 
     subjects: Mapping[str, int] | None = None
-    """Messages by subject; only when the request had a subject filter."""
+    """Number of messages per subject; only if requested with a subject filter."""
 
     num_deleted: int | None = None
-    """How many sequences between first and last have no message any more."""
+    """Number of deleted messages between first and last sequence."""
 
     deleted: Sequence[int] | None = None
-    """These sequences; only when the request asked for them."""
+    """Sequences of the deleted messages; only if requested."""
 
     lost: LostStreamData | None = None
-    """What was damaged on disk, if anything."""
+    """Messages lost to data corruption, if any."""
 
     consumer_count: int
-    """How many consumers it has."""
+    """Number of consumers."""
 
 
 @record
 class StreamSourceInfo(Record):
-    """How far a mirror or source is."""
+    """State of a mirror or source."""
 
     name: str
     """The name of the origin stream."""
 
     external: ExternalStream | None = None
-    """Where the origin is, when it is in another account or domain."""
+    """Access to the origin if it is in another account or domain."""
 
     lag: int
-    """How many messages it is behind; meaningful while the two talk."""
+    """Number of messages behind the origin; meaningful while the origin is reachable."""
 
     seq: int | None = None
-    """The sequence in the origin of the last message that was taken; server 2.15."""
+    """Sequence in the origin of the last copied message; needs server 2.15."""
 
     active: timedelta
-    """How long ago the origin was last heard of; negative when it never was."""
+    """Time since the last contact with the origin; negative if there was none."""
 
     error: ErrorInfo | None = None
-    """Why it does not advance, if the server knows."""
+    """Why no messages are copied, if known."""
 
     filter_subject: str | None = None
-    """The subjects that are taken, if not all."""
+    """The subject filter, if any."""
 
     subject_transforms: Sequence[SubjectTransform] | None = None
-    """The filters with new subjects."""
+    """The subject filters with mappings, if any."""
 
 
 @record
 class StreamAlternate(Record):
-    """A mirror that reads can use instead, or the stream itself; nearest first in a list."""
+    """A mirror that can serve reads, or the stream itself."""
 
     name: str
     """The name of the stream."""
 
     domain: str | None = None
-    """Its JetStream domain."""
+    """JetStream domain of the stream."""
 
     cluster: str
-    """The cluster that it is in."""
+    """Cluster of the stream."""
 
 
 @record
 class StreamInfo(Record):
-    """A stream as it was at the time of `ts`."""
+    """Configuration and state of a stream at the time `ts`."""
 
     config: StreamConfig
-    """Its configuration, with the server's defaults filled in."""
+    """The configuration, including the server's defaults."""
 
     created: datetime
-    """When it was made."""
+    """Time of creation."""
 
     state: StreamState
-    """What it holds."""
+    """State of the stream."""
 
     domain: str | None = None
-    """The JetStream domain that it is in."""
+    """JetStream domain of the stream."""
 
     cluster: ClusterInfo | None = None
-    """The servers that hold it; only in a cluster."""
+    """Leader and replicas; only in a cluster."""
 
     mirror: StreamSourceInfo | None = None
-    """How far it is as a mirror."""
+    """State of the mirror."""
 
     sources: Sequence[StreamSourceInfo] | None = None
-    """How far each of its sources is."""
+    """State of each source."""
 
     alternates: Sequence[StreamAlternate] | None = None
-    """The stream and its mirrors, nearest first; only when it has mirrors."""
+    """The stream and its mirrors, nearest first; only if it has mirrors."""
 
     ts: datetime | None = None
-    """When the server gathered this; old servers do not say."""
+    """Time of this snapshot on the server; not set by old servers."""
 
 
 @record
-class StoredMsg(Record):
-    """A message as the API returns it from a stream, outside of consumers."""
+class StoredMsgReply(Record):
+    """The stored message in a ``STREAM.MSG.GET`` response."""
 
     subject: str
-    """The subject that it was stored under."""
+    """Subject of the message."""
 
     seq: int
-    """Its sequence in the stream."""
+    """Sequence in the stream."""
 
     hdrs: bytes | None = None
-    """Its header block, from ``NATS/1.0`` to the empty line; not said when it has none."""
+    """Header block, from ``NATS/1.0`` to the empty line; not set without headers."""
 
     data: bytes | None = None
-    """Its payload; not said when it is empty."""
+    """Payload; not set if empty."""
 
     time: datetime
-    """When it was stored."""
+    """Time when the message was stored."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from ..api.stream import StoredMsg as StoredMsgReply
+from ..api.stream import StoredMsgReply
 from ..client.core import ConnectionCore
 from ..client.result_slot import ResultSlot
 from ..codec import decode, dumps

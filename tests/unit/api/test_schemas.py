@@ -30,7 +30,7 @@ RECORDS = {
     "priority_group_state": consumer.PriorityGroupState,
     "republish": stream.RePublish,
     "sequence_info": consumer.SequenceInfo,
-    "stored_message": stream.StoredMsg,
+    "stored_message": stream.StoredMsgReply,
     "stream_alternate": stream.StreamAlternate,
     "stream_configuration": stream.StreamConfig,
     "stream_consumer_limits": stream.StreamConsumerLimits,

@@ -21,7 +21,7 @@ from jetstream_sync.api.enums import (
 from jetstream_sync.api.stream import (
     ExternalStream,
     RePublish,
-    StoredMsg,
+    StoredMsgReply,
     StreamConfig,
     StreamConsumerLimits,
     StreamConsumerSource,
@@ -139,13 +139,13 @@ def test_clusters_are_understood():
 
 def test_stored_messages_are_understood():
     """Headers and payload are bytes, and not said when there are none."""
-    msg = decode(StoredMsg, reply("stored_msg_headers")["message"])
+    msg = decode(StoredMsgReply, reply("stored_msg_headers")["message"])
     assert msg.hdrs.startswith(b"NATS/1.0\r\n")
     assert b"Nats-Msg-Id: 1\r\n" in msg.hdrs
     assert msg.data == b"x"
     assert (msg.subject, msg.seq) == ("ORDERS.b", 2)
     assert encode(msg) == reply("stored_msg_headers")["message"]
-    assert decode(StoredMsg, reply("stored_msg_empty")["message"]).data is None
+    assert decode(StoredMsgReply, reply("stored_msg_empty")["message"]).data is None
 
 
 def test_only_what_is_said_is_sent():
