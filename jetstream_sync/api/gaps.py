@@ -1,8 +1,8 @@
 """
-The one gap check: whether the deliveries of a consumer follow each other.
+Gap detection in the deliveries of a consumer.
 
-A consumer numbers its deliveries. The number is in the reply subject of each message, and in the
-heartbeats of a push consumer (ADR-15, "Message Gaps").
+A consumer numbers its deliveries. The consumer sequence is in the reply subject of each message and
+in the heartbeats of a push consumer (ADR-15, "Message Gaps").
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ __all__ = ["DeliverySequence"]
 
 class DeliverySequence:
     """
-    The last delivery of a consumer that came in.
+    The last received delivery of a consumer.
 
     Args:
-        last: its consumer sequence; 0: none was sent yet; ``None``: not known, the first one that
-            comes is believed.
+        last: its consumer sequence; 0: no delivery yet; ``None``: unknown, the first received sequence
+            is accepted.
 
-    One thread at a time may use it.
+    Not thread-safe.
     """
 
     __slots__ = ("last", "reply")
 
     def __init__(self, last: int | None = 0) -> None:
         self.last = last
-        #: The reply subject of that delivery; empty while there was none.
+        #: Reply subject of the last delivery; empty before the first one.
         self.reply = b""
 
     def follows(self, reply: bytes) -> bool:
         """
-        Say whether a message is the next one, and note it if so; for each message, so nothing else.
+        Return whether a message is the next delivery, and record it if so. A hot path.
 
         Raises:
-            NotJSMessageError: it does not come from a stream.
+            NotJSMessageError: the message is not from a stream.
 
         """
         last = self.last
@@ -48,17 +48,17 @@ class DeliverySequence:
 
     def follow(self, first: bytes, last: bytes, count: int) -> bool:
         """
-        Say whether messages that came together are the next ones, and note them if so.
+        Return whether a batch of messages contains the next deliveries, and record them if so.
 
-        Looking at the last one is enough: sequences only grow, and one left out moves it.
+        Checking the last message is sufficient: sequences only grow, so a gap changes the last one.
 
         Args:
-            first: the reply subject of the first.
-            last: that of the last.
-            count: how many they are.
+            first: reply subject of the first message.
+            last: reply subject of the last message.
+            count: number of messages.
 
         Raises:
-            NotJSMessageError: one of these does not come from a stream.
+            NotJSMessageError: the first or last message is not from a stream.
 
         """
         before = self.last
@@ -73,12 +73,12 @@ class DeliverySequence:
 
     def jump(self, reply: bytes) -> int:
         """
-        Note a message, whatever its sequence is, and return how many before it did not come.
+        Record a message with any sequence, and return the number of missing messages before it.
 
-        A sequence that went back (a consumer that was reset, or moved) is no gap.
+        A lower sequence (the consumer was reset or moved) is not a gap.
 
         Raises:
-            NotJSMessageError: it does not come from a stream.
+            NotJSMessageError: the message is not from a stream.
 
         """
         sequence = consumer_sequence(reply)
@@ -88,5 +88,5 @@ class DeliverySequence:
         return missing
 
     def missing(self, sent: int) -> int:
-        """Return how many messages did not come, where the server sent all up to a sequence."""
+        """Return the number of missing messages if the server sent all up to a sequence."""
         return 0 if self.last is None else max(0, sent - self.last)

@@ -1,5 +1,5 @@
 """
-The answer to a publish.
+The acknowledgement of a publish.
 
 Follows nats-server's ``server/stream.go`` (``JSPubAckResponse``), ADR-22, ADR-49 and ADR-50.
 """
@@ -18,43 +18,43 @@ __all__ = ["PubAck"]
 
 class PubAck(NamedTuple):
     """
-    A stream's acknowledgement: the message is stored.
+    The acknowledgement of a stream: the message is stored.
 
-    A named tuple rather than a record, since one is made for each message that is published; what
-    a newer server adds to it is not kept, for it is never sent back.
+    A named tuple instead of a record for speed, because every publish creates one. Unknown fields of
+    newer servers are dropped, because an acknowledgement is never sent back.
     """
 
     stream: str
     """The stream that stored the message."""
 
     seq: int
-    """Its sequence there; for a duplicate the sequence of the first one."""
+    """Stream sequence; for a duplicate the sequence of the original."""
 
     duplicate: bool = False
-    """Whether the stream had a message of the same id already, and stored nothing."""
+    """Whether the message is a duplicate by its message id and was not stored."""
 
     domain: str | None = None
-    """The JetStream domain of the stream, if it has one."""
+    """JetStream domain of the stream, if any."""
 
     batch_id: str | None = None
-    """The atomic batch that this commits (ADR-50); the wire calls it ``batch``."""
+    """Id of the committed atomic batch (ADR-50); ``batch`` in JSON."""
 
     batch_size: int | None = None
-    """How many messages were in that batch; the wire calls it ``count``."""
+    """Number of messages in the batch; ``count`` in JSON."""
 
     val: str | None = None
-    """What the counter is now (ADR-49): an integer of any size, as text."""
+    """New value of the counter (ADR-49): an integer of any size, as text."""
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
         """
-        Make it of a decoded reply.
+        Create an acknowledgement from a decoded reply.
 
         Args:
-            data: what `jetstream_sync.codec.loads()` returned.
+            data: the result of `jetstream_sync.codec.loads()`.
 
         Raises:
-            APIError: the server refused the message; the class says why.
+            APIError: the server refused the message; the class names the reason.
             InvalidResponseError: the reply is not an acknowledgement.
 
         """
@@ -71,7 +71,7 @@ class PubAck(NamedTuple):
         if not stream or type(stream) is not str or type(seq) is not int:
             raise InvalidResponseError(f"PubAck: expected stream and seq, got {data!r:.60}")
         if len(data) == 2:
-            # What most streams send; this is half the time of going through the defaults.
+            # The usual reply: takes half the time of the general case below.
             return tuple.__new__(cls, (stream, seq, False, None, None, None, None))
         return cls(
             stream,

@@ -1,4 +1,4 @@
-"""Pull requests, and the account of what they owe: ADR-37 without threads, clocks or sockets."""
+"""Pull requests and the accounting of their pending messages (ADR-37), without I/O, threads or clocks."""
 
 from __future__ import annotations
 
@@ -10,83 +10,83 @@ from ..errors import InvalidOptionError
 
 __all__ = ["ContinuousPull", "PullLedger", "PullRequest"]
 
-_SECOND: Final = 1_000_000_000
+_NS_PER_S: Final = 1_000_000_000
 
-#: With a limit in bytes, the number of messages must not be what ends a request (ADR-37).
-ANY_NUMBER: Final = 1_000_000
-#: How many messages a continuous pull keeps ready where nobody says.
+#: Batch of a request that is limited in bytes, so large that the batch never ends it (ADR-37).
+UNLIMITED_BATCH: Final = 1_000_000
+#: Default number of messages that a continuous pull buffers.
 DEFAULT_MESSAGES: Final = 500
-#: How long each of its requests lasts where nobody says, in nanoseconds.
-DEFAULT_EXPIRES_NS: Final = 30 * _SECOND
-#: How long they have to last at least (ADR-37).
-SHORTEST_EXPIRES_NS: Final = _SECOND
-#: Requests that wait at least this long have heartbeats where nobody says.
-HEARTBEAT_FROM_NS: Final = 10 * _SECOND
-_DEFAULT_HEARTBEAT_NS: Final = 5 * _SECOND
-_LONGEST_HEARTBEAT_NS: Final = 30 * _SECOND
-_SHORTEST_HEARTBEAT_NS: Final = _SECOND // 2
+#: Default expiry of the requests of a continuous pull.
+DEFAULT_EXPIRES_NS: Final = 30 * _NS_PER_S
+#: Minimum expiry of the requests of a continuous pull (ADR-37).
+MIN_EXPIRES_NS: Final = _NS_PER_S
+#: Expiry from which requests have heartbeats by default.
+HEARTBEAT_FROM_NS: Final = 10 * _NS_PER_S
+_DEFAULT_HEARTBEAT_NS: Final = 5 * _NS_PER_S
+_MAX_HEARTBEAT_NS: Final = 30 * _NS_PER_S
+_MIN_HEARTBEAT_NS: Final = _NS_PER_S // 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullRequest:
     """
-    What is asked of a consumer; times are in nanoseconds, 0 and ``None`` mean *not said*.
+    A pull request; times are in nanoseconds, 0 and ``None`` mean *not set*.
 
     Raises:
-        InvalidOptionError: a value is out of range. nats-server accepts some of these, and then
-            does something that nobody asked for, so they are refused here.
+        InvalidOptionError: a value is out of range. nats-server accepts some of these values and
+            interprets them differently, so they are rejected here.
 
     """
 
     batch: int = 1
-    """How many messages at most."""
+    """Maximum number of messages."""
     expires_ns: int = 0
-    """How long the server waits for them."""
+    """Time that the server waits for messages."""
     max_bytes: int = 0
-    """How many bytes at most, as ADR-37 counts them."""
+    """Maximum number of bytes, counted as in ADR-37."""
     no_wait: bool = False
-    """Do not wait: send what is there."""
+    """Return the available messages without waiting."""
     heartbeat_ns: int = 0
-    """After how much silence the server says that it is still there."""
+    """Interval of idle heartbeats."""
     group: str | None = None
-    """The priority group (ADR-42)."""
+    """Priority group (ADR-42)."""
     min_pending: int = 0
-    """Serve this client only when so many messages are pending; policy ``overflow``."""
+    """Serve this client only with at least this many pending messages; policy ``overflow``."""
     min_ack_pending: int = 0
-    """Serve this client only when so many messages await their ack; policy ``overflow``."""
+    """Serve this client only with at least this many unacknowledged messages; policy ``overflow``."""
     priority: int | None = None
-    """Serve this client after those with a lower number, 0 to 9; policy ``prioritized``."""
+    """Priority from 0 to 9, lower values are served first; policy ``prioritized``."""
     pin_id: str | None = None
-    """The pin that the server gave to this client; policy ``pinned_client``."""
+    """Pin id that the server assigned to this client; policy ``pinned_client``."""
 
     def __post_init__(self) -> None:
         if not _is_count(self.batch) or self.batch < 1:
-            raise InvalidOptionError("batch", self.batch, "must be a whole number from 1 up")
+            raise InvalidOptionError("batch", self.batch, "must be an integer of at least 1")
         if not _is_count(self.max_bytes) or self.max_bytes < 0:
             raise InvalidOptionError(
-                "max_bytes", self.max_bytes, "must be a whole number from 1 up"
+                "max_bytes", self.max_bytes, "must be an integer of at least 1"
             )
         if self.expires_ns < 0 or not (self.no_wait or self.expires_ns):
-            raise InvalidOptionError("timeout", self.expires_ns / _SECOND, "must be above 0")
+            raise InvalidOptionError("timeout", self.expires_ns / _NS_PER_S, "must be above 0")
         if self.heartbeat_ns < 0:
-            raise InvalidOptionError("heartbeat", self.heartbeat_ns / _SECOND, "must be above 0")
+            raise InvalidOptionError("heartbeat", self.heartbeat_ns / _NS_PER_S, "must be above 0")
         if self.heartbeat_ns * 2 > self.expires_ns and self.heartbeat_ns:
             raise InvalidOptionError(
                 "heartbeat",
-                self.heartbeat_ns / _SECOND,
-                f"must be at most half of the {self.expires_ns / _SECOND:g} s of the request",
+                self.heartbeat_ns / _NS_PER_S,
+                f"must be at most half of the {self.expires_ns / _NS_PER_S:g} s of the request",
             )
         if self.priority is not None and not (_is_count(self.priority) and 0 <= self.priority <= 9):
             raise InvalidOptionError("priority", self.priority, "must be from 0 to 9")
         for option in ("min_pending", "min_ack_pending"):
             if not _is_count(getattr(self, option)) or getattr(self, option) < 0:
                 raise InvalidOptionError(option, getattr(self, option), "must be 0 or above")
-        for option, unsaid in (("min_pending", 0), ("min_ack_pending", 0), ("priority", None)):
-            if getattr(self, option) != unsaid and not self.group:
-                raise InvalidOptionError(option, getattr(self, option), "needs a group")
+        for option, default in (("min_pending", 0), ("min_ack_pending", 0), ("priority", None)):
+            if getattr(self, option) != default and not self.group:
+                raise InvalidOptionError(option, getattr(self, option), "requires a group")
 
     def encode(self) -> bytes:
-        """Return the request's body, with what is said and nothing else."""
+        """Return the JSON body of the request, with the fields that are set."""
         body: dict[str, Any] = {"batch": self.batch}
         if self.expires_ns:
             body["expires"] = self.expires_ns
@@ -110,7 +110,7 @@ class PullRequest:
 
 
 def default_heartbeat_ns(expires_ns: int) -> int:
-    """Return the heartbeat of one fetch where nobody says: none when it is short."""
+    """Return the default heartbeat of a fetch: none for a short expiry."""
     return _DEFAULT_HEARTBEAT_NS if expires_ns >= HEARTBEAT_FROM_NS else 0
 
 
@@ -121,19 +121,19 @@ def _is_count(value: object) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContinuousPull:
     """
-    The limits of a pull that goes on (ADR-37, "Consume"); times are in nanoseconds.
+    The limits of a continuous pull (ADR-37, "Consume"); times are in nanoseconds.
 
-    Make it with `of()`, which works out what depends on what.
+    Create it with `of()`, which computes the defaults.
     """
 
     request: PullRequest
-    """A request that fills an empty buffer."""
+    """The request that fills an empty buffer."""
     threshold_messages: int
-    """Ask again when fewer messages than this are owed or unread."""
+    """Send another request when fewer messages than this are pending."""
     threshold_bytes: int
-    """The same in bytes; 0 where there is no limit in bytes."""
+    """The threshold in bytes; 0 without a limit in bytes."""
     stop_after: int = 0
-    """End after so many messages; 0: never."""
+    """Number of messages after which the pull ends; 0: no limit."""
 
     @classmethod
     def of(
@@ -147,41 +147,42 @@ class ContinuousPull:
         heartbeat_ns: int | None = None,
         stop_after: int | None = None,
         priority: PullRequest | None = None,
-        largest_batch: int = ANY_NUMBER,
+        largest_batch: int = UNLIMITED_BATCH,
     ) -> ContinuousPull:
         """
-        Work out the limits from what the user said; ``None`` is *not said*.
+        Compute the limits from the user's options; ``None`` means *not set*.
 
         Args:
-            max_messages: messages to keep ready; default 500, unless ``max_bytes`` is said.
-            max_bytes: bytes to keep ready; excludes ``max_messages``.
-            threshold_messages: when to ask again; default half of ``max_messages``, rounded up.
-            threshold_bytes: the same in bytes; default half of ``max_bytes``, rounded up.
-            expires_ns: how long each request lasts; default 30 s, at least 1 s.
+            max_messages: messages to buffer; default 500, unless ``max_bytes`` is set.
+            max_bytes: bytes to buffer; excludes ``max_messages``.
+            threshold_messages: pending messages below which another request is sent; default half of
+                ``max_messages``, rounded up.
+            threshold_bytes: the threshold in bytes; default half of ``max_bytes``, rounded up.
+            expires_ns: expiry of each request; default 30 s, at least 1 s.
             heartbeat_ns: default half of ``expires_ns``, from 0.5 to 30 s.
-            stop_after: messages after which it ends; default: never.
-            priority: a request whose priority-group fields are taken; default: none.
-            largest_batch: messages that one request may ask for where only bytes are limited.
+            stop_after: number of messages after which the pull ends; default: no limit.
+            priority: a request with the priority group fields to use; default: none.
+            largest_batch: batch of a request that is limited in bytes only.
 
         Raises:
-            InvalidOptionError: a value is out of range, or two exclude each other.
+            InvalidOptionError: a value is out of range, or two options cannot be combined.
 
         """
         if max_messages is not None and max_bytes is not None:
-            raise InvalidOptionError("max_bytes", max_bytes, "excludes max_messages")
+            raise InvalidOptionError("max_bytes", max_bytes, "cannot be combined with max_messages")
         _positive("max_messages", max_messages)
         _positive("max_bytes", max_bytes)
         _positive("stop_after", stop_after)
         if threshold_bytes is not None and max_bytes is None:
-            raise InvalidOptionError("threshold_bytes", threshold_bytes, "needs max_bytes")
+            raise InvalidOptionError("threshold_bytes", threshold_bytes, "requires max_bytes")
         expires = DEFAULT_EXPIRES_NS if expires_ns is None else expires_ns
-        if expires < SHORTEST_EXPIRES_NS:
-            raise InvalidOptionError("expires", expires / _SECOND, "must be at least 1 second")
+        if expires < MIN_EXPIRES_NS:
+            raise InvalidOptionError("expires", expires / _NS_PER_S, "must be at least 1 second")
         if heartbeat_ns is None:
-            heartbeat_ns = min(_LONGEST_HEARTBEAT_NS, expires // 2)
-        elif not _SHORTEST_HEARTBEAT_NS <= heartbeat_ns <= _LONGEST_HEARTBEAT_NS:
+            heartbeat_ns = min(_MAX_HEARTBEAT_NS, expires // 2)
+        elif not _MIN_HEARTBEAT_NS <= heartbeat_ns <= _MAX_HEARTBEAT_NS:
             raise InvalidOptionError(
-                "heartbeat", heartbeat_ns / _SECOND, "must be from 0.5 to 30 seconds"
+                "heartbeat", heartbeat_ns / _NS_PER_S, "must be from 0.5 to 30 seconds"
             )
         batch = max_messages or (largest_batch if max_bytes else DEFAULT_MESSAGES)
         request = replace(
@@ -202,7 +203,7 @@ class ContinuousPull:
 
 def _positive(option: str, value: int | None) -> None:
     if value is not None and (not _is_count(value) or value < 1):
-        raise InvalidOptionError(option, value, "must be a whole number from 1 up")
+        raise InvalidOptionError(option, value, "must be an integer of at least 1")
 
 
 def _threshold(option: str, value: int | None, limit: int) -> int:
@@ -215,10 +216,11 @@ def _threshold(option: str, value: int | None, limit: int) -> int:
 
 class PullLedger:
     """
-    What the requests of a continuous pull still owe, and when to ask again (ADR-37, "Buffering").
+    The pending messages and bytes of a continuous pull (ADR-37, "Buffering").
 
-    One account for all of its requests: what was asked for, less what was handed to the user, less
-    what ended requests said they would not deliver. Not thread-safe; its owner has the lock.
+    All requests of the pull are counted together: requested messages, minus messages returned to the
+    user, minus messages that ended requests report as undelivered. Not thread-safe; the owner holds the
+    lock.
     """
 
     __slots__ = ("_pull", "delivered", "pending_bytes", "pending_messages")
@@ -231,9 +233,9 @@ class PullLedger:
 
     def next_request(self) -> PullRequest | None:
         """
-        Return the request that is due now and enter what it asks for; ``None``: none is due.
+        Return the next request and count it as pending; ``None``: none is due.
 
-        It fills the buffer up to its limit, and asks for no more than ``stop_after`` leaves.
+        It fills the buffer up to its limit, but requests no more messages than ``stop_after`` allows.
         """
         pull = self._pull
         limit = pull.request.max_bytes
@@ -241,8 +243,8 @@ class PullLedger:
             not limit or self.pending_bytes >= pull.threshold_bytes
         ):
             return None
-        # With a limit in bytes, that is what has to end a request; the messages that are owed are
-        # not known exactly then (see `_balance`).
+        # A limit in bytes has to end the request; the number of pending messages is then not exact
+        # (see `_clear_without_bytes`).
         batch = pull.request.batch - (0 if limit else self.pending_messages)
         if pull.stop_after:
             batch = min(batch, pull.stop_after - self.delivered - self.pending_messages)
@@ -259,10 +261,10 @@ class PullLedger:
 
     def message(self, size: int) -> bool:
         """
-        Enter a message that the user got; say whether a request may be due.
+        Count a message returned to the user; return whether a request may be due.
 
         Args:
-            size: its bytes as the server counts them: subject, reply, headers and payload.
+            size: its size as counted by the server: subject, reply, headers and payload.
 
         """
         pull = self._pull
@@ -271,22 +273,25 @@ class PullLedger:
             self.pending_messages -= 1
         if pull.threshold_bytes:
             self.pending_bytes = max(0, self.pending_bytes - size)
-            self._balance()
+            self._clear_without_bytes()
             if self.pending_bytes < pull.threshold_bytes:
                 return True
         return self.pending_messages < pull.threshold_messages
 
     def dropped(self, size: int) -> bool:
-        """Enter a message that came and that the user did not get; as `message()` otherwise."""
+        """Count a message that was received but not returned to the user, like `message()`."""
         self.delivered -= 1
         return self.message(size)
 
     def request_ended(self, pending: tuple[int, int] | None) -> bool:
         """
-        Enter that a request ended, and what it left undelivered, as its status says.
+        Subtract the undelivered messages and bytes of an ended request.
+
+        Args:
+            pending: undelivered messages and bytes from its status; ``None``: not reported.
 
         Returns:
-            Whether it left a whole buffer: it had all the room that there is, and sent nothing.
+            Whether the request had the whole buffer available and delivered nothing.
 
         """
         if pending is None:
@@ -294,28 +299,28 @@ class PullLedger:
         self.pending_messages = max(0, self.pending_messages - pending[0])
         self.pending_bytes = max(0, self.pending_bytes - pending[1])
         if self._pull.threshold_bytes:
-            self._balance()
+            self._clear_without_bytes()
         return pending[1] >= self._pull.request.max_bytes > 0
 
-    def _balance(self) -> None:
+    def _clear_without_bytes(self) -> None:
         """
-        With a limit in bytes: where no bytes are owed, no messages are.
+        Reset the pending messages of a pull limited in bytes when no bytes are pending.
 
-        A request that sent exactly its bytes ends without a status that says what is left of its
-        messages. One that sent exactly its messages does say what is left of its bytes.
+        A request that delivered exactly its bytes ends without a status that reports its undelivered
+        messages. A request that delivered exactly its messages reports its undelivered bytes.
         """
         if not self.pending_bytes:
             self.pending_messages = 0
 
     def empty(self) -> bool:
-        """Say whether nothing is owed or unread."""
+        """Return whether no messages are pending."""
         return not self.pending_messages
 
     def reset(self) -> None:
-        """Enter that nothing is owed any more: the requests are lost."""
+        """Forget all pending requests, which are lost."""
         self.pending_messages = 0
         self.pending_bytes = 0
 
     def complete(self) -> bool:
-        """Say whether the user got as many messages as ``stop_after`` says."""
+        """Return whether ``stop_after`` messages were returned to the user."""
         return bool(self._pull.stop_after) and self.delivered >= self._pull.stop_after

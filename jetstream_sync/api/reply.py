@@ -1,13 +1,14 @@
 """
-The reply subject of a message from a stream, and what it tells.
+Metadata in the reply subject of a message from a stream.
 
-Two forms (ADR-15; nats-server 2.14 can be told to use the second)::
+There are two forms (ADR-15; nats-server 2.14 can be configured to use the second)::
 
     $JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<timestamp>.<pending>
     $JS.ACK.<domain>.<account hash>.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>
            .<timestamp>.<pending>[.<more>...]
 
-The first has exactly 9 tokens, the second 11 or more; 10 is neither. A domain of ``_`` is none.
+The first form has exactly 9 tokens, the second 11 or more; 10 tokens are invalid. The domain ``_`` means
+no domain.
 """
 
 from __future__ import annotations
@@ -24,28 +25,28 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Metadata(NamedTuple):
-    """What a stream says of a message that it delivers."""
+    """Metadata of a message delivered by a consumer."""
 
     stream: str
-    """The stream's name."""
+    """Name of the stream."""
     consumer: str
-    """The consumer's name."""
+    """Name of the consumer."""
     domain: str | None
-    """The JetStream domain, ``None`` where it is not said."""
+    """JetStream domain; ``None`` if not given."""
     stream_seq: int
-    """The message's sequence in the stream."""
+    """Stream sequence of the message."""
     consumer_seq: int
-    """The delivery's sequence: it grows by one with each delivery of the consumer."""
+    """Consumer sequence: increases by one with each delivery of the consumer."""
     num_delivered: int
-    """How often the message was delivered, this time included."""
+    """Number of deliveries of the message, including this one."""
     num_pending: int
-    """How many messages that match the consumer were left behind this one."""
+    """Number of matching messages that remain after this one."""
     timestamp_ns: int
-    """When the stream stored it, in nanoseconds since 1970 (UTC)."""
+    """Time when the message was stored, in nanoseconds since 1970 (UTC)."""
 
     @property
     def timestamp(self) -> datetime:
-        """When the stream stored it, in UTC; a `datetime` drops what is below a microsecond."""
+        """Time when the message was stored, in UTC, truncated to microseconds."""
         return _EPOCH + timedelta(microseconds=self.timestamp_ns // 1000)
 
 
@@ -53,7 +54,7 @@ def ack_tokens(reply: bytes) -> list[bytes]:
     """
     Return the seven tokens that both forms share, from the stream's name on.
 
-    They are stream, consumer, delivered, stream seq, consumer seq, timestamp, pending.
+    The tokens are stream, consumer, delivered, stream seq, consumer seq, timestamp and pending.
 
     Raises:
         NotJSMessageError: the subject has neither form.
@@ -65,18 +66,18 @@ def ack_tokens(reply: bytes) -> list[bytes]:
     if len(tokens) >= 11 and reply.startswith(_PREFIX):
         return tokens[4:11]
     raise NotJSMessageError(
-        "the message did not come from a stream"
+        "the message is not from a stream: it has no reply subject"
         if not reply
-        else f"{reply.decode('utf-8', 'replace')!r} is not the reply subject of a stream's message"
+        else f"{reply.decode('utf-8', 'replace')!r} is not the reply subject of a message from a stream"
     )
 
 
 def consumer_sequence(reply: bytes) -> int:
     """
-    Return the delivery's sequence, and nothing else, because it is needed for each message.
+    Return only the consumer sequence. A hot path, called for each message.
 
     Raises:
-        NotJSMessageError: the subject is not one that a stream sends.
+        NotJSMessageError: the subject has neither form.
 
     """
     tokens = reply.split(b".")

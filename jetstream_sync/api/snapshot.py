@@ -1,5 +1,5 @@
 """
-Snapshots of streams: what is asked for, and what goes with the data.
+Requests and metadata of stream snapshots.
 
 Follows nats-server's ``server/jetstream_api.go`` (``STREAM.SNAPSHOT`` and ``STREAM.RESTORE``).
 """
@@ -18,36 +18,36 @@ _MIB = 1024 * _KIB
 @record
 class SnapshotInfo(Record):
     """
-    What a stream was when its snapshot was made.
+    Configuration and state of a stream at the time of its snapshot.
 
-    Encoded it is what the ``nats`` command writes to ``backup.json``, beside the data.
+    Its JSON form is the ``backup.json`` file of the ``nats`` command.
     """
 
     config: StreamConfig
-    """Its configuration; a restore may change it, but for the name."""
+    """Configuration of the stream; a restore may change all fields except the name."""
 
     state: StreamState
-    """What it held."""
+    """State of the stream."""
 
 
 @record
 class SnapshotRequest(Record):
-    """How a snapshot is to be sent."""
+    """Request for a snapshot."""
 
     deliver_subject: str
-    """Where the data goes."""
+    """Subject to send the data to."""
 
     no_consumers: bool | None = None
-    """Whether to leave out the consumers."""
+    """Whether to omit the consumers."""
 
     jsck: bool | None = None
-    """Whether to check every message first."""
+    """Whether to verify all messages first."""
 
     chunk_size: int | None = None
-    """The size of the pieces, in bytes."""
+    """Chunk size in bytes."""
 
     window_size: int | None = None
-    """How many bytes may be on their way."""
+    """Maximum number of unacknowledged bytes."""
 
     def _check(self) -> None:
         self._check_range(_KIB, _MIB, "chunk_size")
@@ -56,10 +56,10 @@ class SnapshotRequest(Record):
 
 def chunk_position(reply: str) -> tuple[int, int] | None:
     """
-    Return the size and the number, from 1 on, of a piece whose reply subject this is.
+    Return the size and the number (from 1) of a chunk from its reply subject.
 
     Returns:
-        ``None`` when the subject does not say.
+        Size and number, or ``None`` if the subject has another form.
 
     """
     # $JS.SNAPSHOT.ACK.<stream>.<id>.<size>.<number>

@@ -1,9 +1,9 @@
 """
-What the status messages of a pull mean.
+Classification of the status messages of pull requests.
 
-The lists are ADR-37's ("Status handling"), the texts nats-server's (``server/consumer.go``). The
-server uses one code for many things, so texts have to be matched: in lower case, by what they
-contain, and only here.
+The statuses are those of ADR-37 ("Status handling"), the texts those of nats-server
+(``server/consumer.go``). The server uses one code for several conditions, so the texts are matched as
+lower-case substrings. Only this module matches them.
 """
 
 from __future__ import annotations
@@ -26,38 +26,37 @@ __all__ = ["PullStatus", "PullStatusKind", "parse_pull_status"]
 
 
 class PullStatusKind(Enum):
-    """What a status does to a pull."""
+    """Effect of a status on a pull."""
 
     HEARTBEAT = "heartbeat"
-    """Nothing: the server is there."""
+    """No effect: the server is alive."""
     QUIET = "quiet"
-    """It ended as it should: nothing there, or time is up."""
+    """The request ended normally: no messages, or expired."""
     FULL = "full"
-    """It ended as it should: the next message does not fit."""
+    """The request ended normally: the next message exceeds its limits."""
     AWAY = "away"
-    """It ended because who served it is gone, for now: another one, or the same, will serve one
-    later."""
+    """The request ended because the consumer is temporarily unavailable; a later request can succeed."""
     WARNING = "warning"
-    """It ended for a reason that the user should hear of; a continuous pull goes on."""
+    """The request ended for a reason to report; a continuous pull continues."""
     FATAL = "fatal"
-    """It ended, and another pull would meet the same."""
+    """The request ended, and another request would fail in the same way."""
 
 
 class PullStatus(NamedTuple):
-    """A status message, understood."""
+    """A parsed status message."""
 
     kind: PullStatusKind
     error: PullError | None
-    """What to raise or report; ``None`` for heartbeats and quiet ends."""
+    """The error to raise or report; ``None`` for heartbeats and normal ends."""
     pending: tuple[int, int] | None
-    """Messages and bytes of the pull that were not delivered; ``None``: not said."""
+    """Undelivered messages and bytes of the request; ``None``: not reported."""
 
 
 _HEARTBEAT: Final = PullStatus(PullStatusKind.HEARTBEAT, None, None)
 
-# (code, words) -> kind and class; the first row whose words are in the text counts. An empty text
-# fits every status of the code.
-_ROWS: Final[tuple[tuple[int, str, PullStatusKind, type[PullError] | None], ...]] = (
+# (code, text) -> kind and error class. The first row whose text is contained in the description
+# applies; an empty text matches every status with the code.
+_STATUSES: Final[tuple[tuple[int, str, PullStatusKind, type[PullError] | None], ...]] = (
     (404, "", PullStatusKind.QUIET, None),
     (408, "", PullStatusKind.QUIET, None),
     (409, "message size exceeds maxbytes", PullStatusKind.FULL, None),
@@ -67,25 +66,25 @@ _ROWS: Final[tuple[tuple[int, str, PullStatusKind, type[PullError] | None], ...]
     (409, "leadership change", PullStatusKind.AWAY, LeadershipChangeError),
     (409, "server shutdown", PullStatusKind.AWAY, PullError),
     (409, "exceeded max", PullStatusKind.WARNING, RequestLimitError),
-    (409, "", PullStatusKind.WARNING, PullError),  # what newer servers add
+    (409, "", PullStatusKind.WARNING, PullError),  # other texts, including those of newer servers
     (400, "", PullStatusKind.FATAL, BadRequestStatusError),
-    (412, "", PullStatusKind.FATAL, PullError),  # the server is too old for what the request needs
+    (412, "", PullStatusKind.FATAL, PullError),  # the server is too old for the request
     (423, "", PullStatusKind.WARNING, PinIDMismatchError),
-    # Nobody answers for the consumer: its leader is away for now, or it or its stream is gone.
+    # No responders: the consumer has no leader now, or it or its stream was deleted.
     (503, "", PullStatusKind.AWAY, PullError),
 )
 
 
 def parse_pull_status(header: bytes, payload: bytes) -> PullStatus | None:
     """
-    Read a message on a pull's inbox as a status.
+    Parse a message on the inbox of a pull as a status.
 
     Args:
         header: the header block, ``b""`` without one.
-        payload: the payload; with one it is a user's message, whatever its headers say.
+        payload: the payload; a message with a payload is never a status.
 
     Returns:
-        What the status means, or ``None``: it is a user's message.
+        The parsed status, or ``None`` for a user message.
 
     """
     if payload or not header:
@@ -99,8 +98,8 @@ def parse_pull_status(header: bytes, payload: bytes) -> PullStatus | None:
     kind, error = next(
         (
             (kind, error)
-            for code, words, kind, error in _ROWS
-            if code == status.code and words in text
+            for code, fragment, kind, error in _STATUSES
+            if code == status.code and fragment in text
         ),
         (PullStatusKind.WARNING, PullError),
     )
@@ -115,7 +114,7 @@ def parse_pull_status(header: bytes, payload: bytes) -> PullStatus | None:
 
 
 def _pending(headers: Headers | None) -> tuple[int, int] | None:
-    """Return the counts of what was not delivered; ADR-37: look for them in every status."""
+    """Return the undelivered messages and bytes, which any status may report (ADR-37)."""
     if headers is None or PENDING_MESSAGES not in headers:
         return None
     try:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, TypedDict
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.pull import (
-    ANY_NUMBER,
+    UNLIMITED_BATCH,
     DEFAULT_EXPIRES_NS,
     DEFAULT_MESSAGES,
-    SHORTEST_EXPIRES_NS,
+    MIN_EXPIRES_NS,
     ContinuousPull,
     PullRequest,
     default_heartbeat_ns,
@@ -313,12 +313,12 @@ def continuous_pull(
         )
     max_messages = options.get("max_messages")
     expires_ns = _ns_or_none(options.get("expires"), "expires")
-    largest = (config.max_batch if config is not None else None) or ANY_NUMBER
+    largest = (config.max_batch if config is not None else None) or UNLIMITED_BATCH
     if max_messages is None and "max_bytes" not in options:
         max_messages = min(DEFAULT_MESSAGES, largest)
     if expires_ns is None and config is not None and config.max_expires:
         longest_ns = duration_to_ns(duration(config.max_expires))
-        expires_ns = max(SHORTEST_EXPIRES_NS, min(DEFAULT_EXPIRES_NS, longest_ns))
+        expires_ns = max(MIN_EXPIRES_NS, min(DEFAULT_EXPIRES_NS, longest_ns))
     return ContinuousPull.of(
         max_messages=max_messages,
         max_bytes=options.get("max_bytes"),
@@ -352,7 +352,7 @@ def fetch_request(
         raise InvalidOptionError("max_bytes", max_bytes, "must be a whole number from 1 up")
     expires_ns = _MAX_EXPIRES_NS if timeout is None else _ns(timeout, "timeout")
     return PullRequest(
-        batch=ANY_NUMBER if batch is None else batch,
+        batch=UNLIMITED_BATCH if batch is None else batch,
         max_bytes=max_bytes or 0,
         expires_ns=expires_ns,
         heartbeat_ns=(
@@ -368,7 +368,7 @@ def no_wait_request(batch: int | None, max_bytes: int | None) -> PullRequest:
     if max_bytes is not None and max_bytes < 1:
         raise InvalidOptionError("max_bytes", max_bytes, "must be a whole number from 1 up")
     return PullRequest(
-        batch=ANY_NUMBER if batch is None else batch, max_bytes=max_bytes or 0, no_wait=True
+        batch=UNLIMITED_BATCH if batch is None else batch, max_bytes=max_bytes or 0, no_wait=True
     )
 
 
