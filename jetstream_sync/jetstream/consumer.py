@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, TypedDict
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo
 from ..api.pull import (
-    UNLIMITED_BATCH,
     DEFAULT_EXPIRES_NS,
     DEFAULT_MESSAGES,
     MIN_EXPIRES_NS,
+    UNLIMITED_BATCH,
     ContinuousPull,
     PullRequest,
     default_heartbeat_ns,

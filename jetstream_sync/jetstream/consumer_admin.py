@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..subjects import check_stream_name
@@ -12,6 +12,11 @@ from .api_requests import APIRequests, resolve_config
 from .consumer import PullConsumer, add_pull_consumer, pull_consumer
 from .consumer_api import consumer_info
 from .ordered import OrderedConsumer
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..api.config_fields import ConsumerConfigFields
 
 __all__ = ["ConsumerAdmin"]
 
@@ -27,7 +32,7 @@ class ConsumerAdmin:
         config: ConsumerConfig | None = None,
         *,
         pedantic: bool = False,
-        **fields: Any,
+        **fields: Unpack[ConsumerConfigFields],
     ) -> PullConsumer:
         """
         Create a pull consumer.
@@ -58,7 +63,7 @@ class ConsumerAdmin:
         config: ConsumerConfig | None = None,
         *,
         pedantic: bool = False,
-        **fields: Any,
+        **fields: Unpack[ConsumerConfigFields],
     ) -> PullConsumer:
         """
         Change a consumer that exists.
@@ -86,7 +91,7 @@ class ConsumerAdmin:
         config: ConsumerConfig | None = None,
         *,
         pedantic: bool = False,
-        **fields: Any,
+        **fields: Unpack[ConsumerConfigFields],
     ) -> PullConsumer:
         """
         Make a consumer to pull from, or change the one of that name.
@@ -114,7 +119,7 @@ class ConsumerAdmin:
         config: ConsumerConfig | None = None,
         *,
         pedantic: bool = False,
-        **fields: Any,
+        **fields: Unpack[ConsumerConfigFields],
     ) -> ConsumerInfo:
         """
         Make a consumer that delivers to a subject.
@@ -147,7 +152,7 @@ class ConsumerAdmin:
         config: ConsumerConfig | None = None,
         *,
         pedantic: bool = False,
-        **fields: Any,
+        **fields: Unpack[ConsumerConfigFields],
     ) -> ConsumerInfo:
         """
         Change a consumer that delivers to a subject, also to which.

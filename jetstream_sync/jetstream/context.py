@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from ..api.config_fields import StreamConfigFields
+
 __all__ = ["JetStream"]
 
 
@@ -101,7 +103,11 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
     # --- streams --------------------------------------------------------------------------------
 
     def create_stream(
-        self, config: StreamConfig | None = None, *, pedantic: bool = False, **fields: Any
+        self,
+        config: StreamConfig | None = None,
+        *,
+        pedantic: bool = False,
+        **fields: Unpack[StreamConfigFields],
     ) -> Stream:
         """
         Create a stream.
@@ -130,7 +136,11 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
         return self._create(chosen, pedantic)
 
     def update_stream(
-        self, config: StreamConfig | None = None, *, pedantic: bool = False, **fields: Any
+        self,
+        config: StreamConfig | None = None,
+        *,
+        pedantic: bool = False,
+        **fields: Unpack[StreamConfigFields],
     ) -> Stream:
         """
         Update an existing stream.
@@ -160,7 +170,11 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
         return self._update(chosen, pedantic)
 
     def create_or_update_stream(
-        self, config: StreamConfig | None = None, *, pedantic: bool = False, **fields: Any
+        self,
+        config: StreamConfig | None = None,
+        *,
+        pedantic: bool = False,
+        **fields: Unpack[StreamConfigFields],
     ) -> Stream:
         """
         Update a stream, or create it if it does not exist.

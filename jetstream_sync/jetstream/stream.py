@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..api.snapshot import SnapshotRequest
@@ -28,6 +29,11 @@ from .consumer_api import consumer_info
 from .direct_get import MAX_BYTES, StoredMsg, direct_get, direct_get_many, leader_get
 from .ordered import OrderedConsumer
 from .snapshots import StreamSnapshot, take_snapshot
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..api.config_fields import ConsumerConfigFields
 
 __all__ = ["Stream"]
 
@@ -308,7 +314,11 @@ class Stream(ForeignNames):
     # --- consumers ------------------------------------------------------------------------------
 
     def create_consumer(
-        self, config: ConsumerConfig | None = None, *, pedantic: bool = False, **fields: Any
+        self,
+        config: ConsumerConfig | None = None,
+        *,
+        pedantic: bool = False,
+        **fields: Unpack[ConsumerConfigFields],
     ) -> PullConsumer:
         """
         Create a pull consumer.
@@ -340,7 +350,11 @@ class Stream(ForeignNames):
         return self._add(config, fields, consumer_api.CREATE, pedantic)
 
     def update_consumer(
-        self, config: ConsumerConfig | None = None, *, pedantic: bool = False, **fields: Any
+        self,
+        config: ConsumerConfig | None = None,
+        *,
+        pedantic: bool = False,
+        **fields: Unpack[ConsumerConfigFields],
     ) -> PullConsumer:
         """
         Change a consumer that exists.
@@ -364,7 +378,11 @@ class Stream(ForeignNames):
         return self._add(config, fields, consumer_api.UPDATE, pedantic)
 
     def create_or_update_consumer(
-        self, config: ConsumerConfig | None = None, *, pedantic: bool = False, **fields: Any
+        self,
+        config: ConsumerConfig | None = None,
+        *,
+        pedantic: bool = False,
+        **fields: Unpack[ConsumerConfigFields],
     ) -> PullConsumer:
         """
         Make a consumer to pull from, or change the one of that name.
@@ -383,13 +401,17 @@ class Stream(ForeignNames):
         return self._add(config, fields, consumer_api.CREATE_OR_UPDATE, pedantic)
 
     def _add(
-        self, config: ConsumerConfig | None, fields: dict[str, Any], action: str, pedantic: bool
+        self, config: ConsumerConfig | None, fields: Mapping[str, Any], action: str, pedantic: bool
     ) -> PullConsumer:
         chosen = resolve_config(ConsumerConfig, config, fields)
         return add_pull_consumer(self._api, self._name, chosen, action, pedantic)
 
     def create_push_consumer(
-        self, config: ConsumerConfig | None = None, *, pedantic: bool = False, **fields: Any
+        self,
+        config: ConsumerConfig | None = None,
+        *,
+        pedantic: bool = False,
+        **fields: Unpack[ConsumerConfigFields],
     ) -> ConsumerInfo:
         """
         Make a consumer that delivers to a subject.
@@ -416,7 +438,11 @@ class Stream(ForeignNames):
         )
 
     def update_push_consumer(
-        self, config: ConsumerConfig | None = None, *, pedantic: bool = False, **fields: Any
+        self,
+        config: ConsumerConfig | None = None,
+        *,
+        pedantic: bool = False,
+        **fields: Unpack[ConsumerConfigFields],
     ) -> ConsumerInfo:
         """
         Change a consumer that delivers to a subject, also to which.

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from typing_extensions import assert_type
 
-from jetstream_sync import ConsumerConfig, Placement, StreamConfig
+from jetstream_sync import ConsumerConfig, JetStream, Placement, Stream, StreamConfig
 
 
 def made() -> None:
@@ -27,3 +27,15 @@ def changed(config: StreamConfig) -> StreamConfig:
     config.nmae = "T"  # type: ignore[attr-defined]
     dataclasses.replace(config, name=1)  # type: ignore[arg-type]
     return dataclasses.replace(config, name="T")
+
+
+def given_by_name(js: JetStream, stream: Stream, config: StreamConfig) -> None:
+    """The calls that take a config check the names and types of its fields when given by keyword."""
+    js.create_stream(name="A", max_age=60, storage="memory", pedantic=True)
+    js.create_or_update_stream(config)
+    js.create_stream(nam="A")  # type: ignore[call-arg]
+    js.update_stream(name="A", subjects=1)  # type: ignore[arg-type]
+    js.create_consumer("A", durable_name="c", ack_wait=1.5)
+    js.create_consumer("A", durable="c")  # type: ignore[call-arg]
+    stream.create_or_update_consumer(durable_name="c", backoff=[1, timedelta(seconds=2)])
+    stream.create_consumer(ack_wait="1")  # type: ignore[arg-type]
