@@ -18,14 +18,14 @@ from ..errors import InvalidResponseError, TimeoutError
 from ..net.clock import Deadline
 from ..subjects import check_subject
 from .completion.complete import complete_stream
-from .lasting import lasting
+from .interruptible import wait_interruptibly
+from .long_running import reconnect_options
 from .messages.sub_sources import CoreSource, Source, Start, StreamSource
 from .output import Block, emit_line, note, seconds_text, when
+from .sanitize import readable
 from .settings import Settings, common_options
 from .status import CommandError, ExitStatus
-from .text import readable
 from .values import TIME, TIMEOUT
-from .waiting import in_slices
 
 if TYPE_CHECKING:
     from .. import Connection, Msg
@@ -133,7 +133,7 @@ def events(
     seen = 0
     # An API call of our own would be an event, too: none is made while listening.
     with (
-        settings.connection(**lasting(settings)) as nc,
+        settings.connection(**reconnect_options(settings)) as nc,
         _source(settings, nc, wanted, subjects) as source,
     ):
         for event in _events(settings, source, wait):
@@ -180,7 +180,7 @@ def _events(settings: Settings, source: Source, wait: float | None) -> Iterator[
     """Yield events until none comes for a time."""
     while True:
         try:
-            msg = in_slices(source.next, Deadline(wait))
+            msg = wait_interruptibly(source.next, Deadline(wait))
         except TimeoutError:
             return
         event = _read(msg)

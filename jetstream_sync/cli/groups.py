@@ -2,7 +2,7 @@
 Groups of commands: aliases, commands that are imported when they are asked for, did-you-mean.
 
 A command keeps one name in help and in JSON. What was typed for a noun of the root is kept as well:
-`nouns.words` speaks of Message Sets to who typed ``ms``.
+`terminology.words` speaks of Message Sets to who typed ``ms``.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .status import CommandError, ExitStatus
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["TYPED", "Later", "MissingCommandError", "NounGroup"]
+__all__ = ["TYPED", "LazyCommand", "MissingCommandError", "NounGroup"]
 
 #: Where a context's ``meta`` has the words that were typed, group by group, by the group's path.
 TYPED = "jsm.typed"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Later:
+class LazyCommand:
     """A command that is imported when it is asked for."""
 
     target: str
@@ -72,15 +72,17 @@ class NounGroup(click.Group):
     A group whose commands have aliases, and may be loaded late.
 
     Args:
-        later: commands to import when they are asked for, by name.
+        lazy: commands to import when they are asked for, by name.
 
     """
 
-    def __init__(self, *args: Any, later: Mapping[str, Later] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, lazy: Mapping[str, LazyCommand] | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self.later = dict(later or {})
+        self.lazy = dict(lazy or {})
         self.aliases: dict[str, str] = {}
-        for name, entry in self.later.items():
+        for name, entry in self.lazy.items():
             self.aliases.update(dict.fromkeys(entry.aliases, name))
 
     def command(  # type: ignore[override]  # always with brackets
@@ -114,14 +116,14 @@ class NounGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, in the order in which they were added."""
         del ctx
-        return [*(name for name in self.commands if name not in self.later), *self.later]
+        return [*(name for name in self.commands if name not in self.lazy), *self.lazy]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of that name or alias, importing it where it was not yet."""
         del ctx
         name = self.aliases.get(cmd_name, cmd_name)
-        if name not in self.commands and name in self.later:
-            self.commands[name] = self.later[name].load(name)
+        if name not in self.commands and name in self.lazy:
+            self.commands[name] = self.lazy[name].load(name)
         return self.commands.get(name)
 
     def resolve_command(
@@ -143,8 +145,8 @@ class NounGroup(click.Group):
         """Write the list of commands, importing none."""
         rows = []
         for name in self.list_commands(ctx):
-            if name in self.later and name not in self.commands:
-                rows.append((name, self.later[name].help))
+            if name in self.lazy and name not in self.commands:
+                rows.append((name, self.lazy[name].help))
                 continue
             command = self.commands[name]
             if not command.hidden:
@@ -157,7 +159,7 @@ class NounGroup(click.Group):
         """Complete a command's name, and an alias where no command begins like that."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415 - for shells only
 
-        rows = {name: entry.help for name, entry in self.later.items()}
+        rows = {name: entry.help for name, entry in self.lazy.items()}
         for name, command in self.commands.items():
             if not command.hidden:
                 rows.setdefault(name, command.get_short_help_str())

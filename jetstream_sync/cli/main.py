@@ -22,7 +22,7 @@ import click
 from ..errors import Error
 from ..version import __version__
 from .env import Environment
-from .groups import Later, MissingCommandError, NounGroup
+from .groups import LazyCommand, MissingCommandError, NounGroup
 from .render import to_json
 from .settings import Settings, all_options
 from .status import CommandError, ExitStatus, document_of, exit_status, hint_of, one_line
@@ -54,22 +54,22 @@ def _server(settings: Settings) -> dict[str, str] | None:
         return None
 
 
-def _later(name: str, text: str, *aliases: str, target: str = "") -> tuple[str, Later]:
+def _lazy(name: str, text: str, *aliases: str, target: str = "") -> tuple[str, LazyCommand]:
     place = f"{__package__}.{target or f'{name}:{name}'}"
-    return name, Later(target=place, help=text, aliases=aliases)
+    return name, LazyCommand(target=place, help=text, aliases=aliases)
 
 
 #: Every command, imported when it is asked for.
 _COMMANDS = dict(
     [
-        _later(
+        _lazy(
             "account",
             "Show what an account uses of JetStream.",
             "act",
             "a",
             target="account.group:account",
         ),
-        _later(
+        _lazy(
             "stream",
             "Manage streams: Message Sets.",
             "str",
@@ -79,7 +79,7 @@ _COMMANDS = dict(
             "messageset",
             target="stream.group:stream",
         ),
-        _later(
+        _lazy(
             "consumer",
             "Manage and read consumers: Observables.",
             "con",
@@ -88,41 +88,39 @@ _COMMANDS = dict(
             "observable",
             target="consumer.group:consumer",
         ),
-        _later("pub", "Publish messages.", target="messages.pub:pub"),
-        _later(
-            "req", "Send a request, and show the answers.", "request", target="messages.req:req"
-        ),
-        _later("sub", "Show messages as they come.", target="messages.sub:sub"),
-        _later("apply", "Make streams and consumers as a file says.", target="apply.command:apply"),
-        _later(
+        _lazy("pub", "Publish messages.", target="messages.pub:pub"),
+        _lazy("req", "Send a request, and show the answers.", "request", target="messages.req:req"),
+        _lazy("sub", "Show messages as they come.", target="messages.sub:sub"),
+        _lazy("apply", "Make streams and consumers as a file says.", target="apply.command:apply"),
+        _lazy(
             "context",
             "Manage named logins, shared with the nats command.",
             "ctx",
             target="context.group:context",
         ),
-        _later("events", "Show what servers tell of JetStream.", "event", "e"),
-        _later("top", "Watch streams and consumers.", target="top.command:top"),
-        _later("bench", "Measure how fast messages go.", target="bench.group:bench"),
-        _later("rtt", "Measure the round trip to servers."),
-        _later("errors", "Look up the errors of JetStream.", "err", "error"),
-        _later("server", "Run a server on this machine.", "srv"),
-        _later(
+        _lazy("events", "Show what servers tell of JetStream.", "event", "e"),
+        _lazy("top", "Watch streams and consumers.", target="top.command:top"),
+        _lazy("bench", "Measure how fast messages go.", target="bench.group:bench"),
+        _lazy("rtt", "Measure the round trip to servers."),
+        _lazy("errors", "Look up the errors of JetStream.", "err", "error"),
+        _lazy("server", "Run a server on this machine.", "srv"),
+        _lazy(
             "demo", "Run orders through a pipeline, each exactly once.", target="demo.command:demo"
         ),
-        _later("cheat", "Show short recipes."),
-        _later(
+        _lazy("cheat", "Show short recipes."),
+        _lazy(
             "completion",
             "Write the script that completes commands in a shell.",
             target="completion.script:completion",
         ),
-        _later("commands", "List all commands."),
-        _later("help", "Show the help of a command.", target="commands:help_"),
+        _lazy("commands", "List all commands."),
+        _lazy("help", "Show the help of a command.", target="commands:help_"),
     ]
 )
 
 
 @click.group(
-    cls=NounGroup, later=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=NounGroup, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.option(
     "--version",

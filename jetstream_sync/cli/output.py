@@ -16,8 +16,8 @@ from typing import Any
 from ..codec import Record, encode
 from .env import Environment
 from .render import to_json
+from .sanitize import readable
 from .settings import Settings
-from .text import readable
 
 __all__ = [
     "Block",

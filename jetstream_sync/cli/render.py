@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from .env import Environment
-from .text import in_a_line, readable_json
+from .sanitize import readable_json, single_line
 
 __all__ = ["Table", "to_json", "write_table"]
 
@@ -38,7 +38,7 @@ def write_table(table: Table, env: Environment) -> None:
     One that is too wide to be drawn is plain text, too: words that are cut to letters help nobody.
     """
     # What stands in a table is named by people who are not all known.
-    table = replace(table, rows=[[in_a_line(cell) for cell in row] for row in table.rows])
+    table = replace(table, rows=[[single_line(cell) for cell in row] for row in table.rows])
     console = env.console(env.stdout)
     if console is None or _drawn_width(table) > console.width:
         env.stdout.write(_plain(table))

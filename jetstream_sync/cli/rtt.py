@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .lasting import password_once
+from .long_running import password_once
 from .output import emit, seconds_text
 from .settings import Settings, common_options
 

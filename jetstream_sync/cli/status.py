@@ -30,7 +30,7 @@ from ..errors import (
     ServerUnavailableError,
     TimeoutError,
 )
-from .text import readable
+from .sanitize import readable
 
 __all__ = ["CommandError", "ExitStatus", "document_of", "exit_status", "hint_of", "one_line"]
 

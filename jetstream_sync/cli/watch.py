@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 
+from .interruptible import pause
 from .settings import Settings
-from .waiting import pause
 
 __all__ = ["rounds"]
 

@@ -13,7 +13,7 @@ from fix_raw import RawPeer
 from fix_threads import wait_until
 
 from jetstream_sync import TimeoutError
-from jetstream_sync.cli.waiting import in_slices
+from jetstream_sync.cli.interruptible import wait_interruptibly
 from jetstream_sync.net.clock import Deadline
 
 
@@ -326,9 +326,9 @@ def test_a_wait_is_never_in_one_piece() -> None:
             raise TimeoutError
         return "it"
 
-    assert in_slices(take, Deadline(None)) == "it"
+    assert wait_interruptibly(take, Deadline(None)) == "it"
     assert len(asked) == 3
     assert all(0 < seconds <= 0.5 for seconds in asked)
     with pytest.raises(TimeoutError):
-        in_slices(take, Deadline(0))
+        wait_interruptibly(take, Deadline(0))
     assert asked[3:] == [0]

@@ -20,7 +20,7 @@ from rawnats import RawClient
 
 from jetstream_sync import errors
 from jetstream_sync.cli import main as cli_main
-from jetstream_sync.cli.groups import Later
+from jetstream_sync.cli.groups import LazyCommand
 from jetstream_sync.cli.main import jsm as tree
 from jetstream_sync.cli.settings import Settings, common_options
 from jetstream_sync.cli.status import CommandError, ExitStatus, exit_status, one_line
@@ -353,7 +353,9 @@ def test_a_bug_is_one_line_unless_more_is_wanted(tmp_path: Path) -> None:
 
 def test_a_command_that_is_not_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command whose module is missing is told of in one line; the others work."""
-    monkeypatch.setitem(tree.later, "fly", Later(target="jetstream_sync.cli.fly:fly", help="Fly."))
+    monkeypatch.setitem(
+        tree.lazy, "fly", LazyCommand(target="jetstream_sync.cli.fly:fly", help="Fly.")
+    )
     result = run_jsm("fly", "far")
     assert result == Result(2, "", "jsm: 'fly' is not part of this installation\n")
     assert "Fly." in run_jsm("--help").ok().out

@@ -88,7 +88,7 @@ def test_help_for_what_is_not_there() -> None:
 
 def test_every_command_that_was_named_is_there() -> None:
     """No command of the tree is missing from the installation."""
-    assert set(jsm.later) == {node.path[0] for node in NODES}
+    assert set(jsm.lazy) == {node.path[0] for node in NODES}
 
 
 def test_recipes_are_commands() -> None:

@@ -9,7 +9,7 @@ import pytest
 from fix_jsm import Jsm
 from rawnats import RawClient
 
-from jetstream_sync.cli.text import in_a_line, readable, visible
+from jetstream_sync.cli.sanitize import readable, single_line, visible
 
 RED = "\x1b[31mred\x9b2J"
 
@@ -99,7 +99,7 @@ def test_a_cell_is_one_line(hostile: Jsm, raw: RawClient) -> None:
         ("é\udcff", visible, "é\\xff"),
         ("a\tb\nc\rd", readable, "a\tb\nc\\x0dd"),
         (b"\xff\x00", readable, "\\xff\\x00"),
-        ("a\tb\nc\x7f", in_a_line, "a\\tb\\nc\\x7f"),
+        ("a\tb\nc\x7f", single_line, "a\\tb\\nc\\x7f"),
         ("\u202etxt\u2066", readable, "\\u202etxt\\u2066"),
         (
             "\u061c\u200e\u200f\u202a\u2069".encode(),

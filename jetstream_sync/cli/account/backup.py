@@ -10,11 +10,11 @@ import click
 
 from ...errors import APIError
 from ..backups import Backup, check_target, open_backup
-from ..nouns import words
 from ..output import counted, emit, note, size
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus, one_line
 from ..stream.backup import back_up, bring_back
+from ..terminology import words
 
 __all__ = ["backup", "restore"]
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..groups import Later, NounGroup
-from ..nouns import words
+from ..groups import LazyCommand, NounGroup
 from ..output import Block, count, document, emit, limit, seconds_text, size, write_blocks, yes
 from ..settings import Settings, common_options
+from ..terminology import words
 
 if TYPE_CHECKING:
     from ... import Connection, Tier
@@ -24,9 +24,9 @@ _BACKUPS = f"{__package__}.backup"
 
 @click.group(
     cls=NounGroup,
-    later={
-        "backup": Later(target=f"{_BACKUPS}:backup", help="Save all streams to a directory."),
-        "restore": Later(target=f"{_BACKUPS}:restore", help="Make the streams of a backup."),
+    lazy={
+        "backup": LazyCommand(target=f"{_BACKUPS}:backup", help="Save all streams to a directory."),
+        "restore": LazyCommand(target=f"{_BACKUPS}:restore", help="Make the streams of a backup."),
     },
 )
 @common_options

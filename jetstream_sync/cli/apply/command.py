@@ -10,7 +10,7 @@ import click
 from ... import ConsumerConfig, JetStream, StreamConfig
 from ...errors import APIError
 from ..config.diff import difference_documents
-from ..config.edit import refused
+from ..config.edit import update_error
 from ..config.files import read_documents
 from ..output import emit, say
 from ..prompts import Asker
@@ -114,7 +114,7 @@ def _carry_out(js: JetStream, step: Step) -> None:
     except APIError as error:
         if step.action == UPDATE:
             name = step.stream if step.consumer is None else f"{step.stream} > {step.consumer}"
-            raise refused(step.kind, name, error, step.found) from error
+            raise update_error(step.kind, name, error, step.found) from error
         raise CommandError(f"{step.title}: {error}", ExitStatus.FAILED) from error
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import Error, StreamNotFoundError
 from ...net.clock import Deadline
+from ..interruptible import pause
 from ..status import CommandError, ExitStatus
-from ..waiting import pause
 from .work import Kind
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from ..groups import NounGroup
-from ..lasting import password_once
+from ..long_running import password_once
 from ..output import emit, note
 from ..settings import Settings, common_options
 from .bed import Bed, bench_bed

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ...errors import TimeoutError
+from ..interruptible import pause
 from ..status import CommandError, ExitStatus
-from ..waiting import pause
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -17,7 +17,7 @@ from ..status import CommandError, ExitStatus
 from .diff import Difference, difference_documents, without_server_labels
 from .files import config_of
 
-__all__ = ["edit_options", "in_editor", "refused", "show_differences"]
+__all__ = ["edit_options", "in_editor", "show_differences", "update_error"]
 
 R = TypeVar("R", bound=Record)
 _Command = TypeVar("_Command", bound=Callable[..., object])
@@ -52,7 +52,7 @@ def show_differences(settings: Settings, found: list[Difference]) -> None:
     emit(settings, document, human)
 
 
-def refused(kind: str, name: str, error: APIError, found: list[Difference]) -> CommandError:
+def update_error(kind: str, name: str, error: APIError, found: list[Difference]) -> CommandError:
     """Return the error for a change that the server does not make; it says what differs."""
     listed = "; ".join(each.line() for each in found)
     return CommandError(

@@ -12,11 +12,11 @@ from ...subjects import check_consumer_name, subjects_overlap
 from ..completion.complete import complete_stream
 from ..config.fields import changed, subjects_of
 from ..config.files import config_of_file, write_config
-from ..nouns import words
 from ..output import document, duration, emit, note, write_blocks
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
+from ..terminology import words
 from .find import no_stream, title
 from .options import config_options, fields_of
 from .show import config_block, filters_of, show

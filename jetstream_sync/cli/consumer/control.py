@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from ...errors import TimeoutError
-from ..nouns import words
 from ..output import count, duration, emit, say, when
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
+from ..terminology import words
 from .find import consumer_arguments, find, title
 from .options import until as moment
 from .show import show

@@ -12,14 +12,14 @@ from ...errors import APIError
 from ...subjects import check_consumer_name
 from ..completion.complete import complete_consumer, complete_stream
 from ..config.diff import Difference, differences, without_server_labels
-from ..config.edit import edit_options, in_editor, refused, show_differences
+from ..config.edit import edit_options, in_editor, show_differences, update_error
 from ..config.fields import changed
 from ..config.files import config_of_file
-from ..nouns import words
 from ..output import emit, note
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
+from ..terminology import words
 from .add import check_against_stream, put
 from .find import consumer_arguments, find, title
 from .options import config_options, fields_of
@@ -102,7 +102,7 @@ def _update(
             return js.update_push_consumer(info.stream_name, config)
         return js.update_consumer(info.stream_name, config).cached_info
     except APIError as error:
-        raise refused(words().consumer, title(info), error, found) from error
+        raise update_error(words().consumer, title(info), error, found) from error
 
 
 @click.command()

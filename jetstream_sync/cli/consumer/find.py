@@ -14,9 +14,9 @@ from ...errors import (
 )
 from ...subjects import check_consumer_name, check_stream_name
 from ..completion.complete import complete_consumer, complete_stream
-from ..nouns import did_you_mean, not_found, words
 from ..prompts import Asker
 from ..status import CommandError, ExitStatus
+from ..terminology import did_you_mean, not_found, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,11 +10,11 @@ import click
 
 from ...errors import InvalidNameError, StreamNotFoundError
 from ..completion.complete import complete_stream
-from ..nouns import words
 from ..output import count, emit, seconds_text, when
 from ..prompts import Asker
 from ..render import Table, write_table
 from ..settings import Settings, common_options
+from ..terminology import words
 from .find import consumer_arguments, find, no_stream, title
 from .show import show
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ... import JetStreamMsg
-from ..layouts import FORMAT_HELP, Layout
+from ..message_format import FORMAT_HELP, MessageFormat
 from ..messages.shown import header_fields, message_document, write_bytes
 from ..output import count, emit_line, when
 from ..render import to_json
+from ..sanitize import readable
 from ..settings import Settings
 from ..status import CommandError, ExitStatus
-from ..text import readable
 
 __all__ = ["FORMAT_HELP", "MessageView"]
 
@@ -37,7 +37,7 @@ class MessageView:
             raise CommandError("--raw and --format exclude each other", ExitStatus.USAGE)
         self._settings = settings
         self._raw = raw
-        self._layout = None if layout is None else Layout(layout)
+        self._layout = None if layout is None else MessageFormat(layout)
         self._single = single
         self._shown = 0
 

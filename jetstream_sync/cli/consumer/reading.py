@@ -17,10 +17,10 @@ from typing import Protocol
 from ... import AckPolicy, JetStreamMsg, MessageIterator, PullConsumer, PushSubscription
 from ...errors import BadSubscriptionError, Error, IteratorClosedError, TimeoutError
 from ...net.clock import Deadline
+from ..interruptible import wait_interruptibly
 from ..output import say
 from ..settings import Settings
 from ..status import CommandError, ExitStatus
-from ..waiting import in_slices
 from .message import MessageView
 
 __all__ = ["NowSource", "PullSource", "PushSource", "Reading", "Settle"]
@@ -216,7 +216,7 @@ class Reading:
             if each:
                 deadline = Deadline(wait)
             try:
-                msg = in_slices(self.source.next, deadline)
+                msg = wait_interruptibly(self.source.next, deadline)
             except TimeoutError:
                 break
             if msg is None:

@@ -8,10 +8,10 @@ import click
 
 from ...errors import ConsumerNotFoundError, StreamNotFoundError
 from ..completion.complete import complete_consumer, complete_stream
-from ..nouns import words
 from ..output import counted, emit
 from ..prompts import Asker
 from ..settings import Settings, common_options
+from ..terminology import words
 from .find import names_of, no_consumer, no_stream, title
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ..completion.complete import complete_stream
-from ..nouns import words
 from ..output import count, duration, emit, emit_line, limit
 from ..render import Table, write_table
 from ..settings import Settings, common_options
+from ..terminology import words
 from ..values import PAUSE
 from ..watch import rounds
 from .find import title

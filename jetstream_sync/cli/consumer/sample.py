@@ -10,14 +10,14 @@ import click
 from ...codec import loads
 from ...errors import InvalidResponseError, TimeoutError
 from ...net.clock import Deadline
-from ..lasting import lasting
-from ..nouns import words
+from ..interruptible import wait_interruptibly
+from ..long_running import reconnect_options
 from ..output import Block, count, emit_line, note, seconds_text
+from ..sanitize import readable
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
-from ..text import readable
+from ..terminology import words
 from ..values import TIMEOUT
-from ..waiting import in_slices
 from .find import consumer_arguments, find, title
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def sample(
     The consumer has to be sampled: see --sample of 'add' and 'edit'. With --json the events are
     shown as the server sent them.
     """
-    with settings.connection(**lasting(settings)) as nc:
+    with settings.connection(**reconnect_options(settings)) as nc:
         info = find(settings, settings.jetstream_on(nc), stream, consumer)
         percent = (info.config.sample_freq or "0").removesuffix("%")
         if not int(percent):
@@ -69,7 +69,7 @@ def sample(
             seen = 0
             while seen != wanted:
                 try:
-                    msg = in_slices(samples.next_msg, Deadline(wait))
+                    msg = wait_interruptibly(samples.next_msg, Deadline(wait))
                 except TimeoutError:
                     break
                 seen += _show(settings, info, msg.data)

@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ... import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy, SequenceInfo
-from ..nouns import words
 from ..output import (
     Block,
     count,
@@ -19,6 +18,7 @@ from ..output import (
     write_blocks,
     yes,
 )
+from ..terminology import words
 from .find import title
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import click
 
 from ...errors import DuplicateSubscriptionError
 from ...net.clock import monotonic
-from ..lasting import lasting
+from ..long_running import reconnect_options
 from ..output import count as with_separators
 from ..output import counted, note
 from ..settings import Settings, common_options
@@ -63,7 +63,7 @@ def sub(
     def tell(error: Exception) -> None:
         note(settings, f"warning: {one_line(error)}")
 
-    with settings.connection(**lasting(settings), error_cb=tell) as nc:
+    with settings.connection(**reconnect_options(settings), error_cb=tell) as nc:
         js = settings.jetstream_on(nc)
         info = find(settings, js, stream, consumer)
         view = MessageView(settings, raw=raw, layout=layout)

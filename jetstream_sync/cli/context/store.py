@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ..nouns import did_you_mean
 from ..status import CommandError, ExitStatus
+from ..terminology import did_you_mean
 
 __all__ = ["KEYS", "SECRETS", "Contexts", "fault_in", "home_of", "redacted"]
 

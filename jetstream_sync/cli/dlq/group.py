@@ -10,14 +10,14 @@ import click
 from ... import StorageType
 from ..completion.complete import complete_consumer, complete_stream
 from ..consumer.list import infos_of
-from ..groups import Later, NounGroup
-from ..nouns import words
+from ..groups import LazyCommand, NounGroup
 from ..output import count, document, emit, note, say, size, when
 from ..prompts import Asker
 from ..render import Table, write_table
 from ..settings import Settings, common_options
+from ..terminology import words
 from ..values import LIMITED_DURATION
-from .letters import ADVISORIES, SETUP, Letter, Letters, Suspicion
+from .dead_letters import ADVISORIES, SETUP, DeadLetter, DeadLetterEstimate, DeadLetters
 from .show import no_letter
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ __all__ = ["dlq"]
 _STORE: Final = "DEAD_LETTERS"
 
 _COMMANDS: Final = {
-    "show": Later(
+    "show": LazyCommand(
         target="jetstream_sync.cli.dlq.show:show",
         help="Show a dead letter.",
         aliases=("view", "get"),
     ),
-    "requeue": Later(
+    "requeue": LazyCommand(
         target="jetstream_sync.cli.dlq.requeue:requeue",
         help="Publish dead letters again.",
         aliases=("retry",),
@@ -41,7 +41,7 @@ _COMMANDS: Final = {
 }
 
 
-@click.group(cls=NounGroup, later=_COMMANDS)
+@click.group(cls=NounGroup, lazy=_COMMANDS)
 @common_options
 def dlq(_settings: Settings) -> None:
     """
@@ -71,7 +71,7 @@ def dlq(_settings: Settings) -> None:
 def setup(settings: Settings, *, name: str, max_age: timedelta, replicas: int | None) -> None:
     """Make a stream that stores the advisories; it is fine if there is one."""
     with settings.jetstream() as js:
-        known = Letters(js).stores
+        known = DeadLetters(js).stores
         stream = js.get_stream(known[0]) if known else _made(js, name, max_age, replicas)
     noun = words().stream
     done = (
@@ -113,10 +113,10 @@ def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bo
         infos = infos_of(js, stream)
         if consumer is not None:
             infos = [info for info in infos if info.name == consumer]
-        letters = Letters(js)
-        suspicions = Suspicion.of(infos)
+        letters = DeadLetters(js)
+        estimates = DeadLetterEstimate.of(infos)
         if not letters.stores:
-            _show_unknown(settings, suspicions)
+            _show_unknown(settings, estimates)
             _offer(settings, js)
             return
         found = [(each, letters.message(each)) for each in letters.read(stream, consumer)]
@@ -127,14 +127,14 @@ def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bo
     result = {
         "stored_in": letters.stores,
         "messages": [letter.document_with(msg) for letter, msg in present],
-        "consumers": [each.document() for each in suspicions],
+        "consumers": [each.document() for each in estimates],
     }
     emit(settings, result, lambda: _show_list(settings, stream, present))
-    _warn_of_more(settings, [letter for letter, _ in found], suspicions)
+    _warn_of_more(settings, [letter for letter, _ in found], estimates)
 
 
 def _show_list(
-    settings: Settings, stream: str | None, found: list[tuple[Letter, StoredMsg | None]]
+    settings: Settings, stream: str | None, found: list[tuple[DeadLetter, StoredMsg | None]]
 ) -> None:
     if not found:
         say(settings, "No dead letters are known")
@@ -156,9 +156,11 @@ def _show_list(
     write_table(Table(title=heading, columns=columns, rows=rows, left=4), settings.env)
 
 
-def _warn_of_more(settings: Settings, letters: list[Letter], suspicions: list[Suspicion]) -> None:
+def _warn_of_more(
+    settings: Settings, letters: list[DeadLetter], estimates: list[DeadLetterEstimate]
+) -> None:
     """Say where the counters know of more than the advisories."""
-    for each in suspicions:
+    for each in estimates:
         info = each.info
         known = sum(
             1
@@ -174,18 +176,18 @@ def _warn_of_more(settings: Settings, letters: list[Letter], suspicions: list[Su
             )
 
 
-def _show_unknown(settings: Settings, suspicions: list[Suspicion]) -> None:
+def _show_unknown(settings: Settings, estimates: list[DeadLetterEstimate]) -> None:
     """Show what can be known where nobody stores the advisories."""
     # Not an empty list, which would say that there are none.
     result = {
         "stored_in": [],
         "messages": None,
-        "consumers": [each.document() for each in suspicions],
+        "consumers": [each.document() for each in estimates],
     }
     note(settings, f"which messages are dead is not known: nobody stored the advisories; {SETUP}")
 
     def human() -> None:
-        if not suspicions:
+        if not estimates:
             say(settings, "No consumer has given up messages, as far as their counters say")
             return
         rows = [
@@ -196,7 +198,7 @@ def _show_unknown(settings: Settings, suspicions: list[Suspicion]) -> None:
                 count(each.info.num_ack_pending),
                 _among(each.info),
             ]
-            for each in suspicions
+            for each in estimates
         ]
         columns = [words().consumer, "Max Deliver", "Given Up", "Ack Pending", "Among"]
         title = "What the counters say of messages that were given up"
@@ -205,8 +207,8 @@ def _show_unknown(settings: Settings, suspicions: list[Suspicion]) -> None:
     emit(settings, result, human)
 
 
-def _how_many(suspicion: Suspicion) -> str:
-    least, most = suspicion.least, suspicion.most
+def _how_many(estimate: DeadLetterEstimate) -> str:
+    least, most = estimate.least, estimate.most
     if most is None:
         return "not known"
     return count(most) if least == most else f"{count(least)} to {count(most)}"

@@ -11,13 +11,13 @@ from ... import Headers
 from ...errors import Error, MessageNotFoundError, StreamNotFoundError
 from ...subjects import subject_matches
 from ..consumer.find import consumer_arguments, names_of
-from ..nouns import words
 from ..output import count, emit, note
 from ..prompts import Asker
+from ..sanitize import readable
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus, one_line
-from ..text import readable
-from .letters import Letter, Letters
+from ..terminology import words
+from .dead_letters import DeadLetter, DeadLetters
 from .show import no_letter
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def requeue(
         raise click.UsageError("give sequences, or --all")
     with settings.jetstream() as js:
         stream, consumer = names_of(settings, js, stream, consumer)
-        letters = Letters(js)
+        letters = DeadLetters(js)
         known = {letter.seq: letter for letter in letters.read(stream, consumer)}
         for seq in sequences:
             if seq not in known:
@@ -101,14 +101,14 @@ class _Run:
 
     settings: Settings
     js: JetStream
-    letters: Letters
+    letters: DeadLetters
     subject: str | None = field(kw_only=True)
     delete: bool = field(kw_only=True)
     keep: bool = field(kw_only=True)
     done: list[dict[str, Any]] = field(default_factory=list, init=False)
     gone: list[int] = field(default_factory=list, init=False)
 
-    def one(self, letter: Letter, *, dry_run: bool) -> None:
+    def one(self, letter: DeadLetter, *, dry_run: bool) -> None:
         """Publish one again, and take it off the list."""
         msg = self.letters.message(letter)
         if msg is None:
@@ -178,7 +178,7 @@ class _Run:
             out.write("There are no dead letters\n")
 
 
-def _headers(letter: Letter, msg: StoredMsg) -> Headers:
+def _headers(letter: DeadLetter, msg: StoredMsg) -> Headers:
     """Return the headers of the copy: those of the message, without orders to the server."""
     headers = Headers()
     for name, value in (msg.headers or headers).pairs():

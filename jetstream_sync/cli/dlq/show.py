@@ -10,12 +10,12 @@ from ...durations import time_to_text
 from ...errors import ConsumerNotFoundError, StreamNotFoundError
 from ..consumer.find import consumer_arguments, names_of, no_consumer, no_stream
 from ..messages.shown import body_fields, header_fields, write_bytes
-from ..nouns import words
 from ..output import Block, count, emit, size, when, write_blocks
+from ..sanitize import readable
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
-from ..text import readable
-from .letters import SETUP, Letter, Letters
+from ..terminology import words
+from .dead_letters import SETUP, DeadLetter, DeadLetters
 
 if TYPE_CHECKING:
     from ... import JetStream, StoredMsg
@@ -34,7 +34,7 @@ def show(
     """Show a dead letter of a CONSUMER of a STREAM: by its sequence, or the oldest."""
     with settings.jetstream() as js:
         stream, consumer = names_of(settings, js, stream, consumer)
-        letters = Letters(js)
+        letters = DeadLetters(js)
         found = letters.read(stream, consumer)
         letter = next((each for each in found if seq in (None, each.seq)), None)
         if letter is None:
@@ -57,7 +57,7 @@ def show(
     emit(settings, result, lambda: _show_one(settings, letter, msg))
 
 
-def _show_one(settings: Settings, letter: Letter, msg: StoredMsg) -> None:
+def _show_one(settings: Settings, letter: DeadLetter, msg: StoredMsg) -> None:
     block = Block()
     block.add("Subject", msg.subject)
     block.add("Sequence", count(letter.seq))
@@ -74,7 +74,7 @@ def _show_one(settings: Settings, letter: Letter, msg: StoredMsg) -> None:
 
 
 def no_letter(
-    js: JetStream, letters: Letters, stream: str, consumer: str, seq: int | None
+    js: JetStream, letters: DeadLetters, stream: str, consumer: str, seq: int | None
 ) -> CommandError:
     """Return the error for a dead letter that is not known; it says why it may not be."""
     try:

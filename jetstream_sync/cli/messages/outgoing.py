@@ -10,7 +10,7 @@ import click
 
 from ... import Headers
 from ..env import Environment
-from ..lasting import password_once
+from ..long_running import password_once
 from ..settings import Settings
 from ..status import CommandError, ExitStatus
 from .templates import Template, Values, has_templates

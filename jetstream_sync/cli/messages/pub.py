@@ -16,14 +16,14 @@ from ...headers import (
     MSG_TTL,
 )
 from ...net.clock import monotonic
+from ..interruptible import pause
 from ..output import count as count_text
 from ..output import counted, emit_line
-from ..refused import Refused
+from ..permission_watch import PermissionWatch
 from ..render import to_json
+from ..sanitize import readable, visible
 from ..settings import Settings, common_options
-from ..text import readable, visible
 from ..values import TIMEOUT
-from ..waiting import pause
 from .outgoing import Message, message_options, outgoing
 
 if TYPE_CHECKING:
@@ -113,15 +113,15 @@ def pub(
     several = options["send_on"] == "newline" or options["count"] > 1
     messages = outgoing(settings, subject, body, **options)
     publishing = _Publishing(settings, several=several, sleep=sleep, quiet=quiet)
-    refused = Refused()
-    with settings.connection(error_cb=refused.take) as nc:
+    watch = PermissionWatch()
+    with settings.connection(error_cb=watch.on_error) as nc:
         if jetstream or expected:
             js = settings.jetstream_on(nc)
             publishing.run(messages, lambda each: _stored(js, each))
         else:
             publishing.run(messages, lambda each: _published(nc, each, reply))
         nc.flush(settings.timeout)
-        refused.check(nc)
+        watch.check(nc)
     publishing.done()
 
 

@@ -10,11 +10,11 @@ import click
 from ...errors import NoRespondersError, TimeoutError
 from ...net.clock import Deadline, monotonic
 from ..output import emit_line
-from ..refused import Refused
+from ..permission_watch import PermissionWatch
 from ..render import to_json
+from ..sanitize import readable
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
-from ..text import readable
 from ..values import TIMEOUT
 from .outgoing import Message, message_options, outgoing
 from .shown import header_fields, message_document, write_bytes
@@ -76,10 +76,10 @@ def req(
     messages = outgoing(settings, subject, body, **options)
     several = replies != 1 or options["count"] > 1 or options["send_on"] == "newline"
     asking = _Asking(settings, replies, reply_timeout, raw=raw, several=several)
-    refused = Refused()
-    with settings.connection(error_cb=refused.take) as nc:
+    watch = PermissionWatch()
+    with settings.connection(error_cb=watch.on_error) as nc:
         for message in messages:
-            asking.ask(nc, message, lambda: refused.check(nc))
+            asking.ask(nc, message, lambda: watch.check(nc))
 
 
 class _Asking:

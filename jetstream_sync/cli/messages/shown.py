@@ -11,7 +11,7 @@ from ...api.reply import metadata_of
 from ...durations import time_from_ns, time_to_text
 from ...errors import NotJSMessageError
 from ..env import Environment
-from ..text import visible
+from ..sanitize import visible
 
 __all__ = [
     "body_fields",

@@ -13,12 +13,12 @@ from ...errors import TimeoutError
 from ...net.clock import Deadline, monotonic
 from ...subjects import check_stream_name, check_subject, subject_matches
 from ..completion.complete import complete_stream
-from ..lasting import lasting
+from ..interruptible import wait_interruptibly
+from ..long_running import reconnect_options
 from ..output import counted
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from ..values import TIME, TIMEOUT
-from ..waiting import in_slices
 from .sub_sources import CoreSource, Source, Start, StreamSource
 from .sub_view import Look, SubjectReport, Viewer
 from .translate import Translator
@@ -187,7 +187,7 @@ def sub(
         chosen = Look(headers_only=wanted.headers_only, translate=translator, **look)
         viewer = Viewer(settings, chosen)
     with (
-        settings.connection(**lasting(settings)) as nc,
+        settings.connection(**reconnect_options(settings)) as nc,
         _source(settings, nc, wanted) as source,
     ):
         _Reading(settings, wanted, source, viewer).run()
@@ -274,7 +274,7 @@ class _Reading:
     def _read(self) -> None:
         wanted = self.wanted
         while self.messages != wanted.count and not self.source.ends:
-            msg = in_slices(self.source.next, Deadline(wanted.wait))
+            msg = wait_interruptibly(self.source.next, Deadline(wanted.wait))
             if not any(subject_matches(each, msg.subject) for each in wanted.ignored):
                 self._take(msg)
             if wanted.to_end and isinstance(msg, JetStreamMsg) and not msg.metadata.num_pending:

@@ -22,7 +22,7 @@ from ... import (
     Subscription,
 )
 from ...errors import BadSubscriptionError, ConsumerNotFoundError, Error, TimeoutError
-from ..nouns import find_stream
+from ..terminology import find_stream
 
 __all__ = ["CoreSource", "Source", "Start", "StreamSource"]
 

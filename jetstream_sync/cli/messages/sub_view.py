@@ -14,9 +14,9 @@ from ... import JetStreamMsg, Msg
 from ...net.clock import monotonic
 from ..output import emit_line, note
 from ..render import Table, write_table
+from ..sanitize import readable, visible
 from ..settings import Settings
 from ..status import CommandError, ExitStatus
-from ..text import readable, visible
 from .shown import header_fields, message_document, write_bytes
 
 __all__ = ["Look", "SubjectReport", "Viewer"]

@@ -15,11 +15,11 @@ from ..config.diff import warn_of_ignored
 from ..config.fields import changed, subjects_of
 from ..config.files import config_of_file, write_config
 from ..names import STREAM_NAME
-from ..nouns import find_stream, words
 from ..output import emit, say
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
+from ..terminology import find_stream, words
 from ..values import parse_limit, parse_limited_duration, parse_limited_size
 from .options import config_options, fields_of
 from .show import write_info

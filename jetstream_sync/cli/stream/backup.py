@@ -25,11 +25,11 @@ from ..completion.complete import complete_stream
 from ..config.diff import differences
 from ..config.files import config_of_file
 from ..names import STREAM_NAME
-from ..nouns import find_stream, words
 from ..output import count, counted, emit, note, size
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus, exit_status, one_line
+from ..terminology import find_stream, words
 from ..values import SIZE
 from .show import write_info
 

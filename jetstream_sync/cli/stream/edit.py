@@ -11,15 +11,15 @@ from ... import JetStream, Stream, StreamConfig
 from ...errors import APIError
 from ..completion.complete import complete_stream
 from ..config.diff import Difference, differences, warn_of_ignored, without_server_labels
-from ..config.edit import edit_options, in_editor, refused, show_differences
+from ..config.edit import edit_options, in_editor, show_differences, update_error
 from ..config.fields import changed
 from ..config.files import config_of_file
 from ..names import STREAM_NAME
-from ..nouns import find_stream, words
 from ..output import counted, emit
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import ExitStatus
+from ..terminology import find_stream, words
 from .options import config_options, fields_of
 from .show import write_info
 
@@ -100,7 +100,7 @@ def _update(js: JetStream, config: StreamConfig, found: list[Difference]) -> Str
     try:
         return js.update_stream(without_server_labels(config))
     except APIError as error:
-        raise refused(words().stream, config.name, error, found) from error
+        raise update_error(words().stream, config.name, error, found) from error
 
 
 @click.command()

@@ -10,13 +10,13 @@ import click
 from ... import Stream
 from ...net.clock import monotonic
 from ..completion.complete import complete_stream
+from ..interruptible import pause
 from ..names import STREAM_NAME
-from ..nouns import find_stream, words
 from ..output import counted, emit_line, size, when
 from ..prompts import Asker
 from ..settings import Settings, common_options
+from ..terminology import find_stream, words
 from ..values import PAUSE
-from ..waiting import pause
 
 __all__ = ["graph", "sparkline"]
 

@@ -6,10 +6,10 @@ import click
 
 from ..completion.complete import complete_stream
 from ..names import STREAM_NAME
-from ..nouns import find_stream
 from ..output import emit
 from ..prompts import Asker
 from ..settings import Settings, common_options
+from ..terminology import find_stream
 from .show import write_info, write_state
 
 __all__ = ["info", "state"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from ... import StreamInfo
-from ..nouns import words
 from ..output import count, emit, size, when
 from ..render import Table, write_table
 from ..settings import Settings, common_options
+from ..terminology import words
 
 __all__ = ["is_internal", "list_text", "ls"]
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..nouns import words
 from ..output import count, emit, emit_line, seconds_text, size
 from ..render import Table, write_table
 from ..settings import Settings, common_options
+from ..terminology import words
 from ..values import PAUSE
 from ..watch import rounds
 from .ls import is_internal

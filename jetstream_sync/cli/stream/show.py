@@ -15,7 +15,6 @@ from ... import (
     StreamSourceInfo,
     StreamState,
 )
-from ..nouns import Words, words
 from ..output import (
     Block,
     count,
@@ -30,6 +29,7 @@ from ..output import (
     yes,
 )
 from ..settings import Settings
+from ..terminology import Terminology, words
 
 __all__ = ["RETENTIONS", "STORAGES", "source_text", "state_block", "write_info", "write_state"]
 
@@ -78,12 +78,12 @@ def write_state(settings: Settings, info: StreamInfo) -> None:
     write_blocks(settings.env, state_block(settings, info, noun), heading=heading)
 
 
-def _unlimited(noun: Words) -> Callable[[int | None], str]:
+def _unlimited(noun: Terminology) -> Callable[[int | None], str]:
     # The utility of 2020 wrote such limits as they travel.
     return (lambda value: str(-1 if value is None else value)) if noun.old else limit
 
 
-def _configuration(config: StreamConfig, noun: Words) -> Block:
+def _configuration(config: StreamConfig, noun: Terminology) -> Block:
     shown = _unlimited(noun)
     block = Block("Configuration")
     if config.description:
@@ -207,7 +207,7 @@ def _lag(source: StreamSourceInfo) -> str:
     return ", ".join(parts)
 
 
-def state_block(settings: Settings, info: StreamInfo, noun: Words) -> Block:
+def state_block(settings: Settings, info: StreamInfo, noun: Terminology) -> Block:
     """Return the block with what a stream holds."""
     state: StreamState = info.state
     block = Block("Statistics" if noun.old else "State")

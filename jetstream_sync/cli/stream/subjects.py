@@ -9,12 +9,12 @@ import click
 
 from ..completion.complete import complete_stream
 from ..names import STREAM_NAME
-from ..nouns import find_stream, words
 from ..output import count, emit
 from ..prompts import Asker
 from ..render import Table, write_table
+from ..sanitize import readable
 from ..settings import Settings, common_options
-from ..text import readable
+from ..terminology import find_stream, words
 
 __all__ = ["gaps", "subjects"]
 

@@ -14,19 +14,19 @@ import click
 from ... import StoredMsg, Stream
 from ...durations import time_to_text
 from ..completion.complete import complete_stream
-from ..layouts import FORMAT_HELP, Layout
+from ..interruptible import pause
+from ..message_format import FORMAT_HELP, MessageFormat
 from ..messages.shown import body_fields, header_fields, write_bytes
 from ..messages.translate import Translator
 from ..names import STREAM_NAME
-from ..nouns import find_stream
 from ..output import emit_line, when
 from ..prompts import Asker
 from ..render import to_json
+from ..sanitize import readable, visible
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
-from ..text import readable, visible
+from ..terminology import find_stream
 from ..values import TIME
-from ..waiting import pause
 from .reading import Reader
 
 __all__ = ["get", "view"]
@@ -65,7 +65,7 @@ class _Page:
             raise click.UsageError("--raw and --format exclude each other")
         self._settings = settings
         self._raw = raw
-        self._layout = None if layout is None else Layout(layout)
+        self._layout = None if layout is None else MessageFormat(layout)
         self._translator = None if command is None else Translator(command)
         self._single = single
 

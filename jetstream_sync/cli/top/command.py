@@ -14,12 +14,12 @@ from typing_extensions import Self
 from ...errors import Error
 from ...net.clock import monotonic
 from ..bench.progress import writes_blocks
-from ..lasting import RECONNECT
+from ..interruptible import pause
+from ..long_running import RECONNECT_OPTIONS
 from ..output import emit, emit_line, note
 from ..settings import Settings, common_options
 from ..status import one_line
 from ..values import PAUSE
-from ..waiting import pause
 from .data import Frame, History, Snapshot, take_snapshot
 from .view import CONSUMERS, STREAMS, Layout, plain, screen, sorted_frame
 
@@ -94,7 +94,7 @@ def _tables(settings: Settings, layout: Layout, count: int | None, *, one: bool)
     env = settings.env
     blocks = writes_blocks(getattr(env.stdout, "encoding", None))
     history, shown, before = History(), 0, ""
-    with settings.connection(**RECONNECT) as nc:
+    with settings.connection(**RECONNECT_OPTIONS) as nc:
         js = settings.jetstream_on(nc)
         history.add(take_snapshot(js))
         while shown != count:
@@ -215,7 +215,7 @@ def _live(settings: Settings, layout: Layout) -> None:
     blocks = writes_blocks(getattr(env.stdout, "encoding", None))
     colour = not env.variables.get("NO_COLOR") and env.variables.get("JSM_COLOR") != "never"
     with (
-        settings.connection(**RECONNECT) as nc,
+        settings.connection(**RECONNECT_OPTIONS) as nc,
         _Watcher(nc, settings.jetstream_on(nc), layout.interval) as watcher,
         Screen(env) as terminal,
     ):

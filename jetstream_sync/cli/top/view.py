@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from ..output import counted
 from ..output import size as size_text
-from ..text import readable
+from ..sanitize import readable
 from .data import ConsumerRow, Frame, StreamRow, matching
 from .graph import chart, short_number, spark
 

@@ -18,12 +18,12 @@ from ...codec import loads
 from ...durations import time_from_text, time_to_text
 from ...errors import InvalidResponseError, MessageNotFoundError, StreamNotFoundError, TimeoutError
 from ...subjects import subjects_overlap
-from ..text import readable
+from ..sanitize import readable
 
 if TYPE_CHECKING:
     from ... import ConsumerInfo, JetStream, StoredMsg, Stream
 
-__all__ = ["ADVISORIES", "SETUP", "Letter", "Letters", "Suspicion"]
+__all__ = ["ADVISORIES", "SETUP", "DeadLetter", "DeadLetterEstimate", "DeadLetters"]
 
 #: Where the server says that a message is given up: by the limit, and by a client.
 _MAX_DELIVER: Final = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES"
@@ -43,7 +43,7 @@ _PATIENCE: Final = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Letter:
+class DeadLetter:
     """A message that a consumer has given up."""
 
     stream: str
@@ -88,7 +88,7 @@ class Letter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Suspicion:
+class DeadLetterEstimate:
     """What a consumer's counters say of messages that it has given up."""
 
     info: ConsumerInfo
@@ -123,7 +123,7 @@ class Suspicion:
         }
 
     @classmethod
-    def of(cls, infos: Sequence[ConsumerInfo]) -> list[Suspicion]:
+    def of(cls, infos: Sequence[ConsumerInfo]) -> list[DeadLetterEstimate]:
         """Return those of the consumers that may have given something up."""
         return [
             cls(info=info)
@@ -135,7 +135,7 @@ class Suspicion:
         ]
 
 
-class Letters:
+class DeadLetters:
     """
     The dead letters of an account, as far as they are stored.
 
@@ -152,7 +152,7 @@ class Letters:
             {name for subject in ADVISORIES for name in js.stream_names(subject=subject)}
         )
 
-    def read(self, stream: str | None = None, consumer: str | None = None) -> list[Letter]:
+    def read(self, stream: str | None = None, consumer: str | None = None) -> list[DeadLetter]:
         """
         Return the dead letters: by stream, consumer and sequence.
 
@@ -161,7 +161,7 @@ class Letters:
             consumer: only those of this consumer; ``None``: of all.
 
         """
-        found: dict[tuple[str, str, int], Letter] = {}
+        found: dict[tuple[str, str, int], DeadLetter] = {}
         for store in self.stores:
             for letter in self._stored(store, stream or "*", consumer or "*"):
                 key = (letter.stream, letter.consumer, letter.seq)
@@ -172,7 +172,7 @@ class Letters:
                 found[key] = letter
         return [found[key] for key in sorted(found)]
 
-    def _stored(self, store: str, stream: str, consumer: str) -> Iterator[Letter]:
+    def _stored(self, store: str, stream: str, consumer: str) -> Iterator[DeadLetter]:
         """Yield what one stream has."""
         held = self.stream(store)
         if held is None:
@@ -208,7 +208,7 @@ class Letters:
                 self._streams[name] = None
         return self._streams[name]
 
-    def message(self, letter: Letter) -> StoredMsg | None:
+    def message(self, letter: DeadLetter) -> StoredMsg | None:
         """Return the message of a dead letter; ``None``: its stream does not have it any more."""
         stream = self.stream(letter.stream)
         try:
@@ -219,14 +219,14 @@ class Letters:
         return None if msg is None or msg.time > letter.time else msg
 
 
-def _letter(data: bytes, stored: tuple[str, int]) -> Letter | None:
+def _letter(data: bytes, stored: tuple[str, int]) -> DeadLetter | None:
     """Read an advisory; ``None``: it is another one, or none."""
     try:
         event = loads(data)
         kind = _KINDS.get(event["type"])
         if kind is None:
             return None
-        return Letter(
+        return DeadLetter(
             stream=str(event["stream"]),
             consumer=str(event["consumer"]),
             seq=int(event["stream_seq"]),

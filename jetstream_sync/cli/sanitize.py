@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["in_a_line", "readable", "readable_json", "visible"]
+__all__ = ["readable", "readable_json", "single_line", "visible"]
 
 #: The characters of Unicode that control the direction of text.
 _BIDIRECTIONAL: Final = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
@@ -40,6 +40,6 @@ def readable_json(text: str) -> str:
     return _IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def in_a_line(text: str) -> str:
+def single_line(text: str) -> str:
     """Return the same for a place that has one line only."""
     return readable(text).replace("\n", "\\n").replace("\t", "\\t")

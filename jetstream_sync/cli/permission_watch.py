@@ -10,20 +10,20 @@ from ..errors import PermissionsError
 if TYPE_CHECKING:
     from .. import Connection
 
-__all__ = ["Refused"]
+__all__ = ["PermissionWatch"]
 
 #: Seconds until what the server has said is heard; it has been received by then.
 _PATIENCE: Final = 2.0
 
 
-class Refused:
-    """Hears what a server refuses: its `take` is the ``error_cb`` of a connection."""
+class PermissionWatch:
+    """Hears what a server refuses: its `on_error` is the ``error_cb`` of a connection."""
 
     def __init__(self) -> None:
         self._errors: list[PermissionsError] = []
         self._came = threading.Event()
 
-    def take(self, error: Exception) -> None:
+    def on_error(self, error: Exception) -> None:
         """Take an error; called on a thread of the library's."""
         if isinstance(error, PermissionsError):
             self._errors.append(error)

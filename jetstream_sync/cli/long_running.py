@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from .. import ConnectionEvent
     from .settings import Settings
 
-__all__ = ["RECONNECT", "lasting", "password_once"]
+__all__ = ["RECONNECT_OPTIONS", "password_once", "reconnect_options"]
 
 #: The options of a connection that is sought again whenever it breaks. Somebody looks at what comes, so a
 #: server that does not answer any more is noticed in half a minute.
-RECONNECT: Final[dict[str, Any]] = {
+RECONNECT_OPTIONS: Final[dict[str, Any]] = {
     "allow_reconnect": True,
     "max_reconnect_attempts": -1,
     "reconnect_time_wait": 0.5,
@@ -29,7 +29,7 @@ RECONNECT: Final[dict[str, Any]] = {
 }
 
 
-def lasting(settings: Settings) -> dict[str, Any]:
+def reconnect_options(settings: Settings) -> dict[str, Any]:
     """Return these options, and callbacks that say what goes on."""
 
     def broken(event: ConnectionEvent) -> None:
@@ -39,7 +39,7 @@ def lasting(settings: Settings) -> dict[str, Any]:
     def back(event: ConnectionEvent) -> None:
         note(settings, f"connected again to {event.server}")
 
-    return {**RECONNECT, "disconnected_cb": broken, "reconnected_cb": back}
+    return {**RECONNECT_OPTIONS, "disconnected_cb": broken, "reconnected_cb": back}
 
 
 def password_once(settings: Settings) -> None:

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from .. import JetStream, Stream
     from .prompts import Asker
 
-__all__ = ["Words", "did_you_mean", "find_stream", "not_found", "words"]
+__all__ = ["Terminology", "did_you_mean", "find_stream", "not_found", "words"]
 
 _OLD_WORDS = frozenset({"ms", "messageset", "obs", "observable"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
+class Terminology:
     """What streams and consumers are called in text for people."""
 
     stream: str = "Stream"
@@ -47,11 +47,11 @@ class Words:
         return f"{self.consumer}s"
 
 
-NEW_WORDS = Words()
-OLD_WORDS = Words(stream="Message Set", consumer="Observable", old=True)
+NEW_WORDS = Terminology()
+OLD_WORDS = Terminology(stream="Message Set", consumer="Observable", old=True)
 
 
-def words(ctx: click.Context | None = None) -> Words:
+def words(ctx: click.Context | None = None) -> Terminology:
     """
     Return the words that go with what was typed.
 

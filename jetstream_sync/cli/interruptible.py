@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from ..errors import TimeoutError
 from ..net.clock import Deadline
 
-__all__ = ["in_slices", "pause"]
+__all__ = ["pause", "wait_interruptibly"]
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 _SLICE: Final = 0.5
 
 
-def in_slices(take: Callable[[float], T], deadline: Deadline) -> T:
+def wait_interruptibly(take: Callable[[float], T], deadline: Deadline) -> T:
     """
     Return what ``take`` returns, waiting for it a little at a time.
 
@@ -42,7 +42,7 @@ def in_slices(take: Callable[[float], T], deadline: Deadline) -> T:
 
 
 def pause(seconds: float) -> None:
-    """Wait for so long, a little at a time, for the reason that `in_slices` has."""
+    """Wait for so long, a little at a time, for the reason that `wait_interruptibly` has."""
     nothing, deadline = threading.Event(), Deadline(seconds)
     while not deadline.expired():
         nothing.wait(min(deadline.left() or 0.0, _SLICE))

@@ -6,12 +6,12 @@ from typing import Any
 
 from .status import CommandError, ExitStatus
 
-__all__ = ["FORMAT_HELP", "Layout"]
+__all__ = ["FORMAT_HELP", "MessageFormat"]
 
 FORMAT_HELP = "Show each like this: '{stream_seq} {subject} {text}\\n'."
 
 
-class Layout:
+class MessageFormat:
     r"""
     A way to show a message in a text of the user's.
 
