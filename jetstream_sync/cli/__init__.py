@@ -1,1 +1,1 @@
-"""The ``jsm`` command line: one file per noun, and `jetstream_sync.cli.main` that holds the tree."""
+"""The ``jsm`` command line; `jetstream_sync.cli.main` holds the tree of commands."""

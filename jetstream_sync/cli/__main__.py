@@ -1,12 +1,12 @@
 """
-The process of the ``jsm`` command, also ``python -m jetstream_sync.cli``: it needs the ``cli`` extra.
+Entry point of the ``jsm`` command and of ``python -m jetstream_sync.cli``; requires the ``cli`` extra.
 
-Ctrl-C, in three phases:
+Ctrl-C is handled in three phases:
 
-1. While modules are imported, and again when the command is done, it ends the process at once: there is
-   nothing to clean up. Before this module is imported the console script handles it in the same way.
+1. While modules are imported, and after the command is done, it ends the process at once: there is
+   nothing to clean up. Before this module is imported, the console script does the same.
 2. While the command runs, it raises KeyboardInterrupt, and the command cleans up.
-3. Where Python can not raise it, in a finalizer or in a callback of the import system, it is raised again
+3. Where Python cannot raise it, in a finalizer or in a callback of the import system, it is raised again
    a moment later.
 """
 
@@ -23,14 +23,14 @@ from ..install import install_command
 
 __all__ = ["main"]
 
-#: 128 + SIGINT; `ExitStatus` may not be there yet.
+#: 128 + SIGINT; `ExitStatus` may not be imported yet.
 _INTERRUPTED = 130
-#: Seconds after which an interrupt is raised that could not be raised where it came.
-_AGAIN_S = 0.01
+#: Delay before an interrupt that could not be raised is raised again, in seconds.
+_RERAISE_DELAY_S = 0.01
 
 
 def main() -> NoReturn:
-    """Run ``jsm``, or say in one line which extra it needs."""
+    """Run ``jsm``, or exit with one line that names the missing extra."""
     handled = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # a background job ignores it
     _hide_interrupts()
     try:
@@ -45,7 +45,7 @@ def main() -> NoReturn:
         if handled:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         run_jsm()
-    except KeyboardInterrupt:  # before it could be handled, or while it was
+    except KeyboardInterrupt:  # before the handler was installed, or while it ran
         sys.exit(_INTERRUPTED)
     except Exception as error:
         if os.environ.get("JSM_DEBUG"):
@@ -61,7 +61,7 @@ def _exit(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _hide_interrupts() -> None:
-    """Have no traceback written for a KeyboardInterrupt that no handler has caught."""
+    """Suppress the traceback of an uncaught KeyboardInterrupt."""
     show, report = sys.excepthook, sys.unraisablehook
 
     def excepthook(
@@ -82,11 +82,11 @@ def _hide_interrupts() -> None:
 
 def _interrupt_again() -> None:
     signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+    signal.setitimer(signal.ITIMER_REAL, _RERAISE_DELAY_S)
 
 
 def _bug(error: Exception) -> str:
-    """Say in one line what went wrong, and where."""
+    """Return one line with the error and its source location."""
     from pathlib import Path  # noqa: PLC0415 - for bugs only
 
     last = traceback.extract_tb(error.__traceback__)[-1]

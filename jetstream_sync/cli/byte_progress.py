@@ -1,4 +1,4 @@
-"""Progress in bytes on ``stderr``: a bar on a terminal, else a line now and then."""
+"""Byte progress on ``stderr``: a bar on a terminal, else one line a second."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .output import size
 
 __all__ = ["byte_progress"]
 
-_LINE_INTERVAL = 1.0
-_BAR_INTERVAL = 0.1
+_LINE_INTERVAL_S = 1.0
+_BAR_INTERVAL_S = 0.1
 
 
 @contextmanager
@@ -29,15 +29,15 @@ def byte_progress(
     Show progress for a ``with`` block.
 
     Args:
-        env: written to its ``stderr``.
-        title: what goes on.
-        total: how many bytes there will be.
-        about: whether that is a guess: fewer may be all.
+        env: progress is written to its ``stderr``.
+        title: describes the operation.
+        total: the expected number of bytes.
+        about: whether the total is an estimate.
         quiet: show nothing.
-        clock: seconds; a test passes its own.
+        clock: returns monotonic seconds; tests pass their own.
 
     Yields:
-        What to call with the bytes so far; it draws only now and then.
+        A function to call with the bytes done so far; it limits how often it draws.
 
     """
     console = None if quiet else env.console(env.stderr)
@@ -68,7 +68,7 @@ def byte_progress(
         nonlocal due
         if (now := clock()) < due:
             return
-        due = now + _BAR_INTERVAL
+        due = now + _BAR_INTERVAL_S
         bars.update(task, completed=done, total=max(total, done, 1))
         bars.refresh()
 
@@ -97,12 +97,12 @@ class _Lines:
         self._total = f"{'about ' if about else ''}{size(total)}"
         self._clock = clock
         self._start = clock()
-        self._due = self._start + _LINE_INTERVAL
+        self._due = self._start + _LINE_INTERVAL_S
 
     def __call__(self, done: int) -> None:
         now = self._clock()
         if now < self._due:
             return
-        self._due = now + _LINE_INTERVAL
+        self._due = now + _LINE_INTERVAL_S
         self._stderr.write(f"{self._title}: {size(done)} of {self._total}\n")
         self._stderr.flush()

@@ -11,65 +11,68 @@ from .settings import Settings, common_options
 
 __all__ = ["TOPICS", "cheat"]
 
-#: For each topic, what one may want, and the commands that do it.
+#: For each topic, tasks and the commands that do them.
 TOPICS: Final[dict[str, list[tuple[str, str]]]] = {
     "account": [
-        ("What may I use, and what do I use?", "jsm account info"),
-        ("Is the server there, and how far away is it?", "jsm rtt"),
+        ("Show usage and limits", "jsm account info"),
+        ("Measure the round-trip time to the server", "jsm rtt"),
     ],
     "stream": [
-        ("Make a stream, asking what it should be", "jsm stream add ORDERS"),
+        ("Create a stream interactively", "jsm stream add ORDERS"),
         (
-            "Make one without questions",
+            "Create a stream without prompts",
             "jsm stream add ORDERS --subjects 'ORDERS.*' --storage file --max-age 1y --defaults",
         ),
-        ("Look at it", "jsm stream info ORDERS"),
-        ("Look at its messages", "jsm stream view ORDERS"),
-        ("Delete all that is in it", "jsm stream purge ORDERS"),
-        ("See what a change would do", "jsm stream edit ORDERS --max-age 30d --dry-run"),
-        ("Keep a copy in a directory", "jsm stream backup ORDERS ./backup"),
+        ("Show its configuration and state", "jsm stream info ORDERS"),
+        ("Page through its messages", "jsm stream view ORDERS"),
+        ("Delete all its messages", "jsm stream purge ORDERS"),
+        ("Preview a configuration change", "jsm stream edit ORDERS --max-age 30d --dry-run"),
+        ("Back it up to a directory", "jsm stream backup ORDERS ./backup"),
     ],
     "consumer": [
         (
-            "Make one to pull from",
+            "Create a pull consumer",
             "jsm consumer add ORDERS NEW --pull --filter ORDERS.received --ack explicit",
         ),
         (
-            "Make one that delivers to a subject",
+            "Create a push consumer",
             "jsm consumer add ORDERS MONITOR --target monitor.ORDERS --ack none --deliver last",
         ),
-        ("Take the next message, and acknowledge it", "jsm consumer next ORDERS NEW"),
-        ("Take all that is there, for a program", "jsm consumer next ORDERS NEW --count 100 -j"),
-        ("Where does it stand?", "jsm consumer info ORDERS NEW"),
-        ("Which messages were given up?", "jsm consumer dlq ls ORDERS NEW"),
+        ("Fetch the next message and acknowledge it", "jsm consumer next ORDERS NEW"),
+        ("Fetch up to 100 messages as JSON", "jsm consumer next ORDERS NEW --count 100 -j"),
+        ("Show its configuration and state", "jsm consumer info ORDERS NEW"),
+        ("List its dead letters", "jsm consumer dlq ls ORDERS NEW"),
     ],
     "messages": [
-        ("Publish, and know that it is stored", "jsm pub -J ORDERS.received 'order 1'"),
         (
-            "Publish a hundred, each another",
+            "Publish a message and wait for the acknowledgement",
+            "jsm pub -J ORDERS.received 'order 1'",
+        ),
+        (
+            "Publish a hundred different messages",
             "jsm pub ORDERS.received 'order {{Count}}' --count 100",
         ),
         ("Publish each line of a file", "jsm pub ORDERS.received --send-on newline < orders.txt"),
-        ("See what comes", "jsm sub 'ORDERS.*'"),
-        ("Ask, and see the answer", "jsm req help.me 'please'"),
+        ("Show messages as they arrive", "jsm sub 'ORDERS.*'"),
+        ("Send a request and show the reply", "jsm req help.me 'please'"),
     ],
     "context": [
         (
-            "Save a login, and use it from now on",
+            "Save a login and select it",
             "jsm context add prod --server tls://nats.example.com --creds prod.creds --select",
         ),
-        ("How would I connect now, and why?", "jsm context info"),
-        ("Use another one once", "jsm --context staging stream ls"),
-        ("Go back to the one before", "jsm context previous"),
+        ("Show the effective login and its sources", "jsm context info"),
+        ("Use another context for one command", "jsm --context staging stream ls"),
+        ("Select the previous context", "jsm context previous"),
     ],
     "operations": [
         ("Watch all streams and consumers", "jsm top"),
-        ("Have streams and consumers as a file says", "jsm apply -f orders.yaml --dry-run"),
-        ("What does this error mean?", "jsm errors lookup 10059"),
-        ("What do servers tell?", "jsm events"),
-        ("How fast is it?", "jsm bench publish --msgs 10000"),
-        ("Run a server to try things", "jsm server run"),
-        ("See requests and answers", "JSM_TRACE=1 jsm stream info ORDERS"),
+        ("Preview streams and consumers from a file", "jsm apply -f orders.yaml --dry-run"),
+        ("Look up an error code", "jsm errors lookup 10059"),
+        ("Show advisories and metrics", "jsm events"),
+        ("Measure publish throughput", "jsm bench publish --msgs 10000"),
+        ("Run a server for development", "jsm server run"),
+        ("Trace requests and replies", "JSM_TRACE=1 jsm stream info ORDERS"),
     ],
 }
 
@@ -79,7 +82,7 @@ TOPICS: Final[dict[str, list[tuple[str, str]]]] = {
 @common_options
 def cheat(settings: Settings, *, topic: str | None) -> None:
     """
-    Show short recipes: of one TOPIC, or all of them.
+    Show short recipes for a TOPIC, or all of them.
 
     Topics are account, stream, consumer, messages, context and operations.
     """

@@ -1,4 +1,4 @@
-"""``jsm commands`` and ``jsm help``: the tree of commands, for programs and for people."""
+"""``jsm commands`` and ``jsm help``: the command tree as JSON or text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Node", "commands", "default_of", "help_", "parameters", "walk"]
 
 @dataclass(frozen=True)
 class Node:
-    """A command, and where it is in the tree."""
+    """A command and its position in the tree."""
 
     path: tuple[str, ...]
     command: click.Command
@@ -28,23 +28,23 @@ class Node:
 
     @property
     def is_group(self) -> bool:
-        """Whether there are commands below it."""
+        """Whether this is a group of commands."""
         return isinstance(self.command, click.Group)
 
     @property
     def help(self) -> str:
-        """What its help says, options left out; paragraphs are one line each."""
+        """The help text without the options, one line for each paragraph."""
         text = (self.command.help or "").replace("\b\n", "")
         return text.partition("\f")[0].strip()
 
 
 def walk(group: click.Group, context: click.Context) -> Iterator[Node]:
     """
-    Go through a tree, each group before its commands, in the order of the help.
+    Yield the commands of a tree, each group before its commands, in the order of the help.
 
     Args:
-        group: where to start; it is not in the result itself.
-        context: the group's.
+        group: the root of the tree; it is not in the result itself.
+        context: the context of the group.
 
     """
     for name in group.list_commands(context):
@@ -63,19 +63,19 @@ def walk(group: click.Group, context: click.Context) -> Iterator[Node]:
 
 
 def parameters(command: click.Command) -> tuple[list[click.Argument], list[click.Option]]:
-    """Return the arguments and the options that are the command's own and shown."""
+    """Return the visible arguments and options that belong to the command itself."""
     arguments = [each for each in command.params if isinstance(each, click.Argument)]
     options = [
         each
         for each in command.params
-        # The common ones are the tree's, and so give no value to the command.
+        # Common options do not expose a value to the command.
         if isinstance(each, click.Option) and each.expose_value and not each.hidden
     ]
     return arguments, options
 
 
 def default_of(option: click.Option) -> Any:
-    """Return the default of an option that says it, as JSON has it; ``None``: none."""
+    """Return the default of an option that shows it, as a JSON value; ``None`` for none."""
     value = option.default
     if not option.show_default:
         return None
@@ -122,8 +122,8 @@ def commands(settings: Settings) -> None:
     """
     List all commands.
 
-    With -j, each with its aliases, arguments and options. The options that all commands have are those
-    of 'jsm --help', and not repeated.
+    With -j, include the aliases, arguments and options of each command. The options that all commands
+    share are listed by 'jsm --help' only.
     """
     root = click.get_current_context().find_root()
     assert isinstance(root.command, click.Group)

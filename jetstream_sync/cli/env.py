@@ -1,5 +1,5 @@
 """
-The process as a command sees it: its streams and environment variables, handed in.
+The standard streams and environment variables of a command.
 
 No command touches ``sys.stdout`` or ``os.environ``; a test passes an `Environment` of its own.
 """
@@ -22,7 +22,7 @@ __all__ = ["Environment"]
 @dataclass(frozen=True, kw_only=True)
 class Environment:
     """
-    Streams and variables of one run.
+    The streams and variables of one command.
 
     Results go to ``stdout``; progress, warnings and errors go to ``stderr``.
     """
@@ -34,8 +34,8 @@ class Environment:
 
     @classmethod
     def of_process(cls) -> Environment:
-        """Return the streams and variables that this process has now; one that is closed has no use."""
-        # Opened in this order, they take the places of those that are closed: no socket gets there.
+        """Return the streams and variables of this process; a closed stream is replaced by the null device."""
+        # Opened in this order, they take the closed file descriptors, so that no socket gets them.
         stdin = sys.stdin.buffer if sys.stdin is not None else open(os.devnull, "rb")  # noqa: PTH123, SIM115
         stdout, stderr = (
             stream if stream is not None else open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
@@ -44,23 +44,23 @@ class Environment:
         return cls(stdin=stdin, stdout=stdout, stderr=stderr, variables=os.environ)
 
     def write_utf8(self) -> None:
-        """Have what is not shown to a person written in UTF-8, as JSON is, whatever the locale says."""
+        """Set the encoding of streams that are not terminals to UTF-8, as JSON requires, in any locale."""
         for stream in (self.stdout, self.stderr):
             if isinstance(stream, io.TextIOWrapper) and not stream.isatty():
                 stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
     def console(self, stream: TextIO) -> Console | None:
         """
-        Return a rich console that writes to a stream, when there it has a use.
+        Return a rich console for a stream, if the stream is suitable for one.
 
         Args:
             stream: ``stdout`` or ``stderr`` of this environment.
 
         Returns:
-            ``None`` when the stream is no terminal, the terminal is dumb or rich is not
-            installed: then the output is plain text, never cut. With ``NO_COLOR`` set, or
-            ``JSM_COLOR=never``, the console has no colours; with ``JSM_COLOR=always`` it has some
-            off a terminal, too.
+            ``None`` when the stream is not a terminal, the terminal is dumb or rich is not
+            installed: output is then plain text and never truncated. With ``NO_COLOR`` set, or
+            ``JSM_COLOR=never``, the console has no colours. With ``JSM_COLOR=always`` it has
+            colours without a terminal, too.
 
         """
         color = self.variables.get("JSM_COLOR", "").lower()

@@ -1,4 +1,4 @@
-"""``jsm errors``: what the error codes of JetStream mean."""
+"""``jsm errors``: look up JetStream error codes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .status import CommandError, ExitStatus
 
 __all__ = ["errors"]
 
-#: What servers say; made by hand of the list in the server's source.
+#: The API errors of the server, derived from the list in the server's source.
 _DATA = "data/errors.json"
 
 
 @click.group(cls=NounGroup)
 @common_options
 def errors(_settings: Settings) -> None:
-    """Look up the errors of JetStream."""
+    """Look up JetStream error codes."""
 
 
 def _known() -> list[dict[str, Any]]:
-    # Not importlib.resources: with zip files and temporary ones it takes longer than this command.
+    # Not importlib.resources: its import takes longer than this command.
     document = json.loads(pkgutil.get_data(__package__, _DATA) or b"")
     return [
         {**each, "raised_as": _class_of(each).__name__, "source": document["source"]}
@@ -46,12 +46,12 @@ def _class_of(error: dict[str, Any]) -> type[APIError]:
 @click.argument("pattern", required=False)
 @common_options
 def ls(settings: Settings, *, pattern: str | None) -> None:
-    """List the errors; with a PATTERN, those whose text or name has it."""
+    """List the errors whose description or name matches the regular expression PATTERN."""
     try:
         wanted = re.compile(pattern or "", re.IGNORECASE)
     except re.error as error:
         raise CommandError(
-            f"{pattern!r} is no regular expression: {error}", ExitStatus.USAGE
+            f"invalid regular expression {pattern!r}: {error}", ExitStatus.USAGE
         ) from error
     found = [
         each for each in _known() if wanted.search(f"{each['description']} {each['constant']}")
@@ -71,14 +71,14 @@ def ls(settings: Settings, *, pattern: str | None) -> None:
 @click.argument("codes", nargs=-1, required=True, type=int, metavar="CODE...")
 @common_options
 def lookup(settings: Settings, *, codes: tuple[int, ...]) -> None:
-    """Say what errors mean, by the err_code, such as 10059."""
+    """Show the errors with the given err_codes, such as 10059."""
     known = {each["err_code"]: each for each in _known()}
     for code in codes:
         if code not in known:
             raise CommandError(
-                f"error {code} is not known to {known[10003]['source']}",
+                f"unknown error code {code}: {known[10003]['source']} does not define it",
                 ExitStatus.NOT_FOUND,
-                hint="list all with 'jsm errors ls'",
+                hint="list all codes with 'jsm errors ls'",
             )
     found = [known[code] for code in codes]
 

@@ -1,8 +1,8 @@
 """
-Groups of commands: aliases, commands that are imported when they are asked for, did-you-mean.
+Groups of commands: aliases, lazily imported commands, suggestions for unknown names.
 
-A command keeps one name in help and in JSON. What was typed for a noun of the root is kept as well:
-`terminology.words` speaks of Message Sets to who typed ``ms``.
+Help and JSON show the main name of a command. The name that was typed is recorded in the context:
+`terminology.words` depends on it.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 
 __all__ = ["TYPED", "LazyCommand", "MissingCommandError", "NounGroup"]
 
-#: Where a context's ``meta`` has the words that were typed, group by group, by the group's path.
+#: Key in a context's ``meta`` of the command names as typed, by main name.
 TYPED = "jsm.typed"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LazyCommand:
-    """A command that is imported when it is asked for."""
+    """A command that is imported on first use."""
 
     target: str
-    """Where it is: ``package.module:name``."""
+    """The import path, ``package.module:name``."""
     help: str
-    """What the list of commands says of it."""
+    """The short help in the list of commands."""
     aliases: tuple[str, ...] = ()
-    """Other names for it."""
+    """Other names of the command."""
 
     def load(self, name: str) -> click.Command:
         """
-        Import it.
+        Import and return the command.
 
         Raises:
-            CommandError: this installation has no such module.
+            CommandError: the module is not installed.
 
         """
         module_name, _, attribute = self.target.partition(":")
@@ -60,7 +60,7 @@ class LazyCommand:
 
 
 class MissingCommandError(click.UsageError):
-    """A group was called without a command; its help is what there is to say."""
+    """A group was called without a command; the error shows the group's help."""
 
     def __init__(self, ctx: click.Context) -> None:
         super().__init__("a command is missing", ctx)
@@ -69,10 +69,10 @@ class MissingCommandError(click.UsageError):
 
 class NounGroup(click.Group):
     """
-    A group whose commands have aliases, and may be loaded late.
+    A group whose commands have aliases and may be imported lazily.
 
     Args:
-        lazy: commands to import when they are asked for, by name.
+        lazy: commands to import on first use, by name.
 
     """
 
@@ -88,7 +88,7 @@ class NounGroup(click.Group):
     def command(  # type: ignore[override]  # always with brackets
         self, name: str, *, aliases: Sequence[str] = (), **kwargs: Any
     ) -> Callable[[Callable[..., Any]], click.Command]:
-        """Make a command of a function, as in click, with other names for it."""
+        """Return a decorator that makes a function a command, as in click, with aliases."""
         decorate = super().command(name, **kwargs)
 
         def with_aliases(function: Callable[..., Any]) -> click.Command:
@@ -99,27 +99,27 @@ class NounGroup(click.Group):
         return with_aliases
 
     def add_aliases(self, command: click.Command, aliases: Sequence[str]) -> None:
-        """Give a command of this group other names."""
+        """Add aliases for a command of this group."""
         self.aliases.update(dict.fromkeys(aliases, command.name or ""))
 
     def aliases_of(self, name: str) -> list[str]:
-        """Return the other names of a command."""
+        """Return the aliases of a command."""
         return [alias for alias, target in self.aliases.items() if target == name]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the options of the group; raise `MissingCommandError` where there is nothing."""
-        # What click does here instead differs from version to version.
+        """Parse the options of the group; raise `MissingCommandError` when there are no arguments."""
+        # The behaviour of click itself differs from version to version.
         if not args and not ctx.resilient_parsing:
             raise MissingCommandError(ctx)
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands, in the order in which they were added."""
+        """Return the names of all commands, in the order of their definition."""
         del ctx
         return [*(name for name in self.commands if name not in self.lazy), *self.lazy]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of that name or alias, importing it where it was not yet."""
+        """Return the command with a name or alias, imported if necessary."""
         del ctx
         name = self.aliases.get(cmd_name, cmd_name)
         if name not in self.commands and name in self.lazy:
@@ -129,7 +129,7 @@ class NounGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that was typed, by its real name, and remember the typed one."""
+        """Return the command that was typed, with its main name, and record the typed name."""
         typed = args[0]
         command = self.get_command(ctx, typed)
         if command is None:
@@ -142,7 +142,7 @@ class NounGroup(click.Group):
         return command.name, command, args[1:]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands, importing none."""
+        """Write the list of commands without importing them."""
         rows = []
         for name in self.list_commands(ctx):
             if name in self.lazy and name not in self.commands:
@@ -156,7 +156,7 @@ class NounGroup(click.Group):
                 formatter.write_dl(rows)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete a command's name, and an alias where no command begins like that."""
+        """Complete a command name, or an alias when no command name matches."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415 - for shells only
 
         rows = {name: entry.help for name, entry in self.lazy.items()}

@@ -1,4 +1,4 @@
-"""Waiting on the main thread, so that Ctrl-C always ends it."""
+"""Waits on the main thread that Ctrl-C always interrupts."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ __all__ = ["pause", "wait_interruptibly"]
 
 T = TypeVar("T")
 
-#: Seconds that a wait lasts at most in one piece.
-_SLICE: Final = 0.5
+#: The longest single wait, in seconds.
+_MAX_SLICE_S: Final = 0.5
 
 
 def wait_interruptibly(take: Callable[[float], T], deadline: Deadline) -> T:
     """
-    Return what ``take`` returns, waiting for it a little at a time.
+    Return the result of ``take``, called with short timeouts until the deadline.
 
-    Python notes a Ctrl-C and acts on it a moment later. When it comes right between that and the
-    wait for a lock, the wait begins all the same, and a wait without an end would never hear of it.
+    Python records a Ctrl-C and raises KeyboardInterrupt a moment later. When the signal arrives just
+    before a wait for a lock, the wait still begins, and an unlimited wait would never be interrupted.
 
     Args:
-        take: takes the seconds to wait, and raises `TimeoutError` when nothing came.
-        deadline: when to give up.
+        take: called with the seconds to wait; raises `TimeoutError` when they have passed.
+        deadline: when to stop waiting.
 
     Raises:
-        TimeoutError: nothing came before the deadline.
+        TimeoutError: the deadline has passed.
 
     """
     while True:
         left = deadline.left()
         try:
-            return take(_SLICE if left is None else min(left, _SLICE))
+            return take(_MAX_SLICE_S if left is None else min(left, _MAX_SLICE_S))
         except TimeoutError:
             if deadline.expired():
                 raise
 
 
 def pause(seconds: float) -> None:
-    """Wait for so long, a little at a time, for the reason that `wait_interruptibly` has."""
-    nothing, deadline = threading.Event(), Deadline(seconds)
+    """Sleep for a time in short slices; see `wait_interruptibly` for the reason."""
+    never_set, deadline = threading.Event(), Deadline(seconds)
     while not deadline.expired():
-        nothing.wait(min(deadline.left() or 0.0, _SLICE))
+        never_set.wait(min(deadline.left() or 0.0, _MAX_SLICE_S))

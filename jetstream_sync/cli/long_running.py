@@ -1,8 +1,8 @@
 """
-Connections of commands that need more than one of the usual kind.
+Connection options of long-running commands.
 
-Some run until Ctrl-C: they outlive the server's restarts, and say so. Some open several connections, or
-read a message from where the password is.
+Commands that run until Ctrl-C reconnect after a server restart and report it. Commands that open several
+connections, or read a message from standard input, read the password from there once, first.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RECONNECT_OPTIONS", "password_once", "reconnect_options"]
 
-#: The options of a connection that is sought again whenever it breaks. Somebody looks at what comes, so a
-#: server that does not answer any more is noticed in half a minute.
+#: Options of a connection that reconnects without limit. The output is watched by a person, so a server
+#: that stops answering is detected within half a minute.
 RECONNECT_OPTIONS: Final[dict[str, Any]] = {
     "allow_reconnect": True,
     "max_reconnect_attempts": -1,
@@ -30,20 +30,20 @@ RECONNECT_OPTIONS: Final[dict[str, Any]] = {
 
 
 def reconnect_options(settings: Settings) -> dict[str, Any]:
-    """Return these options, and callbacks that say what goes on."""
+    """Return `RECONNECT_OPTIONS` with callbacks that report disconnects and reconnects."""
 
-    def broken(event: ConnectionEvent) -> None:
+    def on_disconnect(event: ConnectionEvent) -> None:
         why = f": {event.error}" if event.error is not None else ""
-        note(settings, f"the connection broke{why}; trying again")
+        note(settings, f"disconnected{why}; reconnecting")
 
-    def back(event: ConnectionEvent) -> None:
-        note(settings, f"connected again to {event.server}")
+    def on_reconnect(event: ConnectionEvent) -> None:
+        note(settings, f"reconnected to {event.server}")
 
-    return {**RECONNECT_OPTIONS, "disconnected_cb": broken, "reconnected_cb": back}
+    return {**RECONNECT_OPTIONS, "disconnected_cb": on_disconnect, "reconnected_cb": on_reconnect}
 
 
 def password_once(settings: Settings) -> None:
-    """Read the password of ``--password-stdin`` now: the next line belongs to somebody else."""
+    """Read the password of ``--password-stdin`` now: the following lines are other input."""
     if settings.given.get("password_stdin"):
         password = read_password(settings)
         del settings.given["password_stdin"]

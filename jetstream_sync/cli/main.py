@@ -1,8 +1,8 @@
 """
-The ``jsm`` program: the tree of commands, and the way from an error to an exit status.
+The ``jsm`` program: the tree of commands, and the mapping of errors to exit statuses.
 
-`main` is the entry point of the process, `run` is the same without the process: it takes the
-arguments and the streams, and returns the status.
+`main` is the entry point of the process. `run` does the same for given arguments and streams, and
+returns the status.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _print_version(context: click.Context, _parameter: click.Parameter, asked: b
 
 
 def _server(settings: Settings) -> dict[str, str] | None:
-    """Return what can be said of the server; nothing when there is none."""
+    """Return the URL and version of the server; ``None`` when it cannot be reached."""
     try:
         with settings.connection() as nc:
             return {"url": nc.connected_url or "", "version": nc.server_info.version}
@@ -59,12 +59,12 @@ def _lazy(name: str, text: str, *aliases: str, target: str = "") -> tuple[str, L
     return name, LazyCommand(target=place, help=text, aliases=aliases)
 
 
-#: Every command, imported when it is asked for.
+#: All commands, imported on first use.
 _COMMANDS = dict(
     [
         _lazy(
             "account",
-            "Show what an account uses of JetStream.",
+            "Show the JetStream usage and limits of an account.",
             "act",
             "a",
             target="account.group:account",
@@ -89,28 +89,32 @@ _COMMANDS = dict(
             target="consumer.group:consumer",
         ),
         _lazy("pub", "Publish messages.", target="messages.pub:pub"),
-        _lazy("req", "Send a request, and show the answers.", "request", target="messages.req:req"),
-        _lazy("sub", "Show messages as they come.", target="messages.sub:sub"),
-        _lazy("apply", "Make streams and consumers as a file says.", target="apply.command:apply"),
+        _lazy("req", "Send a request and show the replies.", "request", target="messages.req:req"),
+        _lazy("sub", "Show messages as they arrive.", target="messages.sub:sub"),
+        _lazy(
+            "apply",
+            "Create or update streams and consumers from a file.",
+            target="apply.command:apply",
+        ),
         _lazy(
             "context",
             "Manage named logins, shared with the nats command.",
             "ctx",
             target="context.group:context",
         ),
-        _lazy("events", "Show what servers tell of JetStream.", "event", "e"),
+        _lazy("events", "Show JetStream advisories and metrics.", "event", "e"),
         _lazy("top", "Watch streams and consumers.", target="top.command:top"),
-        _lazy("bench", "Measure how fast messages go.", target="bench.group:bench"),
-        _lazy("rtt", "Measure the round trip to servers."),
-        _lazy("errors", "Look up the errors of JetStream.", "err", "error"),
+        _lazy("bench", "Measure message throughput and latency.", target="bench.group:bench"),
+        _lazy("rtt", "Measure the round-trip time to servers."),
+        _lazy("errors", "Look up JetStream error codes.", "err", "error"),
         _lazy("server", "Run a server on this machine.", "srv"),
         _lazy(
-            "demo", "Run orders through a pipeline, each exactly once.", target="demo.command:demo"
+            "demo", "Process orders exactly once in a demo pipeline.", target="demo.command:demo"
         ),
         _lazy("cheat", "Show short recipes."),
         _lazy(
             "completion",
-            "Write the script that completes commands in a shell.",
+            "Generate the shell completion script.",
             target="completion.script:completion",
         ),
         _lazy("commands", "List all commands."),
@@ -138,12 +142,12 @@ def jsm(_settings: Settings) -> None:
 
     \b
     Exit status:
-      0  done                          5  no connection, or JetStream is disabled
-      1  refused or failed             6  no responders
-      2  wrong usage or input        130  interrupted with Ctrl-C
-      3  not found                   141  the reader of the output went away
+      0  success                       5  no connection, or JetStream is disabled
+      1  failed                        6  no responders
+      2  invalid usage or input      130  interrupted with Ctrl-C
+      3  not found                   141  broken pipe on the output
       4  timed out                   143  terminated
-    """  # noqa: D301 - click knows its mark by the character, not by the escape
+    """  # noqa: D301 - click requires the character, not the escape
 
 
 def run(args: Sequence[str], env: Environment) -> int:
@@ -151,18 +155,18 @@ def run(args: Sequence[str], env: Environment) -> int:
     Run one command line.
 
     Args:
-        args: the words after ``jsm``.
-        env: the streams and variables to use.
+        args: the command line arguments after ``jsm``.
+        env: the streams and environment variables to use.
 
     Returns:
-        The exit status. An error has been reported on ``env.stderr`` in one line. Errors that are
-        bugs are raised.
+        The exit status. An error has been reported on ``env.stderr`` in one line. Unexpected
+        exceptions are raised.
 
     """
     settings = Settings(env=env, words=args)
     instruction = env.variables.get(_COMPLETE_VARIABLE)
     try:
-        # click writes help, version and completions to sys.stdout.
+        # click writes help, version and completions to sys.stdout and sys.stderr.
         with contextlib.redirect_stdout(env.stdout), contextlib.redirect_stderr(env.stderr):
             if instruction:
                 from click.shell_completion import shell_complete  # noqa: PLC0415 - for shells only
@@ -195,11 +199,11 @@ def _invoke(args: Sequence[str], settings: Settings) -> int:
 
 
 def _report(error: BaseException, settings: Settings, args: Sequence[str]) -> ExitStatus:
-    """Write an error to ``stderr``: nothing for a pipe that closed, and no traceback ever."""
+    """Write an error to ``stderr`` without a traceback; write nothing for a broken pipe."""
     status = exit_status(error)
     if status is ExitStatus.BROKEN_PIPE:
         return status
-    # A usage error may come before the option was read.
+    # A usage error may be raised before the option is parsed.
     as_json = settings.json or not {"-j", "--json"}.isdisjoint(args)
     if as_json:
         text = to_json(document_of(error))
@@ -216,21 +220,21 @@ def _report(error: BaseException, settings: Settings, args: Sequence[str]) -> Ex
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
-    # SystemExit unwinds the stack, so that what a command made on a server is removed.
+    # SystemExit unwinds the stack, so that commands remove their temporary server objects.
     raise SystemExit(int(ExitStatus.TERMINATED))
 
 
 def main() -> NoReturn:
-    """Run ``jsm`` as a process: arguments, streams and variables are the process's own."""
+    """Run ``jsm`` with the arguments, streams and variables of this process."""
     signal.signal(signal.SIGTERM, _terminate)
     if hasattr(sys.stdout, "reconfigure"):
-        # A terminal that can not show a character gets an escape instead of a traceback.
+        # A character that the terminal cannot encode becomes an escape instead of a traceback.
         sys.stdout.reconfigure(errors="backslashreplace")
     if not os.environ.get("JSM_DEBUG"):
-        # What matters to the user is told by the command; logs would stand between its lines.
+        # Commands report errors themselves; log records would mix with their output.
         logging.getLogger("jetstream_sync").addHandler(logging.NullHandler())
     status = run(sys.argv[1:], Environment.of_process())
     if status == ExitStatus.BROKEN_PIPE:
-        # The interpreter flushes stdout once more on its way out, and would complain.
+        # The interpreter flushes stdout again at exit and would report the broken pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(status)

@@ -1,4 +1,4 @@
-"""What ``--format`` takes: a format string of Python over the fields of a message's document."""
+"""The ``--format`` option: a Python format string over the fields of a message."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from .status import CommandError, ExitStatus
 
 __all__ = ["FORMAT_HELP", "MessageFormat"]
 
-FORMAT_HELP = "Show each like this: '{stream_seq} {subject} {text}\\n'."
+FORMAT_HELP = "Format each message, for example '{stream_seq} {subject} {text}\\n'."
 
 
 class MessageFormat:
     r"""
-    A way to show a message in a text of the user's.
+    A format string for messages, given by the user.
 
     Args:
-        text: a format string, whose fields are those of the JSON document, and ``headers[NAME]``;
-            ``\n``, ``\t`` and ``\0`` in it are characters.
+        text: a format string; its fields are those of the JSON document, and ``headers[NAME]``.
+            The escapes ``\n``, ``\t`` and ``\0`` are replaced.
 
     """
 
@@ -28,10 +28,10 @@ class MessageFormat:
 
     def fill(self, document: dict[str, Any]) -> str:
         """
-        Return the text for a message.
+        Return the formatted message.
 
         Raises:
-            CommandError: there is a field in it that messages do not have.
+            CommandError: the format is invalid, or names an unknown field.
 
         """
         headers = {name: values[0] for name, values in document.get("headers", {}).items()}
@@ -46,7 +46,7 @@ class MessageFormat:
 
 
 class _Headers(dict[str, str]):
-    """A header that a message does not have is empty."""
+    """Headers of a message; a missing one is empty."""
 
     def __missing__(self, name: str) -> str:
         return ""

@@ -1,4 +1,4 @@
-"""Names on the command line, checked before anything is connected."""
+"""Parameter types for names, checked before the command connects."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["STREAM_NAME"]
 
 
 class _StreamName(ParamType):
-    """A name that a stream can have; a server would not even answer to others."""
+    """A valid stream name; a server does not answer requests with an invalid one."""
 
     name = "name"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Check it."""
+        """Return the name, or fail when it is invalid."""
         try:
             return check_stream_name(value)
         except InvalidNameError as error:

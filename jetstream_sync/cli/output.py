@@ -1,8 +1,8 @@
 """
-What commands write: one JSON document for programs, or blocks of labels and values for people.
+Output of commands: one JSON document with ``--json``, else text with labels and values.
 
-Numbers have separators, bytes are in units of 1024, times are local with their offset; in JSON all is
-as the server sent it.
+In text, numbers have separators, bytes are in units of 1024 and times are local with their offset. In
+JSON, all values are as the server sent them.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ __all__ = [
 
 
 def document(record: Record) -> dict[str, Any]:
-    """Return a record as the server sent it, what this version does not know included."""
+    """Return a record as the server sent it, with unknown fields included."""
     return encode(record)
 
 
 def emit(settings: Settings, result: object, human: Callable[[], object]) -> None:
     """
-    Write a result: as one JSON document with ``--json``, else as a person wants it.
+    Write a result: as one JSON document with ``--json``, else as text.
 
     Args:
-        settings: of the command.
-        result: dicts, lists and what else JSON has; records inside are written as `document()`.
-        human: writes it for a person.
+        settings: the settings of the command.
+        result: a JSON value; records inside are encoded by `document()`.
+        human: writes the result as text.
 
     """
     if settings.json:
@@ -64,11 +64,11 @@ def emit(settings: Settings, result: object, human: Callable[[], object]) -> Non
 
 def emit_line(settings: Settings, result: object) -> None:
     """
-    Write one of many results as JSON, and flush: one line, or indented on a terminal.
+    Write one of many results as JSON and flush: one line each, or indented on a terminal.
 
     Args:
-        settings: of the command.
-        result: as `emit()` takes it.
+        settings: the settings of the command.
+        result: a JSON value, as in `emit()`.
 
     """
     out = settings.env.stdout
@@ -89,12 +89,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
-# --- text for people ----------------------------------------------------------------------------
+# --- text ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Block:
-    """Values under a title, their labels aligned to the right; no title: only the values."""
+    """Labelled values under an optional title, with the labels aligned to the right."""
 
     title: str = ""
     rows: list[tuple[str, str]] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Block:
         self.rows.append((label, str(value)))
 
     def text(self, width: int = 0) -> str:
-        """Return its lines; labels are ``width`` wide at least."""
+        """Return the lines of the block; labels are at least ``width`` characters wide."""
         width = max([width, *(len(label) for label, _ in self.rows)])
         head = f"{self.title}:\n\n" if self.title else ""
         lines = []
@@ -117,12 +117,12 @@ class Block:
 
 def write_blocks(env: Environment, *blocks: Block, heading: str = "") -> None:
     """
-    Write blocks that have rows to ``stdout``, with an empty line between them.
+    Write the blocks that have rows to ``stdout``, with an empty line between them.
 
     Args:
-        env: where to.
-        *blocks: what.
-        heading: a line before all of them.
+        env: the environment with the output stream.
+        *blocks: the blocks.
+        heading: a line before the blocks; empty: none.
 
     """
     parts = [f"{heading}\n"] if heading else []
@@ -131,13 +131,13 @@ def write_blocks(env: Environment, *blocks: Block, heading: str = "") -> None:
 
 
 def say(settings: Settings, text: str) -> None:
-    """Write a line for a person to ``stdout``; nothing with ``--json``."""
+    """Write a line of text to ``stdout``; write nothing with ``--json``."""
     if not settings.json:
         settings.env.stdout.write(f"{text}\n")
 
 
 def note(settings: Settings, text: str) -> None:
-    """Write a warning or hint to ``stderr``, in one line."""
+    """Write a warning or hint to ``stderr`` in one line."""
     settings.env.stderr.write(f"jsm: {text}\n")
     settings.env.stderr.flush()
 
@@ -151,12 +151,12 @@ def count(number: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return how many there are of something: ``1 message``, ``1,000 messages``."""
+    """Return a number with its noun: ``1 message``, ``1,000 messages``."""
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def limit(number: int | None, shown: Callable[[int], str] = count) -> str:
-    """Return a limit; without one, or below 0, it is ``Unlimited``."""
+    """Return a limit; ``None`` and negative numbers are ``Unlimited``."""
     return "Unlimited" if number is None or number < 0 else shown(number)
 
 
@@ -165,7 +165,7 @@ def size(number: int) -> str:
     if number < 1024:
         return f"{number:,} B"
     value, unit = float(number), ""
-    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):  # noqa: B007 - the last one counts
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):  # noqa: B007 - used after the loop
         value /= 1024
         if value < 1023.95:
             break
@@ -177,8 +177,8 @@ def duration(value: timedelta | None, *, unlimited: bool = False) -> str:
     Return a duration as Go writes it: ``30s``, ``1h0m0s``; whole days in front: ``1y (8760h0m0s)``.
 
     Args:
-        value: ``None`` is not said: ``-``.
-        unlimited: whether no time at all is no limit.
+        value: the duration; ``None`` becomes ``-``.
+        unlimited: whether 0 means ``Unlimited``.
 
     """
     if value is None:
@@ -196,7 +196,7 @@ def duration(value: timedelta | None, *, unlimited: bool = False) -> str:
 
 
 def seconds_text(value: timedelta) -> str:
-    """Return a duration as Go writes it, with all digits of a microsecond: ``1m30s``, ``5.1684ms``."""
+    """Return a duration as Go writes it, with microsecond precision: ``1m30s``, ``5.168ms``."""
     micros = value // timedelta(microseconds=1)
     sign, micros = ("-" if micros < 0 else ""), abs(micros)
     if micros < 1_000:
@@ -221,7 +221,7 @@ def _digits(number: int, unit: int) -> str:
 
 
 def when(settings: Settings, moment: datetime | None) -> str:
-    """Return a time: local, or UTC with ``--utc``, with its offset; ``Never`` for none."""
+    """Return a time with its offset, local or with ``--utc`` in UTC; ``Never`` for ``None``."""
     if moment is None or moment.year <= 1:
         return "Never"
     zone = timezone.utc if settings.utc else None
@@ -234,5 +234,5 @@ def yes(value: object) -> str:
 
 
 def joined(values: Sequence[str] | None) -> str:
-    """Return several values in one line."""
+    """Return the values separated by commas."""
     return ", ".join(values or ())

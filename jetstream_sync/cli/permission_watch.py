@@ -1,4 +1,4 @@
-"""What the server says of a publish that it does not permit: late, and to nobody who waits for it."""
+"""Permission errors of publishes, which the server reports asynchronously."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ if TYPE_CHECKING:
 
 __all__ = ["PermissionWatch"]
 
-#: Seconds until what the server has said is heard; it has been received by then.
-_PATIENCE: Final = 2.0
+#: Timeout for the callback with an error that has been received already, in seconds.
+_CALLBACK_TIMEOUT_S: Final = 2.0
 
 
 class PermissionWatch:
-    """Hears what a server refuses: its `on_error` is the ``error_cb`` of a connection."""
+    """Collects permission errors: pass `on_error` as the ``error_cb`` of a connection."""
 
     def __init__(self) -> None:
         self._errors: list[PermissionsError] = []
-        self._came = threading.Event()
+        self._received = threading.Event()
 
     def on_error(self, error: Exception) -> None:
-        """Take an error; called on a thread of the library's."""
+        """Record an error; called on a thread of the library."""
         if isinstance(error, PermissionsError):
             self._errors.append(error)
-            self._came.set()
+            self._received.set()
 
     def check(self, nc: Connection) -> None:
         """
-        Raise the first refusal; what was sent has to be flushed before, so that there is an answer.
+        Raise the first permission error. Flush before, so that the server has processed all publishes.
 
         Raises:
-            PermissionsError: the server did not take something.
+            PermissionsError: the server has denied a publish.
 
         """
-        if nc.stats["errors_received"] and self._came.wait(_PATIENCE):
+        if nc.stats["errors_received"] and self._received.wait(_CALLBACK_TIMEOUT_S):
             raise self._errors[0]

@@ -1,4 +1,4 @@
-"""How results look: tables for people, JSON for programs."""
+"""Rendering of results as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Table", "to_json", "write_table"]
 
 
 def to_json(document: object) -> str:
-    """Return a document as indented JSON with a final line break; it can be shown on a terminal."""
+    """Return a document as indented JSON with a final line break, safe to show on a terminal."""
     return readable_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
 
 
@@ -22,7 +22,7 @@ class Table:
     """
     Rows of text under a title and column names.
 
-    The first ``left`` columns are aligned to the left, the others, numbers, to the right.
+    The first ``left`` columns are aligned to the left, the others to the right, as numbers.
     """
 
     title: str
@@ -33,11 +33,11 @@ class Table:
 
 def write_table(table: Table, env: Environment) -> None:
     """
-    Write a table to ``env.stdout``: drawn on a terminal, else as plain aligned text.
+    Write a table to ``env.stdout``: with borders on a terminal, else as plain aligned text.
 
-    One that is too wide to be drawn is plain text, too: words that are cut to letters help nobody.
+    A table that is wider than the terminal is written as plain text, since rich would break its words.
     """
-    # What stands in a table is named by people who are not all known.
+    # Cells have names chosen by other clients, which may be malicious.
     table = replace(table, rows=[[single_line(cell) for cell in row] for row in table.rows])
     console = env.console(env.stdout)
     if console is None or _drawn_width(table) > console.width:
@@ -53,13 +53,13 @@ def write_table(table: Table, env: Environment) -> None:
             Text(name), justify="right" if right else "left", no_wrap=right, overflow="fold"
         )
     for row in table.rows:
-        # Text, not str: a value may have what rich would take for mark-up.
+        # Text, not str: rich would interpret mark-up in a str.
         drawn.add_row(*(Text(cell) for cell in row))
     console.print(drawn)
 
 
 def _drawn_width(table: Table) -> int:
-    """Return how wide a table is with its borders, and nothing folded."""
+    """Return the width of a table with its borders and without line breaks in cells."""
     widths = _widths(table)
     return sum(widths) + 3 * len(widths) + 1
 

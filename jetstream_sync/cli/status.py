@@ -1,5 +1,5 @@
 """
-The exit statuses of ``jsm``, and the one place where an error becomes one of them.
+The exit statuses of ``jsm``, and the mapping of errors to them.
 
 Scripts branch on these numbers, so they are part of the public contract: a number never changes
 its meaning.
@@ -36,7 +36,7 @@ __all__ = ["CommandError", "ExitStatus", "document_of", "exit_status", "hint_of"
 
 
 class ExitStatus(enum.IntEnum):
-    """What ``jsm`` tells the program that started it."""
+    """Exit statuses of ``jsm``."""
 
     OK = 0
     #: The server refused, or the operation was done and its outcome is not the one asked for.
@@ -45,15 +45,15 @@ class ExitStatus(enum.IntEnum):
     USAGE = 2
     #: A stream, consumer, message or key does not exist.
     NOT_FOUND = 3
-    #: Nothing to deliver, or the time to wait ran out.
+    #: No messages, or the timeout has passed.
     TIMED_OUT = 4
     #: No server, login refused, connection lost, or JetStream is disabled.
     NO_CONNECTION = 5
-    #: Nobody answers on the subject of a request.
+    #: The subject of a request has no responders.
     NO_RESPONDERS = 6
-    #: Ctrl-C: 128 + SIGINT, as shells have it.
+    #: Ctrl-C: 128 + SIGINT, as in shells.
     INTERRUPTED = 130
-    #: The reader of a pipe went away: 128 + SIGPIPE.
+    #: The read end of a pipe was closed: 128 + SIGPIPE.
     BROKEN_PIPE = 141
     #: 128 + SIGTERM.
     TERMINATED = 143
@@ -61,13 +61,13 @@ class ExitStatus(enum.IntEnum):
 
 class CommandError(Exception):
     """
-    A command can not go on, for a reason that is its own and not the library's.
+    A command failed for a reason other than an error of the library.
 
     Args:
-        message: one line for a person, without a final full stop.
-        status: what ``jsm`` exits with.
-        hint: what to do about it, in the same form.
-        cause: what the server said, where that is the reason.
+        message: one line, without a final full stop.
+        status: the exit status of ``jsm``.
+        hint: the remedy, in the same form; empty when there is none.
+        cause: the server's error, if that is the reason.
 
     """
 
@@ -84,7 +84,7 @@ class CommandError(Exception):
         return self.message
 
 
-# The first row that fits decides: exact classes stand before their bases.
+# The first matching row is used: classes precede their bases.
 _STATUS_OF: tuple[tuple[type[BaseException], ExitStatus], ...] = (
     (KeyboardInterrupt, ExitStatus.INTERRUPTED),
     (click.Abort, ExitStatus.INTERRUPTED),
@@ -110,7 +110,7 @@ _LOG_IN = "log in with --user, --creds, --nkey or --token, or choose a --context
 _USE_SUB = "it delivers to a subject: read it with 'jsm consumer sub'"
 _NO_JETSTREAM = "start the server with -js, or choose another with --server or --js-domain"
 
-# What a person can do about it; the first row that fits, as above.
+# The remedy for each error; the first matching row is used.
 _HINT_OF: tuple[tuple[type[BaseException], str], ...] = (
     (AuthorizationError, _LOG_IN),
     (NoServersError, "choose one with --server, or start one with 'jsm server run'"),
@@ -118,13 +118,13 @@ _HINT_OF: tuple[tuple[type[BaseException], str], ...] = (
     (JetStreamNotEnabledError, _NO_JETSTREAM),
     (ConsumerIsPushBasedError, _USE_SUB),
     (PullOnPushConsumerError, _USE_SUB),
-    (PushOnPullConsumerError, "it waits to be asked: read it with 'jsm consumer next'"),
+    (PushOnPullConsumerError, "it is a pull consumer: read it with 'jsm consumer next'"),
 )
 
 
 def exit_status(error: BaseException) -> ExitStatus:
     """
-    Say what ``jsm`` exits with after an error.
+    Return the exit status of ``jsm`` for an error.
 
     Args:
         error: a `CommandError`, an error of the library, of click, ``KeyboardInterrupt`` or
@@ -142,7 +142,7 @@ def exit_status(error: BaseException) -> ExitStatus:
 
 
 def hint_of(error: BaseException) -> str:
-    """Say what can be done about an error, in one line; nothing where that is not known."""
+    """Return the remedy for an error in one line; empty when none is known."""
     if isinstance(error, CommandError):
         return error.hint
     for kind, text in _HINT_OF:
@@ -156,7 +156,7 @@ def hint_of(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Say an error in one line, whatever line breaks its text has."""
+    """Return the text of an error in one line, without line breaks."""
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return "interrupted"
     text = error.format_message() if isinstance(error, click.ClickException) else str(error)
@@ -166,7 +166,7 @@ def one_line(error: BaseException) -> str:
 
 
 def document_of(error: BaseException) -> dict[str, object]:
-    """Return an error as the document that ``--json`` shows."""
+    """Return the document that ``--json`` shows for an error."""
     fields: dict[str, object] = {
         "exit_status": int(exit_status(error)),
         "description": one_line(error),

@@ -1,8 +1,8 @@
 """
-The nouns: what they are called, and how one is found by its name.
+The names of streams and consumers in output, and the lookup of a stream by name.
 
-Who types ``jsm ms`` or ``jsm obs`` reads of Message Sets and Observables, everybody else of streams
-and consumers. JSON never changes with it.
+Output of ``jsm ms`` and ``jsm obs`` says Message Set and Observable, the terms of 2020; all other
+commands say stream and consumer. JSON output is the same for both.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _OLD_WORDS = frozenset({"ms", "messageset", "obs", "observable"})
 
 @dataclass(frozen=True, kw_only=True)
 class Terminology:
-    """What streams and consumers are called in text for people."""
+    """The terms for streams and consumers in text output."""
 
     stream: str = "Stream"
     consumer: str = "Consumer"
     old: bool = False
-    """Whether these are the words of 2020."""
+    """Whether these are the terms of 2020."""
 
     @property
     def streams(self) -> str:
-        """The plural of a stream."""
+        """The term for several streams."""
         return f"{self.stream}s"
 
     @property
     def consumers(self) -> str:
-        """The plural of a consumer."""
+        """The term for several consumers."""
         return f"{self.consumer}s"
 
 
@@ -53,10 +53,10 @@ OLD_WORDS = Terminology(stream="Message Set", consumer="Observable", old=True)
 
 def words(ctx: click.Context | None = None) -> Terminology:
     """
-    Return the words that go with what was typed.
+    Return the terms that match the command name that was typed.
 
     Args:
-        ctx: of the command; ``None``: the one that runs.
+        ctx: the context of the command; ``None``: the current one.
 
     """
     ctx = ctx or click.get_current_context(silent=True)
@@ -66,7 +66,7 @@ def words(ctx: click.Context | None = None) -> Terminology:
 
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:
-    """Return ``, did you mean X?`` when one of the names is close, else nothing."""
+    """Return ``, did you mean X?`` when one of the names is similar, else an empty string."""
     folded = {each.lower(): each for each in names}
     close = closest_match(name.lower(), folded)
     return f", did you mean {folded[close]}?" if close else ""
@@ -76,13 +76,13 @@ def not_found(
     kind: str, name: str, names: Sequence[str], cause: APIError | None = None
 ) -> CommandError:
     """
-    Return the error for a name that nothing has; its status is that of what is not found.
+    Return the error for an unknown name, with status `ExitStatus.NOT_FOUND`.
 
     Args:
-        kind: what it was to be: ``stream``.
-        name: what was looked for.
-        names: what there is.
-        cause: what the server said.
+        kind: the kind of object, such as ``stream``.
+        name: the name that was requested.
+        names: the names that exist, for the suggestion.
+        cause: the server's error, if any.
 
     """
     text = f'{kind} "{name}" not found{did_you_mean(name, names)}'
@@ -91,15 +91,15 @@ def not_found(
 
 def find_stream(js: JetStream, name: str | None, ask: Asker | None = None) -> Stream:
     """
-    Return the stream of a name; one that is chosen from a list when there is none.
+    Return the stream with a name; ask for one when no name was given.
 
     Args:
-        js: where to look.
-        name: as it was given; ``None``: not at all.
-        ask: who asks; where nobody may be asked the error says what is missing.
+        js: the JetStream context to search.
+        name: the name that was given; ``None``: none was.
+        ask: prompts for the name; ``None``, or without a terminal: a missing name is an error.
 
     Raises:
-        CommandError: there is no such stream, or no name.
+        CommandError: the stream does not exist, or the name is missing.
 
     """
     noun = words().stream.lower()
@@ -112,6 +112,6 @@ def find_stream(js: JetStream, name: str | None, ask: Asker | None = None) -> St
 
 def _chosen(noun: str, names: Callable[[], Sequence[str]], flag: str, ask: Asker | None) -> str:
     if ask is None:
-        raise CommandError(f"a {noun}'s name is missing", ExitStatus.USAGE)
+        raise CommandError(f"the {noun} name is missing", ExitStatus.USAGE)
     with ask:
         return ask.select(f"Select a {noun}", names, flag)

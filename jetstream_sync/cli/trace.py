@@ -1,8 +1,8 @@
 """
-What goes over the connection, for people: each request with its answer, JSON indented.
+The ``--trace`` output: messages sent and received, with indented JSON.
 
-It reads the lines of `ConnectOptions.trace_cb`. Logins are not in it: of what is no message nothing is
-shown.
+It parses the lines of `ConnectOptions.trace_cb`. Only messages are shown, so credentials are never
+in the output.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import Final, TextIO
 
 __all__ = ["Trace"]
 
-#: Commands with a payload, and how many sizes their last words are.
+#: Commands with a payload, and the number of sizes at the end of the command line.
 _SIZES: Final = {"PUB": 1, "HPUB": 2, "MSG": 1, "HMSG": 2}
 
 
 class Trace:
     """
-    Writes messages to a stream, as they come.
+    Writes each message to a stream.
 
     Args:
-        out: where to; only the thread that calls `line` writes there.
+        out: the output stream; only the thread that calls `line` writes to it.
 
     """
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        #: Subjects that answers to requests come on.
+        #: Reply subjects of pending requests.
         self._replies: set[str] = set()
 
     def line(self, text: str) -> None:
-        """Take a line of the trace."""
+        """Process a line of the trace."""
         mark, _, rest = text.partition(" ")
         command, *parts = rest.split(" | ")
         words = command.split()

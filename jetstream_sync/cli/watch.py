@@ -1,4 +1,4 @@
-"""``--watch``: the same again and again, until Ctrl-C."""
+"""The ``--watch`` option: refresh the output until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["rounds"]
 
 def rounds(settings: Settings, every: timedelta | None) -> Iterator[None]:
     """
-    Yield once, or again and again with a pause between, on a clean screen where there is one.
+    Yield once for each refresh, after clearing the screen on a terminal.
 
     Args:
         settings: of the command.
-        every: the pause; ``None``: once only.
+        every: the interval between refreshes; ``None``: yield once only.
 
     """
     out = settings.env.stdout

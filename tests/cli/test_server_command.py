@@ -116,4 +116,4 @@ def test_a_config_that_is_no_text(tmp_path: Path) -> None:
     file = tmp_path / "server.conf"
     file.write_bytes(b"\xff\xfe\x00")
     refused = run_jsm("server", "run", "--config", str(file))
-    assert (refused.status, refused.err) == (2, f"jsm: {file}: it is not text\n")
+    assert (refused.status, refused.err) == (2, f"jsm: {file}: the file is not UTF-8 text\n")

@@ -241,7 +241,7 @@ def test_the_server_may_restart(fresh_server: NatsServer) -> None:
     assert child.stderr is not None
     assert b"the connection broke" in child.stderr.readline()
     fresh_server.restart()
-    assert b"connected again to nats://" in child.stderr.readline()
+    assert b"reconnected to nats://" in child.stderr.readline()
     someone = RawPeer(fresh_server.port)
 
     def heard() -> bool:
