@@ -1,13 +1,13 @@
 """
-Backups on disk, in the form of the ``nats`` command.
+Backups on disk, in the format of the ``nats`` command.
 
-A backup is a directory with ``backup.json``, which has the stream's config and state, and
-``stream.tar.s2``, the data as the server sent it: what is in it is the server's business. Beside them
-``SHA256SUMS`` has the checksums, in the form of ``sha256sum``; backups of other programs have none.
+A backup is a directory with ``backup.json``, the stream's config and state, and ``stream.tar.s2``, the
+data as the server sent it. Its content is internal to the server. ``SHA256SUMS`` has the checksums in the
+format of ``sha256sum``; backups of other programs do not have it.
 
-A backup is made in a directory with ``.partial-`` in its name, and gets its own name when it is whole. A
-directory that exists is kept, since it may be where a disk is mounted: the files are moved into it, and
-``backup.json``, without which there is no backup, comes last. All belongs to its owner alone.
+A backup is written to a directory with ``.partial-`` in its name, and renamed when it is complete. An
+existing directory is kept, since it may be a mount point: the files are moved into it, and
+``backup.json``, without which a backup is invalid, is moved last. Only the owner can read the files.
 """
 
 from __future__ import annotations
@@ -34,57 +34,59 @@ __all__ = ["Backup", "check_target", "open_backup", "restore_backup", "save_snap
 _INFO: Final = "backup.json"
 _DATA: Final = "stream.tar.s2"
 _SUMS: Final = "SHA256SUMS"
-#: How the data begins: the identifier of an S2 stream, or of a Snappy one.
-_BEGINNINGS: Final = (b"\xff\x06\x00\x00S2sTwO", b"\xff\x06\x00\x00sNaPpY")
-_BUFFER: Final = 1024 * 1024
-#: What is in the name of a directory that is no backup yet.
+#: The stream identifiers of S2 and Snappy at the start of the data.
+_MAGIC_NUMBERS: Final = (b"\xff\x06\x00\x00S2sTwO", b"\xff\x06\x00\x00sNaPpY")
+_BUFFER_SIZE: Final = 1024 * 1024
+#: Part of the name of an incomplete backup directory.
 _PARTIAL: Final = ".partial-"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backup:
-    """A backup on disk, whole as far as that can be seen."""
+    """A backup on disk that has passed the integrity checks."""
 
     directory: Path
     info: SnapshotInfo
     size: int
-    """The bytes of its data."""
+    """The size of the data file in bytes."""
     sha256: str
-    """The checksum of its data."""
+    """The checksum of the data file."""
 
     @property
     def data(self) -> Path:
-        """The file with the data."""
+        """The path of the data file."""
         return self.directory / _DATA
 
 
-def _fault(path: Path, reason: object) -> CommandError:
+def _error(path: Path, reason: object) -> CommandError:
     return CommandError(f"{path}: {reason}", ExitStatus.USAGE)
 
 
-# --- making one ---------------------------------------------------------------------------------
+# --- writing ---------------------------------------------------------------------------------
 
 
 def check_target(directory: Path, *, replace: bool) -> None:
     """
-    Make sure that a backup may be put there.
+    Check that a backup may be written to a directory.
 
     Raises:
-        CommandError: something is there, and it is not an empty directory, or an older backup that
+        CommandError: the path exists, and is neither an empty directory nor an older backup that
             may be replaced.
 
     """
     if not directory.exists():
         return
     if not directory.is_dir():
-        raise _fault(directory, "it is not a directory")
+        raise _error(directory, "not a directory")
     try:
         held = {each.name for each in directory.iterdir() if _PARTIAL not in each.name}
     except OSError as error:
-        raise _fault(directory, error.strerror or error) from error
+        raise _error(directory, error.strerror or error) from error
     if held and not (replace and held <= {_INFO, _DATA, _SUMS}):
-        hint = "use --force to replace an older backup" if _INFO in held else "it has other files"
-        raise _fault(directory, f"the directory is not empty; {hint}")
+        hint = (
+            "use --force to replace an older backup" if _INFO in held else "it contains other files"
+        )
+        raise _error(directory, f"the directory is not empty; {hint}")
 
 
 def save_snapshot(
@@ -95,17 +97,17 @@ def save_snapshot(
     progress: Callable[[int], None],
 ) -> Backup:
     """
-    Write a snapshot to a directory; when it fails, nothing is there that was not before.
+    Write a snapshot to a directory; after a failure the directory is unchanged.
 
     Args:
-        snapshot: it is taken to its end.
-        directory: where to; it is made, and those above it.
-        replace: whether it may be an older backup, which goes then.
-        progress: called with the bytes that were written so far.
+        snapshot: the snapshot; it is read to its end.
+        directory: the target; it is created with its parents.
+        replace: whether to replace an older backup.
+        progress: called with the number of bytes written so far.
 
     Raises:
-        CommandError: the directory can not be written, or the data is not whole.
-        Error: the snapshot broke off.
+        CommandError: the directory cannot be written, or the data is incomplete.
+        Error: the snapshot failed.
 
     """
     check_target(directory, replace=replace)
@@ -116,14 +118,14 @@ def save_snapshot(
             _put_in_place(partial, directory)
     except OSError as error:
         if isinstance(error, Error):
-            raise  # a link that breaks is one, too
+            raise  # a connection error is an OSError as well
         raise CommandError(f"{directory}: {error.strerror or error}", ExitStatus.FAILED) from error
     return Backup(directory=directory, info=backup.info, size=backup.size, sha256=backup.sha256)
 
 
 @contextlib.contextmanager
 def _partial(directory: Path) -> Iterator[Path]:
-    """Make a directory in one that exists, else beside it, and remove it unless it was renamed."""
+    """Yield a temporary directory in or next to the target, and remove it unless it was renamed."""
     place, name = (
         (directory, "") if directory.exists() else (directory.parent, f".{directory.name}")
     )
@@ -137,29 +139,29 @@ def _partial(directory: Path) -> Iterator[Path]:
 def _write(snapshot: StreamSnapshot, partial: Path, progress: Callable[[int], None]) -> Backup:
     digest = hashlib.sha256()
     with _new_file(partial / _DATA) as file:
-        for piece in snapshot:
-            file.write(piece)
-            digest.update(piece)
+        for chunk in snapshot:
+            file.write(chunk)
+            digest.update(chunk)
             progress(snapshot.size)
-        _settle(file)
+        _sync(file)
     _check_frames(partial / _DATA)
     described = to_json(encode(snapshot.info)).encode()
     sums = f"{hashlib.sha256(described).hexdigest()}  {_INFO}\n{digest.hexdigest()}  {_DATA}\n"
     for name, content in ((_INFO, described), (_SUMS, sums.encode())):
         with _new_file(partial / name) as file:
             file.write(content)
-            _settle(file)
+            _sync(file)
     return Backup(
         directory=partial, info=snapshot.info, size=snapshot.size, sha256=digest.hexdigest()
     )
 
 
 def _new_file(path: Path) -> BinaryIO:
-    """Open a file to write, that nobody else may read: there may be secrets in a stream."""
+    """Create a file that only its owner can read, since streams may contain secrets."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
-def _settle(file: BinaryIO) -> None:
+def _sync(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())
 
@@ -168,43 +170,43 @@ def _put_in_place(partial: Path, directory: Path) -> None:
     if partial.parent.resolve() != directory.resolve():
         partial.rename(directory)
         return
-    # From here to the end there is no backup at all, rather than one of two halves.
+    # Without backup.json the directory is no backup, so files of two backups are never mixed.
     (directory / _INFO).unlink(missing_ok=True)
     for name in (_DATA, _SUMS, _INFO):
         (partial / name).replace(directory / name)
 
 
-# --- reading one --------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------
 
 
 def open_backup(directory: Path) -> Backup:
     """
-    Read what a backup says of itself, and check that it is whole.
+    Return a backup after checking its integrity.
 
     Raises:
-        CommandError: it is not there, not whole, or not what was written.
+        CommandError: the backup does not exist, is incomplete or is damaged.
 
     """
     try:
         described = (directory / _INFO).read_bytes()
         sums = _sums(directory)
         if sums.get(_INFO, (own := hashlib.sha256(described).hexdigest())) != own:
-            raise _fault(directory / _INFO, f"it was changed: it does not fit {_SUMS}")
+            raise _error(
+                directory / _INFO, f"the file was changed: the checksum differs from {_SUMS}"
+            )
         info = decode(SnapshotInfo, loads(described))
         _check_frames(directory / _DATA)
         sha256, size = _digest(directory / _DATA)
     except FileNotFoundError as error:
-        raise _fault(
-            directory, f"it is no backup: there is no {Path(error.filename).name}"
-        ) from error
+        raise _error(directory, f"not a backup: {Path(error.filename).name} is missing") from error
     except OSError as error:
-        raise _fault(directory, error.strerror or error) from error
+        raise _error(directory, error.strerror or error) from error
     except UnicodeDecodeError as error:
-        raise _fault(directory / _SUMS, "it is damaged: it is not text") from error
+        raise _error(directory / _SUMS, "the file is damaged: it is not UTF-8 text") from error
     except Error as error:
-        raise _fault(directory / _INFO, error) from error
+        raise _error(directory / _INFO, error) from error
     if sums.get(_DATA, sha256) != sha256:
-        raise _fault(directory / _DATA, f"it is damaged: it does not fit {_SUMS}")
+        raise _error(directory / _DATA, f"the file is damaged: the checksum differs from {_SUMS}")
     return Backup(directory=directory, info=info, size=size, sha256=sha256)
 
 
@@ -219,7 +221,7 @@ def _sums(directory: Path) -> dict[str, str]:
 def _digest(path: Path) -> tuple[str, int]:
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
-        while block := file.read(_BUFFER):
+        while block := file.read(_BUFFER_SIZE):
             digest.update(block)
             size += len(block)
     return digest.hexdigest(), size
@@ -227,26 +229,26 @@ def _digest(path: Path) -> tuple[str, int]:
 
 def _check_frames(path: Path) -> None:
     """
-    Check that the data ends where a block ends; what is in the blocks is not looked at.
+    Check that the data ends at the end of a block, without decoding the blocks.
 
-    The format of S2 is that of Snappy's frames: a type, the length in three bytes, the block.
+    S2 uses the frame format of Snappy: a type, the length in three bytes, the block.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
-        if not file.read(10).startswith(_BEGINNINGS):
-            raise _fault(path, "it is not data of a snapshot")
+        if not file.read(10).startswith(_MAGIC_NUMBERS):
+            raise _error(path, "the file is not snapshot data")
         position = 10
         while position < size:
             file.seek(position)
             head = file.read(4)
             position += 4 + int.from_bytes(head[1:], "little")
             if len(head) < 4 or 0x02 <= head[0] <= 0x7F:
-                raise _fault(path, "it is damaged")
+                raise _error(path, "the file is damaged")
     if position != size:
-        raise _fault(path, "it is not whole: it ends in the middle of a block")
+        raise _error(path, "the file is incomplete: it ends in the middle of a block")
 
 
-# --- the way back -------------------------------------------------------------------------------
+# --- restoring -------------------------------------------------------------------------------
 
 
 def restore_backup(
@@ -257,31 +259,31 @@ def restore_backup(
     progress: Callable[[int], None],
 ) -> Stream:
     """
-    Make a stream of a backup.
+    Restore a stream from a backup.
 
     Args:
-        js: where to.
-        backup: the data.
-        info: what it is to be; that of the backup, or with another config.
-        timeout: seconds for each piece.
-        progress: called with the bytes that were read so far.
+        js: the JetStream context to restore to.
+        backup: the backup with the data.
+        info: the info of the backup, possibly with another config.
+        timeout: the timeout of each chunk, in seconds.
+        progress: called with the number of bytes read so far.
 
     Raises:
-        CommandError: the data can not be read.
+        CommandError: the data cannot be read.
         Error: as `JetStream.restore_stream`.
 
     """
     try:
-        with _Watched(backup.data, progress) as file:
+        with _ProgressFile(backup.data, progress) as file:
             return js.restore_stream(info, file, timeout=timeout)
     except OSError as error:
         if isinstance(error, Error):
-            raise  # a link that breaks is one, too
-        raise _fault(backup.data, error.strerror or error) from error
+            raise  # a connection error is an OSError as well
+        raise _error(backup.data, error.strerror or error) from error
 
 
-class _Watched(io.FileIO):
-    """A file that tells how far it was read."""
+class _ProgressFile(io.FileIO):
+    """A file that reports the position of each read."""
 
     def __init__(self, path: Path, progress: Callable[[int], None]) -> None:
         super().__init__(path, "rb")

@@ -1,4 +1,4 @@
-"""``jsm events``: what servers tell of JetStream while it happens: advisories and metrics."""
+"""``jsm events``: show advisories and metrics of JetStream as they are published."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ __all__ = ["events"]
 
 _ADVISORIES: Final = "$JS.EVENT.ADVISORY.>"
 _METRICS: Final = "$JS.EVENT.METRIC.>"
-#: What servers tell of clients; only a user of the system account may listen.
+#: Client events of the server; only users of the system account may subscribe.
 _SYSTEM: Final = (
     "$SYS.ACCOUNT.*.CONNECT",
     "$SYS.ACCOUNT.*.DISCONNECT",
     "$SYS.SERVER.*.CLIENT.AUTH.ERR",
 )
 _TYPE: Final = re.compile(r"io\.nats\.(?:jetstream|server)\.(advisory|metric)\.v\d+\.(\w+)")
-#: Fields that are in the first line of an event, or say nothing to a person.
+#: Fields that are in the title of an event, or omitted.
 _HEAD: Final = frozenset({"type", "id", "timestamp", "schema"})
-#: Fields that are too long for a line.
+#: Fields that --short omits.
 _NOT_SHORT: Final = frozenset({"server", "client", "request", "response"})
 #: Fields in nanoseconds.
 _DURATIONS: Final = frozenset({"ack_time", "rtt", "nats_rtt"})
@@ -51,7 +51,7 @@ _DURATIONS: Final = frozenset({"ack_time", "rtt", "nats_rtt"})
 
 @dataclass(frozen=True, kw_only=True)
 class _Wanted:
-    """What the command line asks for."""
+    """The selection of events on the command line."""
 
     js_metric: bool
     js_advisory: bool
@@ -61,19 +61,21 @@ class _Wanted:
     stream: str | None
     since: datetime | None
 
-    def heard(self) -> tuple[str, ...]:
+    def subscriptions(self) -> tuple[str, ...]:
         """
-        Return the subjects to listen to.
+        Return the subjects to subscribe to.
 
         Raises:
-            click.UsageError: events of a stream and others exclude each other.
+            click.UsageError: options exclude each other.
 
         """
         chosen = self.js_metric or self.js_advisory or self.srv_advisory or self.subjects
         if self.stream is not None and (chosen or self.every):
-            raise click.UsageError("--stream reads the events that a stream has, and no others")
+            raise click.UsageError(
+                "--stream excludes the options that select subjects: it reads the events of the stream"
+            )
         if self.since is not None and self.stream is None:
-            raise click.UsageError("--since needs a --stream that has the events of the past")
+            raise click.UsageError("--since needs --stream, a stream with past events")
         usual = not chosen or self.every
         found = [check_subject(subject) for subject in self.subjects]
         if usual or self.js_advisory:
@@ -86,25 +88,29 @@ class _Wanted:
 
 
 @click.command()
-@click.option("--js-metric", is_flag=True, help="Show metrics: samples of acknowledgements.")
+@click.option("--js-metric", is_flag=True, help="Show metrics, such as acknowledgement samples.")
 @click.option(
-    "--js-advisory", is_flag=True, help="Show advisories: what was done, what went wrong."
+    "--js-advisory", is_flag=True, help="Show advisories, such as API calls and failures."
 )
-@click.option("--srv-advisory", is_flag=True, help="Show clients come and go (system account).")
-@click.option("-a", "--all", "every", is_flag=True, help="Show all three.")
-@click.option("--subjects", multiple=True, metavar="SUBJECT", help="Show events from there, too.")
+@click.option(
+    "--srv-advisory", is_flag=True, help="Show client connects and disconnects (system account)."
+)
+@click.option("-a", "--all", "every", is_flag=True, help="Show all events.")
+@click.option(
+    "--subjects", multiple=True, metavar="SUBJECT", help="Also show events on this subject."
+)
 @click.option(
     "--stream",
     metavar="STREAM",
     shell_complete=complete_stream,
-    help="Show the events that a stream has stored, and those that it gets.",
+    help="Show the events in a stream, stored and new.",
 )
-@click.option("--since", type=TIME, metavar="TIME", help="With --stream: not older than this.")
-@click.option("--filter", "pattern", metavar="RE", help="Show those in whose JSON this is found.")
-@click.option("--short", is_flag=True, help="Show an event in a line.")
+@click.option("--since", type=TIME, metavar="TIME", help="With --stream, start at this time.")
+@click.option("--filter", "pattern", metavar="RE", help="Show only events whose JSON matches.")
+@click.option("--short", is_flag=True, help="Show each event in one line.")
 @click.option("--cloudevent", is_flag=True, help="Write JSON as CloudEvents 1.0; implies --json.")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="End after so many events.")
-@click.option("--wait", type=TIMEOUT, metavar="TIME", help="End after so long without an event.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Exit after N events.")
+@click.option("--wait", type=TIMEOUT, metavar="TIME", help="Exit after TIME without an event.")
 @common_options
 def events(
     settings: Settings,
@@ -117,21 +123,20 @@ def events(
     **options: Any,
 ) -> None:
     """
-    Show what servers tell of JetStream until Ctrl-C.
+    Show JetStream advisories and metrics until Ctrl-C.
 
-    Without options these are advisories and metrics. With --json each event is written as the
-    server sent it.
+    With --json each event is written as the server sent it.
 
     \b
     Examples:
       jsm events --js-advisory --short
       jsm events --filter max_deliver -j
-    """  # noqa: D301 - click knows its mark by the character, not by the escape
+    """  # noqa: D301 - click requires the character, not the escape
     wanted = _Wanted(**options)
-    subjects = wanted.heard()
+    subjects = wanted.subscriptions()
     matches = _pattern(pattern)
     seen = 0
-    # An API call of our own would be an event, too: none is made while listening.
+    # API calls of this command would be events as well, so none is made while listening.
     with (
         settings.connection(**reconnect_options(settings)) as nc,
         _source(settings, nc, wanted, subjects) as source,
@@ -146,7 +151,7 @@ def events(
     if count is not None or not seen:
         asked = "" if count is None else f" of {count:,}"
         raise CommandError(
-            f"{seen:,}{asked} events came, and none for {wait:g} s", ExitStatus.TIMED_OUT
+            f"received {seen:,}{asked} events, and none for {wait:g} s", ExitStatus.TIMED_OUT
         )
 
 
@@ -177,7 +182,7 @@ def _source(
 
 
 def _events(settings: Settings, source: Source, wait: float | None) -> Iterator[dict[str, Any]]:
-    """Yield events until none comes for a time."""
+    """Yield events until none arrives within ``wait`` seconds."""
     while True:
         try:
             msg = wait_interruptibly(source.next, Deadline(wait))
@@ -186,7 +191,8 @@ def _events(settings: Settings, source: Source, wait: float | None) -> Iterator[
         event = _read(msg)
         if event is None:
             note(
-                settings, f"warning: {readable(msg.subject)}: {readable(msg.data[:200])}: no event"
+                settings,
+                f"warning: {readable(msg.subject)}: {readable(msg.data[:200])}: not an event",
             )
         else:
             yield event
@@ -200,7 +206,7 @@ def _read(msg: Msg) -> dict[str, Any] | None:
     return event if isinstance(event, dict) else None
 
 
-# --- showing --------------------------------------------------------------------------------------
+# --- output --------------------------------------------------------------------------------------
 
 
 def _show(settings: Settings, event: dict[str, Any], *, short: bool, cloudevent: bool) -> None:
@@ -227,7 +233,7 @@ def _show(settings: Settings, event: dict[str, Any], *, short: bool, cloudevent:
 
 
 def _title(event: dict[str, Any]) -> str:
-    """Return what kind of event it is, for people: ``Metric: Consumer Ack``."""
+    """Return the title of an event, such as ``Metric: Consumer Ack``."""
     kind = str(event.get("type", "event without a type"))
     found = _TYPE.fullmatch(kind)
     if found is None:
@@ -244,7 +250,7 @@ def _moment(settings: Settings, event: dict[str, Any]) -> str:
 
 
 def _fields(event: dict[str, Any]) -> dict[str, str]:
-    """Return what an event says, those inside others by the names of both."""
+    """Return the fields of an event; nested ones have names such as ``outer.inner``."""
     found: dict[str, str] = {}
     for name, value in event.items():
         if name in _HEAD:
@@ -265,7 +271,7 @@ def _fields(event: dict[str, Any]) -> dict[str, str]:
 
 
 def _client(client: dict[str, Any]) -> str:
-    """Say in a few words who it was."""
+    """Return a short description of a client."""
     known = {
         "name": client.get("name"),
         "user": client.get("user"),

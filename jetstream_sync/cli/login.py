@@ -1,8 +1,8 @@
 """
-How ``jsm`` connects: where each part of a login comes from, and the connection that it makes.
+The login of ``jsm``: the source of each part, and the connection.
 
-An option comes first, then the environment, then the context, and last the default. The variables
-are those of the ``nats`` command.
+An option overrides the environment, which overrides the context, which overrides the default. The
+variables are those of the ``nats`` command.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 
 
 class _Part(NamedTuple):
-    """One part of a login, and where it may come from, the nearest first."""
+    """One part of a login and its sources, in order of precedence."""
 
     option: str
     variable: str = ""
     key: str = ""
-    """Its name in a context."""
+    """The key in a context."""
     kind: str = ""
-    """Which way to log in it belongs to; none: it goes with all."""
+    """The login method that it belongs to; empty: all."""
 
 
 _PARTS: Final = {
@@ -60,7 +60,7 @@ _PARTS: Final = {
     "inbox_prefix": _Part("inbox_prefix", "NATS_INBOX_PREFIX", "inbox_prefix"),
     "name": _Part("connection_name", "NATS_CONNECTION_NAME"),
 }
-#: The options of the library that parts of a login become.
+#: The part of a login for each option of the library.
 _PART_OF: Final = {
     "servers": "url",
     "nkeys_seed": "nkey",
@@ -72,32 +72,32 @@ _PART_OF: Final = {
     "prefix": "api_prefix",
     **{part: part for part in ("user", "password", "token", "inbox_prefix", "name")},
 }
-#: What a context may have that is not done here; without it the connection would be another one.
-_NOT_DONE: Final = ("nsc", "socks_proxy", "windows_cert_store", "windows_cert_match")
+#: Context keys that are not supported. Ignoring them would change the connection.
+_UNSUPPORTED: Final = ("nsc", "socks_proxy", "windows_cert_store", "windows_cert_match")
 _PATHS: Final = ("creds", "nkey", "tlscert", "tlskey", "tlsca")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Login:
-    """The parts of a login that are said, and where each was."""
+    """The parts of a login that are set, with the source of each."""
 
     values: dict[str, Any] = field(repr=False)
-    """By the part's name; ``url`` is a list of addresses."""
+    """The value of each part; ``url`` is a list of addresses."""
     sources: dict[str, str]
-    """Where each of them comes from: an option, a variable, or ``context NAME``."""
+    """The source of each part: an option, a variable, or ``context NAME``."""
     context: str | None = None
-    """The context that was looked into."""
+    """The context that was read."""
 
     @classmethod
     def of(cls, settings: Settings) -> Login:
-        """Put it together; see `Settings.login`."""
+        """Return the login for the settings; see `Settings.login`."""
         variables = settings.env.variables
         context = chosen_context(settings)
         fields = Contexts(variables).load(context) if context else {}
-        if any(fields.get(key) for key in _NOT_DONE):
-            wanted = next(key for key in _NOT_DONE if fields.get(key))
+        if any(fields.get(key) for key in _UNSUPPORTED):
+            wanted = next(key for key in _UNSUPPORTED if fields.get(key))
             raise CommandError(
-                f"context {context} has {wanted!r}, which jsm can not do", ExitStatus.USAGE
+                f"context {context}: jsm does not support {wanted!r}", ExitStatus.USAGE
             )
         levels = (
             _Level({part: settings.given.get(each.option) for part, each in _PARTS.items()}),
@@ -116,7 +116,7 @@ class Login:
                 kind = _PARTS[part].kind
                 if part in values or (kind and kind not in allowed):
                     continue
-                # The password of a context is for its user only.
+                # A password is used only with a user from the same source.
                 if part == "password" and name and sources.get("user", name) != name:
                     continue
                 values[part] = value
@@ -130,21 +130,21 @@ class Login:
 
     @property
     def servers(self) -> list[str]:
-        """Where to connect to."""
+        """The server addresses."""
         return list(self.values["url"])
 
     @property
     def domain(self) -> str | None:
-        """The JetStream domain; ``None``: the server's."""
+        """The JetStream domain; ``None``: that of the server."""
         return self.values.get("domain")
 
     @property
     def api_prefix(self) -> str | None:
-        """The prefix of JetStream's API; ``None``: the usual one."""
+        """The prefix of the JetStream API; ``None``: the default."""
         return self.values.get("api_prefix")
 
     def named(self, error: InvalidOptionError) -> Exception:
-        """Return an error of the library as one of the option, variable or context that set it."""
+        """Return an error of the library as an error of the option, variable or context at fault."""
         part = _PART_OF.get(error.option, "")
         if part not in self.sources:
             return error
@@ -155,11 +155,11 @@ class Login:
         return CommandError(f"{source}{value}: {error.reason}", ExitStatus.USAGE)
 
     def files(self) -> list[Path]:
-        """Return the files that it is in."""
+        """Return the files of the login."""
         return [Path(self.values[part]) for part in _PATHS if part in self.values]
 
     def options(self) -> dict[str, Any]:
-        """Return the options of `connect()` that log in."""
+        """Return the options of `connect()` for this login."""
         from .. import TLSOptions  # noqa: PLC0415 - only for connections
 
         values = self.values
@@ -196,7 +196,7 @@ class Login:
 
 
 class _Level:
-    """What one place says of a login."""
+    """The parts of a login from one source."""
 
     def __init__(self, said: Mapping[str, Any]) -> None:
         self.said = {part: value for part, value in said.items() if value}
@@ -204,7 +204,7 @@ class _Level:
 
 
 def chosen_context(settings: Settings) -> str | None:
-    """Return the name of the context to use: the one that was named, else the selected one."""
+    """Return the name of the context to use: the given one, else the selected one."""
     if settings.given.get("no_context"):
         return None
     variables = settings.env.variables
@@ -221,8 +221,10 @@ def _named(by_option: bool, part: _Part) -> str:
 def _file(text: str) -> Path:
     try:
         return Path(text).expanduser()
-    except RuntimeError as error:  # it begins with the home of somebody who is not known
-        raise CommandError(f"{text}: there is no such home", ExitStatus.USAGE) from error
+    except RuntimeError as error:  # it begins with the home directory of an unknown user
+        raise CommandError(
+            f"{text}: the home directory does not exist", ExitStatus.USAGE
+        ) from error
 
 
 def _addresses(value: Any) -> list[str]:
@@ -231,7 +233,7 @@ def _addresses(value: Any) -> list[str]:
 
 
 def _credentials(jwt: str, seed: str) -> str:
-    """Return a JWT and a seed as they stand in a credentials file."""
+    """Return a JWT and a seed in the format of a credentials file."""
     return (
         f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n"
         f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
@@ -240,10 +242,10 @@ def _credentials(jwt: str, seed: str) -> str:
 
 def read_password(settings: Settings) -> str | None:
     """
-    Return the password that the options say, or say where to read; ``None``: they say nothing.
+    Return the password from the options, a file or standard input; ``None`` without any of them.
 
     Raises:
-        CommandError: they contradict each other, or it can not be read.
+        CommandError: the options contradict each other, or the password cannot be read.
 
     """
     given = settings.given
@@ -263,14 +265,14 @@ def read_password(settings: Settings) -> str | None:
 
 
 def _with_password(settings: Settings, login: Login) -> dict[str, Any]:
-    """Return the options of a login, with a password that was to be read from somewhere."""
+    """Return the options of a login, with the password that it needs."""
     options = login.options()
     password = read_password(settings)
     if password is not None:
         options["password"] = password
     elif "user" in options and "password" not in options and settings.interactive:
         options["password"] = Asker(settings).secret(f"Password of {options['user']}", "--password")
-        # Asked for once, however many connections there are.
+        # Prompt once, also for several connections.
         settings.given["password"] = options["password"]
     if "password" in options and "user" not in options:
         raise CommandError("a password needs a --user", ExitStatus.USAGE)
@@ -280,18 +282,18 @@ def _with_password(settings: Settings, login: Login) -> dict[str, Any]:
 @contextlib.contextmanager
 def connected(settings: Settings, options: dict[str, Any]) -> Iterator[Connection]:
     """Open a connection for a ``with`` block; see `Settings.connection`."""
-    from .. import connect  # noqa: PLC0415 - the tree needs it not
+    from .. import connect  # noqa: PLC0415 - not needed for help and completion
 
     env = settings.env
-    lasts = bool(options.get("allow_reconnect"))
+    long_running = bool(options.get("allow_reconnect"))
     warnings: list[str] = []
 
-    def tell(error: Exception) -> None:
-        # What ends the connection is told by the call that needed it; and all is told once.
+    def on_error(error: Exception) -> None:
+        # Fatal errors are raised by the failing call. Each warning is written once.
         text = f"jsm: warning: {one_line(error)}\n"
         if isinstance(error, SubscriptionError) and text not in warnings:
             warnings.append(text)
-            if lasts:
+            if long_running:
                 env.stderr.write(text)
                 env.stderr.flush()
 
@@ -301,7 +303,7 @@ def connected(settings: Settings, options: dict[str, Any]) -> Iterator[Connectio
         "name": context.command_path if context else "jsm",
         "connect_timeout": settings.timeout,
         "allow_reconnect": False,
-        "error_cb": tell,
+        "error_cb": on_error,
         **_with_password(settings, login),
         **options,
     }
@@ -317,8 +319,8 @@ def connected(settings: Settings, options: dict[str, Any]) -> Iterator[Connectio
         with opened as connection:
             yield connection
     except SubscriptionError:
-        warnings.clear()  # this is what they were about
+        warnings.clear()  # the exception has the same text
         raise
     finally:
-        if not lasts:
+        if not long_running:
             env.stderr.writelines(warnings)

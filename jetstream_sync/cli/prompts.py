@@ -1,8 +1,8 @@
 """
-Questions to a person, and what becomes of them when there is nobody to ask.
+Prompts for missing values.
 
-Every question has a flag that answers it beforehand. When nobody can be asked, defaults are taken,
-and all values that are missing are named in one error. Questions are written to standard error.
+Every prompt has a flag that provides its value. Without a terminal, defaults are used, and one error lists
+all missing values. Prompts are written to standard error.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ T = TypeVar("T")
 
 class Asker:
     """
-    Asks a person for what was not given; use it in a ``with`` block, or call `done()`.
+    Prompts for missing values; use it in a ``with`` block, or call `done()`.
 
     Args:
-        settings: of the command; they say whether there is a person.
+        settings: the settings of the command; `Settings.interactive` decides whether to prompt.
 
     """
 
@@ -54,17 +54,17 @@ class Asker:
 
     def done(self) -> None:
         """
-        Go on only when nothing is missing.
+        Check that no value is missing.
 
         Raises:
-            CommandError: it names everything that is.
+            CommandError: values are missing; the error lists them.
 
         """
         if self.missing:
             names = ", ".join(self.missing)
             raise CommandError(f"missing: {names}", ExitStatus.USAGE)
 
-    # --- questions ------------------------------------------------------------------------------
+    # --- prompts ------------------------------------------------------------------------------
 
     def text(
         self,
@@ -73,18 +73,18 @@ class Asker:
         *,
         value: str | None = None,
         default: str | None = None,
-        help: str = "",  # noqa: A002 - it is the help
+        help: str = "",  # noqa: A002 - the name used by click
     ) -> str:
         """
-        Return a text: the value that was given, else the answer, else the default.
+        Return a text: the given value, else the answer, else the default.
 
         Args:
-            label: the question.
-            flag: what would have answered it, such as ``--subjects`` or ``NAME``.
-            value: what was given; ``None``: nothing was.
-            default: what an empty answer means, and what is taken when nobody can be asked;
-                ``None``: it is required, and what is returned without it is of no use.
-            help: what ``?`` shows.
+            label: the prompt.
+            flag: the option or argument with the value, such as ``--subjects`` or ``NAME``.
+            value: the given value; ``None``: none was given.
+            default: the value for an empty answer, and without a terminal; ``None``: a value is
+                required, and a placeholder is returned without a terminal.
+            help: the text shown for ``?``.
 
         """
         return self.value(label, flag, str, value=value, default=default, blank="", help=help)
@@ -102,18 +102,18 @@ class Asker:
         hint: str | None = None,
     ) -> T:
         """
-        Return a value: the one that was given, else what the answer stands for.
+        Return a value: the given one, else the converted answer.
 
         Args:
-            label: the question.
-            flag: what would have answered it.
-            convert: reads an answer, and raises `ValueError`, `click.BadParameter` or
-                `CommandError` when it makes no sense; then the question is asked again.
-            value: what was given; ``None``: nothing was.
-            default: the answer that an empty one stands for; ``None``: it is required.
-            blank: what is returned when it is required, and missing.
-            help: what ``?`` shows.
-            hint: what stands in brackets behind the question; ``None``: the default.
+            label: the prompt.
+            flag: the option or argument with the value.
+            convert: converts an answer; when it raises `ValueError`, `click.BadParameter` or
+                `CommandError`, the prompt is repeated.
+            value: the given value; ``None``: none was given.
+            default: the text to convert for an empty answer; ``None``: an answer is required.
+            blank: the placeholder returned when a required value is missing.
+            help: the text shown for ``?``.
+            hint: the text in brackets after the prompt; ``None``: the default.
 
         """
         if value is not None:
@@ -126,7 +126,7 @@ class Asker:
         while True:
             answer = self._answer(label, default, help, flag, hint)
             if answer is None:
-                self._say("an answer is needed")
+                self._say("an answer is required")
                 continue
             try:
                 return convert(answer)
@@ -148,12 +148,12 @@ class Asker:
         Return one of several values: the given one, else the answer, else the default.
 
         Args:
-            label: the question.
-            options: what each answer stands for; or the answers, which stand for themselves.
-            flag: what would have answered it.
-            value: what was given; ``None``: nothing was.
-            default: the answer that an empty one stands for.
-            help: what ``?`` shows.
+            label: the prompt.
+            options: the value of each answer; or a sequence of values that are the answers.
+            flag: the option or argument with the value.
+            value: the given value; ``None``: none was given.
+            default: the answer used for an empty one.
+            help: the text shown for ``?``.
 
         """
         known = options if isinstance(options, Mapping) else {str(each): each for each in options}
@@ -164,7 +164,7 @@ class Asker:
             exact = [name for name in close if name.lower() == folded]
             chosen = exact or close
             if len(chosen) != 1:
-                raise CommandError(f"one of {', '.join(known)}", ExitStatus.USAGE)
+                raise CommandError(f"choose one of {', '.join(known)}", ExitStatus.USAGE)
             return known[chosen[0]]
 
         shown = f"{label} ({', '.join(known)})"
@@ -176,12 +176,12 @@ class Asker:
         self, label: str, names: Sequence[str] | Callable[[], Sequence[str]], flag: str
     ) -> str:
         """
-        Return one of the names, chosen from a list.
+        Return a name chosen from a list.
 
         Args:
-            label: the question.
-            names: what there is; a function is called only when somebody is asked.
-            flag: what would have answered it.
+            label: the prompt.
+            names: the names; a function is called only when the prompt is shown.
+            flag: the option or argument with the name.
 
         Raises:
             CommandError: there is nothing to choose from.
@@ -205,33 +205,35 @@ class Asker:
                 return answer
             if answer.isdecimal() and 0 < int(answer) <= len(known):
                 return known[int(answer) - 1]
-            raise CommandError("a name or number of the list", ExitStatus.USAGE)
+            raise CommandError("choose a name or number from the list", ExitStatus.USAGE)
 
         only = known[0] if len(known) == 1 else None
         return self.value(label, flag, one_of, default=only, blank="", help="Choose from the list.")
 
     def confirm(self, text: str, *, force: bool, flag: str = "--force") -> None:
         """
-        Go on only when it is allowed to.
+        Require confirmation.
 
         Args:
-            text: the question; it says what will be lost.
-            force: whether the flag was given: nothing is asked then.
-            flag: which one it is.
+            text: the prompt; it names what will be lost.
+            force: whether the flag was given, which skips the prompt.
+            flag: the flag that confirms.
 
         Raises:
-            CommandError: nobody can be asked, or the answer was no.
+            CommandError: there is no terminal to prompt on, or the answer was no.
 
         """
         if force:
             return
         if not self.interactive:
-            raise CommandError(f"{text} Nobody can be asked: use {flag} to do it", ExitStatus.USAGE)
+            raise CommandError(
+                f"{text} Cannot prompt without a terminal: use {flag} to confirm", ExitStatus.USAGE
+            )
         answers = {"y": True, "yes": True, "n": False, "no": False}
 
         def yes_or_no(answer: str) -> bool:
             if answer.lower() not in answers:
-                raise CommandError("y or n", ExitStatus.USAGE)
+                raise CommandError("answer y or n", ExitStatus.USAGE)
             return answers[answer.lower()]
 
         if not self.value(
@@ -241,11 +243,11 @@ class Asker:
 
     def secret(self, label: str, flag: str) -> str:
         """
-        Return what is typed without being shown.
+        Return a text that is typed without echo.
 
         Args:
-            label: the question.
-            flag: what would have answered it.
+            label: the prompt.
+            flag: the option with the value.
 
         """
         if not self.interactive:
@@ -270,7 +272,7 @@ class Asker:
     def _answer(
         self, label: str, default: str | None, help_text: str, flag: str, hint: str | None
     ) -> str | None:
-        """Return the next answer that is not ``?``; ``None``: it is empty, and must not be."""
+        """Return the next answer that is not ``?``, or the default for an empty one."""
         hint = hint if hint is not None else default
         shown = f" ({hint})" if hint else ""
         while True:
@@ -286,10 +288,10 @@ class Asker:
             self._say(f"  {help_text or label}. Settable using {flag}".replace("..", "."))
 
     def _ended(self) -> CommandError:
-        return CommandError("the input ended before all was answered", ExitStatus.USAGE)
+        return CommandError("the input ended before all prompts were answered", ExitStatus.USAGE)
 
     def _can_draw(self) -> bool:
-        """Say whether a list can be drawn that is chosen from with the arrow keys."""
+        """Return whether a list with arrow key selection can be shown."""
         if sys.__stdin__ is None or self._env.stdin is not sys.__stdin__.buffer:
             return False
         if self._env.variables.get("TERM", "dumb") in ("dumb", "unknown"):
@@ -307,10 +309,10 @@ class Asker:
         question = questionary.select(
             label,
             choices=list(names),
-            instruction=f"(arrows or typing choose; settable using {flag})",
+            instruction=f"(use arrow keys or type to filter; settable using {flag})",
             use_search_filter=True,
             use_jk_keys=False,
             output=create_output(stdout=self._env.stderr),
         )
-        # ask() would make a None of Ctrl-C.
+        # ask() would return None on Ctrl-C.
         return str(question.unsafe_ask())

@@ -1,4 +1,4 @@
-"""The options that every command has, before or after its name, and what became of them."""
+"""The common options of all commands, before or after the command name, and their values."""
 
 from __future__ import annotations
 
@@ -26,57 +26,57 @@ __all__ = ["DEFAULT_TIMEOUT", "Settings", "all_options", "common_options"]
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
-#: Seconds to wait for an answer.
+#: The default timeout of a request, in seconds.
 DEFAULT_TIMEOUT = 5.0
 
 
 @dataclass(kw_only=True)
 class Settings:
     """
-    What the user asked of ``jsm`` as a whole; click passes it down as ``obj``.
+    The values of the common options; click passes them to commands as ``obj``.
 
-    It is changed while the command line is read, and by nobody after that.
+    They are set while the command line is parsed, and do not change after that.
     """
 
     env: Environment
-    #: The values of common options that were used, by the option's name; see `common_options`.
+    #: The values of the common options that were given, by option name; see `common_options`.
     given: dict[str, Any] = field(default_factory=dict)
-    #: The command line, for errors that name what was typed.
+    #: The command line arguments, for errors that quote them.
     words: Sequence[str] = ()
 
     def take(self, name: str, value: object) -> None:
-        """Take over an option of one level; the level nearest to the command wins."""
+        """Set an option; one given after the command name overrides one given before it."""
         self.given[name] = value
         if name == "color":
             self.env = replace(self.env, variables={**self.env.variables, "JSM_COLOR": str(value)})
         elif name == "json":
             self.env.write_utf8()
 
-    # --- what was asked -------------------------------------------------------------------------
+    # --- option values -------------------------------------------------------------------------
 
     @property
     def servers(self) -> list[str]:
-        """Addresses given by ``--server``, in order; empty when the option was not used."""
+        """Addresses given by ``--server``, in order; empty when the option was not given."""
         return list(self.given.get("servers", ()))
 
     @property
     def json(self) -> bool:
-        """Results and errors as JSON."""
+        """Whether to write results and errors as JSON."""
         return bool(self.given.get("json"))
 
     @property
     def utc(self) -> bool:
-        """Times in UTC instead of local ones."""
+        """Whether to show times in UTC instead of local time."""
         return self._switch("utc", "JSM_UTC")
 
     @property
     def trace(self) -> bool:
-        """Whether to show on ``stderr`` what goes over the connection."""
+        """Whether to trace messages to ``stderr``."""
         return self._switch("trace", "JSM_TRACE", "NATS_TRACE")
 
     @property
     def timeout(self) -> float:
-        """Seconds to wait for an answer."""
+        """The timeout of a request, in seconds."""
         if "timeout" in self.given:
             return float(self.given["timeout"])
         for name in ("JSM_TIMEOUT", "NATS_TIMEOUT"):
@@ -89,10 +89,10 @@ class Settings:
 
     @property
     def interactive(self) -> bool:
-        """Whether there is a person who may be asked: terminals, and no word against it."""
+        """Whether to prompt: all streams are terminals, and no option disables it."""
         if self.json or self._switch("no_input", "JSM_NO_INPUT", "CI"):
             return False
-        # Questions are on stderr: nobody answers what they can not see.
+        # Prompts are written to stderr, so it must be visible as well.
         return all(each.isatty() for each in (self.env.stdin, self.env.stdout, self.env.stderr))
 
     def _switch(self, name: str, *variables: str) -> bool:
@@ -105,10 +105,10 @@ class Settings:
 
     def login(self) -> Login:
         """
-        Return how to connect: from the options, the variables and the context.
+        Return the login from the options, the environment variables and the context.
 
         Raises:
-            CommandError: they contradict each other, or a file can not be read.
+            CommandError: they contradict each other, or a file cannot be read.
 
         """
         from .login import Login  # noqa: PLC0415 - for connections only
@@ -120,10 +120,10 @@ class Settings:
         """
         Open a connection for a ``with`` block, and close it.
 
-        A link that breaks is not sought again, unless ``allow_reconnect`` says so.
+        It does not reconnect unless ``allow_reconnect`` is set.
 
         Args:
-            **options: more options of `connect()`, before those of the user.
+            **options: options of `connect()`; they override those of the user.
 
         """
         from .login import connected  # noqa: PLC0415
@@ -138,7 +138,7 @@ class Settings:
             yield self.jetstream_on(connection)
 
     def jetstream_on(self, connection: Connection) -> JetStream:
-        """Return JetStream on a connection, in the domain and with the timeout of the user."""
+        """Return a JetStream context with the user's domain, prefix and timeout."""
         login = self.login()
         try:
             return connection.jetstream(
@@ -150,7 +150,7 @@ class Settings:
     # --- errors ---------------------------------------------------------------------------------
 
     def named_error(self, error: InvalidOptionError) -> Exception:
-        """Return an error of the library as one of the command's option that set what is wrong."""
+        """Return an error of the library as an error of the command option with the invalid value."""
         context = click.get_current_context()
         for option in context.command.params:
             if option.name != error.option or not isinstance(option, click.Option):
@@ -162,7 +162,7 @@ class Settings:
         return error
 
     def _typed(self, flags: Sequence[str]) -> tuple[str, str]:
-        """Return the spelling of an option that was typed last, and its value."""
+        """Return the last use of an option as typed, and its value."""
         for place in reversed(range(len(self.words))):
             flag, equals, value = self.words[place].partition("=")
             if flag in flags:
@@ -176,17 +176,17 @@ class _Option:
     def __init__(self, name: str, *flags: str, shown: bool = False, **attributes: Any) -> None:
         self.name = name
         self.flags = flags
-        self.shown = shown  # in the help of every command
+        self.shown = shown  # whether it is in the help of every command
         self.attributes = attributes
 
     def added_to(self, command: Any, *, hidden: bool) -> Any:
-        """Give it to a command."""
+        """Return the command with this option added."""
         return click.option(
             *self.flags,
             self.name,
             hidden=hidden,
             expose_value=False,
-            # Read first, so that an error in another option is told as these want it.
+            # Parsed first, so that --json applies to errors in other options.
             is_eager=True,
             callback=_take,
             **self.attributes,
@@ -204,7 +204,9 @@ def _take(context: click.Context, parameter: click.Parameter, value: Any) -> Any
     if parameter.name == "servers":
         value = [address.strip() for each in value for address in each.split(",")]
         if any(not address for address in value):
-            raise click.BadParameter("an address is empty", param=parameter, ctx=context)
+            raise click.BadParameter(
+                "the server address is empty: remove the extra comma", param=parameter, ctx=context
+            )
     settings.take(parameter.name, value)
     return value
 
@@ -218,7 +220,7 @@ _OPTIONS: Final = (
         shown=True,
         multiple=True,
         metavar="URL",
-        help="A NATS server; repeat it, or separate with commas, for several."
+        help="Connect to this NATS server; repeatable, or comma-separated."
         "  [default: nats://127.0.0.1:4222]",
     ),
     _switch("json", "-j", "--json", shown=True, help="Write the result as JSON."),
@@ -228,7 +230,7 @@ _OPTIONS: Final = (
         shown=True,
         metavar="NAME",
         shell_complete=complete_context,
-        help="Connect as this context says; see 'jsm context'.",
+        help="Connect with this context; see 'jsm context'.",
     ),
     _Option(
         "timeout",
@@ -236,55 +238,83 @@ _OPTIONS: Final = (
         shown=True,
         type=TIMEOUT,
         metavar="TIME",
-        help="How long to wait for an answer.  [default: 5s]",
+        help="Time to wait for a reply.  [default: 5s]",
     ),
-    _switch("no_context", "--no-context", help="Use no context, not the selected one either."),
-    _Option("user", "--user", metavar="NAME", help="The user to log in as."),
-    _Option("password", "--password", metavar="TEXT", help="The user's password."),
+    _switch("no_context", "--no-context", help="Ignore all contexts, including the selected one."),
+    _Option("user", "--user", metavar="NAME", help="Log in as this user."),
+    _Option("password", "--password", metavar="TEXT", help="Log in with this password."),
     _Option(
         "password_file",
         "--password-file",
         type=click.Path(),
         metavar="FILE",
-        help="A file with the password.",
+        help="Read the password from this file.",
     ),
-    _switch("password_stdin", "--password-stdin", help="Read the password from a line of input."),
-    _Option("token", "--token", metavar="TEXT", help="A token to log in with."),
-    _Option("creds", "--creds", type=click.Path(), metavar="FILE", help="A credentials file."),
+    _switch(
+        "password_stdin",
+        "--password-stdin",
+        help="Read the password from a line of standard input.",
+    ),
+    _Option("token", "--token", metavar="TEXT", help="Log in with this token."),
+    _Option(
+        "creds",
+        "--creds",
+        type=click.Path(),
+        metavar="FILE",
+        help="Log in with this credentials file.",
+    ),
     _Option(
         "nkey",
         "--nkey",
         type=click.Path(),
         metavar="FILE",
-        help="A file with the seed of an nkey.",
+        help="Log in with the nkey seed in this file.",
     ),
     _Option(
         "tlscert",
         "--tlscert",
         type=click.Path(),
         metavar="FILE",
-        help="This client's certificate.",
+        help="Use this client certificate.",
     ),
     _Option(
         "tlskey",
         "--tlskey",
         type=click.Path(),
         metavar="FILE",
-        help="The key of the certificate.",
+        help="Use this private key for the certificate.",
     ),
-    _Option("tlsca", "--tlsca", type=click.Path(), metavar="FILE", help="Certificates to trust."),
-    _switch("tlsfirst", "--tlsfirst", help="Begin with TLS, before the server says anything."),
-    _Option("js_domain", "--js-domain", metavar="NAME", help="The JetStream domain to talk to."),
-    _Option("js_api_prefix", "--js-api-prefix", metavar="SUBJECT", help="JetStream's prefix."),
-    _Option("inbox_prefix", "--inbox-prefix", metavar="SUBJECT", help="Where answers go."),
-    _Option("connection_name", "--connection-name", metavar="TEXT", help="Its name on servers."),
-    _switch("trace", "--trace", help="Show requests and answers on standard error."),
-    _switch("no_input", "--no-input", help="Ask nothing, whatever is missing."),
+    _Option(
+        "tlsca",
+        "--tlsca",
+        type=click.Path(),
+        metavar="FILE",
+        help="Trust the CA certificates in this file.",
+    ),
+    _switch("tlsfirst", "--tlsfirst", help="Start the TLS handshake before the server's INFO."),
+    _Option("js_domain", "--js-domain", metavar="NAME", help="Use this JetStream domain."),
+    _Option(
+        "js_api_prefix",
+        "--js-api-prefix",
+        metavar="SUBJECT",
+        help="Use this prefix for the JetStream API.",
+    ),
+    _Option(
+        "inbox_prefix",
+        "--inbox-prefix",
+        metavar="SUBJECT",
+        help="Use this prefix for reply subjects.",
+    ),
+    _Option(
+        "connection_name", "--connection-name", metavar="TEXT", help="Set the connection name."
+    ),
+    _switch("trace", "--trace", help="Trace requests and replies to standard error."),
+    _switch("no_input", "--no-input", help="Never prompt for missing values."),
     _Option(
         "color",
         "--color",
         type=click.Choice(["auto", "always", "never"]),
-        help="When to use colours.",
+        help="Select when to use colours.",
     ),
     _switch("utc", "--utc", help="Show times in UTC."),
 )
@@ -310,10 +340,10 @@ def _with_options(command: _Command, *, everything: bool) -> _Command:
 
 def common_options(command: _Command) -> _Command:
     """
-    Give a click command the options that all have, and the `Settings` as its first argument.
+    Add the common options to a click command, and pass the `Settings` as its first argument.
 
-    Its help shows only the usual ones. A command that has a parameter of the same name, such as
-    ``timeout``, keeps its own option.
+    The help of the command shows the most frequent ones only. A command that has a parameter of the same
+    name, such as ``timeout``, keeps its own option.
 
     Args:
         command: called with the settings and then with its own options.
@@ -323,5 +353,5 @@ def common_options(command: _Command) -> _Command:
 
 
 def all_options(command: _Command) -> _Command:
-    """Give the root the same, all of them shown in its help."""
+    """Add the common options to the root command, with all of them in its help."""
     return _with_options(command, everything=True)

@@ -41,7 +41,7 @@ class ExitStatus(enum.IntEnum):
     OK = 0
     #: The server refused, or the operation was done and its outcome is not the one asked for.
     FAILED = 1
-    #: Wrong usage: an option, a missing value, an input that can not be read.
+    #: Wrong usage: an option, a missing value, an input that cannot be read.
     USAGE = 2
     #: A stream, consumer, message or key does not exist.
     NOT_FOUND = 3

@@ -1,7 +1,7 @@
 """
-How people write sizes, durations and times, and the option types that read them.
+Parsers and option types for sizes, durations and times.
 
-``10KB`` and ``10K`` are thousands, ``10KiB`` is 1024s. Durations have units, and may be put together:
+``10KB`` and ``10K`` are decimal, ``10KiB`` is binary. Durations have units, which may be combined:
 ``500ms``, ``1h30m``, ``1d``, ``1y``.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     ParamType = click.ParamType[Any, Any]
 else:
-    # It takes no type arguments before click 8.4.
+    # It accepts no type arguments before click 8.4.
     ParamType = click.ParamType
 
 __all__ = [
@@ -50,7 +50,7 @@ __all__ = [
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTPE]?)(I?)B?", re.IGNORECASE)
 _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 
-#: Microseconds of each unit. A month has 30 days and a year 365, as the ``nats`` command has it.
+#: Microseconds of each unit. A month has 30 days and a year 365, as in the ``nats`` command.
 _UNITS: Final = {
     "us": 1,
     "µs": 1,
@@ -67,68 +67,72 @@ _UNITS: Final = {
     "Y": 365 * 86_400_000_000,
 }
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ns|us|µs|ms|[smhdDwWMyY])")
-#: The longest duration: servers have them as nanoseconds, in 64 bits.
-_LONGEST: Final = timedelta(microseconds=(2**63 - 1) // 1000)
-#: Seconds that nobody will ever have waited: more would be too much for some clocks.
-_FOR_EVER: Final = 100 * 365 * 86_400.0
-_SHORTEST_PAUSE: Final = timedelta(milliseconds=10)
+#: The longest duration: servers store nanoseconds in 64 bits.
+_MAX_DURATION: Final = timedelta(microseconds=(2**63 - 1) // 1000)
+#: The longest wait, in seconds; larger values overflow some clocks.
+_MAX_WAIT_S: Final = 100 * 365 * 86_400.0
+_MIN_PAUSE: Final = timedelta(milliseconds=10)
 _NO_LIMIT: Final = frozenset({"-1", "0", "unlimited", "none", ""})
 
 
 def parse_size(text: str) -> int:
     """
-    Return the bytes that a text such as ``1024``, ``10KB``, ``10KiB`` or ``1.5G`` stands for.
+    Return the number of bytes for a text such as ``1024``, ``10KB``, ``10KiB`` or ``1.5G``.
 
     Raises:
-        ValueError: it is no size.
+        ValueError: the text is not a size.
 
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{text!r} is no size; write 1024, 10KB, 10KiB or 1GB")
+        raise ValueError(
+            f"invalid size {text!r}: expected a number with an optional unit, as in 1024, 10KB, 10KiB or 1GB"
+        )
     number, letter, binary = found.groups()
     factor: int = (1024 if binary else 1000) ** _POWERS[letter.upper()]
     return _times(number, factor)
 
 
 def _times(number: str, factor: int, parts: int = 1) -> int:
-    """Return ``number * factor / parts``, rounded to a whole; exact, however large the number is."""
+    """Return ``number * factor / parts``, rounded to an integer without loss of precision."""
     whole, _, rest = number.partition(".")
     parts *= 10 ** len(rest)
     return (2 * int(whole + rest) * factor + parts) // (2 * parts)
 
 
 def parse_limited_size(text: str) -> int:
-    """Return the same, and -1 for ``-1``, ``0`` and ``unlimited``."""
+    """Return the same as `parse_size`, and -1 for ``-1``, ``0`` and ``unlimited``."""
     return -1 if text.strip().lower() in _NO_LIMIT else parse_size(text)
 
 
 def parse_limit(text: str) -> int:
     """
-    Return a number of things, which may have commas; -1 for ``-1``, ``0`` and ``unlimited``.
+    Return a number, which may have commas; -1 for ``-1``, ``0`` and ``unlimited``.
 
     Raises:
-        ValueError: it is no number.
+        ValueError: the text is not a number.
 
     """
     if text.strip().lower() in _NO_LIMIT:
         return -1
     digits = text.strip().replace(",", "").replace("_", "")
     if not digits.isdecimal():
-        raise ValueError(f"{text!r} is no number; write 1000, or -1 for no limit")
+        raise ValueError(
+            f"invalid number {text!r}: expected digits such as 1000, or -1 for no limit"
+        )
     return int(digits)
 
 
 def parse_duration(text: str, *, bare: str | None = None) -> timedelta:
     """
-    Return how long a text such as ``30s``, ``1h30m``, ``2w`` or ``1y`` is.
+    Return the duration for a text such as ``30s``, ``1h30m``, ``2w`` or ``1y``.
 
     Args:
-        text: digits with units: us, ms, s, m, h, d, w, M (30 days), y (365 days).
-        bare: the unit of a number without one; ``None``: there must be one.
+        text: numbers with units: us, ms, s, m, h, d, w, M (30 days), y (365 days).
+        bare: the unit of a number without one; ``None``: a unit is required.
 
     Raises:
-        ValueError: it is no duration.
+        ValueError: the text is not a duration, or it is too long.
 
     """
     given = text.strip()
@@ -143,36 +147,38 @@ def parse_duration(text: str, *, bare: str | None = None) -> timedelta:
             break
         number, unit = found.groups()
         end = found.end()
-        # One nanosecond is not nothing.
+        # Less than a microsecond is rounded up, since 0 often means no limit.
         if unit == "ns":
             total += max(_times(number, 1, 1000), bool(number.strip("0.")))
         else:
             total += _times(number, _UNITS[unit])
     if not given or end != len(given):
-        raise ValueError(f"{text!r} is no duration; write 30s, 5m, 1h30m, 1d, 2w or 1y")
-    if total > _LONGEST // timedelta(microseconds=1):
-        raise ValueError(f"{text!r} is too long; servers know durations up to 292 years")
+        raise ValueError(
+            f"invalid duration {text!r}: expected numbers with units, as in 30s, 5m, 1h30m, 1d, 2w or 1y"
+        )
+    if total > _MAX_DURATION // timedelta(microseconds=1):
+        raise ValueError(f"duration {text!r} is too long: the maximum is 292 years")
     return timedelta(microseconds=total)
 
 
 def parse_limited_duration(text: str) -> timedelta:
-    """Return the same, and no time at all for ``-1``, ``0`` and ``unlimited``."""
+    """Return the same as `parse_duration`, and 0 for ``-1``, ``0`` and ``unlimited``."""
     return timedelta(0) if text.strip().lower() in _NO_LIMIT else parse_duration(text)
 
 
 def parse_time(text: str, now: datetime | None = None) -> datetime:
     """
-    Return a moment: an RFC 3339 time, or so long ago.
+    Return the time for an RFC 3339 text, or for a duration before now.
 
     Args:
-        text: ``2026-01-02T15:04:05Z``, with any offset; without one it is local time. Or a duration.
-        now: what a duration is taken from; ``None``: this moment.
+        text: a time such as ``2026-01-02T15:04:05Z``, local without an offset; or a duration.
+        now: the time from which a duration is subtracted; ``None``: the current time.
 
     Returns:
-        The moment in UTC.
+        The time in UTC.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the text is neither.
 
     """
     given = text.strip()
@@ -180,27 +186,29 @@ def parse_time(text: str, now: datetime | None = None) -> datetime:
         try:
             return _read_time(given)
         except (ValueError, OverflowError):
-            raise ValueError(f"{text!r} is no time; write 2026-01-02T15:04:05Z") from None
+            raise ValueError(
+                f"invalid time {text!r}: expected a time such as 2026-01-02T15:04:05Z"
+            ) from None
     ago = parse_duration(given)
     return (now or datetime.now(timezone.utc)) - ago
 
 
 def _read_time(text: str) -> datetime:
-    # Python 3.10 knows no Z, and only three or six digits of a second.
+    # Python 3.10 does not accept Z, and accepts only three or six fractional digits.
     given = re.sub(r"[zZ]$", "+00:00", text)
     given = re.sub(r"\.(\d+)", lambda found: f".{found[1][:6]:0<6}", given)
     moment = datetime.fromisoformat(given)
-    # Without an offset it is local time.
+    # A time without an offset is local.
     return moment.astimezone(timezone.utc)
 
 
 class WordType(ParamType):
     """
-    A type for which some words are usual: the shell completes them.
+    A parameter type with well-known values that the shell completes.
 
     Args:
-        name: what help calls a value.
-        words: the usual ones, in the order of the help.
+        name: the name of a value in the help.
+        words: the well-known values, in the order of the help.
 
     """
 
@@ -211,7 +219,7 @@ class WordType(ParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return the words that begin like what was typed, in any case."""
+        """Return the words that start with the typed text, ignoring case."""
         del ctx, param
         from click.shell_completion import CompletionItem  # noqa: PLC0415 - for shells only
 
@@ -220,7 +228,7 @@ class WordType(ParamType):
 
 
 class _Parsed(ParamType):
-    """An option whose text one of the functions above reads."""
+    """A parameter type based on one of the functions above."""
 
     name = "value"
 
@@ -237,7 +245,7 @@ class _Parsed(ParamType):
 
 
 class Size(_Parsed):
-    """Bytes, as an ``int``; with ``limited``, -1 is no limit."""
+    """Bytes, as an ``int``; with ``limited``, -1 means no limit."""
 
     name = "size"
 
@@ -246,22 +254,22 @@ class Size(_Parsed):
 
 
 class Limit(_Parsed):
-    """A number of things, as an ``int``; -1 is no limit."""
+    """A number, as an ``int``; -1 means no limit."""
 
     name = "number"
 
     def parse(self, text: str) -> int:
-        """Read it."""
+        """Return the parsed value."""
         return parse_limit(text)
 
 
 class Duration(_Parsed):
     """
-    A ``timedelta``; with ``limited``, -1 and 0 are no limit, which is a ``timedelta`` of 0.
+    A ``timedelta``; with ``limited``, -1 and 0 mean no limit, returned as a ``timedelta`` of 0.
 
     Args:
-        limited: whether that may be.
-        bare: the unit of a number without one; ``None``: there must be one.
+        limited: whether no limit is allowed.
+        bare: the unit of a number without one; ``None``: a unit is required.
 
     """
 
@@ -272,52 +280,52 @@ class Duration(_Parsed):
         self.bare = bare
 
     def parse(self, text: str) -> timedelta:
-        """Read it."""
+        """Return the parsed value."""
         if self.limited:
             return parse_limited_duration(text)
         return parse_duration(text, bare=self.bare)
 
 
 class Time(_Parsed):
-    """A moment, as an aware ``datetime``: an RFC 3339 time, or so long ago."""
+    """An aware ``datetime``, from an RFC 3339 time or a duration before now."""
 
     name = "time"
 
     def parse(self, text: str) -> datetime:
-        """Read it."""
+        """Return the parsed value."""
         return parse_time(text)
 
 
 class Timeout(_Parsed):
-    """How long to wait, as ``float`` seconds above 0: ``2s``, ``500ms`` or ``2``."""
+    """A timeout, as ``float`` seconds above 0: ``2s``, ``500ms`` or ``2``."""
 
     name = "duration"
 
     def parse(self, text: str) -> float:
-        """Read it."""
+        """Return the parsed value."""
         seconds = parse_duration(text, bare="s").total_seconds()
         if seconds <= 0:
-            raise ValueError("a time to wait is above 0")
-        return min(seconds, _FOR_EVER)
+            raise ValueError(f"invalid duration {text!r}: it must be greater than 0")
+        return min(seconds, _MAX_WAIT_S)
 
 
 class Pause(_Parsed):
-    """How long to wait between two looks at something, as a ``timedelta``: ``2s``, ``500ms`` or ``2``."""
+    """An interval between refreshes, as a ``timedelta``: ``2s``, ``500ms`` or ``2``."""
 
     name = "duration"
 
     def parse(self, text: str) -> timedelta:
-        """Read it."""
+        """Return the parsed value."""
         pause = parse_duration(text, bare="s")
-        if pause < _SHORTEST_PAUSE:
-            raise ValueError("a pause is at least 10ms")
-        return timedelta(seconds=min(pause.total_seconds(), _FOR_EVER))
+        if pause < _MIN_PAUSE:
+            raise ValueError(f"invalid interval {text!r}: it must be at least 10ms")
+        return timedelta(seconds=min(pause.total_seconds(), _MAX_WAIT_S))
 
 
 PAUSE = Pause()
 SIZE = Size()
 DURATION = Duration()
-#: With -1 for no limit.
+#: -1 means no limit.
 LIMIT = Limit()
 LIMITED_SIZE = Size(limited=True)
 LIMITED_DURATION = Duration(limited=True)

@@ -219,7 +219,7 @@ def test_the_answer_of_the_server_is_the_document(jsm: Jsm, orders: Orders) -> N
         (["--sample", "101"], "0 to 100"),
         (["--sample", "-1"], "0 to 100"),
         (["--max-deliver", "0"], "-1 for no limit"),
-        (["--wait", "soon"], "is no duration"),
+        (["--wait", "soon"], "invalid duration"),
         (["--metadata", "team"], "KEY=VALUE"),
         (["--pinned-groups", "A", "--overflow-groups", "B"], "one kind only"),
         (["--pull", "--heartbeat", "5s"], "deliver_subject"),

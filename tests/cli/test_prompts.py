@@ -77,7 +77,7 @@ def test_an_answer_without_sense_is_asked_for_again() -> None:
     assert ask.value(
         "Maximum age", "--max-age", parse_limited_duration, blank=timedelta(0)
     ) == timedelta(minutes=5)
-    assert "'soon' is no duration" in screen.getvalue()
+    assert "invalid duration 'soon'" in screen.getvalue()
 
 
 def test_a_question_mark_shows_help_that_names_the_flag() -> None:
@@ -211,7 +211,7 @@ def test_ctrl_d_at_a_password_is_no_answer(terminal: Any) -> None:
     child.expect("Password of me")
     child.send("\x04")
     assert child.wait() == 2, child.text
-    assert "the input ended before all was answered" in child.text
+    assert "the input ended before all prompts were answered" in child.text
     assert "bug" not in child.text
 
 

@@ -77,7 +77,7 @@ def test_a_home_that_nobody_has_is_wrong_usage(guarded: NatsServer) -> None:
     for option in ("--creds", "--password-file"):
         result = info(guarded, "--user", "me", option, "~nobody-has-this-name/x")
         assert result.status == 2
-        assert "there is no such home" in result.error["description"]
+        assert "the home directory does not exist" in result.error["description"]
 
 
 def test_a_wrong_login_is_status_5_and_says_what_to_do(guarded: NatsServer) -> None:

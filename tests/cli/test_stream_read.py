@@ -392,4 +392,4 @@ def test_what_is_done_again_and_again_has_a_pause(jsm: Jsm, command: tuple[str, 
     """Without a pause between two looks a server would be asked as fast as it goes: that is refused."""
     refused = jsm(*command, "0")
     assert (refused.status, refused.out) == (2, "")
-    assert "a pause is at least 10ms" in refused.err
+    assert "it must be at least 10ms" in refused.err
