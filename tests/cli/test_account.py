@@ -148,5 +148,5 @@ def test_two_backups_of_a_stream_are_refused(jsm: Jsm, raw: RawClient, tmp_path:
     refused = jsm("account", "restore", str(tmp_path))
     assert (refused.status, refused.out) == (2, "")
     assert "one and" in refused.err
-    assert "two are both of stream ORDERS" in refused.err
+    assert "two are both backups of stream ORDERS" in refused.err
     assert raw.api("STREAM.NAMES")["total"] == 0

@@ -144,7 +144,7 @@ def test_none_are_known(jsm: Jsm, stored: Orders) -> None:
     """Nothing to list is no error."""
     stored.publish("one")
     result = jsm("con", "dlq", "ls").ok()
-    assert result.out == "No dead letters are known\n"
+    assert result.out == "No dead letters\n"
     assert jsm("con", "dlq", "ls", "-j").ok().json["messages"] == []
 
 
@@ -191,7 +191,7 @@ def test_one_delivery_leaves_no_trace_in_the_counters(jsm: Jsm, orders: Orders) 
     orders.raw.request(f"{NEXT}.ONCE", b"1")
     (found,) = jsm("con", "dlq", "ls", "-j").ok().json["consumers"]
     assert (found["at_least"], found["at_most"]) == (0, None)
-    assert "not known" in jsm("con", "dlq", "ls").ok().out
+    assert "unknown" in jsm("con", "dlq", "ls").ok().out
 
 
 def test_what_happened_before_is_counted(jsm: Jsm, orders: Orders) -> None:
@@ -199,17 +199,17 @@ def test_what_happened_before_is_counted(jsm: Jsm, orders: Orders) -> None:
     given_up = give_up_unheard(orders)
     jsm("con", "dlq", "setup").ok()
     result = jsm("con", "dlq", "ls", "ORDERS", "NEW").ok()
-    assert f"ORDERS > NEW gave up {given_up} more" in result.err
+    assert f"ORDERS > NEW has {given_up} more dead letters" in result.err
 
 
 def test_a_person_is_offered_to_store_them(orders: Orders, terminal: Any) -> None:
     """The answer is no unless it is yes."""
     shown = terminal("con", "dlq", "ls", TERM="dumb")
-    shown.answer("Store them from now on", "")
+    shown.answer("Store the advisories from now on", "")
     assert shown.wait() == 0
     assert orders.raw.api("STREAM.NAMES")["streams"] == ["ORDERS"]
     shown = terminal("con", "dlq", "ls", TERM="dumb")
-    shown.answer("Store them from now on", "y")
+    shown.answer("Store the advisories from now on", "y")
     assert shown.wait() == 0
     assert orders.raw.api("STREAM.INFO.DEAD_LETTERS")["config"]["subjects"] == ADVISORIES
 
@@ -227,7 +227,7 @@ def test_a_letter_is_shown(jsm: Jsm, stored: Orders) -> None:
     assert found["headers"] == {"A": ["1"]}
     assert found["stored"] == message(stored, 1)["time"]
     out = jsm("con", "dlq", "show", "ORDERS", "NEW", "2").ok().out
-    assert "Given Up: " in out
+    assert "Dead Since: " in out
     assert out.endswith("\n\ntwo\n")
     assert jsm("con", "dlq", "show", "ORDERS", "NEW", "1", "-r").ok().out == "one"
     result = jsm("con", "dlq", "show", "ORDERS", "NEW", "3")
@@ -275,7 +275,7 @@ def test_to_repeat_it_is_harmless(jsm: Jsm, stored: Orders) -> None:
     assert [each["duplicate"] for each in jsm(*command).ok().json["requeued"]] == [True, True]
     assert stored.raw.api("STREAM.INFO.ORDERS")["state"]["messages"] == 4
     out = jsm("con", "dlq", "requeue", "ORDERS", "NEW", "--all", "-f").ok().out
-    assert "Had published message 1 to ORDERS.processed before" in out
+    assert "Already published message 1 to ORDERS.processed" in out
     assert letters_in(stored) == []
     out = jsm("con", "dlq", "requeue", "ORDERS", "NEW", "--all", "-f").ok().out
     assert out == "There are no dead letters\n"

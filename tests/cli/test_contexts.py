@@ -256,11 +256,11 @@ def test_a_broken_file_hides_no_others(home: Home) -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"url": 5}, "url: 5 is no text"),
-        ({"creds": ["x"]}, "creds: ['x'] is no text"),
-        ({"user": {}}, "user: {} is no text"),
-        ({"tls_first": 1.5}, "tls_first: 1.5 is no switch"),
-        ([], "it is no JSON object"),
+        ({"url": 5}, "url: expected text, not 5"),
+        ({"creds": ["x"]}, "creds: expected text, not ['x']"),
+        ({"user": {}}, "user: expected text, not {}"),
+        ({"tls_first": 1.5}, "tls_first: expected true or false, not 1.5"),
+        ([], "expected a JSON object"),
     ],
 )
 def test_a_value_of_another_kind_is_told(home: Home, fields: Any, said: str) -> None:

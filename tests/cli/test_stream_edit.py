@@ -86,7 +86,7 @@ def test_an_impossible_change_is_named(stream: Jsm, raw: RawClient) -> None:
     assert "can not change storage type" in refused.err
     assert "storage: file -> memory" in refused.err
     shown = stream("stream", "edit", "E", "--storage", "memory", "--dry-run").ok()
-    assert shown.out == "  storage: file -> memory  (can not be changed)\n"
+    assert shown.out == "  storage: file -> memory  (cannot be changed)\n"
     assert config_of(raw, "E")["storage"] == "file"
 
 

@@ -1,1 +1,1 @@
-"""``jsm account``: the account as a whole."""
+"""``jsm account``: the commands for the whole account."""

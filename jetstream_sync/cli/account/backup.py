@@ -1,4 +1,4 @@
-"""``jsm account backup`` and ``restore``: all streams of an account to a directory, and back."""
+"""``jsm account backup`` and ``restore``: back up and restore all streams of an account."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..terminology import words
 
 __all__ = ["backup", "restore"]
 
-#: What makes a directory a backup.
-_MARK = "backup.json"
+#: The file that every backup directory has.
+_INFO_FILE = "backup.json"
 
 _progress = click.option(
     "--progress/--no-progress", default=True, help="Show progress on standard error."
@@ -29,8 +29,8 @@ _directory = click.argument("directory", type=click.Path(path_type=Path))
 
 @click.command()
 @_directory
-@click.option("--consumers/--no-consumers", default=True, help="Save the consumers, too.")
-@click.option("--check", is_flag=True, help="Have the server check every message first.")
+@click.option("--consumers/--no-consumers", default=True, help="Include the consumers.")
+@click.option("--check", is_flag=True, help="Verify all messages on the server first.")
 @click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Replace older backups.")
 @_progress
 @common_options
@@ -44,10 +44,10 @@ def backup(
     progress: bool,
 ) -> None:
     """
-    Save all streams to a directory, each in a directory of its own.
+    Back up all streams to a directory, each in its own subdirectory.
 
-    These are in the form of the nats command. One that can not be saved is named at the end, and the
-    others are saved all the same.
+    Backups have the format of the nats command. A failed stream does not stop the others; all failed streams
+    are listed at the end.
     """
     results: list[dict[str, Any]] = []
     with settings.jetstream() as js:
@@ -68,8 +68,8 @@ def backup(
             return {"bytes": saved.size, "messages": saved.info.state.messages}
 
         directory.mkdir(parents=True, exist_ok=True)
-        results = [_tried(settings, name, directory / name, save) for name in names]
-    _tell(settings, results, f"backed up to {directory}", "backed up")
+        results = [_attempt(settings, name, directory / name, save) for name in names]
+    _report(settings, results, f"backed up to {directory}", "backed up")
 
 
 @click.command()
@@ -78,28 +78,30 @@ def backup(
 @common_options
 def restore(settings: Settings, *, directory: Path, progress: bool) -> None:
     """
-    Make the streams of a backup, of this command's or of nats.
+    Restore the streams from a backup made by this command or by nats.
 
-    All backups are checked before anything is sent. A stream that exists is left as it is, and named at
-    the end, and the others are restored all the same.
+    All backups are verified before the first restore. Existing streams are not changed; they are listed at the
+    end, after the others were restored.
     """
     if not directory.is_dir():
-        raise CommandError(f"{directory} is no directory", ExitStatus.USAGE)
-    # What begins with a dot is one that was not finished.
+        raise CommandError(f"{directory}: not a directory", ExitStatus.USAGE)
+    # Names that begin with a dot are incomplete backups.
     found = sorted(
-        path.parent for path in directory.glob(f"*/{_MARK}") if not path.parent.name.startswith(".")
+        path.parent
+        for path in directory.glob(f"*/{_INFO_FILE}")
+        if not path.parent.name.startswith(".")
     )
     if not found:
-        raise CommandError(f"there is no backup in {directory}", ExitStatus.NOT_FOUND)
+        raise CommandError(f"no backup found in {directory}", ExitStatus.NOT_FOUND)
     saved: dict[str, Backup] = {}
     for each in map(open_backup, found):
         other = saved.setdefault(each.info.config.name, each)
         if other is not each:
             raise CommandError(
-                f"{other.directory} and {each.directory} are both of stream {each.info.config.name}",
+                f"{other.directory} and {each.directory} are both backups of stream {each.info.config.name}",
                 ExitStatus.USAGE,
             )
-    # What the server made of part of the data can be removed only over another link.
+    # A partly restored stream can only be removed over a new connection.
     with settings.jetstream(allow_reconnect=True) as js:
 
         def make(name: str) -> dict[str, Any]:
@@ -107,14 +109,14 @@ def restore(settings: Settings, *, directory: Path, progress: bool) -> None:
             info = bring_back(settings, js, one, one.info.config, quiet=not progress)
             return {"bytes": one.size, "messages": info.state.messages}
 
-        results = [_tried(settings, name, each.directory, make) for name, each in saved.items()]
-    _tell(settings, results, "restored", "restored")
+        results = [_attempt(settings, name, each.directory, make) for name, each in saved.items()]
+    _report(settings, results, "restored", "restored")
 
 
-def _tried(
+def _attempt(
     settings: Settings, name: str, directory: Path, do: Callable[[str], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Do something to a stream, and return what became of it; a lost connection ends all."""
+    """Run an operation on a stream and return its result; connection errors are raised."""
     result = {"stream": name, "directory": str(directory)}
     try:
         return {**result, **do(name), "ok": True}
@@ -125,7 +127,7 @@ def _tried(
         return {**result, "ok": False, "error": one_line(error)}
 
 
-def _tell(settings: Settings, results: list[dict[str, Any]], done: str, undone: str) -> None:
+def _report(settings: Settings, results: list[dict[str, Any]], done: str, undone: str) -> None:
     good = [each for each in results if each["ok"]]
     bad = [each["stream"] for each in results if not each["ok"]]
     noun = words().streams if len(good) != 1 else words().stream

@@ -1,4 +1,4 @@
-"""``jsm account``: what an account may use of JetStream, and what it uses."""
+"""``jsm account``: show the JetStream usage and limits of an account."""
 
 from __future__ import annotations
 
@@ -25,13 +25,17 @@ _BACKUPS = f"{__package__}.backup"
 @click.group(
     cls=NounGroup,
     lazy={
-        "backup": LazyCommand(target=f"{_BACKUPS}:backup", help="Save all streams to a directory."),
-        "restore": LazyCommand(target=f"{_BACKUPS}:restore", help="Make the streams of a backup."),
+        "backup": LazyCommand(
+            target=f"{_BACKUPS}:backup", help="Back up all streams to a directory."
+        ),
+        "restore": LazyCommand(
+            target=f"{_BACKUPS}:restore", help="Restore the streams from a backup."
+        ),
     },
 )
 @common_options
 def account(_settings: Settings) -> None:
-    """Show what an account uses of JetStream; back all of it up."""
+    """Show the JetStream usage and limits of an account, or back up all streams."""
 
 
 @account.command("info", aliases=("nfo", "i"))
@@ -52,12 +56,12 @@ def info(settings: Settings) -> None:
         api.add("Level", usage.api.level or 0)
         api.add("Requests", count(usage.api.total))
         api.add("Errors", count(usage.api.errors))
-        link = Block("Connection")
+        connected = Block("Connection")
         for label, value in connection.items():
-            if value == "":  # a server that is alone has no cluster
+            if value == "":  # a single server has no cluster
                 continue
-            link.add(_LABELS[label], _SHOWN.get(label, str)(value))
-        write_blocks(settings.env, *blocks, link, api)
+            connected.add(_LABELS[label], _SHOWN.get(label, str)(value))
+        write_blocks(settings.env, *blocks, connected, api)
 
     emit(settings, result, human)
 

@@ -1,8 +1,8 @@
 """
-Names that the shell's completion remembers for some seconds, so that a second tab key is quick.
+A cache of names for shell completion, so that repeated completions are fast.
 
-They are in files for their owner alone, below ``XDG_CACHE_HOME``. Where that can not be written,
-nothing is remembered.
+It consists of files below ``XDG_CACHE_HOME`` that only their owner can read. Without write access
+nothing is cached.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import Final
 
 from ..context.store import home_of
 
-__all__ = ["remembered"]
+__all__ = ["cached_names"]
 
-#: How long names are taken to be what they were.
-_FRESH: Final = timedelta(seconds=10)
-#: Files that are kept at most.
-_MOST: Final = 50
+#: How long cached names are valid.
+_MAX_AGE: Final = timedelta(seconds=10)
+#: The maximum number of cache files.
+_MAX_FILES: Final = 50
 
 
-def remembered(
+def cached_names(
     variables: Mapping[str, str], about: list[str], ask: Callable[[], list[str] | None]
 ) -> list[str]:
     """
-    Return names, of a file or by asking.
+    Return names from the cache, or request and cache them.
 
     Args:
         variables: the environment.
-        about: what the names depend on: servers, login, the question.
-        ask: returns them; ``None``: they could not be had, and nothing is remembered.
+        about: the cache key: servers, login and the kind of names.
+        ask: requests the names; ``None`` means a failure, which is not cached.
 
     """
     home = variables.get("XDG_CACHE_HOME")
@@ -43,7 +43,7 @@ def remembered(
     path = folder / f"{key}.json"
     with contextlib.suppress(OSError, ValueError):
         changed = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
-        if timedelta(0) <= datetime.now(timezone.utc) - changed < _FRESH:
+        if timedelta(0) <= datetime.now(timezone.utc) - changed < _MAX_AGE:
             return [str(name) for name in json.loads(path.read_text("utf-8"))]
     names = ask()
     if names is None:
@@ -51,7 +51,7 @@ def remembered(
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         kept = sorted(folder.glob("*.json"), key=lambda each: each.stat().st_mtime)
-        for old in kept[: max(0, len(kept) - _MOST)]:
+        for old in kept[: max(0, len(kept) - _MAX_FILES)]:
             old.unlink(missing_ok=True)
         path.touch(mode=0o600)
         path.write_text(json.dumps(names), "utf-8")

@@ -1,7 +1,7 @@
 """
-Names for the shell's completion: streams, consumers, contexts.
+Names for shell completion: streams, consumers, contexts.
 
-It is quick or it is nothing: whatever goes wrong, or takes too long, there are no names and no words.
+Failures and timeouts complete nothing and write no errors.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 __all__ = ["complete_consumer", "complete_context", "complete_stream"]
 
-#: Seconds for the connection, and for the answer.
-_PATIENCE = 0.3
+#: Timeout of the connection and of the request, in seconds.
+_TIMEOUT_S = 0.3
 
 
 def complete_stream(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the streams whose names begin like that; for ``shell_complete`` of a parameter."""
+    """Return the matching stream names; for ``shell_complete`` of a parameter."""
     del param
     return _beginning(_names(ctx, "streams", lambda js: js.stream_names()), incomplete)
 
 
 def complete_consumer(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the consumers, of the stream that was typed before, whose names begin like that."""
+    """Return the matching consumer names of the stream that was typed before."""
     del param
     stream = ctx.params.get("stream")
     if not isinstance(stream, str):
@@ -42,7 +42,7 @@ def complete_consumer(ctx: click.Context, param: click.Parameter, incomplete: st
 
 
 def complete_context(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the contexts whose names begin like that; for ``shell_complete`` of a parameter."""
+    """Return the matching context names; for ``shell_complete`` of a parameter."""
     del param
     settings: Settings | None = ctx.find_root().obj
     if settings is None:
@@ -60,23 +60,23 @@ def _names(ctx: click.Context, what: str, ask: Callable[[JetStream], list[str]])
     settings: Settings | None = ctx.find_root().obj
     if settings is None:
         return []
-    from .cache import remembered  # noqa: PLC0415 - every command has options that complete
+    from .cache import cached_names  # noqa: PLC0415 - every command has options that complete
 
-    settings.given["timeout"] = _PATIENCE
-    for name in ("trace", "password_stdin"):  # the input is the shell's
+    settings.given["timeout"] = _TIMEOUT_S
+    for name in ("trace", "password_stdin"):  # standard input belongs to the shell
         settings.given.pop(name, None)
     try:
         login = settings.login()
     except CommandError:
         return []
     about = [what, *sorted(f"{part}={value}" for part, value in login.values.items())]
-    return remembered(settings.env.variables, about, lambda: _asked(settings, ask))
+    return cached_names(settings.env.variables, about, lambda: _request(settings, ask))
 
 
-def _asked(settings: Settings, ask: Callable[[JetStream], list[str]]) -> list[str] | None:
+def _request(settings: Settings, ask: Callable[[JetStream], list[str]]) -> list[str] | None:
     logging.disable()
     try:
-        with settings.jetstream(error_cb=_ignore, connect_timeout=_PATIENCE) as js:
+        with settings.jetstream(error_cb=_ignore, connect_timeout=_TIMEOUT_S) as js:
             return ask(js)
     except (Error, CommandError, click.ClickException, OSError):
         return None

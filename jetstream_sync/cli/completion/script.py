@@ -1,4 +1,4 @@
-"""``jsm completion``: the script that has a shell complete commands, options and names."""
+"""``jsm completion``: generate the shell completion script."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..status import CommandError, ExitStatus
 __all__ = ["completion"]
 
 _SHELLS: Final = ("bash", "zsh", "fish", "powershell")
-#: Where each shell looks for it.
+#: Where each shell looks for the script.
 _PLACES: Final = {
     "bash": "~/.local/share/bash-completion/completions/jsm",
     "zsh": "a directory of $fpath, as _jsm",
@@ -28,23 +28,23 @@ _PLACES: Final = {
 @common_options
 def completion(settings: Settings, *, shell: str) -> None:
     """
-    Write the script that completes commands in a shell.
+    Generate the shell completion script.
 
-    It completes commands, options, and the names of streams, consumers and contexts. To have it in one
-    session: source <(jsm completion bash). To keep it, write it to the file where the shell looks:
+    The script completes commands, options, and the names of streams, consumers and contexts. To load it in the
+    current session, run: source <(jsm completion bash). To install it, write it to this file:
 
     \b
       bash        ~/.local/share/bash-completion/completions/jsm
       zsh         a directory of $fpath, as _jsm
       fish        ~/.config/fish/completions/jsm.fish
       powershell  $PROFILE
-    """  # noqa: D301 - click knows its mark by the character
+    """  # noqa: D301 - click requires the character, not the escape
     kind = get_completion_class(shell)
     if kind is None:
         raise CommandError(
-            f"this version of click knows no {shell}",
+            f"this version of click does not support {shell}",
             ExitStatus.FAILED,
-            hint="install a newer click",
+            hint="install a newer version of click",
         )
     script = kind(click.Command("jsm"), {}, "jsm", "_JSM_COMPLETE").source()
     emit(

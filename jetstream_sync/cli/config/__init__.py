@@ -1,1 +1,1 @@
-"""Configs of streams and consumers: from options, files and editors, and how they differ."""
+"""Configs of streams and consumers: options, files, editors and differences."""

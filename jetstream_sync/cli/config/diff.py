@@ -1,4 +1,4 @@
-"""How two configs differ, for people and for programs, and which differences no server takes."""
+"""Differences between two configs, and whether the server supports the change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 R = TypeVar("R", bound=Record)
 
-#: What the server takes for a field that is not said; 0, false and nothing are not listed.
+#: The server's defaults for unset fields; 0, false and empty values are not listed.
 _DEFAULTS: Final[Mapping[str, object]] = {
     "retention": "limits",
     "storage": "file",
@@ -42,20 +42,20 @@ _DEFAULTS: Final[Mapping[str, object]] = {
     "replay_policy": "instant",
     "priority_policy": "none",
 }
-#: Defaults that depend on something else: not to say such a field is to leave it to the server.
+#: Fields whose defaults depend on other settings: when unset, the server decides.
 _LEFT_TO_SERVER: Final = frozenset(
     {"duplicate_window", "ack_wait", "max_ack_pending", "max_waiting", "consumer_limits", "name"}
     | {"ack_policy", "subjects", "inactive_threshold"}
 )
-#: What can only be turned on, by the class of the config.
-_STAYS_ON: Final[Mapping[type[Record], frozenset[str]]] = {
+#: Fields that can only be turned on, by the class of the config.
+_ENABLE_ONLY: Final[Mapping[type[Record], frozenset[str]]] = {
     StreamConfig: frozenset(
         {"sealed", "deny_delete", "deny_purge", "allow_msg_ttl", "allow_msg_schedules"}
     ),
     ConsumerConfig: frozenset(),
 }
-#: What can not be changed at all.
-_FIXED: Final[Mapping[type[Record], frozenset[str]]] = {
+#: Fields that cannot be changed.
+_IMMUTABLE: Final[Mapping[type[Record], frozenset[str]]] = {
     StreamConfig: frozenset({"name", "storage", "allow_msg_counter", "persist_mode"}),
     ConsumerConfig: frozenset(
         {"deliver_policy", "opt_start_seq", "opt_start_time", "ack_policy", "replay_policy"}
@@ -66,31 +66,31 @@ _FIXED: Final[Mapping[type[Record], frozenset[str]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One field that two configs do not have alike."""
+    """One field that differs between two configs."""
 
     field: str
     before: Any
-    """As it travels; ``None``: it is not said."""
+    """The JSON value; ``None``: unset."""
     after: Any
     shown_before: str
-    """As people read it."""
+    """The value as text."""
     shown_after: str
     possible: bool
-    """Whether there are servers that make this change."""
+    """Whether any server version supports this change."""
 
     def line(self) -> str:
-        """Return it in one line for people."""
-        rest = "" if self.possible else "  (can not be changed)"
+        """Return the difference as one line of text."""
+        rest = "" if self.possible else "  (cannot be changed)"
         return f"{self.field}: {self.shown_before} -> {self.shown_after}{rest}"
 
 
 def differences(before: R, after: R) -> list[Difference]:
     """
-    Return the fields that differ, by name; fields that the server fills in alike do not.
+    Return the fields that differ, by name; an unset field equals its default.
 
     Args:
-        before: what there is, as the server says it.
-        after: what it is to be.
+        before: the current config from the server.
+        after: the desired config.
 
     """
     old, new = (encode(without_server_labels(each)) for each in (before, after))
@@ -98,7 +98,7 @@ def differences(before: R, after: R) -> list[Difference]:
     for name in sorted({*old, *new}):
         if name not in new and name in _LEFT_TO_SERVER:
             continue
-        if _settled(name, old.get(name)) == _settled(name, new.get(name)):
+        if _normalized(name, old.get(name)) == _normalized(name, new.get(name)):
             continue
         found.append(
             Difference(
@@ -114,7 +114,7 @@ def differences(before: R, after: R) -> list[Difference]:
 
 
 def difference_documents(found: Sequence[Difference]) -> list[dict[str, Any]]:
-    """Return differences as JSON has them."""
+    """Return differences as JSON documents."""
     return [
         {
             "field": each.field,
@@ -127,21 +127,21 @@ def difference_documents(found: Sequence[Difference]) -> list[dict[str, Any]]:
 
 
 def said(config: Record) -> dict[str, Any]:
-    """Return the fields of a config that are said, as its class has them."""
+    """Return the known fields of a config that are set."""
     names = [name for name in encode(config) if name not in config.extra]
     return {name: getattr(config, name) for name in names}
 
 
 def warn_of_ignored(settings: Settings, wanted: R, got: R) -> None:
-    """Tell of fields that a server did not take over: those that are younger than it is."""
+    """Warn about fields that the server ignored because it is too old to support them."""
     asked = replace(got, **said(wanted))
     names = [each.field for each in differences(got, asked) if each.before is None]
     if names:
-        note(settings, f"the server ignored {', '.join(names)}; it may be too old for that")
+        note(settings, f"the server ignored {', '.join(names)}; it may be too old to support this")
 
 
 def without_server_labels(config: R) -> R:
-    """Return a config without the labels that the server adds to it by itself."""
+    """Return a config without the metadata that the server adds."""
     labels = getattr(config, "metadata", None)
     if not labels:
         return config
@@ -150,8 +150,8 @@ def without_server_labels(config: R) -> R:
     return config if len(own) == len(labels) else replace(config, **fields)
 
 
-def _settled(name: str, value: Any) -> Any:
-    """Return a value in the one form in which equal ones are equal."""
+def _normalized(name: str, value: Any) -> Any:
+    """Return a value in normalized form for comparison."""
     if name in ("subjects", "filter_subjects") and isinstance(value, list):
         return sorted(value)
     if value == _DEFAULTS.get(name) or not value:
@@ -160,7 +160,7 @@ def _settled(name: str, value: Any) -> Any:
 
 
 def _compact(value: Any) -> Any:
-    """Return a value without what means nothing: what is not said, false, 0 and empty."""
+    """Return a value without nested fields that are unset, false, 0 or empty."""
     if isinstance(value, dict):
         return {key: _compact(each) for key, each in value.items() if each} or None
     if isinstance(value, list):
@@ -169,9 +169,9 @@ def _compact(value: Any) -> Any:
 
 
 def _possible(kind: type[Record], name: str, before: Any, after: Any) -> bool:
-    if name in _FIXED[kind]:
+    if name in _IMMUTABLE[kind]:
         return False
-    if name in _STAYS_ON[kind]:
+    if name in _ENABLE_ONLY[kind]:
         return not before
     if name == "retention":
         return "workqueue" not in (before, after)
@@ -180,7 +180,7 @@ def _possible(kind: type[Record], name: str, before: Any, after: Any) -> bool:
     return True
 
 
-_FORMS: Final[list[tuple[type, Callable[[Any], str]]]] = [
+_FORMATTERS: Final[list[tuple[type, Callable[[Any], str]]]] = [
     (bool, lambda value: "true" if value else "false"),
     (timedelta, duration),
     (str, str),
@@ -189,10 +189,10 @@ _FORMS: Final[list[tuple[type, Callable[[Any], str]]]] = [
 
 
 def _shown(value: Any, wire: Any) -> str:
-    """Return a value for people: durations with units, the rest as JSON."""
+    """Return a value as text: durations with units, other values as JSON."""
     if wire is None:
         return "-"
-    for kind, form in _FORMS:
+    for kind, form in _FORMATTERS:
         if isinstance(value, kind):
             return form(value)
     if isinstance(wire, list) and all(isinstance(each, str) for each in wire):

@@ -1,4 +1,4 @@
-"""What editing a config of either kind is made of: the differences, shown; and the editor."""
+"""Editing a stream or consumer config: options, differences and the editor."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 
 
 def edit_options(command: _Command) -> _Command:
-    """Give a command the options that say how a config is edited."""
+    """Add the options for editing a config to a command."""
     for option in (
-        click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Ask nothing; do it."),
+        click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Skip the confirmation."),
         click.option(
-            "--exit-code", is_flag=True, help="With --dry-run: status 1 when something would."
+            "--exit-code", is_flag=True, help="With --dry-run, exit with status 1 on changes."
         ),
-        click.option("--dry-run", is_flag=True, help="Only show what would change."),
+        click.option("--dry-run", is_flag=True, help="Show the changes without applying them."),
         click.option("-i", "--interactive", is_flag=True, help="Edit the config in $EDITOR."),
         click.option(
-            "--config", "file", metavar="FILE", help="The new config, from a file; - is stdin."
+            "--config", "file", metavar="FILE", help="Read the new config from FILE; - is stdin."
         ),
     ):
         command = option(command)
@@ -41,7 +41,7 @@ def edit_options(command: _Command) -> _Command:
 
 
 def show_differences(settings: Settings, found: list[Difference]) -> None:
-    """Write how two configs differ, one field in each line."""
+    """Write the differences, one field per line."""
     document = {"changed": bool(found), "differences": difference_documents(found)}
 
     def human() -> None:
@@ -53,23 +53,23 @@ def show_differences(settings: Settings, found: list[Difference]) -> None:
 
 
 def update_error(kind: str, name: str, error: APIError, found: list[Difference]) -> CommandError:
-    """Return the error for a change that the server does not make; it says what differs."""
+    """Return the error for a change that the server rejected, with the differences."""
     listed = "; ".join(each.line() for each in found)
     return CommandError(
-        f"{kind} {name} can not be changed: {error} [{listed}]", ExitStatus.FAILED, cause=error
+        f"{kind} {name} cannot be changed: {error} [{listed}]", ExitStatus.FAILED, cause=error
     )
 
 
 def in_editor(config: R, names: Mapping[str, Any]) -> R:
     """
-    Return a config as a person leaves it in the editor.
+    Return a config as edited by the user.
 
     Args:
-        config: what the editor shows.
-        names: the fields that stay as they are, whatever the person does.
+        config: the config to edit.
+        names: fields that keep their values in any case.
 
     Raises:
-        CommandError: it can not be read, and the person gives up.
+        CommandError: the result is invalid, and the user does not edit it again.
 
     """
     text = to_json(encode(without_server_labels(config)))

@@ -1,4 +1,4 @@
-"""Fields of a config, of either kind, that options make: subjects, labels, and what they change."""
+"""Config fields from options: subjects, metadata and changes."""
 
 from __future__ import annotations
 
@@ -16,35 +16,37 @@ R = TypeVar("R", bound=Record)
 
 
 def subjects_of(values: Sequence[str]) -> list[str]:
-    """Return the subjects of values that may have several each, with commas or spaces between."""
+    """Return the subjects in values that are lists separated by commas or spaces."""
     return [each for value in values for each in value.replace(",", " ").split()]
 
 
 def labels_of(values: Sequence[str]) -> dict[str, str]:
     """
-    Return the labels of ``--metadata KEY=VALUE``.
+    Return the metadata of ``--metadata KEY=VALUE``.
 
     Raises:
-        click.BadParameter: one has no key.
+        click.BadParameter: a value has no key.
 
     """
     labels = {}
     for value in values:
         key, equals, text = value.partition("=")
         if not equals or not key:
-            raise click.BadParameter(f"{value!r} is not KEY=VALUE", param_hint="--metadata")
+            raise click.BadParameter(
+                f"invalid value {value!r}: expected KEY=VALUE", param_hint="--metadata"
+            )
         labels[key] = text
     return labels
 
 
 def changed(config: R, fields: Mapping[str, Any]) -> R:
     """
-    Return a config with other values in some fields; labels are added to those that there are.
+    Return a config with some fields replaced; metadata is merged.
 
-    An empty label takes one away.
+    An empty metadata value removes its key.
 
     Raises:
-        InvalidOptionError: the values can not work together.
+        InvalidOptionError: the values contradict each other.
 
     """
     fields = dict(fields)

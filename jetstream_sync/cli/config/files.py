@@ -1,4 +1,4 @@
-"""Configs in files: what ``--config`` and ``--output`` read and write."""
+"""Config files, as read by ``--config`` and written by ``--output``."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ __all__ = ["config_of", "config_of_file", "read_documents", "read_text", "write_
 
 R = TypeVar("R", bound=Record)
 
-#: Fields whose values people write with units, at any depth of a config.
+#: Fields whose values may have units, at any depth of a config.
 _DURATIONS: Final = frozenset(
     {"max_age", "duplicate_window", "subject_delete_marker_ttl", "inactive_threshold", "ack_wait"}
     | {"idle_heartbeat", "max_expires", "priority_timeout", "backoff"}
 )
 _SIZES: Final = frozenset({"max_bytes", "max_msg_size"})
-#: Words of 2020 and of the command line, for those of the API.
-_WORDS: Final = {"stream": "limits", "work": "workqueue", "workq": "workqueue"}
+#: Retention policies by their names of 2020 and of the command line.
+_RETENTIONS: Final = {"stream": "limits", "work": "workqueue", "workq": "workqueue"}
 
 
 def read_text(settings: Settings, path: str) -> str:
     """
-    Return what is in a file; ``-`` is standard input.
+    Return the text of a file; ``-`` is standard input.
 
     Raises:
-        CommandError: it can not be read, or is no text.
+        CommandError: the file cannot be read, or is not UTF-8 text.
 
     """
     try:
@@ -47,15 +47,15 @@ def read_text(settings: Settings, path: str) -> str:
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror or error}", ExitStatus.USAGE) from error
     except UnicodeDecodeError as error:
-        raise CommandError(f"{path}: it is not text", ExitStatus.USAGE) from error
+        raise CommandError(f"{path}: the file is not UTF-8 text", ExitStatus.USAGE) from error
 
 
 def read_documents(settings: Settings, path: str) -> list[Any]:
     """
-    Return the documents in a file: one of JSON, or any number of YAML.
+    Return the documents in a file: one JSON document, or any number of YAML documents.
 
     Raises:
-        CommandError: it can not be read.
+        CommandError: the file cannot be read or parsed.
 
     """
     text = read_text(settings, path)
@@ -69,52 +69,53 @@ def read_documents(settings: Settings, path: str) -> list[Any]:
 
 def _yaml_documents(text: str, path: str) -> list[Any]:
     """
-    Return the documents in a text that is YAML, as many as there are.
+    Return the documents in a YAML text.
 
     Raises:
-        CommandError: PyYAML is not installed, or it is no YAML.
+        CommandError: PyYAML is not installed, or the text is not valid YAML.
 
     """
     try:
-        # Nothing needs it but this, and it has no types.
+        # PyYAML is optional, and has no type information.
         yaml = importlib.import_module("yaml")
     except ModuleNotFoundError:
         raise CommandError(
-            f"{path}: it is not JSON, and YAML needs PyYAML: pip install pyyaml", ExitStatus.USAGE
+            f"{path}: the file is not JSON; to read YAML, install PyYAML: pip install pyyaml",
+            ExitStatus.USAGE,
         ) from None
     try:
         return [_as_json(each) for each in yaml.safe_load_all(text)]
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
-        raise CommandError(f"{path}: it is no YAML: {reason}", ExitStatus.USAGE) from error
+        raise CommandError(f"{path}: invalid YAML: {reason}", ExitStatus.USAGE) from error
 
 
 def _as_json(value: Any) -> Any:
-    """Return a value of YAML as JSON would have it: a time is text there, and so are names."""
+    """Return the JSON value for a YAML value: times and keys become text."""
     if isinstance(value, dict):
         return {str(name): _as_json(each) for name, each in value.items()}
     if isinstance(value, list):
         return [_as_json(each) for each in value]
     if isinstance(value, datetime):
-        # Without an offset it is UTC, as YAML has it.
+        # In YAML, a time without an offset is UTC.
         return time_to_text(value if value.tzinfo else value.replace(tzinfo=timezone.utc))
     return str(value) if isinstance(value, (bytes, date)) else value
 
 
 def config_of(record: type[R], document: Any, more: dict[str, Any]) -> R:
     """
-    Return the config in a document: a bare one, or that of an info.
+    Return the config in a document, which is a config or an info.
 
-    What the server adds by itself (labels that start with ``_nats.``) is left out. Durations and sizes
+    Metadata that the server adds (keys that start with ``_nats.``) is omitted. Durations and sizes
     may have units: ``"max_age": "1y"``.
 
     Args:
-        record: its class.
-        document: what was read.
-        more: fields to set, as they travel.
+        record: the class of the config.
+        document: the parsed document.
+        more: JSON fields to set.
 
     Raises:
-        InvalidArgumentError, InvalidResponseError: there is no such config.
+        InvalidArgumentError, InvalidResponseError: the document is not a valid config.
 
     """
     if isinstance(document, dict) and isinstance(document.get("config"), dict):
@@ -130,15 +131,15 @@ def config_of(record: type[R], document: Any, more: dict[str, Any]) -> R:
     config = decode(record, fields)
     known = [each.name for each in dataclasses.fields(record)]
     for name in config.extra:
-        # A newer server may know it; what looks like a slip is one.
+        # A newer server may support the field, unless the name looks like a typing error.
         if close := closest_match(name, known):
-            raise InvalidArgumentError(f"{name} is no field of a config; did you mean {close}?")
-    # Decoding checks types only; the copy is checked like the config of a person that it is.
+            raise InvalidArgumentError(f"unknown config field {name!r}; did you mean {close!r}?")
+    # Decoding checks types only; replace() validates the values as well.
     return replace(config)
 
 
 def _with_units(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return fields as they travel: ``1y``, ``10GB`` and other words of people become numbers."""
+    """Return JSON fields: texts with units such as ``1y`` and ``10GB`` become numbers."""
     read = {}
     for name, value in fields.items():
         try:
@@ -161,7 +162,7 @@ def _without_units(name: str, value: Any) -> Any:
         return duration_to_ns(parse_limited_duration(value))
     if name in _SIZES:
         return parse_limited_size(value)
-    return _WORDS.get(value, value) if name == "retention" else value
+    return _RETENTIONS.get(value, value) if name == "retention" else value
 
 
 def config_of_file(settings: Settings, record: type[R], path: str, more: dict[str, Any]) -> R:
@@ -169,7 +170,7 @@ def config_of_file(settings: Settings, record: type[R], path: str, more: dict[st
     Return the config in a file; see `config_of`.
 
     Raises:
-        CommandError: there is none, or it can not work.
+        CommandError: the file does not contain exactly one valid config.
 
     """
     try:
@@ -186,7 +187,7 @@ def write_config(settings: Settings, config: Record, path: str) -> None:
     Write a config to a file; ``-`` is standard output.
 
     Raises:
-        CommandError: it can not be written.
+        CommandError: the file cannot be written.
 
     """
     text = to_json(encode(config))

@@ -1,1 +1,1 @@
-"""``jsm context``: named logins."""
+"""``jsm context``: the commands for named logins."""

@@ -1,4 +1,4 @@
-"""``jsm context add``: the login options of a command line as a context."""
+"""``jsm context add``: save the login options of a command line as a context."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .store import KEYS, Contexts
 
 __all__ = ["add"]
 
-#: For each key that can be set: the common option that sets it.
+#: The common option for each key.
 _SET_BY: Final = {
     "url": "servers",
     "user": "user",
@@ -29,17 +29,17 @@ _SET_BY: Final = {
     "jetstream_api_prefix": "js_api_prefix",
     "inbox_prefix": "inbox_prefix",
 }
-#: Those that are names of files.
+#: Keys whose values are file names.
 _FILES: Final = ("creds", "nkey", "cert", "key", "ca")
 
 
 @click.command("add")
 @click.argument("name")
-@click.option("--description", metavar="TEXT", help="What it is for.")
-@click.option("--jwt", metavar="TEXT", help="The user's JWT.")
-@click.option("--seed", metavar="TEXT", help="The seed of its nkey.")
-@click.option("--event-prefix", metavar="SUBJECT", help="JetStream's prefix for events.")
-@click.option("--select", is_flag=True, help="Select it.")
+@click.option("--description", metavar="TEXT", help="Describe its purpose.")
+@click.option("--jwt", metavar="TEXT", help="Log in with this user JWT.")
+@click.option("--seed", metavar="TEXT", help="Sign with this nkey seed.")
+@click.option("--event-prefix", metavar="SUBJECT", help="Use this prefix for JetStream events.")
+@click.option("--select", is_flag=True, help="Select the context.")
 @common_options
 def add(
     settings: Settings,
@@ -52,10 +52,10 @@ def add(
     select: bool,
 ) -> None:
     """
-    Save the login options as a context, or change one that exists.
+    Save the login options as a context, or change an existing context.
 
-    What is not given stays as it is. All the options of a login are taken: --server, --user, --creds,
-    --tlsca and so on; see 'jsm --help'.
+    Options that are not given remain unchanged. All login options are saved, such as --server, --user, --creds
+    and --tlsca; see 'jsm --help'.
     """
     store = Contexts(settings.env.variables)
     exists = name in store.names()
@@ -67,16 +67,16 @@ def add(
         fields["url"] = ",".join(fields["url"])
     for key in _FILES:
         if _SET_BY[key] in settings.given and not fields[key].startswith(("~", "$")):
-            # It is used from other directories, too.
+            # The context is used from other directories as well.
             fields[key] = str(Path(fields[key]).absolute())
-    mine = {
+    own_fields = {
         "password": read_password(settings),
         "description": description,
         "user_jwt": jwt,
         "user_seed": seed,
         "jetstream_event_prefix": event_prefix,
     }
-    fields.update({key: value for key, value in mine.items() if value is not None})
+    fields.update({key: value for key, value in own_fields.items() if value is not None})
     store.save(name, fields)
     if select:
         store.select(name)

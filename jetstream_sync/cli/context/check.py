@@ -1,4 +1,4 @@
-"""Whether a context can be used: its values, its files, and a connection with it."""
+"""Validation of a context: its values, its files, and optionally a connection."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..status import CommandError, one_line
 
 __all__ = ["check"]
 
-#: Options that have nothing to do with a login.
+#: Options that do not affect the login.
 _KEPT = ("timeout", "trace")
 
 
-def _with_nothing_else(settings: Settings, name: str) -> Settings:
-    """Return settings whose login is a context's, whatever options and variables say."""
+def _with_context_only(settings: Settings, name: str) -> Settings:
+    """Return settings with the login of a context, without login options and variables."""
     variables = {
         variable: value
         for variable, value in settings.env.variables.items()
@@ -30,15 +30,15 @@ def _with_nothing_else(settings: Settings, name: str) -> Settings:
 
 def check(settings: Settings, name: str, *, connect: bool) -> dict[str, Any]:
     """
-    Say whether a context can be used, as the fields of a JSON document.
+    Return whether a context is usable, as the fields of a JSON document.
 
     Args:
-        settings: of the command; options and variables that log in do not count.
-        name: the context's.
-        connect: whether to connect with it, too.
+        settings: the settings of the command; login options and variables are ignored.
+        name: the name of the context.
+        connect: whether to connect as well.
 
     """
-    settings = _with_nothing_else(settings, name)
+    settings = _with_context_only(settings, name)
     try:
         login = settings.login()
         for path in login.files():

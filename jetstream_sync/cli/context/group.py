@@ -1,4 +1,4 @@
-"""``jsm context``: named logins, in the files that the ``nats`` command has as well."""
+"""``jsm context``: manage named logins in the files of the ``nats`` command."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def context(_settings: Settings) -> None:
     """
     Manage named logins, shared with the nats command.
 
-    A context is a file with the address and login of a server. One can be selected: it is used where no
-    other is named with --context, and nothing else says how to connect.
+    A context is a file with the address and login of a server. The selected context is used when --context is
+    not given. Options and variables override its values.
     """
 
 
@@ -57,7 +57,7 @@ def _contexts(settings: Settings) -> Contexts:
 
 
 def _named(settings: Settings, name: str | None) -> str:
-    """Return the name that was given, else that of the context in use, else one that is chosen."""
+    """Return the given name, else that of the context in use, else prompt for one."""
     if name is None:
         name = chosen_context(settings)
     if name is None:
@@ -67,7 +67,7 @@ def _named(settings: Settings, name: str | None) -> str:
 
 
 @context.command("ls", aliases=("list", "l"))
-@click.option("-n", "--names", is_flag=True, help="Only the names, one per line.")
+@click.option("-n", "--names", is_flag=True, help="Show only the names, one per line.")
 @common_options
 def ls(settings: Settings, *, names: bool) -> None:
     """List the contexts."""
@@ -80,7 +80,7 @@ def ls(settings: Settings, *, names: bool) -> None:
     for name in known:
         try:
             fields = store.load(name)
-        except CommandError as error:  # one file that is broken hides no others
+        except CommandError as error:  # an invalid file does not hide the others
             note(settings, f"warning: {error}")
             continue
         found.append(
@@ -112,9 +112,9 @@ def ls(settings: Settings, *, names: bool) -> None:
 @common_options
 def info(settings: Settings, *, name: str | None, show_secrets: bool) -> None:
     """
-    Show a context; without a name, how jsm would connect now.
+    Show a context; without a name, the effective login.
 
-    Without a name each value comes with where it is from: an option, a variable, the context, the default.
+    The effective login lists the source of each value: an option, a variable, the context, or the default.
     """
     if name is None:
         _show_effective(settings, show_secrets=show_secrets)
@@ -167,7 +167,7 @@ def _without_secrets(login: Login) -> dict[str, Any]:
 @_NAME
 @common_options
 def select(settings: Settings, *, name: str | None) -> None:
-    """Use a context from now on, where no other is named."""
+    """Select the context to use by default."""
     store = _contexts(settings)
     if name is None:
         with Asker(settings) as ask:
@@ -179,7 +179,7 @@ def select(settings: Settings, *, name: str | None) -> None:
 @context.command("unselect", aliases=("deselect", "clear"))
 @common_options
 def unselect(settings: Settings) -> None:
-    """Use no context, where none is named."""
+    """Clear the selection, so that no context is used by default."""
     store = _contexts(settings)
     store.select(None)
     _say_selected(settings, store)
@@ -188,10 +188,10 @@ def unselect(settings: Settings) -> None:
 @context.command("previous", aliases=("prev", "-"))
 @common_options
 def previous(settings: Settings) -> None:
-    """Go back to the context that was selected before."""
+    """Select the previously selected context."""
     store = _contexts(settings)
     if store.previous is None:
-        raise CommandError("no context was selected before", ExitStatus.NOT_FOUND)
+        raise CommandError("there is no previously selected context", ExitStatus.NOT_FOUND)
     store.select(store.previous)
     _say_selected(settings, store)
 
@@ -211,7 +211,7 @@ def _say_selected(settings: Settings, store: Contexts) -> None:
 @click.argument("name")
 @common_options
 def copy(settings: Settings, *, source: str, name: str) -> None:
-    """Make a context of another one."""
+    """Copy a context."""
     store = _contexts(settings)
     fields = store.load(source)
     if name in store.names():
@@ -252,7 +252,7 @@ def edit(settings: Settings, *, name: str | None) -> None:
 @click.argument(
     "names", nargs=-1, required=True, shell_complete=complete_context, metavar="NAME..."
 )
-@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @common_options
 def rm(settings: Settings, *, names: tuple[str, ...], force: bool) -> None:
     """Delete contexts."""
@@ -269,13 +269,13 @@ def rm(settings: Settings, *, names: tuple[str, ...], force: bool) -> None:
 
 @context.command("validate", aliases=("check",))
 @click.argument("names", nargs=-1, shell_complete=complete_context, metavar="[NAME]...")
-@click.option("--connect", is_flag=True, help="Also connect with each.")
+@click.option("--connect", is_flag=True, help="Connect with each context as well.")
 @common_options
 def validate(settings: Settings, *, names: tuple[str, ...], connect: bool) -> None:
     """
-    Check that contexts can be used; all of them without a name.
+    Check that contexts are usable; without names, check all of them.
 
-    The exit status is 1 when one can not.
+    The exit status is 1 when a check fails.
     """
     results = [
         {"name": name, **check(settings, name, connect=connect)}
@@ -291,4 +291,4 @@ def validate(settings: Settings, *, names: tuple[str, ...], connect: bool) -> No
 
     emit(settings, results, human)
     if bad:
-        raise CommandError(f"can not be used: {', '.join(bad)}", ExitStatus.FAILED)
+        raise CommandError(f"unusable contexts: {', '.join(bad)}", ExitStatus.FAILED)

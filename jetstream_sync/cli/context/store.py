@@ -1,8 +1,8 @@
 """
-Contexts: named logins in files that the ``nats`` command reads and writes as well (ADR-21).
+Contexts: named logins in files shared with the ``nats`` command (ADR-21).
 
-A file keeps every key that somebody else put into it, and has every key that there is, so that it can
-be edited by hand. It belongs to its owner alone, since there may be secrets in it.
+A file keeps unknown keys, and has all known keys so that it is easy to edit. Only the owner can read it,
+since it may contain secrets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..terminology import did_you_mean
 
 __all__ = ["KEYS", "SECRETS", "Contexts", "fault_in", "home_of", "redacted"]
 
-#: The keys of a context, with what each is when it is not said.
+#: The keys of a context with their defaults.
 KEYS: Final[Mapping[str, Any]] = {
     "description": "",
     "url": "",
@@ -46,7 +46,7 @@ KEYS: Final[Mapping[str, Any]] = {
     "windows_cert_match": "",
     "windows_ca_certs_match": None,
 }
-#: Those that nobody should read over a shoulder.
+#: Keys whose values are masked in output.
 SECRETS: Final = frozenset({"token", "password", "user_jwt", "user_seed"})
 _MASK: Final = "*********"
 
@@ -56,7 +56,7 @@ class Contexts:
     The contexts of a user.
 
     Args:
-        variables: the environment; ``XDG_CONFIG_HOME`` says where they are.
+        variables: the environment; ``XDG_CONFIG_HOME`` sets the directory.
 
     """
 
@@ -66,25 +66,25 @@ class Contexts:
 
     def path(self, name: str) -> Path:
         """
-        Return where a context is, or would be.
+        Return the path of a context, which may not exist.
 
         Raises:
-            CommandError: it can not be a context's name.
+            CommandError: the name is invalid.
 
         """
         if not name or name.startswith(".") or not name.isprintable() or set(name) & set("/\\ "):
             raise CommandError(
-                f"{name!r} is no name for a context: use letters, digits, '-' and '_'",
+                f"context name {name!r} is invalid: use letters, digits, '-' and '_'",
                 ExitStatus.USAGE,
             )
         return self.root / "context" / f"{name}.json"
 
     def names(self) -> list[str]:
-        """Return the names of all, sorted."""
+        """Return the sorted names of all contexts."""
         names = []
         with contextlib.suppress(OSError):
             for path in (self.root / "context").glob("*.json"):
-                # Others keep copies there, whose names begin with a dot, and links to nothing.
+                # Skip hidden copies and dangling symbolic links of other programs.
                 with contextlib.suppress(OSError, CommandError):
                     if path.stat().st_size:
                         names.append(self.path(path.stem).stem)
@@ -92,10 +92,10 @@ class Contexts:
 
     def must_exist(self, name: str) -> None:
         """
-        Make sure that there is such a context, whatever is in its file.
+        Check that a context exists, without reading its file.
 
         Raises:
-            CommandError: there is none.
+            CommandError: the context does not exist.
 
         """
         if not self.path(name).exists():
@@ -110,10 +110,10 @@ class Contexts:
 
     def load(self, name: str) -> dict[str, Any]:
         """
-        Return what is in a context.
+        Return the fields of a context.
 
         Raises:
-            CommandError: there is none of that name, or it can not be read.
+            CommandError: the context does not exist, or cannot be read.
 
         """
         path = self.path(name)
@@ -129,10 +129,10 @@ class Contexts:
 
     def save(self, name: str, fields: Mapping[str, Any]) -> None:
         """
-        Write a context, whole or not at all.
+        Write a context atomically.
 
         Raises:
-            CommandError: it can not be written.
+            CommandError: the file cannot be written.
 
         """
         order = {key: fields.get(key, value) for key, value in KEYS.items()}
@@ -140,7 +140,7 @@ class Contexts:
         self._write(self.path(name), text + "\n")
 
     def remove(self, name: str) -> None:
-        """Delete a context; one that was selected is not any more."""
+        """Delete a context and clear its selection."""
         self.must_exist(name)
         self.path(name).unlink(missing_ok=True)
         for path in (self.root / "context.txt", self.root / "previous-context.txt"):
@@ -149,20 +149,20 @@ class Contexts:
 
     @property
     def selected(self) -> str | None:
-        """The one that is used where no other is named."""
+        """The name of the selected context."""
         return self._read(self.root / "context.txt")
 
     @property
     def previous(self) -> str | None:
-        """The one that was selected before."""
+        """The name of the previously selected context."""
         return self._read(self.root / "previous-context.txt")
 
     def select(self, name: str | None) -> None:
         """
-        Use a context from now on where no other is named; ``None``: use none.
+        Select a context; ``None`` clears the selection.
 
         Raises:
-            CommandError: there is none of that name.
+            CommandError: the context does not exist, or cannot be read.
 
         """
         if name is not None:
@@ -183,12 +183,12 @@ class Contexts:
         return None
 
     def _write(self, path: Path, text: str) -> None:
-        import tempfile  # noqa: PLC0415 - every connection looks for contexts, few save one
+        import tempfile  # noqa: PLC0415 - only to save a context
 
         try:
             for directory in (self.root, path.parent):
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # For its owner alone from the first byte on.
+            # mkstemp creates a file that only its owner can read.
             handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
             try:
                 with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -202,7 +202,7 @@ class Contexts:
 
 
 def home_of(variables: Mapping[str, str]) -> Path:
-    """Return the directory of a user; in containers there may be none: then a place where nothing is."""
+    """Return the user's home directory, or the null device in containers without one."""
     try:
         return Path(variables.get("HOME") or Path.home())
     except RuntimeError:
@@ -210,19 +210,19 @@ def home_of(variables: Mapping[str, str]) -> Path:
 
 
 def fault_in(fields: object) -> str:
-    """Say what is wrong with what was read as a context; nothing: it is one."""
+    """Return why the fields are not a valid context; empty when they are."""
     if not isinstance(fields, dict):
-        return "it is no JSON object"
+        return "expected a JSON object"
     for key, usual in KEYS.items():
         value = fields.get(key)
-        # The key that is a switch may be a word, too.
+        # Boolean keys may be text as well.
         if isinstance(usual, str | bool) and not isinstance(value, str | type(usual) | None):
-            return f"{key}: {value!r} is no {'text' if isinstance(usual, str) else 'switch'}"
+            return f"{key}: expected {'text' if isinstance(usual, str) else 'true or false'}, not {value!r}"
     return ""
 
 
 def redacted(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same without secrets, also those in URLs."""
+    """Return the fields with secrets masked, also those in URLs."""
     shown = dict(fields)
     for key in SECRETS & set(shown):
         if shown[key]:

@@ -1,10 +1,10 @@
 """
-Dead letters: messages that a consumer delivers no more, and how anybody can know of them.
+Dead letters: messages that a consumer does not deliver again, and how to find them.
 
-The server marks nothing in the stream. It publishes an advisory when a message has been delivered as
-often as the consumer's ``max_deliver`` allows, and one when a client terminates a message; who does not
-listen at that moment never hears of it. So what can be listed is what a stream has stored of these
-advisories. Without one, a consumer's counters say how many there may be, but not which.
+The server does not mark them in the stream. It publishes an advisory when a message has reached the
+consumer's ``max_deliver``, and when a client terminates a message. Advisories are not stored by default,
+so only those captured by a stream can be listed. Without such a stream, the counters of a consumer give
+an estimate of the number of dead letters, but not their sequences.
 """
 
 from __future__ import annotations
@@ -25,50 +25,50 @@ if TYPE_CHECKING:
 
 __all__ = ["ADVISORIES", "SETUP", "DeadLetter", "DeadLetterEstimate", "DeadLetters"]
 
-#: Where the server says that a message is given up: by the limit, and by a client.
+#: Subjects of the advisories for messages at the delivery limit, and terminated by a client.
 _MAX_DELIVER: Final = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES"
 _TERMINATED: Final = "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED"
-#: What a stream stores so that they are not lost.
+#: The subjects of a stream that stores these advisories.
 ADVISORIES: Final = (f"{_MAX_DELIVER}.>", f"{_TERMINATED}.>")
 
-#: What to do where nobody stores them.
-SETUP: Final = "'jsm consumer dlq setup' makes a stream that stores what is given up from now on"
+#: The remedy when no stream stores the advisories.
+SETUP: Final = "'jsm consumer dlq setup' creates a stream that stores the advisories from now on"
 
 _KINDS: Final[Mapping[str, str]] = {
     "io.nats.jetstream.advisory.v1.max_deliver": "max_deliver",
     "io.nats.jetstream.advisory.v1.terminated": "terminated",
 }
-#: Seconds to wait for an advisory that the stream says it has.
-_PATIENCE: Final = 5.0
+#: Timeout for an advisory that is in the stream, in seconds.
+_READ_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetter:
-    """A message that a consumer has given up."""
+    """A message that a consumer does not deliver again."""
 
     stream: str
     consumer: str
     seq: int
-    """The message's sequence in the stream."""
+    """The stream sequence of the message."""
     kind: str
     """``max_deliver`` or ``terminated``."""
     deliveries: int
     time: datetime
-    """When it was given up."""
+    """The time of the advisory."""
     reason: str = ""
-    """What the client said that terminated it."""
+    """The reason given by the client that terminated the message."""
     advisories: list[tuple[str, int]] = field(default_factory=list)
-    """The streams and sequences under which this is stored; more than one when it happened again."""
+    """The stream and sequence of each stored advisory for this message."""
 
     @property
     def why(self) -> str:
-        """Return in a few words why it was given up."""
+        """Return a short description of the reason."""
         if self.kind == "max_deliver":
             return "max deliver"
         return f"terminated: {self.reason}" if self.reason else "terminated"
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the JSON document."""
         return {
             "stream": self.stream,
             "consumer": self.consumer,
@@ -80,7 +80,7 @@ class DeadLetter:
         }
 
     def document_with(self, msg: StoredMsg | None) -> dict[str, Any]:
-        """Return it with what is known of its message; ``None``: the stream has it no more."""
+        """Return the JSON document with details of the message; ``None``: it was deleted."""
         fields: dict[str, Any] = {**self.document(), "in_stream": msg is not None}
         if msg is not None:
             fields.update(subject=readable(msg.subject), bytes=len(msg.data))
@@ -89,33 +89,33 @@ class DeadLetter:
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetterEstimate:
-    """What a consumer's counters say of messages that it has given up."""
+    """An estimate of a consumer's dead letters, from its counters."""
 
     info: ConsumerInfo
 
     @property
-    def most(self) -> int | None:
+    def upper_bound(self) -> int | None:
         """
-        How many there may be: all that was delivered more than once, and not acknowledged.
+        The maximum number of dead letters: all unacknowledged redelivered messages.
 
-        Of a consumer that delivers once the server does not count them: ``None``.
+        ``None`` for ``max_deliver=1``, since the server does not count these messages.
         """
         return None if self.info.config.max_deliver == 1 else self.info.num_redelivered
 
     @property
-    def least(self) -> int:
-        """How many there are at least: what still waits for its acknowledgement is none."""
+    def lower_bound(self) -> int:
+        """The minimum number of dead letters: messages with a pending acknowledgement are excluded."""
         return max(0, self.info.num_redelivered - self.info.num_ack_pending)
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the JSON document."""
         info = self.info
         return {
             "stream": info.stream_name,
             "consumer": info.name,
             "max_deliver": info.config.max_deliver,
-            "at_least": self.least,
-            "at_most": self.most,
+            "at_least": self.lower_bound,
+            "at_most": self.upper_bound,
             "num_redelivered": info.num_redelivered,
             "num_ack_pending": info.num_ack_pending,
             "ack_floor_stream_seq": info.ack_floor.stream_seq,
@@ -124,7 +124,7 @@ class DeadLetterEstimate:
 
     @classmethod
     def of(cls, infos: Sequence[ConsumerInfo]) -> list[DeadLetterEstimate]:
-        """Return those of the consumers that may have given something up."""
+        """Return the estimates of the consumers that may have dead letters."""
         return [
             cls(info=info)
             for info in infos
@@ -137,35 +137,35 @@ class DeadLetterEstimate:
 
 class DeadLetters:
     """
-    The dead letters of an account, as far as they are stored.
+    The dead letters of an account whose advisories are stored.
 
     Args:
-        js: where they are.
+        js: the JetStream context of the account.
 
     """
 
     def __init__(self, js: JetStream) -> None:
         self._js = js
         self._streams: dict[str, Stream | None] = {}
-        #: The streams that store the advisories, all of them or some.
+        #: The streams that store some or all of the advisories.
         self.stores = sorted(
             {name for subject in ADVISORIES for name in js.stream_names(subject=subject)}
         )
 
     def read(self, stream: str | None = None, consumer: str | None = None) -> list[DeadLetter]:
         """
-        Return the dead letters: by stream, consumer and sequence.
+        Return the dead letters, sorted by stream, consumer and sequence.
 
         Args:
-            stream: only those of this stream; ``None``: of all.
-            consumer: only those of this consumer; ``None``: of all.
+            stream: only those of this stream; ``None``: of all streams.
+            consumer: only those of this consumer; ``None``: of all consumers.
 
         """
         found: dict[tuple[str, str, int], DeadLetter] = {}
         for store in self.stores:
             for letter in self._stored(store, stream or "*", consumer or "*"):
                 key = (letter.stream, letter.consumer, letter.seq)
-                # The last advisory is what counts; all of them are of the same message.
+                # The last advisory replaces earlier ones for the same message.
                 before = found.pop(key, None)
                 if before is not None:
                     letter.advisories[:0] = before.advisories
@@ -173,7 +173,7 @@ class DeadLetters:
         return [found[key] for key in sorted(found)]
 
     def _stored(self, store: str, stream: str, consumer: str) -> Iterator[DeadLetter]:
-        """Yield what one stream has."""
+        """Yield the dead letters from the advisories in one stream."""
         held = self.stream(store)
         if held is None:
             return
@@ -189,9 +189,9 @@ class DeadLetters:
         with ordered.messages(stop_after=total) as messages:
             for _ in range(total):
                 try:
-                    msg = messages.next(_PATIENCE)
+                    msg = messages.next(_READ_TIMEOUT_S)
                 except TimeoutError:
-                    return  # some have just expired
+                    return  # some advisories have just expired
                 about = msg.metadata
                 letter = _letter(msg.data, (store, about.stream_seq))
                 if letter is not None:
@@ -200,7 +200,7 @@ class DeadLetters:
                     return
 
     def stream(self, name: str) -> Stream | None:
-        """Return a stream, looked up once; ``None``: there is none."""
+        """Return a stream, cached after the first lookup; ``None``: it does not exist."""
         if name not in self._streams:
             try:
                 self._streams[name] = self._js.get_stream(name)
@@ -209,18 +209,18 @@ class DeadLetters:
         return self._streams[name]
 
     def message(self, letter: DeadLetter) -> StoredMsg | None:
-        """Return the message of a dead letter; ``None``: its stream does not have it any more."""
+        """Return the message of a dead letter; ``None``: it is no longer in the stream."""
         stream = self.stream(letter.stream)
         try:
             msg = stream.get_msg(letter.seq) if stream is not None else None
         except (MessageNotFoundError, StreamNotFoundError):
             return None
-        # One that was stored later has its sequence from a stream that was made anew.
+        # A message stored after the advisory belongs to a recreated stream.
         return None if msg is None or msg.time > letter.time else msg
 
 
 def _letter(data: bytes, stored: tuple[str, int]) -> DeadLetter | None:
-    """Read an advisory; ``None``: it is another one, or none."""
+    """Return the dead letter for an advisory; ``None``: the data is not such an advisory."""
     try:
         event = loads(data)
         kind = _KINDS.get(event["type"])

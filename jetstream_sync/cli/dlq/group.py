@@ -1,4 +1,4 @@
-"""``jsm consumer dlq``: list, show and send again what consumers have given up."""
+"""``jsm consumer dlq``: list, show and republish dead letters."""
 
 from __future__ import annotations
 
@@ -45,48 +45,47 @@ _COMMANDS: Final = {
 @common_options
 def dlq(_settings: Settings) -> None:
     """
-    Find what consumers have given up: dead letters.
+    Find and republish dead letters: messages that consumers do not deliver again.
 
-    A message is given up when it was delivered as often as --max-deliver allows, or when a client
-    terminated it. It stays in the stream, and nothing there marks it. The server tells of it once,
-    in an advisory; 'dlq setup' makes a stream that stores these, and only from then on is it known
-    which messages they are.
+    A message becomes a dead letter when it reaches the consumer's --max-deliver, or when a client
+    terminates it. It stays in the stream without a mark. The server publishes one advisory for it.
+    'dlq setup' creates a stream that stores these advisories; dead letters can be listed from then on.
     """
 
 
-@dlq.command("setup", short_help="Have a stream store the advisories.")
-@click.option("--name", default=_STORE, show_default=True, help="The name of the stream.")
+@dlq.command("setup", short_help="Create a stream that stores the advisories.")
+@click.option("--name", default=_STORE, show_default=True, help="Set the name of the stream.")
 @click.option(
     "--max-age",
     type=LIMITED_DURATION,
     default="30d",
     show_default=True,
     metavar="TIME",
-    help="How long they are remembered; -1: for ever.",
+    help="Keep advisories for this time; -1: no limit.",
 )
 @click.option(
-    "--replicas", type=click.IntRange(1, 5), metavar="N", help="How many servers hold it."
+    "--replicas", type=click.IntRange(1, 5), metavar="N", help="Store the stream on N servers."
 )
 @common_options
 def setup(settings: Settings, *, name: str, max_age: timedelta, replicas: int | None) -> None:
-    """Make a stream that stores the advisories; it is fine if there is one."""
+    """Create a stream that stores the advisories, unless one exists."""
     with settings.jetstream() as js:
         known = DeadLetters(js).stores
-        stream = js.get_stream(known[0]) if known else _made(js, name, max_age, replicas)
+        stream = js.get_stream(known[0]) if known else _create_stream(js, name, max_age, replicas)
     noun = words().stream
     done = (
-        f"{noun} {stream.name} stores the advisories already"
+        f"{noun} {stream.name} already stores the advisories"
         if known
-        else (f"{noun} {stream.name} stores from now on what consumers give up")
+        else (f"{noun} {stream.name} stores the advisories of dead letters from now on")
     )
     emit(settings, document(stream.cached_info), lambda: say(settings, done))
 
 
-def _made(js: JetStream, name: str, max_age: timedelta, replicas: int | None) -> Stream:
+def _create_stream(js: JetStream, name: str, max_age: timedelta, replicas: int | None) -> Stream:
     return js.create_stream(
         name=name,
         subjects=list(ADVISORIES),
-        description="What consumers gave up: advisories of max deliver and of termination",
+        description="Dead letters: advisories of max deliver and of termination",
         storage=StorageType.FILE,
         max_age=max_age or None,
         num_replicas=replicas,
@@ -100,14 +99,14 @@ def _made(js: JetStream, name: str, max_age: timedelta, replicas: int | None) ->
 @dlq.command("ls", aliases=("list", "l"), short_help="List dead letters.")
 @click.argument("stream", required=False, shell_complete=complete_stream)
 @click.argument("consumer", required=False, shell_complete=complete_consumer)
-@click.option("--gone", is_flag=True, help="Also those that the stream does not have any more.")
+@click.option("--gone", is_flag=True, help="Include messages that are no longer in the stream.")
 @common_options
 def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bool) -> None:
     """
-    List the dead letters of a CONSUMER, of all consumers of a STREAM, or of all.
+    List the dead letters of a CONSUMER, of a STREAM, or of all streams.
 
-    Those are listed that an advisory was stored of. Where no stream stores them, the counters of the
-    consumers are shown, which say how many there may be, but not which.
+    Only dead letters with a stored advisory are listed. When no stream stores the advisories, estimates from
+    the counters of the consumers are shown instead.
     """
     with settings.jetstream() as js:
         infos = infos_of(js, stream)
@@ -121,7 +120,7 @@ def ls(settings: Settings, *, stream: str | None, consumer: str | None, gone: bo
             return
         found = [(each, letters.message(each)) for each in letters.read(stream, consumer)]
         if consumer is not None and not infos and not found:
-            # One that was removed may have left some.
+            # A deleted consumer may have left dead letters.
             raise no_letter(js, letters, str(stream), consumer, None)
     present = [(letter, msg) for letter, msg in found if gone or msg is not None]
     result = {
@@ -137,7 +136,7 @@ def _show_list(
     settings: Settings, stream: str | None, found: list[tuple[DeadLetter, StoredMsg | None]]
 ) -> None:
     if not found:
-        say(settings, "No dead letters are known")
+        say(settings, "No dead letters")
         return
     rows = [
         [
@@ -159,7 +158,7 @@ def _show_list(
 def _warn_of_more(
     settings: Settings, letters: list[DeadLetter], estimates: list[DeadLetterEstimate]
 ) -> None:
-    """Say where the counters know of more than the advisories."""
+    """Warn when the counters show more dead letters than the stored advisories."""
     for each in estimates:
         info = each.info
         known = sum(
@@ -168,27 +167,27 @@ def _warn_of_more(
             if (letter.stream, letter.consumer) == (info.stream_name, info.name)
             and letter.kind == "max_deliver"
         )
-        if each.least > known:
+        if each.lower_bound > known:
             note(
                 settings,
-                f"warning: {info.stream_name} > {info.name} gave up {count(each.least - known)} more, "
-                "of which no advisory was stored",
+                f"warning: {info.stream_name} > {info.name} has {count(each.lower_bound - known)} more "
+                "dead letters, without a stored advisory",
             )
 
 
 def _show_unknown(settings: Settings, estimates: list[DeadLetterEstimate]) -> None:
-    """Show what can be known where nobody stores the advisories."""
-    # Not an empty list, which would say that there are none.
+    """Show estimates when no stream stores the advisories."""
+    # Not an empty list, which would mean that there are no dead letters.
     result = {
         "stored_in": [],
         "messages": None,
         "consumers": [each.document() for each in estimates],
     }
-    note(settings, f"which messages are dead is not known: nobody stored the advisories; {SETUP}")
+    note(settings, f"dead letters cannot be listed: no stream stores the advisories; {SETUP}")
 
     def human() -> None:
         if not estimates:
-            say(settings, "No consumer has given up messages, as far as their counters say")
+            say(settings, "The counters of the consumers show no dead letters")
             return
         rows = [
             [
@@ -200,37 +199,37 @@ def _show_unknown(settings: Settings, estimates: list[DeadLetterEstimate]) -> No
             ]
             for each in estimates
         ]
-        columns = [words().consumer, "Max Deliver", "Given Up", "Ack Pending", "Among"]
-        title = "What the counters say of messages that were given up"
+        columns = [words().consumer, "Max Deliver", "Dead Letters", "Ack Pending", "Sequences"]
+        title = "Estimated dead letters from consumer counters"
         write_table(Table(title=title, columns=columns, rows=rows), settings.env)
 
     emit(settings, result, human)
 
 
 def _how_many(estimate: DeadLetterEstimate) -> str:
-    least, most = estimate.least, estimate.most
+    least, most = estimate.lower_bound, estimate.upper_bound
     if most is None:
-        return "not known"
+        return "unknown"
     return count(most) if least == most else f"{count(least)} to {count(most)}"
 
 
 def _among(info: ConsumerInfo) -> str:
-    """Return the sequences between which they are."""
+    """Return the range of stream sequences of the dead letters."""
     return f"{count(info.ack_floor.stream_seq + 1)} to {count(info.delivered.stream_seq)}"
 
 
 def _offer(settings: Settings, js: JetStream) -> None:
-    """Offer to store them from now on, where there is a person."""
+    """Offer to create the stream for the advisories, if prompts are possible."""
     ask = Asker(settings)
     if not ask.interactive:
         return
     answer = ask.choice(
-        f"Store them from now on, in a {words().stream.lower()} {_STORE}",
+        f"Store the advisories from now on in {words().stream.lower()} {_STORE}",
         ["y", "n"],
         "'jsm consumer dlq setup'",
         default="n",
-        help="It takes the advisories of max deliver and of termination, for 30 days",
+        help="It stores the advisories of max deliver and of termination for 30 days",
     )
     if answer == "y":
-        _made(js, _STORE, timedelta(days=30), None)
+        _create_stream(js, _STORE, timedelta(days=30), None)
         say(settings, f"{words().stream} {_STORE} was created")

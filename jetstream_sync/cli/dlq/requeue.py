@@ -1,4 +1,4 @@
-"""``jsm consumer dlq requeue``: publish again what a consumer has given up."""
+"""``jsm consumer dlq requeue``: publish dead letters again."""
 
 from __future__ import annotations
 
@@ -25,22 +25,35 @@ if TYPE_CHECKING:
 
 __all__ = ["requeue"]
 
-#: Headers that tell the server what to do with a message, and did so when it was stored: they would
-#: refuse it, or remove others, the second time. All that begins like this.
-_ORDERS: Final = ("nats-expected-", "nats-msg-id", "nats-rollup", "nats-schedule", "nats-batch-")
-#: Says of which message this is a copy.
+#: Prefixes of headers that instruct the server how to store a message. On a copy they would make the
+#: server reject it, or delete other messages.
+_PUBLISH_HEADERS: Final = (
+    "nats-expected-",
+    "nats-msg-id",
+    "nats-rollup",
+    "nats-schedule",
+    "nats-batch-",
+)
+#: Header with the stream, consumer and sequence of the original.
 _ORIGIN: Final = "Jsm-Requeued-From"
 
 
 @click.command()
 @consumer_arguments
 @click.argument("sequences", nargs=-1, type=click.IntRange(1), metavar="[SEQ]...")
-@click.option("--all", "everything", is_flag=True, help="All dead letters of the consumer.")
-@click.option("--to", "subject", metavar="SUBJECT", help="Publish to this subject instead.")
-@click.option("--delete", is_flag=True, help="Then delete the originals from the stream.")
-@click.option("--keep", is_flag=True, help="Keep them in the list of dead letters.")
-@click.option("--dry-run", is_flag=True, help="Show what would be published, and do nothing.")
-@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Ask nothing.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Republish all dead letters of the consumer."
+)
+@click.option(
+    "--to",
+    "subject",
+    metavar="SUBJECT",
+    help="Publish to this subject instead of the original one.",
+)
+@click.option("--delete", is_flag=True, help="Delete the originals from the stream afterwards.")
+@click.option("--keep", is_flag=True, help="Keep the messages in the list of dead letters.")
+@click.option("--dry-run", is_flag=True, help="Show the messages without publishing them.")
+@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @common_options
 def requeue(
     settings: Settings,
@@ -56,15 +69,15 @@ def requeue(
     force: bool,
 ) -> None:
     """
-    Publish dead letters of a CONSUMER of a STREAM again: those with these SEQuences, or --all.
+    Publish dead letters of a CONSUMER again, selected by SEQuence or with --all.
 
-    Each goes to the subject that it had, with its headers, as a new message of the stream: every
-    consumer of that subject gets it, not only this one. Its message id says whose copy it is, so
-    to repeat this within the stream's duplicate window stores nothing twice. Then it is no dead
-    letter any more. The original stays, unless --delete says otherwise.
+    Each message is published with its subject and headers as a new message of the stream, so every
+    consumer of the subject receives it. Its message id is derived from the original, so repeating the
+    command within the stream's duplicate window stores no second copy. The message is then removed from
+    the list of dead letters. The original stays in the stream unless --delete is given.
     """
     if bool(sequences) == everything:
-        raise click.UsageError("give sequences, or --all")
+        raise click.UsageError("give either sequences or --all")
     with settings.jetstream() as js:
         stream, consumer = names_of(settings, js, stream, consumer)
         letters = DeadLetters(js)
@@ -84,20 +97,20 @@ def requeue(
             )
         try:
             for letter in chosen:
-                run.one(letter, dry_run=dry_run)
+                run.requeue(letter, dry_run=dry_run)
         finally:
-            run.tell(dry_run=dry_run)
+            run.report(dry_run=dry_run)
     if run.gone and sequences:
         listed = ", ".join(map(str, run.gone))
         raise CommandError(
-            f"{words().stream.lower()} {stream} does not have message {listed} any more",
+            f"{words().stream.lower()} {stream} no longer has message {listed}",
             ExitStatus.NOT_FOUND,
         )
 
 
 @dataclass
 class _Run:
-    """One run of the command."""
+    """The state of one run of the command."""
 
     settings: Settings
     js: JetStream
@@ -108,8 +121,8 @@ class _Run:
     done: list[dict[str, Any]] = field(default_factory=list, init=False)
     gone: list[int] = field(default_factory=list, init=False)
 
-    def one(self, letter: DeadLetter, *, dry_run: bool) -> None:
-        """Publish one again, and take it off the list."""
+    def requeue(self, letter: DeadLetter, *, dry_run: bool) -> None:
+        """Publish a dead letter again and remove it from the list."""
         msg = self.letters.message(letter)
         if msg is None:
             self.gone.append(letter.seq)
@@ -123,7 +136,7 @@ class _Run:
             subject,
             msg.data,
             headers=_headers(letter, msg),
-            # Nobody else's: within the duplicate window the stream takes it once.
+            # Unique for the original, so that the duplicate window detects a second copy.
             msg_id=f"jsm.requeue.{letter.stream}.{letter.consumer}.{letter.seq}",
             stream=self._expected(letter.stream, subject),
         )
@@ -136,7 +149,7 @@ class _Run:
                 self._remove(store, seq)
 
     def _expected(self, stream: str, subject: str) -> str | None:
-        """Return the stream that has to take it: its own, where that takes the subject."""
+        """Return the stream to expect: the original one, if it stores the subject."""
         found = self.letters.stream(stream)
         subjects = (found.cached_info.config.subjects if found is not None else None) or ()
         return stream if any(subject_matches(each, subject) for each in subjects) else None
@@ -150,10 +163,13 @@ class _Run:
         except (MessageNotFoundError, StreamNotFoundError):
             return
         except Error as error:
-            note(self.settings, f"warning: message {seq} of {name} stays: {one_line(error)}")
+            note(
+                self.settings,
+                f"warning: message {seq} of {name} was not deleted: {one_line(error)}",
+            )
 
-    def tell(self, *, dry_run: bool) -> None:
-        """Write what was done, whatever ended it."""
+    def report(self, *, dry_run: bool) -> None:
+        """Write the result, also after an error."""
         result = {
             "requeued": self.done,
             "gone": self.gone,
@@ -168,21 +184,21 @@ class _Run:
             if dry_run:
                 out.write(f"Would publish {line}\n")
             elif each["duplicate"]:
-                out.write(f"Had published {line} before\n")
+                out.write(f"Already published {line}\n")
             else:
                 place = f"{each['to_stream']} stored it as {count(each['to_seq'])}"
                 out.write(f"Published {line}: {place}\n")
         for seq in self.gone:
-            out.write(f"Message {count(seq)} is not in the stream any more\n")
+            out.write(f"Message {count(seq)} is no longer in the stream\n")
         if not self.done and not self.gone:
             out.write("There are no dead letters\n")
 
 
 def _headers(letter: DeadLetter, msg: StoredMsg) -> Headers:
-    """Return the headers of the copy: those of the message, without orders to the server."""
+    """Return the headers of the copy: the original ones without `_PUBLISH_HEADERS`."""
     headers = Headers()
     for name, value in (msg.headers or headers).pairs():
-        if not name.lower().startswith(_ORDERS):
+        if not name.lower().startswith(_PUBLISH_HEADERS):
             headers.add(name, value)
     headers[_ORIGIN] = f"{letter.stream} {letter.consumer} {letter.seq}"
     return headers

@@ -1,4 +1,4 @@
-"""``jsm consumer dlq show``: one message that a consumer has given up."""
+"""``jsm consumer dlq show``: show a dead letter."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = ["no_letter", "show"]
 @click.command()
 @consumer_arguments
 @click.argument("seq", type=click.IntRange(1), required=False)
-@click.option("-r", "--raw", is_flag=True, help="Show the body, and nothing else.")
+@click.option("-r", "--raw", is_flag=True, help="Show only the body.")
 @common_options
 def show(
     settings: Settings, *, stream: str | None, consumer: str | None, seq: int | None, raw: bool
 ) -> None:
-    """Show a dead letter of a CONSUMER of a STREAM: by its sequence, or the oldest."""
+    """Show a dead letter of a CONSUMER by its stream sequence, or the oldest one."""
     with settings.jetstream() as js:
         stream, consumer = names_of(settings, js, stream, consumer)
         letters = DeadLetters(js)
@@ -42,7 +42,7 @@ def show(
         msg = letters.message(letter)
         if msg is None:
             raise CommandError(
-                f"{words().stream.lower()} {stream} does not have message {letter.seq} any more",
+                f"{words().stream.lower()} {stream} no longer has message {letter.seq}",
                 ExitStatus.NOT_FOUND,
             )
     if raw:
@@ -62,7 +62,7 @@ def _show_one(settings: Settings, letter: DeadLetter, msg: StoredMsg) -> None:
     block.add("Subject", msg.subject)
     block.add("Sequence", count(letter.seq))
     block.add("Stored", when(settings, msg.time))
-    block.add("Given Up", f"{when(settings, letter.time)}, {letter.why}")
+    block.add("Dead Since", f"{when(settings, letter.time)}, {letter.why}")
     block.add("Deliveries", count(letter.deliveries))
     block.add("Size", size(len(msg.data)))
     heading = f"Dead letter of {words().consumer.lower()} {letter.stream} > {letter.consumer}"
@@ -76,7 +76,7 @@ def _show_one(settings: Settings, letter: DeadLetter, msg: StoredMsg) -> None:
 def no_letter(
     js: JetStream, letters: DeadLetters, stream: str, consumer: str, seq: int | None
 ) -> CommandError:
-    """Return the error for a dead letter that is not known; it says why it may not be."""
+    """Return the error for an unknown dead letter, with the most likely reason."""
     try:
         js.consumer_info(stream, consumer)
     except StreamNotFoundError as error:
@@ -85,7 +85,7 @@ def no_letter(
         return no_consumer(js, stream, consumer, error)
     which = "no dead letter" if seq is None else f"no dead letter {seq}"
     return CommandError(
-        f"{which} of {stream} > {consumer} is known",
+        f"{which} of {stream} > {consumer} found",
         ExitStatus.NOT_FOUND,
         hint="" if letters.stores else SETUP,
     )
