@@ -66,7 +66,7 @@ def test_events_are_chosen_by_what_they_say(jsm: Jsm, raw: RawClient) -> None:
     out, err = child.communicate(timeout=20)
     assert child.returncode == 0, err
     assert json.loads(out)["id"] == "Größe"
-    assert b"no event" in err
+    assert b"not an event" in err
 
 
 def test_samples_of_acknowledgements_are_metrics(jsm: Jsm, raw: RawClient) -> None:
@@ -150,7 +150,7 @@ def test_what_is_no_event_is_a_warning(jsm: Jsm, peer: RawPeer) -> None:
     tell(peer, {"no": "type"})
     out, err = child.communicate(timeout=20)
     assert (child.returncode, out) == (0, b'{"no":"type"}\n')
-    assert err.count(b"no event") == 2
+    assert err.count(b"not an event") == 2
 
 
 def test_an_event_without_a_type(jsm: Jsm, peer: RawPeer) -> None:

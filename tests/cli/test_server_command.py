@@ -88,7 +88,7 @@ def test_a_port_that_is_taken(nats_server: NatsServer) -> None:
     assert result.status == 5
     assert result.err.count("\n") == 1
     assert "address already in use" in result.err
-    assert result.err.endswith("choose another with --port\n")
+    assert result.err.endswith("choose another port with --port\n")
     assert "[INF]" not in result.err
 
 

@@ -239,7 +239,7 @@ def test_the_server_may_restart(fresh_server: NatsServer) -> None:
     child = started(Jsm(fresh_server), "sub.again", "--raw", "--count", "1")
     fresh_server.kill()
     assert child.stderr is not None
-    assert b"the connection broke" in child.stderr.readline()
+    assert b"disconnected: " in child.stderr.readline()
     fresh_server.restart()
     assert b"reconnected to nats://" in child.stderr.readline()
     someone = RawPeer(fresh_server.port)
