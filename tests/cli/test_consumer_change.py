@@ -104,7 +104,7 @@ def test_no_difference_is_no_change(jsm: Jsm, orders: Orders) -> None:
     """Nobody is asked, and nothing is sent that would change it."""
     orders.make("A", max_deliver=7)
     result = jsm("con", "edit", "ORDERS", "A", "--max-deliver", "7").ok()
-    assert "is like that already" in result.out
+    assert "is unchanged" in result.out
 
 
 # --- copy -----------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_a_consumer_starts_over(jsm: Jsm, orders: Orders) -> None:
     assert (found["reset_seq"], found["num_pending"]) == (2, 3)
     assert orders.info("A")["num_ack_pending"] == 0
     result = jsm("con", "reset", "ORDERS", "A", "--seq", "4", "-f").ok()
-    assert "goes on at sequence 4" in result.out
+    assert "continues at sequence 4" in result.out
     assert "\n4\n" in jsm("con", "next", "ORDERS", "A").ok().out
     orders.make("L", deliver_policy="last")
     result = jsm("con", "reset", "ORDERS", "L", "--seq", "1", "-f")
@@ -232,7 +232,7 @@ def test_consumers_side_by_side(jsm: Jsm, orders: Orders) -> None:
     assert by_pending[0]["name"] == "B"
     table = jsm("con", "report", "ORDERS", "--sort", "unprocessed").ok().out.splitlines()
     assert [line.split()[0] for line in table[2:]] == ["P", "B", "A"]
-    assert "push, unheard" in table[2]
+    assert "push, unbound" in table[2]
     assert "2 / 67%" in table[3]
     assert "ORDERS > A" in jsm("con", "report").ok().out
 

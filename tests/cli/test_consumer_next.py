@@ -289,7 +289,7 @@ def test_silence_ends_it_when_told(jsm: Jsm, dispatch: Orders) -> None:
     dispatch.publish("one more")
     result = jsm("con", "sub", "ORDERS", "DISPATCH", "--wait", "300ms", "--count", "2")
     assert result.status == 4
-    assert "1 of 2 messages came" in result.err
+    assert "received 1 of 2 messages" in result.err
 
 
 def test_nobody_else_may_read_it_at_the_same_time(jsm: Jsm, orders: Orders) -> None:

@@ -79,7 +79,7 @@ def test_a_wrong_answer_and_a_question_mark(terminal: Any, orders: Orders) -> No
     shown.answer("? Start policy", "?")
     shown.expect("Settable using --deliver")
     shown.send("whenever\n")
-    shown.expect("is no start")
+    shown.expect("invalid start")
     shown.send("new\n")
     shown.answer("? Maximum Allowed Deliveries", "0")
     shown.expect("-1 for no limit")

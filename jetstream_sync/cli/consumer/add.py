@@ -1,4 +1,4 @@
-"""``jsm consumer add``: make a consumer, of options, answers and a file."""
+"""``jsm consumer add``: create a consumer from options, prompts and a file."""
 
 from __future__ import annotations
 
@@ -37,16 +37,21 @@ __all__ = ["add", "check_against_stream", "put"]
 @click.command()
 @click.argument("stream", required=False, shell_complete=complete_stream)
 @click.argument("consumer", required=False)
-@click.option("--pull", is_flag=True, help="It is pulled from, not pushed to a subject.")
-@click.option("--ephemeral", is_flag=True, help="It goes when nobody uses it, and needs no name.")
+@click.option("--pull", is_flag=True, help="Create a pull consumer.")
+@click.option(
+    "--ephemeral", is_flag=True, help="Create an ephemeral consumer; the name is optional."
+)
 @config_options
 @click.option(
-    "--config", "config_file", metavar="FILE", help="Its configuration as JSON; '-': from input."
+    "--config",
+    "config_file",
+    metavar="FILE",
+    help="Read the config from FILE; '-' is standard input.",
 )
-@click.option("--output", metavar="FILE", help="Write the configuration there, and make nothing.")
-@click.option("--defaults", is_flag=True, help="Ask nothing that has a default.")
-@click.option("--dry-run", is_flag=True, help="Show what would be made, and make nothing.")
-@click.option("--update", is_flag=True, help="Change the one of that name when there is one.")
+@click.option("--output", metavar="FILE", help="Write the config to FILE instead of creating it.")
+@click.option("--defaults", is_flag=True, help="Use defaults instead of prompts.")
+@click.option("--dry-run", is_flag=True, help="Show the config without creating the consumer.")
+@click.option("--update", is_flag=True, help="Update the consumer if it exists.")
 @common_options
 def add(
     settings: Settings,
@@ -63,14 +68,14 @@ def add(
     **options: Any,
 ) -> None:
     """
-    Make a CONSUMER of a STREAM. What is missing is asked for, when there is somebody to ask.
+    Create a CONSUMER on a STREAM. On a terminal, prompt for missing values.
 
     \b
     Examples:
       jsm consumer add ORDERS NEW --filter ORDERS.received --ack explicit --pull --deliver all
       jsm consumer add ORDERS MONITOR --ack none --target monitor.ORDERS --deliver last --filter ''
       jsm consumer add ORDERS --pull --ephemeral --deliver 1h --defaults
-    """  # noqa: D301 - click knows its mark by the character, not by the escape
+    """  # noqa: D301 - click requires the character, not the escape
     fields = fields_of(options)
     if pull:
         if fields.get("deliver_subject"):
@@ -102,13 +107,13 @@ def add(
             return
         info = put(js, stream, config, update=update)
         emit(settings, info, lambda: show(settings, info))
-        _warn_unheard(settings, info)
+        _warn_inactive(settings, info)
 
 
 def _name(
     ask: Asker, given: str | None, base: ConsumerConfig, *, ephemeral: bool
 ) -> dict[str, Any]:
-    """Return the fields that have the name."""
+    """Return the config fields with the name."""
     known = given or base.durable_name or base.name
     if ephemeral:
         return {"durable_name": None, "name": known}
@@ -118,7 +123,7 @@ def _name(
             "CONSUMER",
             check_consumer_name,
             blank="",
-            help="What it is called; leave it out with --ephemeral",
+            help="The durable name; optional with --ephemeral",
         )
         return {"durable_name": known or None, "name": None}
     if given is None and base.durable_name is None:
@@ -127,7 +132,7 @@ def _name(
 
 
 def _ask_for_rest(ask: Asker, base: ConsumerConfig, fields: dict[str, Any]) -> None:
-    """Ask for what the tool of 2020 asked for, in its order, where it was not said."""
+    """Prompt for values that were not given, in the order of the tool of 2020."""
     if not ask.interactive:
         return
     if "deliver_subject" not in fields:
@@ -135,7 +140,7 @@ def _ask_for_rest(ask: Asker, base: ConsumerConfig, fields: dict[str, Any]) -> N
             "Delivery target",
             "--target",
             default="",
-            help="The subject to push messages to; blank: they are pulled",
+            help="The subject to push messages to; blank for a pull consumer",
         )
         fields["deliver_subject"] = None if answer.lower() in ("", "pull") else answer
     if "deliver_policy" not in fields:
@@ -147,7 +152,7 @@ def _ask_for_rest(ask: Asker, base: ConsumerConfig, fields: dict[str, Any]) -> N
                 parse_deliver,
                 default="all",
                 blank=everything,
-                help="Which message comes first; also new, subject, and a time",
+                help="The first message to deliver; also new, subject, or a time",
             )
         )
     if fields["deliver_subject"] is not None:
@@ -158,7 +163,7 @@ def _ask_for_rest(ask: Asker, base: ConsumerConfig, fields: dict[str, Any]) -> N
                 parse_ack,
                 default="explicit",
                 blank=base.ack_policy,
-                help="Which messages have to be acknowledged: explicit, all or none",
+                help="The messages to acknowledge: explicit, all or none",
             )
         if "replay_policy" not in fields:
             fields["replay_policy"] = ask.value(
@@ -167,14 +172,14 @@ def _ask_for_rest(ask: Asker, base: ConsumerConfig, fields: dict[str, Any]) -> N
                 parse_replay,
                 default="instant",
                 blank=base.replay_policy,
-                help="How fast stored messages come: instant, or original, as they were stored",
+                help="The rate of delivery: instant, or original for the rate of storage",
             )
     if not {"filter_subject", "filter_subjects"} & set(fields):
         answer = ask.text(
             f"Filter {words().stream} by subject (blank for all)",
             "--filter",
             default="",
-            help="Deliver only messages on this subject, which may have wildcards",
+            help="Deliver only messages on this subject, which may contain wildcards",
         )
         subjects = subjects_of([answer])
         fields["filter_subject"] = subjects[0] if len(subjects) == 1 else None
@@ -186,12 +191,12 @@ def _ask_for_rest(ask: Asker, base: ConsumerConfig, fields: dict[str, Any]) -> N
             parse_max_deliver,
             default="-1",
             blank=-1,
-            help="How often a message is delivered when it is not acknowledged; -1: no limit",
+            help="The maximum deliveries of an unacknowledged message; -1: no limit",
         )
 
 
 def check_against_stream(settings: Settings, config: ConsumerConfig, stream: StreamConfig) -> None:
-    """Warn of what the server takes, and of what it refuses without saying why."""
+    """Warn about a delivery loop and about filters that match no subject of the stream."""
     subjects = list(stream.subjects or ())
     noun = words().stream.lower()
     target = config.deliver_subject
@@ -199,27 +204,30 @@ def check_against_stream(settings: Settings, config: ConsumerConfig, stream: Str
     if overlapping:
         note(
             settings,
-            f"warning: {noun} {stream.name} stores {overlapping[0]}, and so what goes to {target}",
+            f"warning: {noun} {stream.name} stores {overlapping[0]}, which includes deliveries to {target}",
         )
     if stream.sources or stream.mirror or stream.subject_transform:
-        return  # messages have other subjects, too
+        return  # messages may have other subjects
     for each in outside(filters_of(config), subjects) if subjects else ():
         known = ", ".join(subjects)
-        note(settings, f"warning: nothing falls under {each}: {noun} {stream.name} stores {known}")
+        note(
+            settings,
+            f"warning: filter {each} matches no subject: {noun} {stream.name} stores {known}",
+        )
 
 
 def put(js: JetStream, stream: str, config: ConsumerConfig, *, update: bool) -> ConsumerInfo:
     """
-    Make a consumer of either kind, or change it.
+    Create or update a pull or push consumer.
 
     Args:
-        js: where.
-        stream: the stream's name.
-        config: what it is to be.
-        update: whether one of that name may be changed.
+        js: the JetStream context.
+        stream: the name of the stream.
+        config: the config of the consumer.
+        update: whether an existing consumer may be updated.
 
     Raises:
-        CommandError: there is one of that name with another configuration.
+        CommandError: the consumer exists with another config.
 
     """
     name = config.durable_name or config.name
@@ -241,7 +249,7 @@ def put(js: JetStream, stream: str, config: ConsumerConfig, *, update: bool) -> 
         raise CommandError(
             f"{noun} {name} exists with another configuration",
             ExitStatus.FAILED,
-            hint="change it with 'edit', or with --update",
+            hint="change it with 'edit' or --update",
             cause=error,
         ) from error
 
@@ -251,20 +259,20 @@ def _show_plan(settings: Settings, stream: str, config: ConsumerConfig) -> None:
     name = config.durable_name or config.name or "(a random name)"
 
     def human() -> None:
-        heading = f"This {noun} would be made: {stream} > {name}"
+        heading = f"This {noun} would be created: {stream} > {name}"
         write_blocks(settings.env, config_block(settings, config), heading=heading)
 
     emit(settings, {"stream_name": stream, "config": document(config), "dry_run": True}, human)
 
 
-def _warn_unheard(settings: Settings, info: ConsumerInfo) -> None:
-    """Say that an ephemeral consumer goes when nobody listens."""
+def _warn_inactive(settings: Settings, info: ConsumerInfo) -> None:
+    """Warn that an ephemeral push consumer without a subscriber will be deleted."""
     config = info.config
     if config.durable_name or not config.deliver_subject or info.push_bound:
         return
     within = duration(config.inactive_threshold) if config.inactive_threshold else "5s"
     note(
         settings,
-        f"warning: nobody listens: subscribe to {config.deliver_subject} within {within}, "
-        f"or {words().consumer.lower()} {title(info)} goes",
+        f"warning: no subscriber on {config.deliver_subject}: subscribe within {within}, "
+        f"or the server deletes {words().consumer.lower()} {title(info)}",
     )

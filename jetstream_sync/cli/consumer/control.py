@@ -1,4 +1,4 @@
-"""``jsm consumer pause``, ``resume``, ``unpin`` and ``reset``: what an operator does to one."""
+"""``jsm consumer pause``, ``resume``, ``unpin`` and ``reset``: control a consumer."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ __all__ = ["pause", "reset", "resume", "unpin"]
 @click.command()
 @consumer_arguments
 @click.argument("until", required=False)
-@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Ask nothing.")
+@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @common_options
 def pause(
     settings: Settings, *, stream: str | None, consumer: str | None, until: str | None, force: bool
 ) -> None:
     """
-    Let a CONSUMER of a STREAM deliver nothing until a time, or for so long; it goes on by itself.
+    Pause a CONSUMER until a time or for a duration; it resumes automatically.
 
     \b
     Examples:
       jsm consumer pause ORDERS NEW 1h
       jsm consumer pause ORDERS NEW 2026-12-24T18:00:00+01:00
-    """  # noqa: D301 - click knows its mark by the character, not by the escape
+    """  # noqa: D301 - click requires the character, not the escape
     ask = Asker(settings)
     with settings.jetstream() as js:
         info = find(settings, js, stream, consumer)
@@ -47,7 +47,7 @@ def pause(
             moment,
             value=None if until is None else moment(until),
             blank=info.created,
-            help="A time, or how long from now",
+            help="A time, or a duration from now",
         )
         ask.done()
         ask.confirm(
@@ -57,7 +57,7 @@ def pause(
         try:
             result = js.pause_consumer(info.stream_name, info.name, end)
         except TimeoutError as error:
-            raise _too_old(info, "pausing") from error
+            raise _unanswered(info, "pausing") from error
     emit(settings, result, lambda: _show_pause(settings, info, result))
 
 
@@ -65,21 +65,21 @@ def pause(
 @consumer_arguments
 @common_options
 def resume(settings: Settings, *, stream: str | None, consumer: str | None) -> None:
-    """Let a paused CONSUMER of a STREAM deliver again."""
+    """Resume a paused CONSUMER of a STREAM."""
     with settings.jetstream() as js:
         info = find(settings, js, stream, consumer)
         try:
             result = js.resume_consumer(info.stream_name, info.name)
         except TimeoutError as error:
-            raise _too_old(info, "resuming") from error
+            raise _unanswered(info, "resuming") from error
     emit(settings, result, lambda: _show_pause(settings, info, result))
 
 
-def _too_old(info: ConsumerInfo, doing: str) -> Exception:
-    """Return what no answer means: servers that do not know a request do not answer it."""
-    if "_nats.ver" in (info.config.metadata or {}):  # which they say since 2.11
-        return TimeoutError(f"{doing} {title(info)}: no answer in time")
-    return CommandError(f"{doing} a consumer needs nats-server 2.11", ExitStatus.FAILED)
+def _unanswered(info: ConsumerInfo, doing: str) -> Exception:
+    """Return the error for an unanswered request: older servers do not answer unknown requests."""
+    if "_nats.ver" in (info.config.metadata or {}):  # set by servers since 2.11
+        return TimeoutError(f"{doing} {title(info)}: no reply in time")
+    return CommandError(f"{doing} a consumer needs nats-server 2.11 or later", ExitStatus.FAILED)
 
 
 def _show_pause(settings: Settings, info: ConsumerInfo, result: ConsumerPause) -> None:
@@ -96,12 +96,12 @@ def _show_pause(settings: Settings, info: ConsumerInfo, result: ConsumerPause) -
 @click.command()
 @consumer_arguments
 @click.argument("group", required=False)
-@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Ask nothing.")
+@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @common_options
 def unpin(
     settings: Settings, *, stream: str | None, consumer: str | None, group: str | None, force: bool
 ) -> None:
-    """Take the pin of a priority GROUP from the client that has it; another one gets it."""
+    """Unpin the client of a priority GROUP, so that the server pins another one."""
     ask = Asker(settings)
     with settings.jetstream() as js:
         info = find(settings, js, stream, consumer)
@@ -123,41 +123,46 @@ def unpin(
             None,
         )
         if client:
-            ask.confirm(f"Take the pin of group {group} from client {client}?", force=force)
+            ask.confirm(f"Unpin client {client} from group {group}?", force=force)
         js.unpin_consumer(info.stream_name, info.name, group)
     document = {"group": group, "unpinned_client_id": client or None}
-    done = f"client {client} is not pinned any more" if client else "no client was pinned"
+    done = f"client {client} is no longer pinned" if client else "no client was pinned"
     emit(settings, document, lambda: say(settings, f"{title(info)}, group {group}: {done}"))
 
 
 @click.command()
 @consumer_arguments
 @click.option(
-    "--seq", "--sequence", "seq", type=click.IntRange(1), metavar="SEQ", help="Go on at this one."
+    "--seq",
+    "--sequence",
+    "seq",
+    type=click.IntRange(1),
+    metavar="SEQ",
+    help="Continue at this stream sequence.",
 )
-@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Ask nothing.")
+@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @common_options
 def reset(
     settings: Settings, *, stream: str | None, consumer: str | None, seq: int | None, force: bool
 ) -> None:
     """
-    Let a CONSUMER of a STREAM start over: behind its ack floor, or at a sequence of the stream.
+    Reset a CONSUMER to its ack floor, or to a sequence of the stream.
 
-    What was delivered and not acknowledged comes again, as if for the first time. Going back, so
-    does what was acknowledged; going forward, what is between is never delivered. It needs
-    nats-server 2.14.
+    Unacknowledged messages are delivered again with new delivery counts. After a reset to an earlier
+    sequence, acknowledged messages are delivered again as well. After a reset to a later sequence, the
+    messages in between are skipped. It needs nats-server 2.14.
     """
     with settings.jetstream() as js:
         info = find(settings, js, stream, consumer)
         start = info.ack_floor.stream_seq + 1
-        where = f"at sequence {count(seq)}" if seq is not None else "behind its ack floor"
-        what = f"Let {words().consumer.lower()} {title(info)}, which is at {count(start)}, go on"
+        where = f"at sequence {count(seq)}" if seq is not None else "after its ack floor"
+        what = f"Reset {words().consumer.lower()} {title(info)}, which is at {count(start)}, to continue"
         Asker(settings).confirm(f"{what} {where}?", force=force)
         result = js.reset_consumer(info.stream_name, info.name, seq)
 
     def human() -> None:
         noun = words().consumer
-        say(settings, f"{noun} {title(info)} goes on at sequence {count(result.reset_seq)}\n")
+        say(settings, f"{noun} {title(info)} continues at sequence {count(result.reset_seq)}\n")
         show(settings, result, state_only=True)
 
     emit(settings, result, human)

@@ -1,4 +1,4 @@
-"""``jsm consumer edit`` and ``copy``: change what a consumer is, or make another one like it."""
+"""``jsm consumer edit`` and ``copy``: change or copy the config of a consumer."""
 
 from __future__ import annotations
 
@@ -51,9 +51,8 @@ def edit(
     """
     Change the configuration of a CONSUMER of a STREAM.
 
-    Options change single fields. A config in a file, or in an editor, takes the place of the whole
-    one: what it does not say gets the server's default. Labels are added to those that there are;
-    --metadata KEY= takes one away.
+    Options change single fields. A config from a file or an editor replaces the whole configuration:
+    missing fields get the server's defaults. Metadata is merged; --metadata KEY= removes a key.
     """
     fields = fields_of(options)
     ask = Asker(settings)
@@ -65,7 +64,7 @@ def edit(
         names: dict[str, Any] = {"durable_name": before.durable_name, "name": before.name}
         base = before
         if file is not None:
-            # A file may have another name, as that of a consumer it was copied from.
+            # The file may contain another name, such as that of the original consumer.
             base = replace(config_of_file(settings, ConsumerConfig, file, {"name": None}), **names)
         after = changed(base, fields)
         if interactive:
@@ -84,7 +83,7 @@ def edit(
                 show_differences(settings, found)
             ask.confirm(f"Change {words().consumer.lower()} {title(info)}?", force=force)
             info = _update(js, info, after, found)
-    verb = "was changed" if found else "is like that already"
+    verb = "was changed" if found else "is unchanged"
 
     def human() -> None:
         settings.env.stdout.write(f"{words().consumer} {title(info)} {verb}\n\n")
@@ -109,7 +108,7 @@ def _update(
 @click.argument("stream", shell_complete=complete_stream)
 @click.argument("consumer", metavar="SOURCE", shell_complete=complete_consumer)
 @click.argument("destination")
-@click.option("--pull", is_flag=True, help="The new one is pulled from, whatever the old one is.")
+@click.option("--pull", is_flag=True, help="Make the copy a pull consumer.")
 @config_options
 @common_options
 def copy(
@@ -122,23 +121,23 @@ def copy(
     **options: Any,
 ) -> None:
     """
-    Make a consumer DESTINATION like the consumer SOURCE of a STREAM; options make it different.
+    Copy the consumer SOURCE of a STREAM to DESTINATION; options change the copy.
 
-    The configuration is copied, not where it stands: it starts where its configuration says.
+    Only the configuration is copied, not the delivery state.
     """
     fields = fields_of(options)
     check_consumer_name(destination)
     if pull:
         if fields.get("deliver_subject"):
             raise click.UsageError("--pull and --target exclude each other")
-        # These are for one that is pushed.
+        # These fields are for push consumers only.
         fields |= dict.fromkeys(
             ("deliver_subject", "deliver_group", "flow_control", "idle_heartbeat", "rate_limit_bps")
         )
     with settings.jetstream() as js:
         source = find(settings, js, stream, consumer)
         if destination == source.name:
-            raise CommandError("the copy needs another name", ExitStatus.USAGE)
+            raise CommandError("the destination must differ from the source", ExitStatus.USAGE)
         base = replace(
             without_server_labels(source.config),
             durable_name=destination,
@@ -149,12 +148,12 @@ def copy(
         check_against_stream(settings, config, js.get_stream(stream).cached_info.config)
         same = config.deliver_subject
         if same is not None and same == source.config.deliver_subject:
-            note(settings, f"warning: both deliver to {same}; --target gives it another subject")
+            note(settings, f"warning: both deliver to {same}; set another subject with --target")
         info = put(js, stream, config, update=False)
 
     def human() -> None:
         noun = words().consumer
-        settings.env.stdout.write(f"{noun} {title(info)} was made like {title(source)}\n\n")
+        settings.env.stdout.write(f"{noun} {title(info)} was copied from {title(source)}\n\n")
         show(settings, info)
 
     emit(settings, info, human)

@@ -1,4 +1,4 @@
-"""How the commands for consumers find theirs: by name, or from a list that a person chooses from."""
+"""Lookup of consumers by name, with prompts for missing names."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _Found = TypeVar("_Found")
 
 
 def consumer_arguments(command: _Command) -> _Command:
-    """Give a command the arguments ``STREAM`` and ``CONSUMER``, which may be left out."""
+    """Add the optional arguments ``STREAM`` and ``CONSUMER`` to a command."""
     decorated: Any = click.argument("consumer", required=False, shell_complete=complete_consumer)(
         command
     )
@@ -52,11 +52,11 @@ def names_of(
     settings: Settings, js: JetStream, stream: str | None, consumer: str | None
 ) -> tuple[str, str]:
     """
-    Return the names of a stream and of one of its consumers, asking for what is missing.
+    Return the names of a stream and of one of its consumers; prompt for missing names.
 
     Raises:
-        CommandError: nobody can be asked; it names everything that is missing.
-        InvalidNameError: a name can not be one.
+        CommandError: names are missing and prompts are not possible; the error lists them.
+        InvalidNameError: a name is invalid.
 
     """
     noun = words()
@@ -82,37 +82,37 @@ def find(
     settings: Settings, js: JetStream, stream: str | None, consumer: str | None
 ) -> ConsumerInfo:
     """
-    Return what the server says of a consumer of any kind, asking for names that are missing.
+    Return the info of a pull or push consumer; prompt for missing names.
 
     Raises:
-        CommandError: there is no such stream or consumer; it says which name is close.
+        CommandError: the stream or consumer does not exist; the error suggests a similar name.
 
     """
-    return _got(js, js.consumer_info, *names_of(settings, js, stream, consumer))
+    return _fetch(js, js.consumer_info, *names_of(settings, js, stream, consumer))
 
 
 def find_pull(
     settings: Settings, js: JetStream, stream: str | None, consumer: str | None
 ) -> PullConsumer:
     """
-    Return a consumer that is pulled from, asking for names that are missing.
+    Return a pull consumer; prompt for missing names.
 
     Raises:
-        CommandError: there is no such stream or consumer, or it delivers to a subject.
+        CommandError: the stream or consumer does not exist, or it is a push consumer.
 
     """
     stream, consumer = names_of(settings, js, stream, consumer)
     try:
-        return _got(js, js.get_consumer, stream, consumer)
+        return _fetch(js, js.get_consumer, stream, consumer)
     except ConsumerIsPushBasedError as error:
         raise CommandError(
-            f"{words().consumer.lower()} {stream} > {consumer} is pushed to a subject",
+            f"{words().consumer.lower()} {stream} > {consumer} is a push consumer",
             ExitStatus.USAGE,
             hint=f"read it with 'jsm consumer sub {stream} {consumer}'",
         ) from error
 
 
-def _got(js: JetStream, get: Callable[[str, str], _Found], stream: str, consumer: str) -> _Found:
+def _fetch(js: JetStream, get: Callable[[str, str], _Found], stream: str, consumer: str) -> _Found:
     try:
         return get(stream, consumer)
     except StreamNotFoundError as error:
@@ -122,12 +122,12 @@ def _got(js: JetStream, get: Callable[[str, str], _Found], stream: str, consumer
 
 
 def no_stream(js: JetStream, name: str, cause: APIError) -> CommandError:
-    """Return the error for a stream that is not there."""
+    """Return the error for a stream that does not exist."""
     return not_found(words().stream.lower(), name, js.stream_names(), cause)
 
 
 def no_consumer(js: JetStream, stream: str, name: str, cause: APIError) -> CommandError:
-    """Return the error for a consumer that is not there."""
+    """Return the error for a consumer that does not exist."""
     noun = words()
     close = did_you_mean(name, js.consumer_names(stream))
     text = f'{noun.stream.lower()} {stream} has no {noun.consumer.lower()} "{name}"{close}'
@@ -135,5 +135,5 @@ def no_consumer(js: JetStream, stream: str, name: str, cause: APIError) -> Comma
 
 
 def title(info: ConsumerInfo) -> str:
-    """Return how a consumer is called in text: ``ORDERS > NEW``."""
+    """Return the display name of a consumer, such as ``ORDERS > NEW``."""
     return f"{info.stream_name} > {info.name}"

@@ -1,4 +1,4 @@
-"""``jsm consumer``: make, look at, read, change and remove consumers, the Observables of 2020."""
+"""``jsm consumer``: manage and read consumers, called Observables in 2020."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ def _lazy(name: str, module: str, text: str, *aliases: str) -> tuple[str, LazyCo
 
 _COMMANDS: Final = dict(
     [
-        _lazy("add", "consumer.add", "Make a consumer.", "create", "new"),
+        _lazy("add", "consumer.add", "Create a consumer.", "create", "new"),
         _lazy("ls", "consumer.list", "List the consumers of a stream.", "list", "l"),
         _lazy("info", "consumer.list", "Show a consumer's configuration and state.", "nfo", "i"),
-        _lazy("state", "consumer.list", "Show where a consumer stands."),
+        _lazy("state", "consumer.list", "Show a consumer's state."),
         _lazy("report", "consumer.report", "Compare the consumers of a stream in a table."),
-        _lazy("next", "consumer.next", "Get messages from a consumer, and acknowledge them.", "n"),
-        _lazy("sub", "consumer.sub", "Show a consumer's messages as they come."),
-        _lazy("sample", "consumer.sample", "Show samples of acknowledgements as they come."),
+        _lazy("next", "consumer.next", "Fetch and acknowledge messages.", "n"),
+        _lazy("sub", "consumer.sub", "Show a consumer's messages as they arrive."),
+        _lazy("sample", "consumer.sample", "Show acknowledgement samples as they arrive."),
         _lazy("edit", "consumer.edit", "Change a consumer.", "update"),
-        _lazy("copy", "consumer.edit", "Make a consumer like another one.", "cp"),
-        _lazy("rm", "consumer.remove", "Remove consumers.", "delete", "del"),
-        _lazy("pause", "consumer.control", "Let a consumer deliver nothing for a while."),
-        _lazy("resume", "consumer.control", "Let a paused consumer deliver again."),
-        _lazy("unpin", "consumer.control", "Take the pin of a group from its client."),
-        _lazy("reset", "consumer.control", "Let a consumer start over."),
-        _lazy("dlq", "dlq.group", "Dead letters: what was delivered as often as it may be."),
+        _lazy("copy", "consumer.edit", "Copy a consumer.", "cp"),
+        _lazy("rm", "consumer.remove", "Delete consumers.", "delete", "del"),
+        _lazy("pause", "consumer.control", "Pause a consumer."),
+        _lazy("resume", "consumer.control", "Resume a paused consumer."),
+        _lazy("unpin", "consumer.control", "Unpin the client of a priority group."),
+        _lazy("reset", "consumer.control", "Reset the position of a consumer."),
+        _lazy("dlq", "dlq.group", "Find and republish dead letters."),
     ]
 )
 
@@ -43,7 +43,7 @@ _COMMANDS: Final = dict(
 @common_options
 def consumer(_settings: Settings) -> None:
     """
-    Make, look at, read, change and remove consumers.
+    Manage and read consumers.
 
-    They were Observables in 2020: 'jsm obs' is the same, and speaks of them so.
+    They were called Observables in 2020: 'jsm obs' is the same command and uses that term.
     """

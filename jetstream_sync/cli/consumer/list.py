@@ -1,4 +1,4 @@
-"""``jsm consumer ls``, ``info`` and ``state``: which consumers there are, and what they are."""
+"""``jsm consumer ls``, ``info`` and ``state``: list and show consumers."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ T = TypeVar("T")
 
 @click.command()
 @click.argument("stream", required=False, shell_complete=complete_stream)
-@click.option("-n", "--names", "names_only", is_flag=True, help="Only their names, one per line.")
-@click.option("-a", "--all-streams", is_flag=True, help="Those of all streams.")
+@click.option(
+    "-n", "--names", "names_only", is_flag=True, help="Show only the names, one per line."
+)
+@click.option("-a", "--all-streams", is_flag=True, help="List the consumers of all streams.")
 @common_options
 def ls(settings: Settings, *, stream: str | None, names_only: bool, all_streams: bool) -> None:
     """
     List the consumers of a STREAM.
 
-    Without a STREAM it is asked for; where nobody can be asked, those of all streams are listed.
+    Without a STREAM, prompt for one on a terminal, else list the consumers of all streams.
     """
     with settings.jetstream() as js:
         if stream is None and not all_streams and settings.interactive:
@@ -52,10 +54,10 @@ def ls(settings: Settings, *, stream: str | None, names_only: bool, all_streams:
 
 def infos_of(js: JetStream, stream: str | None) -> list[ConsumerInfo]:
     """
-    Return the infos of a stream's consumers; of those of all streams without one.
+    Return the infos of the consumers of a stream; ``None`` means all streams.
 
     Raises:
-        CommandError: there is no such stream.
+        CommandError: the stream does not exist.
 
     """
     if stream is None:
@@ -67,9 +69,9 @@ def infos_of(js: JetStream, stream: str | None) -> list[ConsumerInfo]:
 
 
 def _of_all(js: JetStream, ask: Callable[[str], list[T]]) -> Iterator[tuple[str, list[T]]]:
-    """Ask about each of the streams, and yield the answers by their names."""
+    """Yield the name of each stream with the result of ``ask`` for it."""
     for name in js.stream_names():
-        # One may be deleted meanwhile; and some other program may make one that nobody can name here.
+        # A stream may be deleted meanwhile, or have a name that this client does not accept.
         with contextlib.suppress(StreamNotFoundError, InvalidNameError):
             yield name, ask(name)
 
@@ -84,7 +86,7 @@ def _list_names(settings: Settings, js: JetStream, stream: str | None) -> None:
         result: object = names
     else:
         by_stream = dict(_of_all(js, js.consumer_names))
-        # Two streams may have consumers of the same name.
+        # Consumers of different streams may have the same name.
         lines = [f"{each} {name}" for each, found in by_stream.items() for name in found]
         result = by_stream
     emit(settings, result, lambda: settings.env.stdout.writelines(f"{line}\n" for line in lines))
@@ -119,7 +121,7 @@ def _show_list(settings: Settings, stream: str | None, found: Sequence[ConsumerI
 
 
 def ago(info: ConsumerInfo) -> str:
-    """Return how long ago a consumer delivered."""
+    """Return the time since the last delivery of a consumer."""
     last = info.delivered.last_active
     if last is None or info.ts is None:
         return "never"
@@ -128,7 +130,7 @@ def ago(info: ConsumerInfo) -> str:
 
 @click.command()
 @consumer_arguments
-@click.option("--state", "state_only", is_flag=True, help="Only where it stands.")
+@click.option("--state", "state_only", is_flag=True, help="Show only the state.")
 @common_options
 def info(settings: Settings, *, stream: str | None, consumer: str | None, state_only: bool) -> None:
     """Show the configuration and the state of a CONSUMER of a STREAM."""
@@ -141,7 +143,7 @@ def info(settings: Settings, *, stream: str | None, consumer: str | None, state_
 @consumer_arguments
 @common_options
 def state(settings: Settings, *, stream: str | None, consumer: str | None) -> None:
-    """Show where a CONSUMER of a STREAM stands."""
+    """Show the state of a CONSUMER of a STREAM."""
     with settings.jetstream() as js:
         found = find(settings, js, stream, consumer)
     emit(settings, found, lambda: show(settings, found, state_only=True))

@@ -1,4 +1,4 @@
-"""How ``jsm consumer next`` and ``sub`` show a message: for people, raw, formatted, or as JSON."""
+"""Output of ``jsm consumer next`` and ``sub``: text, raw, formatted, or JSON."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ class MessageView:
     Shows messages of a consumer.
 
     Args:
-        settings: has the streams, and whether the output is JSON.
-        raw: show the bodies, and nothing else.
-        layout: how to show each; ``None``: as a person wants it. It is a format string of Python,
-            whose fields are those of the JSON document, and ``headers[NAME]``.
-        single: whether there is one message at most, which is one JSON document.
+        settings: the settings of the command.
+        raw: show only the bodies.
+        layout: a format string for `MessageFormat`; ``None``: the default text.
+        single: whether there is at most one message, shown as one JSON document.
 
     Raises:
-        CommandError: raw and a layout are both wanted.
+        CommandError: both raw and layout are given.
 
     """
 
@@ -42,12 +41,12 @@ class MessageView:
         self._shown = 0
 
     @property
-    def for_people(self) -> bool:
-        """Whether what became of a message is said, too."""
+    def is_text(self) -> bool:
+        """Whether the output is the default text, which includes the acknowledgement."""
         return not (self._raw or self._layout is not None or self._settings.json)
 
     def show(self, msg: JetStreamMsg, *, acked: bool) -> None:
-        """Show a message, and flush."""
+        """Show a message and flush the output."""
         out = self._settings.env.stdout
         if self._raw:
             write_bytes(self._settings.env, msg.data + b"\n")
@@ -62,7 +61,7 @@ class MessageView:
                 emit_line(self._settings, document)
         else:
             out.write(self._text(msg))
-        # Somebody may wait for it at the other end of a pipe.
+        # The reader of a pipe may wait for the message.
         out.flush()
 
     def _text(self, msg: JetStreamMsg) -> str:

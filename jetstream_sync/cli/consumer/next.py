@@ -1,4 +1,4 @@
-"""``jsm consumer next``: get the next messages of a consumer that is pulled from."""
+"""``jsm consumer next``: fetch the next messages of a pull consumer."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 __all__ = ["OptionalNak", "next"]
 
-#: Seconds that a pull lasts at least.
-_SHORTEST = 1.0
+#: The minimum expiry of a pull request, in seconds.
+_MIN_EXPIRES_S = 1.0
 
 
 class OptionalNak(click.Command):
-    """A command whose ``--nak`` has a value only behind ``=``, so that it eats no argument."""
+    """A command whose ``--nak`` takes a value only after ``=``, never the next argument."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse them, with the value that a bare ``--nak`` stands for."""
+        """Parse the arguments with the default value for a bare ``--nak``."""
         return super().parse_args(ctx, ["--nak=0s" if word == "--nak" else word for word in args])
 
 
 def read_delay(_ctx: click.Context, _param: click.Parameter, value: str | None) -> timedelta | None:
-    """Return the delay of a nak; no time at all for none."""
+    """Return the delay of ``--nak``; 0 without a delay, ``None`` without the option."""
     if value is None:
         return None
     try:
@@ -46,25 +46,27 @@ def read_delay(_ctx: click.Context, _param: click.Parameter, value: str | None) 
 
 @click.command(cls=OptionalNak)
 @consumer_arguments
-@click.option("--no-ack", is_flag=True, help="Do not acknowledge: it comes again, after a while.")
+@click.option(
+    "--no-ack", is_flag=True, help="Do not acknowledge; it is redelivered after ack wait."
+)
 @click.option("--ack", is_flag=True, hidden=True)
 @click.option(
     "--nak",
     callback=read_delay,
     metavar="[=DELAY]",
-    help="Give it back, to come again at once or after DELAY.",
+    help="Negatively acknowledge, to redeliver at once or after DELAY.",
 )
-@click.option("--term", is_flag=True, help="Have it never delivered again.")
-@click.option("--double-ack", is_flag=True, help="Wait until the server has noted the ack.")
+@click.option("--term", is_flag=True, help="Terminate the message, so that it is not redelivered.")
+@click.option("--double-ack", is_flag=True, help="Wait until the server confirms the ack.")
 @click.option(
-    "--count", type=click.IntRange(1), default=1, metavar="N", help="How many messages at most."
+    "--count", type=click.IntRange(1), default=1, metavar="N", help="Fetch at most N messages."
 )
-@click.option("--no-wait", is_flag=True, help="Only what is there now.")
+@click.option("--no-wait", is_flag=True, help="Fetch only messages available now.")
 @click.option(
-    "--expires", "--wait", type=TIMEOUT, metavar="TIME", help="How long to wait for messages."
+    "--expires", "--wait", type=TIMEOUT, metavar="TIME", help="Time to wait for messages."
 )
-@click.option("--group", metavar="NAME", help="The priority group to pull for. (2.11)")
-@click.option("-r", "--raw", is_flag=True, help="Show the bodies, and nothing else.")
+@click.option("--group", metavar="NAME", help="Pull for this priority group. (2.11)")
+@click.option("-r", "--raw", is_flag=True, help="Show only the bodies.")
 @click.option("-f", "--format", "layout", metavar="TEXT", help=FORMAT_HELP)
 @common_options
 def next(  # noqa: A001 - the command's name
@@ -81,10 +83,10 @@ def next(  # noqa: A001 - the command's name
     **answer: Any,
 ) -> None:
     """
-    Get the next message of a CONSUMER of a STREAM, show it, and acknowledge it.
+    Fetch the next message of a CONSUMER, show it, and acknowledge it.
 
-    It waits as long as --timeout for one. The exit status is 4 when none came. With --count, each
-    message is shown when it comes, with --json each on a line of its own.
+    The wait for messages is limited by --timeout. The exit status is 4 when no message arrived. With
+    --count, each message is shown on arrival, and with --json each on its own line.
     """
     answer.pop("ack")
     with settings.connection() as nc:
@@ -92,7 +94,7 @@ def next(  # noqa: A001 - the command's name
         found = find_pull(settings, js, stream, consumer)
         view = MessageView(settings, raw=raw, layout=layout, single=count == 1)
         settle = _settle(settings, found, answer)
-        # Messages come from now on.
+        # Messages may arrive from now on.
         source = _source(found, count, no_wait=no_wait, expires=expires, group=group)
         reading = Reading(
             settings=settings,
@@ -126,15 +128,15 @@ def _source(
     options: Any = {} if group is None else {"group": group}
     config = consumer.cached_info.config
     if expires is not None and not config.max_expires:
-        # It ends with the command in any case; this is for one that is killed.
-        options["expires"] = max(expires, _SHORTEST)
-    # One pull asks for all of them, or for as many as one may.
+        # The command ends the pull request; this limits it when the process is killed.
+        options["expires"] = max(expires, _MIN_EXPIRES_S)
+    # One pull requests all messages, up to the limit of the consumer.
     batch = min(count, config.max_batch or count)
     return PullSource(consumer.messages(max_messages=batch, stop_after=count, **options))
 
 
 def _nothing(consumer: PullConsumer, waited: float | None) -> CommandError:
-    """Return the error that says that nothing came, and what there is to know about that."""
+    """Return the error for a fetch without messages, with the reason as its hint."""
     text = (
         "no message"
         if waited is None
@@ -158,7 +160,7 @@ def _why(info: ConsumerInfo) -> str:
         return f"{title(info)} has {with_separators(info.num_pending)} to deliver{reason}"
     if not pending:
         most = info.config.max_deliver
-        # What was delivered so often counts neither as pending nor as not acknowledged.
+        # Messages at the delivery limit count neither as pending nor as ack pending.
         end = ", and acknowledged or given up" if most and most > 0 else " and acknowledged"
         return f"{title(info)} has everything delivered{end}"
     wait = info.config.ack_wait

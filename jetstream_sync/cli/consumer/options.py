@@ -1,7 +1,7 @@
 """
-The options that say what a consumer is to be, and the config that they make.
+The options for a consumer config, and their conversion to config fields.
 
-What was not said is not there, so that the same options change a config that exists.
+Only options that were given become fields, so the same options can update an existing config.
 """
 
 from __future__ import annotations
@@ -21,82 +21,112 @@ __all__ = ["config_options", "fields_of", "until"]
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
-#: Options of which each is a field as it stands: flag, field, type, metavar, help.
+#: Options that map to one field each: flag, field, type, metavar, help.
 _PLAIN: Final = (
-    ("description", "description", None, "TEXT", "What it is for."),
-    ("ack", "ack_policy", ACK, "[explicit|all|none]", "Which messages have to be acknowledged."),
-    ("replay", "replay_policy", REPLAY, "[instant|original]", "How fast stored messages come."),
-    ("sample", "sample_freq", SAMPLE, "PERCENT", "How many acks the server reports, 0 to 100."),
-    ("max-deliver", "max_deliver", MAX_DELIVER, "N", "How often one is delivered; -1: no limit."),
-    ("wait", "ack_wait", DURATION, "TIME", "How long to wait for an ack before it comes again."),
-    ("backoff", "backoff", BACKOFF, "TIMES", "The wait before each further delivery: 1s,10s,1m."),
-    ("max-pending", "max_ack_pending", LIMIT, "N", "How many may be unacknowledged; -1: no limit."),
-    ("max-waiting", "max_waiting", click.IntRange(1), "N", "How many pulls may wait."),
-    ("max-pull-batch", "max_batch", click.IntRange(0), "N", "Messages of one pull; 0: no limit."),
-    ("max-pull-expire", "max_expires", DURATION, "TIME", "How long one pull may wait."),
-    ("max-pull-bytes", "max_bytes", SIZE, "SIZE", "Bytes of one pull; 0: no limit."),
+    ("description", "description", None, "TEXT", "Describe its purpose."),
+    ("ack", "ack_policy", ACK, "[explicit|all|none]", "Set the acknowledgement policy."),
+    ("replay", "replay_policy", REPLAY, "[instant|original]", "Set the replay policy."),
+    ("sample", "sample_freq", SAMPLE, "PERCENT", "Sample this share of acks, 0 to 100."),
+    ("max-deliver", "max_deliver", MAX_DELIVER, "N", "Deliver at most N times; -1: no limit."),
+    ("wait", "ack_wait", DURATION, "TIME", "Redeliver a message without an ack after TIME."),
+    ("backoff", "backoff", BACKOFF, "TIMES", "Redeliver after these times, as in 1s,10s,1m."),
+    ("max-pending", "max_ack_pending", LIMIT, "N", "Limit unacknowledged messages; -1: no limit."),
+    ("max-waiting", "max_waiting", click.IntRange(1), "N", "Limit waiting pull requests."),
+    (
+        "max-pull-batch",
+        "max_batch",
+        click.IntRange(0),
+        "N",
+        "Limit messages per pull; 0: no limit.",
+    ),
+    ("max-pull-expire", "max_expires", DURATION, "TIME", "Limit the expiry of a pull."),
+    ("max-pull-bytes", "max_bytes", SIZE, "SIZE", "Limit bytes per pull; 0: no limit."),
     (
         "heartbeat",
         "idle_heartbeat",
         DURATION,
         "TIME",
-        "After how much silence it says it is there.",
+        "Send a heartbeat after TIME without messages.",
     ),
     (
         "deliver-group",
         "deliver_group",
         None,
         "GROUP",
-        "The queue group that shares what is pushed.",
+        "Deliver to this queue group.",
     ),
-    ("bps", "rate_limit_bps", click.IntRange(0), "BITS", "Bits a second to push; 0: no limit."),
-    ("inactive-threshold", "inactive_threshold", DURATION, "TIME", "When it goes, if not used."),
+    (
+        "bps",
+        "rate_limit_bps",
+        click.IntRange(0),
+        "BITS",
+        "Limit the push rate in bits/s; 0: no limit.",
+    ),
+    (
+        "inactive-threshold",
+        "inactive_threshold",
+        DURATION,
+        "TIME",
+        "Delete it after TIME of inactivity.",
+    ),
     (
         "replicas",
         "num_replicas",
         click.IntRange(0, 5),
         "N",
-        "Servers with its state; 0: as the stream.",
+        "Store its state on N servers; 0: as the stream.",
     ),
 )
 
-#: Switches, which have an opposite: flags, field, help.
+#: Boolean options with a negative form: flags, field, help.
 _SWITCHES: Final = (
-    ("--flow-control/--no-flow-control", "flow_control", "Push no faster than is read."),
-    ("--headers-only/--no-headers-only", "headers_only", "Deliver no bodies, only their sizes."),
-    ("--memory/--no-memory", "mem_storage", "Keep its state in memory."),
+    (
+        "--flow-control/--no-flow-control",
+        "flow_control",
+        "Enable flow control for a push consumer.",
+    ),
+    (
+        "--headers-only/--no-headers-only",
+        "headers_only",
+        "Deliver headers and sizes without bodies.",
+    ),
+    ("--memory/--no-memory", "mem_storage", "Store its state in memory."),
 )
 
-#: Groups of pull requests: flag, policy, help.
+#: Priority groups: flag, policy, help.
 _GROUPS: Final = (
     (
         "--pinned-groups",
         PriorityPolicy.PINNED_CLIENT,
-        "Groups in which one client gets all. (2.11)",
+        "Set groups that deliver to one pinned client. (2.11)",
     ),
-    ("--overflow-groups", PriorityPolicy.OVERFLOW, "Groups that help when much is pending. (2.11)"),
-    ("--prioritized-groups", PriorityPolicy.PRIORITIZED, "Groups served by their priority. (2.12)"),
+    ("--overflow-groups", PriorityPolicy.OVERFLOW, "Set groups with overflow thresholds. (2.11)"),
+    (
+        "--prioritized-groups",
+        PriorityPolicy.PRIORITIZED,
+        "Set groups with priorities of pulls. (2.12)",
+    ),
 )
 
 
 def config_options(command: _Command) -> _Command:
-    """Give a command the options that say what a consumer is to be; see `fields_of`."""
+    """Add the options for a consumer config to a command; see `fields_of`."""
     options: list[Callable[[Any], Any]] = [
         click.option(
-            "--target", metavar="SUBJECT", help="Where to deliver; without it, it is pulled from."
+            "--target", metavar="SUBJECT", help="Push to this subject.  [default: pull consumer]"
         ),
         click.option(
             "--filter",
             "filters",
             multiple=True,
             metavar="SUBJECT",
-            help="Only messages on this subject; '': all; repeatable.",
+            help="Deliver only this subject; '' for all; repeatable.",
         ),
         click.option(
             "--deliver",
             type=DELIVER,
             metavar="START",
-            help="Where to start: all, last, new, subject, a sequence, 1h or a time.",
+            help="Start at: all, last, new, subject, a sequence, 1h or a time.",
         ),
     ]
     options += [
@@ -112,15 +142,17 @@ def config_options(command: _Command) -> _Command:
             "--pinned-ttl",
             type=DURATION,
             metavar="TIME",
-            help="How long a pinned client may be silent.",
+            help="Unpin a client after TIME without a pull.",
         ),
         click.option(
             "--pause",
             "pause_until",
             metavar="TIME",
-            help="Deliver nothing before this time, or for so long. (2.11)",
+            help="Pause until a time, or for a duration. (2.11)",
         ),
-        click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="A label; repeatable."),
+        click.option(
+            "--metadata", multiple=True, metavar="KEY=VALUE", help="Set metadata; repeatable."
+        ),
     ]
     for option in reversed(options):
         command = option(command)
@@ -129,16 +161,16 @@ def config_options(command: _Command) -> _Command:
 
 def fields_of(options: dict[str, Any]) -> dict[str, Any]:
     """
-    Take the options of `config_options` out of a command's, and return the fields that were said.
+    Remove the options of `config_options` from ``options`` and return the config fields.
 
     Raises:
-        click.BadParameter: a value can not be read.
+        click.BadParameter: a value is invalid.
 
     """
     fields: dict[str, Any] = {}
     target = options.pop("target")
     if target is not None:
-        # Who types the word at the question means the kind, not a subject.
+        # 'pull' means a pull consumer, not a subject.
         fields["deliver_subject"] = None if target.lower() in ("", "pull") else target
     fields.update(_filters(options.pop("filters")))
     fields.update(options.pop("deliver") or {})
@@ -176,7 +208,7 @@ def _groups(options: dict[str, Any]) -> dict[str, Any]:
         if value is None:
             continue
         if fields:
-            raise click.UsageError("a consumer has groups of one kind only")
+            raise click.UsageError("the options for priority groups exclude each other")
         fields = {"priority_policy": policy, "priority_groups": value.replace(",", " ").split()}
     timeout = options.pop("pinned_ttl")
     if timeout is not None:
@@ -186,10 +218,10 @@ def _groups(options: dict[str, Any]) -> dict[str, Any]:
 
 def until(text: str) -> datetime:
     """
-    Return the end of a pause: a time, or so long from now.
+    Return the end of a pause: a time, or a duration from now.
 
     Raises:
-        click.BadParameter: it is neither.
+        click.BadParameter: the text is neither.
 
     """
     now = datetime.now(timezone.utc)
@@ -201,5 +233,5 @@ def until(text: str) -> datetime:
         return now + wait if wait else parse_time(text, now).astimezone(timezone.utc)
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is no time; write 1h, or 2026-01-02T15:04:05Z", param_hint="'--pause'"
+            f"invalid time {text!r}: expected 1h or 2026-01-02T15:04:05Z", param_hint="'--pause'"
         ) from None

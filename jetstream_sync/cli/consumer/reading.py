@@ -1,9 +1,9 @@
 """
-Reading from a consumer: take a message, show it, settle it; and give back what is not shown.
+The read loop of ``jsm consumer next`` and ``sub``: receive, show and acknowledge messages.
 
-Every message is shown before it is acknowledged, so one that is lost on the way to the output comes
-again. What was received and not shown, at Ctrl-C or when the output goes away, is given back with a
-nak, so that nobody has to wait for its time to run out.
+Every message is shown before it is acknowledged, so a message that fails to be written is redelivered.
+Messages that were received but not shown, after Ctrl-C or a broken pipe, get a nak, so that the server
+redelivers them without waiting for the ack wait.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from .message import MessageView
 
 __all__ = ["NowSource", "PullSource", "PushSource", "Reading", "Settle"]
 
-#: Seconds for what is on its way when reading ends.
-_GOODBYE = 1.0
+#: Timeout for messages in flight when reading ends, in seconds.
+_DRAIN_TIMEOUT_S = 1.0
 
 
 class Source(Protocol):
-    """Where messages come from."""
+    """A source of messages."""
 
     def next(self, timeout: float | None) -> JetStreamMsg | None:
-        """Return the next message; ``None``: there are no more. Raises `TimeoutError`."""
+        """Return the next message; ``None`` at the end. Raise `TimeoutError` after ``timeout`` seconds."""
 
     def end(self) -> None:
-        """Ask for no more; what has come can still be taken, with a ``timeout`` of 0."""
+        """Request no more messages; received ones are available with a ``timeout`` of 0."""
 
 
 class PullSource:
-    """What is pulled from a consumer, ahead of its use; see `Source`."""
+    """A continuous pull with prefetching; see `Source`."""
 
     def __init__(self, messages: MessageIterator) -> None:
         self._messages = messages
@@ -53,13 +53,13 @@ class PullSource:
             return None
 
     def end(self) -> None:
-        """Ask for no more."""
+        """Request no more messages."""
         if not self._messages.closed:
-            self._messages.drain(_GOODBYE)
+            self._messages.drain(_DRAIN_TIMEOUT_S)
 
 
 class NowSource:
-    """What a consumer has now, and not what comes; see `Source`."""
+    """The messages available now, without waiting; see `Source`."""
 
     def __init__(self, consumer: PullConsumer, count: int, group: str | None) -> None:
         self._consumer = consumer
@@ -81,12 +81,12 @@ class NowSource:
         return self._got.pop(0) if self._got else None
 
     def end(self) -> None:
-        """Ask for no more."""
+        """Request no more messages."""
         self._left = 0
 
 
 class PushSource:
-    """What a consumer delivers; see `Source`."""
+    """The messages of a push consumer; see `Source`."""
 
     def __init__(self, subscription: PushSubscription) -> None:
         self._subscription = subscription
@@ -99,25 +99,25 @@ class PushSource:
             return None
 
     def end(self) -> None:
-        """Ask for no more."""
+        """Request no more messages."""
         if self._subscription.is_valid:
-            self._subscription.drain(_GOODBYE)
+            self._subscription.drain(_DRAIN_TIMEOUT_S)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settle:
-    """What becomes of a message that was shown."""
+    """The acknowledgement of a message after it was shown."""
 
     word: str = "ack"
-    """``ack``, ``nak``, ``term`` or nothing at all."""
+    """``ack``, ``nak``, ``term`` or empty for none."""
     delay: timedelta | None = None
-    """How long a nak has the server wait; ``None``: not at all."""
+    """The redelivery delay of a nak; ``None``: no delay."""
     confirmed: bool = False
-    """Whether to wait until the server has noted an ack."""
+    """Whether to wait until the server confirms an ack."""
     wanted: bool = True
-    """Whether the consumer wants acknowledgements."""
+    """Whether the consumer's policy expects acknowledgements."""
     timeout: float = 5.0
-    """Seconds to wait for that."""
+    """The timeout for the confirmation, in seconds."""
 
     @property
     def acks(self) -> bool:
@@ -125,7 +125,7 @@ class Settle:
         return self.wanted and self.word == "ack"
 
     def __call__(self, msg: JetStreamMsg) -> str:
-        """Settle a message, and return the line that says so."""
+        """Acknowledge a message and return a line that reports it."""
         if not self.word:
             return ""
         if not self.wanted:
@@ -138,7 +138,7 @@ class Settle:
             return "Terminated message"
         if self.confirmed:
             msg.ack_sync(self.timeout)
-            return "Acknowledged message, which the server has confirmed"
+            return "Acknowledged message, confirmed by the server"
         msg.ack()
         return "Acknowledged message"
 
@@ -154,10 +154,10 @@ class Settle:
         confirmed: bool,
     ) -> Settle:
         """
-        Return what the options mean for a consumer of that policy.
+        Return the acknowledgement for the options and the consumer's policy.
 
         Raises:
-            CommandError: they exclude each other.
+            CommandError: options exclude each other.
 
         """
         said = {"--no-ack": no_ack, "--nak": nak is not None, "--term": term}
@@ -177,37 +177,37 @@ class Settle:
 
 @dataclass(kw_only=True)
 class Reading:
-    """One run of a command that reads from a consumer."""
+    """The state of one run of a command that reads from a consumer."""
 
     settings: Settings
     source: Source
     view: MessageView
     settle: Settle
     flush: Callable[[], None]
-    """Waits until the server has what was sent to it."""
+    """Flushes the connection."""
     shown: int = 0
-    #: Taken from the source, and not settled.
-    _in_hand: JetStreamMsg | None = field(default=None, init=False)
+    #: The message that was received but not yet shown.
+    _current: JetStreamMsg | None = field(default=None, init=False)
 
     def run(self, count: int | None, wait: float | None, *, each: bool) -> None:
         """
-        Read until there is no more, or it took too long.
+        Read until the source ends, the count is reached or the timeout has passed.
 
         Args:
-            count: messages at most; ``None``: no limit.
-            wait: seconds to wait; ``None``: for ever.
-            each: whether that is for each message, and not for all together.
+            count: the maximum number of messages; ``None``: no limit.
+            wait: the timeout in seconds; ``None``: no limit.
+            each: whether the timeout applies to each message instead of all together.
 
         """
         try:
             self._read(count, wait, each=each)
         except BaseException:
-            # Ctrl-C, an output that went away, a connection that did: the last of which makes the
-            # server give the messages to somebody else by itself.
+            # Ctrl-C, a broken pipe, or a lost connection. In the last case the server redelivers
+            # # the messages without a nak.
             with suppress(Error):
-                self._give_back()
+                self._nak_unshown()
             raise
-        self._give_back()
+        self._nak_unshown()
         self.flush()
 
     def _read(self, count: int | None, wait: float | None, *, each: bool) -> None:
@@ -224,36 +224,36 @@ class Reading:
             self._handle(msg)
         else:
             return
-        # Time is up; what is on its way is shown, too.
+        # After the timeout, messages in flight are shown as well.
         self.source.end()
-        while self.shown != count and (late := self._rest()) is not None:
+        while self.shown != count and (late := self._next_received()) is not None:
             self._handle(late)
 
     def _handle(self, msg: JetStreamMsg) -> None:
-        self._in_hand = msg
+        self._current = msg
         self.view.show(msg, acked=self.settle.acks)
-        self._in_hand = None
+        self._current = None
         self.shown += 1
         line = self.settle(msg)
-        if line and self.view.for_people:
+        if line and self.view.is_text:
             say(self.settings, f"\n{line}")
 
-    def _rest(self) -> JetStreamMsg | None:
+    def _next_received(self) -> JetStreamMsg | None:
         try:
             return self.source.next(0)
         except TimeoutError:
             return None
 
-    def _give_back(self) -> None:
-        """Let the server give to others what was received and not shown."""
-        in_hand = self._in_hand
-        if in_hand is not None and self.settle.wanted:
-            in_hand.nak()
+    def _nak_unshown(self) -> None:
+        """Send a nak for each message that was received but not shown."""
+        current = self._current
+        if current is not None and self.settle.wanted:
+            current.nak()
         self.source.end()
         returned = False
-        while (msg := self._rest()) is not None:
+        while (msg := self._next_received()) is not None:
             if self.settle.wanted:
                 msg.nak()
                 returned = True
-        if in_hand is not None or returned:
+        if current is not None or returned:
             self.flush()

@@ -1,4 +1,4 @@
-"""``jsm consumer rm``: remove consumers."""
+"""``jsm consumer rm``: delete consumers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ __all__ = ["rm"]
 @click.command()
 @click.argument("stream", required=False, shell_complete=complete_stream)
 @click.argument("consumers", metavar="[CONSUMER]...", nargs=-1, shell_complete=complete_consumer)
-@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Ask nothing.")
-@click.option("--ignore-missing", is_flag=True, help="It is fine when one is not there.")
+@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Skip the confirmation.")
+@click.option("--ignore-missing", is_flag=True, help="Ignore consumers that do not exist.")
 @common_options
 def rm(
     settings: Settings,
@@ -34,7 +34,7 @@ def rm(
     force: bool,
     ignore_missing: bool,
 ) -> None:
-    """Remove one CONSUMER or several of a STREAM. Its messages stay in the stream."""
+    """Delete one or more CONSUMERs of a STREAM. The messages stay in the stream."""
     deleted: list[str] = []
     with settings.jetstream() as js:
         stream, first = names_of(settings, js, stream, consumers[0] if consumers else None)
@@ -44,7 +44,7 @@ def rm(
             try:
                 js.delete_consumer(stream, info.name)
             except ConsumerNotFoundError:
-                continue  # somebody else was faster
+                continue  # deleted by another client
             deleted.append(info.name)
             if not settings.json:
                 settings.env.stderr.write(f"{words().consumer} {title(info)} was removed\n")
@@ -54,7 +54,7 @@ def rm(
 def _look_up(
     js: JetStream, stream: str, names: list[str], *, ignore_missing: bool
 ) -> list[ConsumerInfo]:
-    """Return what is known of each, before any is removed."""
+    """Return the infos of all consumers before the first is deleted."""
     found = []
     for name in dict.fromkeys(names):
         try:

@@ -1,4 +1,4 @@
-"""``jsm consumer report``: the consumers of a stream, or of all, side by side."""
+"""``jsm consumer report``: compare the consumers of one or all streams."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["report"]
 
-#: What the table can be sorted by; all but names from the largest down.
+#: Sort keys of the table; numbers sort in descending order.
 _SORTS: Final[dict[str, Callable[[ConsumerInfo], Any]]] = {
     "name": lambda info: (info.stream_name, info.name),
     "unprocessed": lambda info: -info.num_pending,
@@ -41,10 +41,10 @@ _SORTS: Final[dict[str, Callable[[ConsumerInfo], Any]]] = {
     type=click.Choice(list(_SORTS)),
     default="name",
     show_default=True,
-    help="What comes first.",
+    help="Sort by this column.",
 )
-@click.option("-R", "--reverse", is_flag=True, help="The other way round.")
-@click.option("--watch", type=PAUSE, metavar="TIME", help="Again and again, with this pause.")
+@click.option("-R", "--reverse", is_flag=True, help="Reverse the order.")
+@click.option("--watch", type=PAUSE, metavar="TIME", help="Refresh at this interval.")
 @common_options
 def report(
     settings: Settings,
@@ -68,7 +68,7 @@ def report(
 
 
 def _document(info: ConsumerInfo) -> dict[str, Any]:
-    """Return the numbers of a consumer, as the server names them."""
+    """Return the numbers of a consumer by the names of the server."""
     config = info.config
     return {
         "stream_name": info.stream_name,
@@ -119,11 +119,11 @@ def _mode(info: ConsumerInfo) -> str:
         return "paused"
     if not info.config.deliver_subject:
         return f"pull, {count(info.num_waiting)} waiting"
-    return "push" if info.push_bound else "push, unheard"
+    return "push" if info.push_bound else "push, unbound"
 
 
 def _unprocessed(info: ConsumerInfo) -> str:
-    """Return how much is left, and how much of all that was ever to do that is."""
+    """Return the number of unprocessed messages and their share of all messages."""
     total = info.num_pending + info.delivered.stream_seq
     if not info.num_pending or not total:
         return count(info.num_pending)

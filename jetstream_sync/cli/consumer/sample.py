@@ -1,4 +1,4 @@
-"""``jsm consumer sample``: the samples of acknowledgements that the server publishes."""
+"""``jsm consumer sample``: show acknowledgement samples."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 __all__ = ["sample"]
 
-#: Where samples are published; the stream's and the consumer's name follow.
+#: Subject prefix of samples; the names of the stream and the consumer follow.
 _METRICS = "$JS.EVENT.METRIC.CONSUMER.ACK"
-#: What a sample says.
+#: The numeric fields of a sample.
 _NUMBERS = ("stream_seq", "consumer_seq", "deliveries", "ack_time")
 
 
 @click.command()
 @consumer_arguments
 @click.option(
-    "--count", "wanted", type=click.IntRange(1), metavar="N", help="End after so many samples."
+    "--count", "wanted", type=click.IntRange(1), metavar="N", help="Exit after N samples."
 )
-@click.option("--wait", type=TIMEOUT, metavar="TIME", help="End after so long without a sample.")
+@click.option("--wait", type=TIMEOUT, metavar="TIME", help="Exit after TIME without a sample.")
 @common_options
 def sample(
     settings: Settings,
@@ -47,23 +47,23 @@ def sample(
     wait: float | None,
 ) -> None:
     """
-    Show samples of the acknowledgements of a CONSUMER of a STREAM as they come, until Ctrl-C.
+    Show acknowledgement samples of a CONSUMER of a STREAM until Ctrl-C.
 
-    The consumer has to be sampled: see --sample of 'add' and 'edit'. With --json the events are
-    shown as the server sent them.
+    Sampling must be enabled with --sample of 'add' or 'edit'. With --json the events are shown as the
+    server sent them.
     """
     with settings.connection(**reconnect_options(settings)) as nc:
         info = find(settings, settings.jetstream_on(nc), stream, consumer)
         percent = (info.config.sample_freq or "0").removesuffix("%")
         if not int(percent):
             raise CommandError(
-                f"{words().consumer.lower()} {title(info)} is not sampled",
+                f"{words().consumer.lower()} {title(info)} has sampling disabled",
                 ExitStatus.USAGE,
-                hint=f"'jsm consumer edit {info.stream_name} {info.name} --sample 100' turns it on",
+                hint=f"'jsm consumer edit {info.stream_name} {info.name} --sample 100' enables it",
             )
         subject = f"{_METRICS}.{info.stream_name}.{info.name}"
         with nc.subscribe(subject) as samples:
-            # So that what is acknowledged after the line that says so is seen.
+            # Acknowledgements after the announcement must be seen.
             nc.flush(settings.timeout)
             _announce(settings, info, subject, percent)
             seen = 0
@@ -75,7 +75,7 @@ def sample(
                 seen += _show(settings, info, msg.data)
     if seen != wanted and (wanted is not None or not seen):
         asked = "" if wanted is None else f" of {count(wanted)}"
-        raise CommandError(f"{count(seen)}{asked} samples came", ExitStatus.TIMED_OUT)
+        raise CommandError(f"received {count(seen)}{asked} samples", ExitStatus.TIMED_OUT)
 
 
 def _announce(settings: Settings, info: ConsumerInfo, subject: str, percent: str) -> None:
@@ -87,7 +87,7 @@ def _announce(settings: Settings, info: ConsumerInfo, subject: str, percent: str
 
 
 def _show(settings: Settings, info: ConsumerInfo, data: bytes) -> bool:
-    """Show a sample, and say whether it is one."""
+    """Show a sample; return whether the data is a sample."""
     try:
         event: Any = loads(data)
     except InvalidResponseError as error:
@@ -96,7 +96,7 @@ def _show(settings: Settings, info: ConsumerInfo, data: bytes) -> bool:
     known = event if isinstance(event, dict) else dict.fromkeys(_NUMBERS)
     fields: list[Any] = [known.get(name, 0) for name in _NUMBERS]
     if not all(isinstance(each, int) for each in fields):
-        note(settings, f"warning: {readable(data[:200])}: no sample")
+        note(settings, f"warning: {readable(data[:200])}: not a sample")
         return False
     if settings.json:
         emit_line(settings, event)
@@ -106,7 +106,7 @@ def _show(settings: Settings, info: ConsumerInfo, data: bytes) -> bool:
     block = Block()
     block.add(f"{noun.stream} Sequence", count(stream_seq))
     block.add(f"{noun.consumer} Sequence", count(consumer_seq))
-    # Of 2020: how often it was delivered again. The event counts the first time, too.
+    # The format of 2020 counts redeliveries; the event includes the first delivery.
     block.add("Redelivered", count(max(0, deliveries - 1)))
     block.add("Delay", seconds_text(timedelta(microseconds=ack_time // 1000)))
     now = datetime.now().astimezone()

@@ -1,4 +1,4 @@
-"""What ``jsm consumer info`` shows of a consumer: its configuration, and where it stands."""
+"""Text output of ``jsm consumer info``: configuration and state."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ __all__ = ["config_block", "filters_of", "show", "state_block"]
 
 
 def show(settings: Settings, info: ConsumerInfo, *, state_only: bool = False) -> None:
-    """Write what the server says of a consumer to ``stdout``."""
+    """Write the info of a consumer to ``stdout``."""
     heading = f"Information for {words().consumer.lower()} {title(info)}"
     blocks = [] if state_only else [config_block(settings, info.config), _cluster_block(info)]
     write_blocks(settings.env, *blocks, state_block(settings, info), heading=heading)
 
 
 def filters_of(config: ConsumerConfig) -> list[str]:
-    """Return the subjects that a consumer is limited to; none: it is not."""
+    """Return the filter subjects of a consumer; empty: all subjects."""
     if config.filter_subject:
         return [config.filter_subject]
     return list(config.filter_subjects or ())
 
 
 def config_block(settings: Settings, config: ConsumerConfig) -> Block:
-    """Return the configuration, the lines of 2020 first."""
+    """Return the configuration, with the lines of the 2020 format first."""
     block = Block("Configuration")
     if config.durable_name:
         block.add("Durable Name", config.durable_name)
@@ -141,7 +141,7 @@ def _cluster_block(info: ConsumerInfo) -> Block:
 
 
 def state_block(settings: Settings, info: ConsumerInfo) -> Block:
-    """Return where a consumer stands, the lines of 2020 first."""
+    """Return the state of a consumer, with the lines of the 2020 format first."""
     block = Block("State")
     block.add("Last Delivered Message", _position(info, info.delivered))
     block.add("Acknowledgment floor", _position(info, info.ack_floor))
@@ -161,7 +161,7 @@ def state_block(settings: Settings, info: ConsumerInfo) -> Block:
         group = f" in queue group {config.deliver_group}" if config.deliver_group else ""
         block.add("Active Interest", f"true{group}")
     else:
-        block.add("Active Interest", "false: nobody listens on the delivery subject")
+        block.add("Active Interest", "false: no subscriber on the delivery subject")
     if info.paused:
         left = info.pause_remaining
         rest = f", for another {duration(left)}" if left else ""
@@ -169,7 +169,7 @@ def state_block(settings: Settings, info: ConsumerInfo) -> Block:
     for group_state in info.priority_groups or ():
         pinned = group_state.pinned_client_id
         since = f" since {when(settings, group_state.pinned_ts)}" if pinned else ""
-        block.add(f"Priority Group {group_state.group}", f"{pinned or 'nobody is pinned'}{since}")
+        block.add(f"Priority Group {group_state.group}", f"{pinned or 'no pinned client'}{since}")
     return block
 
 

@@ -1,4 +1,4 @@
-"""``jsm consumer sub``: show what a consumer delivers, or what is pulled from it, as it comes."""
+"""``jsm consumer sub``: show the messages of a push or pull consumer as they arrive."""
 
 from __future__ import annotations
 
@@ -27,18 +27,22 @@ __all__ = ["sub"]
 
 @click.command(cls=OptionalNak)
 @consumer_arguments
-@click.option("--no-ack", is_flag=True, help="Do not acknowledge: it comes again, after a while.")
+@click.option(
+    "--no-ack", is_flag=True, help="Do not acknowledge; it is redelivered after ack wait."
+)
 @click.option(
     "--nak",
     callback=read_delay,
     metavar="[=DELAY]",
-    help="Give each back, to come again at once or after DELAY.",
+    help="Negatively acknowledge, to redeliver at once or after DELAY.",
 )
-@click.option("--term", is_flag=True, help="Have each never delivered again.")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="End after so many messages.")
-@click.option("--wait", type=TIMEOUT, metavar="TIME", help="End after so long without a message.")
-@click.option("--group", metavar="NAME", help="The priority group to pull for. (2.11)")
-@click.option("-r", "--raw", is_flag=True, help="Show the bodies, and nothing else.")
+@click.option(
+    "--term", is_flag=True, help="Terminate the messages, so that they are not redelivered."
+)
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Exit after N messages.")
+@click.option("--wait", type=TIMEOUT, metavar="TIME", help="Exit after TIME without a message.")
+@click.option("--group", metavar="NAME", help="Pull for this priority group. (2.11)")
+@click.option("-r", "--raw", is_flag=True, help="Show only the bodies.")
 @click.option("-f", "--format", "layout", metavar="TEXT", help=FORMAT_HELP)
 @common_options
 def sub(
@@ -54,16 +58,15 @@ def sub(
     **answer: Any,
 ) -> None:
     """
-    Show the messages of a CONSUMER of a STREAM as they come, until Ctrl-C, and acknowledge them.
+    Show and acknowledge the messages of a CONSUMER of a STREAM until Ctrl-C.
 
-    The exit status is 0 when --count messages came; 4 when they did not come within --wait; 130
-    after Ctrl-C.
+    The exit status is 0 after --count messages, 4 after --wait without a message, and 130 after Ctrl-C.
     """
 
-    def tell(error: Exception) -> None:
+    def on_error(error: Exception) -> None:
         note(settings, f"warning: {one_line(error)}")
 
-    with settings.connection(**reconnect_options(settings), error_cb=tell) as nc:
+    with settings.connection(**reconnect_options(settings), error_cb=on_error) as nc:
         js = settings.jetstream_on(nc)
         info = find(settings, js, stream, consumer)
         view = MessageView(settings, raw=raw, layout=layout)
@@ -90,7 +93,7 @@ def sub(
     if reading.shown != count and (count is not None or not reading.shown):
         asked = "" if count is None else f" of {with_separators(count)}"
         raise CommandError(
-            f"{with_separators(reading.shown)}{asked} messages came", ExitStatus.TIMED_OUT
+            f"received {with_separators(reading.shown)}{asked} messages", ExitStatus.TIMED_OUT
         )
 
 
@@ -105,15 +108,15 @@ def _source(js: JetStream, info: ConsumerInfo, count: int | None, group: str | N
             options["stop_after"] = count
         return PullSource(js.get_consumer(info.stream_name, info.name).messages(**options))
     if group is not None:
-        raise click.UsageError("--group is for a consumer that is pulled from")
+        raise click.UsageError("--group is for pull consumers")
     try:
         subscription = js.subscribe_bind(
             info.stream_name, info.name, manual_ack=True, queue=info.config.deliver_group
         )
     except DuplicateSubscriptionError as error:
         raise CommandError(
-            f"somebody else reads {title(info)}",
+            f"another client is subscribed to {title(info)}",
             ExitStatus.USAGE,
-            hint=f"to listen along, use 'jsm sub {info.config.deliver_subject}'",
+            hint=f"to receive the same messages, use 'jsm sub {info.config.deliver_subject}'",
         ) from error
     return PushSource(subscription)

@@ -1,4 +1,4 @@
-"""How people write what a consumer is to be: the words of 2020, those of today, and numbers."""
+"""Parsers and option types for consumer configs, with the names of 2020 and of today."""
 
 from __future__ import annotations
 
@@ -58,29 +58,29 @@ _STARTS: Final[Mapping[str, DeliverPolicy]] = {
 def _word(text: str, known: Mapping[str, _Policy], what: str, write: str) -> _Policy:
     policy = known.get(text.strip().lower())
     if policy is None:
-        raise ValueError(f"{text!r} is no {what} policy; write {write}")
+        raise ValueError(f"invalid {what} policy {text!r}: expected {write}")
     return policy
 
 
 def parse_ack(text: str) -> AckPolicy:
-    """Return the acknowledgement policy that a word stands for, or raise `ValueError`."""
+    """Return the acknowledgement policy for a name, or raise `ValueError`."""
     return _word(text, _ACKS, "acknowledgement", "explicit, all or none")
 
 
 def parse_replay(text: str) -> ReplayPolicy:
-    """Return the replay policy that a word stands for, or raise `ValueError`."""
+    """Return the replay policy for a name, or raise `ValueError`."""
     return _word(text, _REPLAYS, "replay", "instant or original")
 
 
 def parse_deliver(text: str) -> dict[str, Any]:
     """
-    Return the fields of a config that say where a consumer starts.
+    Return the config fields for the start of a consumer.
 
     Args:
-        text: ``all``, ``last``, ``new``, ``subject``, a sequence, a time, or how long ago.
+        text: ``all``, ``last``, ``new``, ``subject``, a sequence, a time, or a duration before now.
 
     Raises:
-        ValueError: it is none of them.
+        ValueError: the text is none of these.
 
     """
     given = text.strip()
@@ -90,15 +90,15 @@ def parse_deliver(text: str) -> dict[str, Any]:
         return {**fields, "deliver_policy": policy}
     if given.isdecimal():
         if not int(given):
-            raise ValueError("the first sequence is 1")
+            raise ValueError("invalid sequence '0': the first sequence is 1")
         policy = DeliverPolicy.BY_START_SEQUENCE
         return {**fields, "deliver_policy": policy, "opt_start_seq": int(given)}
     try:
         start = parse_time(given)
     except ValueError:
         raise ValueError(
-            f"{text!r} is no start; write all, last, new, subject, a sequence such as 10, "
-            "how long ago such as 1h, or a time such as 2026-01-02T15:04:05Z"
+            f"invalid start {text!r}: expected all, last, new, subject, a sequence such as 10, "
+            "a duration such as 1h, or a time such as 2026-01-02T15:04:05Z"
         ) from None
     start = start.astimezone(timezone.utc)
     return {**fields, "deliver_policy": DeliverPolicy.BY_START_TIME, "opt_start_time": start}
@@ -106,51 +106,51 @@ def parse_deliver(text: str) -> dict[str, Any]:
 
 def parse_max_deliver(text: str) -> int:
     """
-    Return how often a message is delivered; -1 is without a limit.
+    Return the maximum number of deliveries; -1 means no limit.
 
     Raises:
-        ValueError: it is no number, or 0.
+        ValueError: the text is not a number, or is 0.
 
     """
     if text.strip() == "0":
-        raise ValueError("0 deliveries make no sense; write -1 for no limit")
+        raise ValueError("invalid number '0': expected at least 1, or -1 for no limit")
     return parse_limit(text)
 
 
 def parse_sample(text: str) -> str:
     """
-    Return a percentage as the server takes it.
+    Return a percentage in the format of the server.
 
     Raises:
-        ValueError: it is not from 0 to 100.
+        ValueError: the text is not a number from 0 to 100.
 
     """
     number = text.strip().removesuffix("%")
     if not number.isdecimal() or int(number) > 100:
-        raise ValueError(f"{text!r} is no percentage; write 0 to 100")
+        raise ValueError(f"invalid percentage {text!r}: expected 0 to 100")
     return str(int(number))
 
 
 def parse_backoff(text: str) -> list[Any]:
     """
-    Return the waits of a list such as ``1s,10s,1m``; an empty text is an empty list.
+    Return the durations in a list such as ``1s,10s,1m``; empty for an empty text.
 
     Raises:
-        ValueError: one is no duration.
+        ValueError: an item is not a duration.
 
     """
     return [parse_duration(each) for each in text.split(",") if each.strip()]
 
 
 class _Parsed(WordType):
-    """An option whose text a function reads."""
+    """A parameter type based on a parser function."""
 
     def __init__(self, name: str, parse: Callable[[str], Any], words: Sequence[str] = ()) -> None:
         super().__init__(name, words)
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return what the text stands for."""
+        """Return the parsed value."""
         if not isinstance(value, str) or isinstance(value, (AckPolicy, ReplayPolicy)):
             return value
         try:
@@ -168,7 +168,7 @@ BACKOFF: Final = _Parsed("durations", parse_backoff)
 
 
 def outside(filters: Sequence[str], subjects: Sequence[str]) -> list[str]:
-    """Return the filters under which no message of these subjects can fall."""
+    """Return the filters that match none of the subjects."""
     return [
         each for each in filters if not any(subjects_overlap(each, other) for other in subjects)
     ]
