@@ -158,7 +158,7 @@ def test_dump_to_no_folder(jsm: Jsm, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = jsm("sub", "x", "--dump", str(tmp_path / "file" / "under"))
     assert result.status == 1
-    assert "can not write" in result.err
+    assert "cannot write" in result.err
 
 
 def test_translate(jsm: Jsm, peer: RawPeer) -> None:
@@ -224,7 +224,7 @@ def test_fewer_than_wanted(jsm: Jsm, peer: RawPeer) -> None:
     peer.publish("sub.wait", b"abc")
     _, err = child.communicate(timeout=20)
     assert child.returncode == 4
-    assert b"1 of 2 messages came" in err
+    assert b"received 1 of 2 messages" in err
 
 
 def test_wait_alone_is_a_way_to_end(jsm: Jsm, peer: RawPeer) -> None:

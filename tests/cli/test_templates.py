@@ -60,7 +60,7 @@ def test_ids_and_times_are_new_for_each_message() -> None:
     ("text", "said"),
     [
         ("{{Cuont}}", "did you mean Count?"),
-        ("{{}}", "there are Count"),
+        ("{{}}", "expected one of Count"),
         ("{{Count 3}}", "takes no arguments"),
         ("{{Random}}", "two lengths"),
         ("{{Random 5}}", "two lengths"),

@@ -1,4 +1,4 @@
-"""What ``pub`` and ``req`` send: the body and where it comes from, headers, and templates in them."""
+"""The messages of ``pub`` and ``req``: body, headers and templates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Message", "Outgoing", "message_options", "outgoing"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-#: What stands for standard input.
+#: The argument that means standard input.
 _STDIN: Final = "-"
 
 
@@ -34,13 +34,13 @@ class Message:
 
 class Outgoing:
     """
-    What is to be sent again and again, with or without templates.
+    A message to send one or more times, with or without templates.
 
     Args:
-        subject: where to.
-        body: what.
+        subject: the subject.
+        body: the body.
         headers: pairs of name and value.
-        templates: whether names in braces are filled in, for each message anew.
+        templates: whether to fill in templates for each message.
 
     """
 
@@ -56,7 +56,7 @@ class Outgoing:
             self._fixed = Message(subject, body, Headers(headers) if headers else None)
 
     def message(self, count: int) -> Message:
-        """Return the message of that number, counted from 1."""
+        """Return the message with a number, counted from 1."""
         if self._fixed is not None:
             return self._fixed
         values = Values(count=count)
@@ -69,7 +69,7 @@ class Outgoing:
 
 
 def message_options(command: _Command) -> _Command:
-    """Give a click command the options that `outgoing()` takes."""
+    """Add the options of `outgoing()` to a click command."""
     for option in (
         click.option(
             "--templates/--no-templates",
@@ -82,7 +82,7 @@ def message_options(command: _Command) -> _Command:
             type=click.Choice(["eof", "newline"]),
             default="eof",
             show_default=True,
-            help="Standard input is one message, or each of its lines is one.",
+            help="Send standard input as one message, or one message per line.",
         ),
         click.option(
             "-H",
@@ -91,7 +91,7 @@ def message_options(command: _Command) -> _Command:
             multiple=True,
             metavar="K:V",
             callback=_pairs,
-            help="Add a header; repeat it for several.",
+            help="Add a header; repeatable.",
         ),
     ):
         command = option(command)
@@ -105,7 +105,7 @@ def _pairs(
     for value in values:
         name, colon, text = value.partition(":")
         if not colon or not name.strip():
-            raise click.BadParameter(f"{value!r} is not NAME:VALUE")
+            raise click.BadParameter(f"invalid header {value!r}: expected NAME:VALUE")
         pairs.append((name.strip(), text.strip()))
     return pairs
 
@@ -121,23 +121,23 @@ def outgoing(
     count: int,
 ) -> Iterator[Message]:
     """
-    Return the messages that a command line asks for.
+    Return the messages for a command line.
 
-    Standard input is read only when there is no body on the command line, or it is ``-``: at once,
-    or line by line while the messages are taken, so that each is sent when it comes.
+    Standard input is read only when the body is missing or ``-``: as a whole, or line by line during
+    iteration, so that each line is sent as it arrives.
 
     Args:
-        settings: has the streams.
-        subject: where to.
-        body: what; ``None`` or ``-``: standard input.
-        headers: for every message.
-        templates: whether templates are filled in.
+        settings: the settings of the command.
+        subject: the subject.
+        body: the body; ``None`` or ``-``: standard input.
+        headers: the headers of every message.
+        templates: whether to fill in templates.
         send_on: ``eof`` or ``newline``.
-        count: how often the body is sent.
+        count: how many times to send the body.
 
     Raises:
-        CommandError: a template is wrong, or standard input can not be read.
-        click.UsageError: the options exclude each other.
+        CommandError: a template is invalid, or standard input cannot be read.
+        click.UsageError: options exclude each other.
 
     """
     env = settings.env
@@ -147,26 +147,26 @@ def outgoing(
             raise click.UsageError("--send-on newline is for standard input: leave the body out")
         if count != 1:
             raise click.UsageError("--count and --send-on newline exclude each other")
-        Outgoing(subject, b"", headers, templates=templates)  # what is wrong is said at once
+        Outgoing(subject, b"", headers, templates=templates)  # report invalid templates at once
         return (
             Outgoing(subject, line, headers, templates=templates).message(number)
             for number, line in enumerate(_lines(env), 1)
         )
     data = _whole(env) if body is None or body == _STDIN else _bytes(body)
     if not templates and has_templates(subject, data, *(value for _, value in headers)):
-        env.stderr.write("jsm: there are templates in the message; --templates fills them in\n")
+        env.stderr.write("jsm: the message contains templates; fill them in with --templates\n")
     sent = Outgoing(subject, data, headers, templates=templates)
     return (sent.message(number) for number in range(1, count + 1))
 
 
 def _bytes(text: str) -> bytes:
-    # What the shell passed was bytes, and may be no UTF-8.
+    # The argument was passed as bytes and may not be valid UTF-8.
     return text.encode("utf-8", "surrogateescape")
 
 
 def _whole(env: Environment) -> bytes:
     if env.stdin.isatty():
-        env.stderr.write("Reading the message from standard input; Ctrl-D ends it\n")
+        env.stderr.write("Reading the message from standard input; end it with Ctrl-D\n")
         env.stderr.flush()
     try:
         return env.stdin.read()
@@ -176,7 +176,7 @@ def _whole(env: Environment) -> bytes:
 
 def _lines(env: Environment) -> Iterator[bytes]:
     try:
-        # readline() and not a loop over it, which may wait until a buffer is full.
+        # readline() instead of iteration, which may wait until a buffer is full.
         while line := env.stdin.readline():
             yield line.rstrip(b"\n").removesuffix(b"\r")
     except OSError as error:
@@ -185,4 +185,4 @@ def _lines(env: Environment) -> Iterator[bytes]:
 
 def _unreadable(error: OSError) -> CommandError:
     why = error.strerror or str(error)
-    return CommandError(f"can not read standard input: {why}", ExitStatus.USAGE)
+    return CommandError(f"cannot read standard input: {why}", ExitStatus.USAGE)

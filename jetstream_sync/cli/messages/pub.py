@@ -1,4 +1,4 @@
-"""``jsm pub``: publish messages, and with ``--jetstream`` wait until a stream has them."""
+"""``jsm pub``: publish messages, optionally waiting for stream acknowledgements."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ack_fields", "pub"]
 
-#: More messages than this are counted, not listed.
-_LISTED: Final = 20
-#: The options that are headers, and those of them that are no use without the answer.
+#: The number of messages that are shown one by one; after that, only totals are shown.
+_MAX_LISTED: Final = 20
+#: The headers set by options, and the options that require an acknowledgement.
 _HEADERS: Final = {
     "msg_id": MSG_ID,
     "expect_stream": EXPECTED_STREAM,
@@ -48,38 +48,41 @@ _EXPECTATIONS: Final = frozenset(_HEADERS) - {"msg_id"}
 @click.argument("subject")
 @click.argument("body", required=False)
 @message_options
-@click.option("--reply", metavar="SUBJECT", default="", help="Where an answer should go.")
+@click.option("--reply", metavar="SUBJECT", default="", help="Set the reply subject.")
 @click.option(
     "--count", type=click.IntRange(1), default=1, metavar="N", help="Publish the message N times."
 )
-@click.option("--sleep", type=TIMEOUT, metavar="TIME", help="Wait so long between two messages.")
-@click.option("-J", "--jetstream", is_flag=True, help="Wait until a stream has stored it.")
-@click.option("--msg-id", metavar="ID", help="Stored only once within the stream's dupe window.")
-@click.option("--expect-stream", metavar="NAME", help="Only this stream may store it; implies -J.")
+@click.option("--sleep", type=TIMEOUT, metavar="TIME", help="Pause for TIME between messages.")
+@click.option("-J", "--jetstream", is_flag=True, help="Wait for the acknowledgement of a stream.")
+@click.option("--msg-id", metavar="ID", help="Set the message id for duplicate detection.")
+@click.option("--expect-stream", metavar="NAME", help="Expect this stream to store it; implies -J.")
 @click.option(
     "--expect-last-sequence",
     "last_seq",
     type=click.IntRange(0),
     metavar="SEQ",
-    help="Stored only if the stream's last message has this sequence; implies -J.",
+    help="Expect this last sequence of the stream; implies -J.",
 )
 @click.option(
     "--expect-last-subject-sequence",
     "last_subject_seq",
     type=click.IntRange(0),
     metavar="SEQ",
-    help="The same for the last message on the subject; implies -J.",
+    help="Expect this last sequence of the subject; implies -J.",
 )
 @click.option(
     "--expect-last-msg-id",
     "last_msg_id",
     metavar="ID",
-    help="Stored only if the stream's last message has this id; implies -J.",
+    help="Expect this id of the stream's last message; implies -J.",
 )
 @click.option(
-    "--ttl", type=TIMEOUT, metavar="TIME", help="How long the stream keeps it, in whole seconds."
+    "--ttl",
+    type=TIMEOUT,
+    metavar="TIME",
+    help="Delete it from the stream after TIME, in whole seconds.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Show nothing but errors.")
+@click.option("-q", "--quiet", is_flag=True, help="Show only errors.")
 @common_options
 def pub(
     settings: Settings,
@@ -96,20 +99,22 @@ def pub(
     """
     Publish BODY to SUBJECT.
 
-    Without BODY, or when it is '-', standard input is the message. A BODY leaves standard input
-    alone, so that a loop can go on reading it.
+    Without BODY, or when it is '-', the message is read from standard input. With a BODY, standard input
+    is not read, so that the command can be used in a loop over it.
 
     \b
     Examples:
       jsm pub ORDERS.received "order 1"
       jsm pub ORDERS.received "order {{Count}}" --templates --count 100 -J
       tail -f orders.log | jsm pub ORDERS.received --send-on newline
-    """  # noqa: D301 - click knows its mark by the character, not by the escape
+    """  # noqa: D301 - click requires the character, not the escape
     wanted = {option: options.pop(option) for option in _HEADERS}
     expected = any(wanted[option] is not None for option in _EXPECTATIONS)
-    options["headers"] = [*options["headers"], *_storing(ttl, wanted)]
+    options["headers"] = [*options["headers"], *_publish_headers(ttl, wanted)]
     if reply and (jetstream or expected):
-        raise click.UsageError("--reply excludes --jetstream: the stream's answer goes there")
+        raise click.UsageError(
+            "--reply and --jetstream exclude each other: the acknowledgement uses the reply subject"
+        )
     several = options["send_on"] == "newline" or options["count"] > 1
     messages = outgoing(settings, subject, body, **options)
     publishing = _Publishing(settings, several=several, sleep=sleep, quiet=quiet)
@@ -117,44 +122,46 @@ def pub(
     with settings.connection(error_cb=watch.on_error) as nc:
         if jetstream or expected:
             js = settings.jetstream_on(nc)
-            publishing.run(messages, lambda each: _stored(js, each))
+            publishing.run(messages, lambda each: _publish_to_stream(js, each))
         else:
-            publishing.run(messages, lambda each: _published(nc, each, reply))
+            publishing.run(messages, lambda each: _publish(nc, each, reply))
         nc.flush(settings.timeout)
         watch.check(nc)
-    publishing.done()
+    publishing.write_summary()
 
 
-def _storing(ttl: float | None, wanted: Mapping[str, str | int | None]) -> list[tuple[str, str]]:
-    """Return the headers that say how a stream is to store the messages."""
+def _publish_headers(
+    ttl: float | None, wanted: Mapping[str, str | int | None]
+) -> list[tuple[str, str]]:
+    """Return the headers for options that control how a stream stores the messages."""
     pairs = [
         (_HEADERS[option], str(value)) for option, value in wanted.items() if value is not None
     ]
     if ttl is not None:
         if ttl < 1:
-            text = "a stream keeps a message for a second at least"
+            text = f"invalid duration {ttl:g}s: it must be at least 1s"
             raise click.BadParameter(text, param_hint="'--ttl'")
         pairs.append((MSG_TTL, f"{ttl:.0f}s"))
     return pairs
 
 
-def _stored(js: JetStream, message: Message) -> PubAck:
+def _publish_to_stream(js: JetStream, message: Message) -> PubAck:
     return js.publish(message.subject, message.body, headers=message.headers)
 
 
-def _published(nc: Connection, message: Message, reply: str) -> None:
+def _publish(nc: Connection, message: Message, reply: str) -> None:
     nc.publish(message.subject, message.body, reply, message.headers)
 
 
 class _Publishing:
     """
-    One run of ``pub``: sends, waits in between, and shows what became of it.
+    The state of one run of ``pub``.
 
     Args:
-        settings: has the streams, and whether the output is JSON.
+        settings: the settings of the command.
         several: whether there may be more than one message.
-        sleep: seconds to wait between two of them; ``None``: not at all.
-        quiet: show nothing.
+        sleep: the pause between messages in seconds; ``None``: none.
+        quiet: whether to show nothing.
 
     """
 
@@ -173,13 +180,13 @@ class _Publishing:
         self._last = ""
 
     def run(self, messages: Iterator[Message], send: Callable[[Message], PubAck | None]) -> None:
-        """Send every message; a Ctrl-C says how many there were."""
+        """Send and show every message; write a summary on Ctrl-C."""
         try:
             for message in messages:
                 if self._messages and self._sleep:
                     pause(self._sleep)
                 ack = send(message)
-                # Counted before it is shown: who sees it may type Ctrl-C at once.
+                # Count before the output, since Ctrl-C may follow it at once.
                 self._messages += 1
                 self._bytes += len(message.body)
                 self._subject = message.subject
@@ -189,12 +196,12 @@ class _Publishing:
             self._settings.env.stderr.write(f"\n{self._summary()}\n")
             raise
 
-    def done(self) -> None:
-        """Sum it up, where not everything was shown."""
+    def write_summary(self) -> None:
+        """Write a summary, unless every message was shown."""
         if self._quiet:
             return
         if self._acked:
-            if self._messages > _LISTED and not self._settings.json:
+            if self._messages > _MAX_LISTED and not self._settings.json:
                 self._settings.env.stdout.write(f"{self._summary()}; {self._last}\n")
             return
         if self._settings.json:
@@ -204,7 +211,7 @@ class _Publishing:
                 "bytes": self._bytes,
             }
             self._settings.env.stdout.write(to_json(document))
-        elif self._messages > _LISTED:
+        elif self._messages > _MAX_LISTED:
             self._settings.env.stdout.write(self._summary() + "\n")
 
     def _show(self, message: Message, ack: PubAck | None) -> None:
@@ -219,12 +226,12 @@ class _Publishing:
             twice = " (a duplicate, not stored again)" if ack.duplicate else ""
             where = f"{ack.stream} with sequence {count_text(ack.seq)}{twice}"
             self._last = f"the last is stored in {where}"
-            if self._messages > _LISTED:
+            if self._messages > _MAX_LISTED:
                 return
             out.write(f"Published [{subject}] : stored in {where}\n")
-        elif self._messages <= _LISTED:
+        elif self._messages <= _MAX_LISTED:
             out.write(f"Published [{subject}] : '{readable(message.body)}'\n")
-        # The next one may be a while.
+        # The next message may be delayed by --sleep or the input.
         out.flush()
 
     def _show_document(self, document: dict[str, Any]) -> None:
@@ -243,7 +250,7 @@ class _Publishing:
 
 
 def ack_fields(ack: PubAck) -> dict[str, Any]:
-    """Return an acknowledgement by the names that the server has for what it says."""
+    """Return an acknowledgement as JSON fields with the names of the server."""
     said = {"duplicate": ack.duplicate or None, "domain": ack.domain, "val": ack.val}
     fields = {name: value for name, value in said.items() if value is not None}
     return {"stream": ack.stream, "seq": ack.seq, **fields}

@@ -1,4 +1,4 @@
-"""``jsm req``: send a request, and show the answers."""
+"""``jsm req``: send a request and show the replies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["req"]
 
-#: The status of the answer that a server gives when nobody else does.
+#: The status of the server's reply when there are no responders.
 _NO_RESPONDERS = 503
 
 
@@ -38,16 +38,16 @@ _NO_RESPONDERS = 503
     default=1,
     show_default=True,
     metavar="N",
-    help="Wait for so many answers; 0: for all that come within the timeout.",
+    help="Wait for N replies; 0: all within the timeout.",
 )
 @click.option(
     "--reply-timeout",
     type=TIMEOUT,
     metavar="TIME",
-    help="With several answers: how long to wait after each.  [default: the rest of --timeout]",
+    help="With several replies, wait TIME for the next one.  [default: rest of --timeout]",
 )
-@click.option("--count", type=click.IntRange(1), default=1, metavar="N", help="Ask N times.")
-@click.option("-r", "--raw", is_flag=True, help="Show the bodies, and nothing else.")
+@click.option("--count", type=click.IntRange(1), default=1, metavar="N", help="Send N requests.")
+@click.option("-r", "--raw", is_flag=True, help="Show only the bodies.")
 @common_options
 def req(
     settings: Settings,
@@ -60,11 +60,11 @@ def req(
     **options: Any,
 ) -> None:
     """
-    Send BODY to SUBJECT as a request, and show what is answered.
+    Send BODY to SUBJECT as a request and show the replies.
 
-    Without BODY, or when it is '-', standard input is the request.
+    Without BODY, or when it is '-', the request is read from standard input.
 
-    The exit status is 6 when nobody listens on SUBJECT, and 4 when fewer answers than wanted came
+    The exit status is 6 when SUBJECT has no responders, and 4 when fewer replies than requested arrive
     within --timeout.
 
     \b
@@ -72,26 +72,26 @@ def req(
       jsm req ORDERS.scratch hello
       jsm req '$JS.API.STREAM.INFO.ORDERS' '' --raw
       jsm req discover '' --replies 0 --timeout 1s
-    """  # noqa: D301 - click knows its mark by the character, not by the escape
+    """  # noqa: D301 - click requires the character, not the escape
     messages = outgoing(settings, subject, body, **options)
     several = replies != 1 or options["count"] > 1 or options["send_on"] == "newline"
-    asking = _Asking(settings, replies, reply_timeout, raw=raw, several=several)
+    requester = _Requester(settings, replies, reply_timeout, raw=raw, several=several)
     watch = PermissionWatch()
     with settings.connection(error_cb=watch.on_error) as nc:
         for message in messages:
-            asking.ask(nc, message, lambda: watch.check(nc))
+            requester.request(nc, message, lambda: watch.check(nc))
 
 
-class _Asking:
+class _Requester:
     """
-    Asks, and shows the answers.
+    Sends requests and shows the replies.
 
     Args:
-        settings: has the streams, the timeout, and whether the output is JSON.
-        replies: how many answers are wanted; 0: all that come in time.
-        between: seconds to wait after each of several answers; ``None``: as long as there is time.
-        raw: show the bodies only.
-        several: whether there may be more than one answer in all.
+        settings: the settings of the command.
+        replies: the number of replies to wait for; 0: all before the timeout.
+        between: the timeout for each further reply in seconds; ``None``: the rest of the timeout.
+        raw: whether to show only the bodies.
+        several: whether there may be more than one reply in total.
 
     """
 
@@ -104,19 +104,19 @@ class _Asking:
         self._raw = raw
         self._several = several
 
-    def ask(self, nc: Connection, message: Message, check: Callable[[], None]) -> None:
+    def request(self, nc: Connection, message: Message, check: Callable[[], None]) -> None:
         """
-        Send one request and show what is answered.
+        Send one request and show its replies.
 
         Args:
             nc: the connection.
-            message: what is asked.
-            check: called when the server has the request; it raises that it was refused.
+            message: the request.
+            check: called after the request was flushed; raises a permission error.
 
         Raises:
-            NoRespondersError: nobody listens.
-            PermissionsError: the server did not take it.
-            TimeoutError, CommandError: there were not enough answers in time.
+            NoRespondersError: the subject has no responders.
+            PermissionsError: the server denied the request.
+            TimeoutError, CommandError: there were not enough replies in time.
 
         """
         started = monotonic()
@@ -125,15 +125,15 @@ class _Asking:
             self._write(f"Published [{readable(message.subject)}] : '{readable(message.body)}'\n")
         deadline = Deadline(timeout)
         inbox = nc.new_inbox()
-        answers = 0
-        # Not Connection.request(): a consumer's answer comes on the subject of its message.
+        replies = 0
+        # Not Connection.request(): a consumer replies with the subject of its message.
         with nc.subscribe(inbox) as sub:
             nc.publish(message.subject, message.body, inbox, message.headers)
             nc.flush(timeout)
             check()
-            while self._replies == 0 or answers < self._replies:
+            while self._replies == 0 or replies < self._replies:
                 left = deadline.left()
-                if answers and self._between is not None:
+                if replies and self._between is not None:
                     left = min(left or 0.0, self._between)
                 try:
                     msg = sub.next_msg(left)
@@ -141,16 +141,17 @@ class _Asking:
                     break
                 if msg.status is not None and msg.status.code == _NO_RESPONDERS:
                     raise NoRespondersError(message.subject)
-                answers += 1
+                replies += 1
                 self._show(msg, started)
-        if not answers:
+        if not replies:
             raise CommandError(
-                f"no answer on {readable(message.subject)!r} in {timeout:g} s",
+                f"no reply on {readable(message.subject)!r} in {timeout:g} s",
                 ExitStatus.TIMED_OUT,
             )
-        if answers < self._replies:
+        if replies < self._replies:
             raise CommandError(
-                f"{answers} of {self._replies} answers came in {timeout:g} s", ExitStatus.TIMED_OUT
+                f"received {replies} of {self._replies} replies in {timeout:g} s",
+                ExitStatus.TIMED_OUT,
             )
 
     def _show(self, msg: Msg, started: float) -> None:

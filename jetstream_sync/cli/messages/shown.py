@@ -1,4 +1,4 @@
-"""A message as ``jsm`` shows it: as a JSON document, as text for people, and as it came."""
+"""Representation of a message as a JSON document, and output of raw bytes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = [
 
 def message_document(msg: Msg, *, acked: bool = False, body: bytes | None = None) -> dict[str, Any]:
     """
-    Return a message as the JSON document that every command shows it as.
+    Return the JSON document of a message, the same for all commands.
 
     Args:
-        msg: a message from a consumer has what its stream says of it; a message of core NATS has
-            the subject for an answer, when one is wanted.
-        acked: whether it was acknowledged here.
-        body: what is shown as its body; ``None``: the one that it has.
+        msg: the message. With a consumer, the document has the stream metadata, else the reply
+            subject, if any.
+        acked: whether the command acknowledges the message.
+        body: the body to show; ``None``: the body of the message.
 
     """
     document: dict[str, Any] = {"subject": visible(msg.subject)}
@@ -58,7 +58,7 @@ def message_document(msg: Msg, *, acked: bool = False, body: bytes | None = None
 
 
 def _about(msg: Msg) -> Metadata | None:
-    """Return what a stream says of a message, also of one that a consumer pushed to a subject."""
+    """Return the metadata of a message, also of one pushed to a plain subscription."""
     if isinstance(msg, JetStreamMsg):
         return msg.metadata
     if not msg.reply.startswith("$JS.ACK."):
@@ -70,7 +70,7 @@ def _about(msg: Msg) -> Metadata | None:
 
 
 def header_fields(headers: Headers | None) -> dict[str, Any]:
-    """Return the field of a document that has the headers, nothing when there are none."""
+    """Return the document field with the headers; empty without headers."""
     if headers is None:
         return {}
     return {
@@ -81,7 +81,7 @@ def header_fields(headers: Headers | None) -> dict[str, Any]:
 
 
 def body_fields(data: bytes) -> dict[str, str]:
-    """Return the fields of a document that have the body: in base64, and as text if it is text."""
+    """Return the document fields with the body: base64, and text if it is UTF-8."""
     fields = {"data": base64.b64encode(data).decode("ascii")}
     with contextlib.suppress(UnicodeDecodeError):
         fields["text"] = data.decode()
@@ -89,7 +89,7 @@ def body_fields(data: bytes) -> dict[str, str]:
 
 
 def write_bytes(env: Environment, data: bytes) -> None:
-    """Write bytes to ``stdout`` as they are, after what was written as text before."""
+    """Write bytes to ``stdout`` unchanged, after flushing text written before."""
     env.stdout.flush()
     raw = getattr(env.stdout, "buffer", None)
     if raw is None:

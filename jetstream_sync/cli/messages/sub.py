@@ -1,4 +1,4 @@
-"""``jsm sub``: show the messages of subjects, as they come, or those that a stream has stored."""
+"""``jsm sub``: show messages of subjects as they arrive, or messages of a stream."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from ..values import TIME, TIMEOUT
 from .sub_sources import CoreSource, Source, Start, StreamSource
-from .sub_view import Look, SubjectReport, Viewer
+from .sub_view import SubjectReport, Viewer, ViewOptions
 from .translate import Translator
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ __all__ = ["sub"]
 
 @dataclass(frozen=True, kw_only=True)
 class _Wanted:
-    """What the command line asks for."""
+    """The selection of messages on the command line."""
 
     subjects: tuple[str, ...]
     queue: str
@@ -49,33 +49,33 @@ class _Wanted:
 
     @property
     def stored(self) -> bool:
-        """Whether it is a stream that is read, and not what is published just now."""
+        """Whether to read from a stream instead of core NATS."""
         return self.policy is not None or self.durable is not None or self.stream is not None
 
     def check(self) -> None:
         """
-        Refuse what does not fit together.
+        Check that the options are valid together.
 
         Raises:
-            click.UsageError: it says what.
+            click.UsageError: they are not.
 
         """
         for subject in (*self.subjects, *self.ignored):
             check_subject(subject)
         if not self.subjects and self.stream is None:
-            raise click.UsageError("a SUBJECT or --stream is needed")
+            raise click.UsageError("give a SUBJECT or --stream")
         if self.stream is not None:
             check_stream_name(self.stream)
         if self.stored and self.queue:
-            raise click.UsageError("--queue is for core NATS: share a stream with --durable")
+            raise click.UsageError("--queue is for core NATS: to share a stream, use --durable")
         if self.to_end and not self.stored:
-            raise click.UsageError("-T is for streams: core NATS has no end")
+            raise click.UsageError("-T is for streams: a core NATS subscription has no end")
 
 
 def _policy(
     starts: dict[str, bool], start_sequence: int | None, since: datetime | None
 ) -> DeliverPolicy | None:
-    """Return the one start that was asked for, ``None`` when there was none."""
+    """Return the start policy that was given; ``None`` without one."""
     asked = {
         "--all": (starts["from_all"], DeliverPolicy.ALL),
         "--new": (starts["from_new"], DeliverPolicy.NEW),
@@ -94,47 +94,58 @@ def _policy(
 @click.argument("subjects", metavar="[SUBJECT]...", nargs=-1)
 @click.option("--queue", metavar="GROUP", default="", help="Share the messages with a queue group.")
 @click.option(
-    "--stream", metavar="STREAM", shell_complete=complete_stream, help="Read this stream."
+    "--stream", metavar="STREAM", shell_complete=complete_stream, help="Read from this stream."
 )
-@click.option("--all", "from_all", is_flag=True, help="All that the stream has, and what follows.")
-@click.option("--new", "from_new", is_flag=True, help="Only what is stored from now on.")
-@click.option("--last", "from_last", is_flag=True, help="The last message, and what follows.")
-@click.option("--last-per-subject", is_flag=True, help="The last message of each subject first.")
+@click.option("--all", "from_all", is_flag=True, help="Start at the first message of the stream.")
+@click.option("--new", "from_new", is_flag=True, help="Start with new messages of the stream.")
+@click.option("--last", "from_last", is_flag=True, help="Start at the last message of the stream.")
 @click.option(
-    "--since", type=TIME, metavar="TIME", help="What is not older than this, or this time."
+    "--last-per-subject", is_flag=True, help="Start with the last message of each subject."
 )
 @click.option(
-    "--start-sequence", type=click.IntRange(1), metavar="SEQ", help="From this message on."
+    "--since", type=TIME, metavar="TIME", help="Start at a time, or at a duration before now."
 )
-@click.option("--durable", metavar="NAME", help="Read as this consumer, which stays; acknowledges.")
 @click.option(
-    "--ack/--no-ack", default=None, help="Acknowledge what is shown.  [default: with --durable]"
+    "--start-sequence", type=click.IntRange(1), metavar="SEQ", help="Start at this stream sequence."
 )
-@click.option("-T", "--terminate-at-end", "to_end", is_flag=True, help="End with the stream.")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="End after so many messages.")
-@click.option("--wait", type=TIMEOUT, metavar="TIME", help="End after so long without a message.")
+@click.option("--durable", metavar="NAME", help="Read from a durable consumer; implies --ack.")
 @click.option(
-    "-I", "--ignore-subject", "ignored", multiple=True, metavar="SUBJECT", help="Skip it."
+    "--ack/--no-ack", default=None, help="Acknowledge shown messages.  [default: with --durable]"
 )
-@click.option("-t", "--timestamp", "timestamps", is_flag=True, help="Show when a message came.")
+@click.option(
+    "-T", "--terminate-at-end", "to_end", is_flag=True, help="Exit at the end of the stream."
+)
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Exit after N messages.")
+@click.option("--wait", type=TIMEOUT, metavar="TIME", help="Exit after TIME without a message.")
+@click.option(
+    "-I",
+    "--ignore-subject",
+    "ignored",
+    multiple=True,
+    metavar="SUBJECT",
+    help="Skip messages on this subject.",
+)
+@click.option("-t", "--timestamp", "timestamps", is_flag=True, help="Show the time of receipt.")
 @click.option(
     "-d", "--delta-time", "since_start", is_flag=True, help="Show seconds since the start."
 )
-@click.option("-r", "--raw", is_flag=True, help="Show the bodies, and nothing else.")
-@click.option("--headers-only", is_flag=True, help="Show no bodies.")
-@click.option("--subjects-only", is_flag=True, help="Show subjects, and nothing else.")
+@click.option("-r", "--raw", is_flag=True, help="Show only the bodies.")
+@click.option("--headers-only", is_flag=True, help="Show headers without bodies.")
+@click.option("--subjects-only", is_flag=True, help="Show only the subjects.")
 @click.option(
-    "--dump", metavar="DIR", help="Write each message to a file; '-': NUL between them on stdout."
+    "--dump",
+    metavar="DIR",
+    help="Write each message to a file in DIR; '-': to stdout, NUL-separated.",
 )
-@click.option("--translate", metavar="COMMAND", help="Show what this command makes of a body.")
-@click.option("--report-subjects", is_flag=True, help="Count messages by subject, show it at last.")
+@click.option("--translate", metavar="COMMAND", help="Pass each body through COMMAND.")
+@click.option("--report-subjects", is_flag=True, help="Show message counts by subject at the end.")
 @click.option(
     "--report-top",
     type=click.IntRange(1),
     default=10,
     show_default=True,
     metavar="N",
-    help="How many subjects --report-subjects shows.",
+    help="Limit --report-subjects to N subjects.",
 )
 @common_options
 def sub(
@@ -151,23 +162,23 @@ def sub(
     """
     Show the messages of each SUBJECT until Ctrl-C.
 
-    With --stream, or with one of the options that say where to start, stored messages are read.
-    Without --stream it is the stream that takes the first SUBJECT.
+    With --stream, --durable or an option for the start, messages are read from a stream. Without
+    --stream it is the stream that stores the first SUBJECT.
 
-    The exit status is 0 when --count messages came, or with -T the stream's end; 4 when they did
-    not come within --wait; 130 after Ctrl-C.
+    The exit status is 0 after --count messages or, with -T, at the end of the stream; 4 after --wait
+    without a message; 130 after Ctrl-C.
 
     \b
     Examples:
       jsm sub 'ORDERS.*' -t
       jsm sub --stream ORDERS --all -T -j
       jsm sub 'ORDERS.>' --last-per-subject --count 5
-    """  # noqa: D301 - click knows its mark by the character, not by the escape
+    """  # noqa: D301 - click requires the character, not the escape
     starts = {
         name: options.pop(name)
         for name in ("from_all", "from_new", "from_last", "last_per_subject")
     }
-    look = {
+    view = {
         name: options.pop(name)
         for name in ("timestamps", "since_start", "raw", "subjects_only", "dump")
     }
@@ -184,17 +195,17 @@ def sub(
         viewer = SubjectReport(settings, report_top)
     else:
         translator = Translator(translate).translate if translate else None
-        chosen = Look(headers_only=wanted.headers_only, translate=translator, **look)
+        chosen = ViewOptions(headers_only=wanted.headers_only, translate=translator, **view)
         viewer = Viewer(settings, chosen)
     with (
         settings.connection(**reconnect_options(settings)) as nc,
         _source(settings, nc, wanted) as source,
     ):
-        _Reading(settings, wanted, source, viewer).run()
+        _ReadLoop(settings, wanted, source, viewer).run()
 
 
 def _source(settings: Settings, nc: Connection, wanted: _Wanted) -> Source:
-    """Start to read; what is read is said on ``stderr``."""
+    """Return the source of messages, and announce it on ``stderr``."""
     if not wanted.stored:
         source: Source = CoreSource(nc, wanted.subjects, wanted.queue)
         names = " ".join(f"[{subject}]" for subject in wanted.subjects)
@@ -223,8 +234,8 @@ def _source(settings: Settings, nc: Connection, wanted: _Wanted) -> Source:
 
 
 @dataclass
-class _Reading:
-    """One run of ``sub``."""
+class _ReadLoop:
+    """The state of one run of ``sub``."""
 
     settings: Settings
     wanted: _Wanted
@@ -236,11 +247,11 @@ class _Reading:
 
     def run(self) -> None:
         """
-        Read until it is enough.
+        Read until the count is reached, the source ends or the timeout has passed.
 
         Raises:
-            CommandError: it was not enough.
-            KeyboardInterrupt: the user ended it; how much there was is said.
+            CommandError: fewer messages than requested arrived.
+            KeyboardInterrupt: the user pressed Ctrl-C; a summary has been written.
 
         """
         try:
@@ -254,7 +265,7 @@ class _Reading:
             raise
         except TimeoutError:
             self._close()
-            self._waited()
+            self._check_count()
         else:
             self._close()
 
@@ -262,12 +273,12 @@ class _Reading:
         if isinstance(self.viewer, SubjectReport):
             self.viewer.close()
 
-    def _waited(self) -> None:
+    def _check_count(self) -> None:
         wanted = self.wanted
         if wanted.count is not None or not self.messages:
             asked = "" if wanted.count is None else f" of {wanted.count:,}"
             raise CommandError(
-                f"{self.messages:,}{asked} messages came, and none for {wanted.wait:g} s",
+                f"received {self.messages:,}{asked} messages, and none for {wanted.wait:g} s",
                 ExitStatus.TIMED_OUT,
             )
 
@@ -276,16 +287,16 @@ class _Reading:
         while self.messages != wanted.count and not self.source.ends:
             msg = wait_interruptibly(self.source.next, Deadline(wanted.wait))
             if not any(subject_matches(each, msg.subject) for each in wanted.ignored):
-                self._take(msg)
+                self._handle(msg)
             if wanted.to_end and isinstance(msg, JetStreamMsg) and not msg.metadata.num_pending:
                 return
 
-    def _take(self, msg: Msg) -> None:
+    def _handle(self, msg: Msg) -> None:
         wanted = self.wanted
         acked = wanted.ack if wanted.ack is not None else wanted.durable is not None
         if acked and not isinstance(msg, JetStreamMsg):
             acked = msg.reply.startswith("$JS.ACK.")
-        # Counted first: who sees it may type Ctrl-C at once.
+        # Count before the output, since Ctrl-C may follow it at once.
         self.messages += 1
         self.bytes += len(msg.data)
         self.viewer.show(msg, acked=acked)

@@ -1,4 +1,4 @@
-"""Where ``jsm sub`` has its messages from: subjects of core NATS, or a stream."""
+"""Message sources of ``jsm sub``: core NATS subscriptions, or a stream."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from ..terminology import find_stream
 
 __all__ = ["CoreSource", "Source", "Start", "StreamSource"]
 
-#: Messages that wait between the threads of several subscriptions and the one that shows them.
-_WAITING = 1000
-#: Seconds after which the server drops the consumer that only says how much there is to read.
-_PROBE = 5.0
-#: Seconds to wait at the end for what is on its way from a durable consumer.
-_GOODBYE = 1.0
+#: The maximum number of queued messages from several subscriptions.
+_MAX_QUEUED = 1000
+#: Inactivity after which the server deletes the consumer that counts pending messages, in seconds.
+_PROBE_THRESHOLD_S = 5.0
+#: Timeout for messages in flight from a durable consumer at the end, in seconds.
+_DRAIN_TIMEOUT_S = 1.0
 
 
 class Source(Protocol):
-    """Gives one message after the other; ends with its ``with`` block."""
+    """A source of messages; the ``with`` block closes it."""
 
     ends: bool
-    """Whether there is nothing to wait for."""
+    """Whether there are no messages to wait for."""
 
     def next(self, timeout: float | None) -> Msg:
         """
         Return the next message.
 
         Args:
-            timeout: in seconds; ``None``: wait for ever.
+            timeout: in seconds; ``None``: no limit.
 
         Raises:
-            TimeoutError: none came in time.
+            TimeoutError: no message arrived in time.
 
         """
 
@@ -63,7 +63,7 @@ class CoreSource:
 
     Args:
         nc: the connection.
-        subjects: what to listen to.
+        subjects: the subjects to subscribe to.
         queue: the queue group; empty: none.
 
     """
@@ -72,25 +72,25 @@ class CoreSource:
 
     def __init__(self, nc: Connection, subjects: Sequence[str], queue: str) -> None:
         self._arrived = threading.Condition()
-        self._waiting: deque[Msg] = deque()
+        self._queued: deque[Msg] = deque()
         self._closed = False
         self._open = ExitStack()
-        # One that reads alone needs nobody in between, and keeps the order of the server.
+        # A single subscription is read directly, without a queue.
         self._only = None
         self._several: list[Subscription] = []
         if len(subjects) == 1:
             self._only = nc.subscribe(subjects[0], queue)
         else:
             for subject in subjects:
-                one = self._open.enter_context(nc.subscribe(subject, queue, self._take))
+                one = self._open.enter_context(nc.subscribe(subject, queue, self._enqueue))
                 self._several.append(one)
-        # So that what is published after the line that says so is seen.
+        # Messages published after the announcement must be seen.
         nc.flush()
 
-    def _take(self, msg: Msg) -> None:
+    def _enqueue(self, msg: Msg) -> None:
         with self._arrived:
-            self._arrived.wait_for(lambda: self._closed or len(self._waiting) < _WAITING)
-            self._waiting.append(msg)
+            self._arrived.wait_for(lambda: self._closed or len(self._queued) < _MAX_QUEUED)
+            self._queued.append(msg)
             self._arrived.notify_all()
 
     def next(self, timeout: float | None) -> Msg:
@@ -98,12 +98,12 @@ class CoreSource:
         if self._only is not None:
             return self._only.next_msg(timeout)
         with self._arrived:
-            if not self._arrived.wait_for(lambda: bool(self._waiting), timeout):
+            if not self._arrived.wait_for(lambda: bool(self._queued), timeout):
                 if not any(each.is_valid for each in self._several):
-                    raise BadSubscriptionError("none of the subscriptions is there any more")
+                    raise BadSubscriptionError("all subscriptions are closed")
                 raise TimeoutError("no message in time")
             self._arrived.notify_all()
-            return self._waiting.popleft()
+            return self._queued.popleft()
 
     def __enter__(self) -> Self:
         return self
@@ -120,7 +120,7 @@ class CoreSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Where in a stream to begin, and what to read of it."""
+    """The start position in a stream, and the messages to read."""
 
     policy: DeliverPolicy = DeliverPolicy.ALL
     sequence: int | None = None
@@ -129,7 +129,7 @@ class Start:
     headers_only: bool = False
 
     def fields(self) -> dict[str, Any]:
-        """Return it as fields of a consumer's config."""
+        """Return the fields of a consumer config."""
         fields: dict[str, Any] = {"deliver_policy": self.policy}
         if self.sequence is not None:
             fields["opt_start_seq"] = self.sequence
@@ -150,13 +150,13 @@ class StreamSource:
     Messages of a stream, in order and without gaps, or those of a durable consumer.
 
     Args:
-        js: where the stream is.
-        stream: its name.
-        start: where to begin.
-        durable: the consumer to read from, made where it is not there; ``None``: none is left
-            behind.
-        to_end: whether it matters if there is something to read at all.
-        count: how many messages are wanted; ``None``: all.
+        js: the JetStream context.
+        stream: the name of the stream.
+        start: the start position.
+        durable: the durable consumer to read from, created if missing; ``None``: an ordered
+            consumer.
+        to_end: whether to set ``ends`` when there are no messages to read.
+        count: the number of messages to read; ``None``: no limit.
 
     """
 
@@ -199,18 +199,18 @@ class StreamSource:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop reading; what came and was not shown is given back at once."""
+        """Stop reading; send a nak for each message that was not shown."""
         if self._durable:
             with suppress(Error):
-                self._messages.drain(_GOODBYE)
+                self._messages.drain(_DRAIN_TIMEOUT_S)
                 while True:
                     self._messages.next(0).nak()
         self._messages.stop()
 
 
 def _pending(js: JetStream, stream: str, fields: dict[str, Any]) -> int:
-    """Return how many messages there are to read from a start on."""
-    config = ConsumerConfig(ack_policy="none", inactive_threshold=_PROBE, **fields)
+    """Return the number of pending messages from a start position."""
+    config = ConsumerConfig(ack_policy="none", inactive_threshold=_PROBE_THRESHOLD_S, **fields)
     probe = js.create_consumer(stream, config)
     js.delete_consumer(stream, probe.name)
     return probe.cached_info.num_pending

@@ -1,4 +1,4 @@
-"""How ``jsm sub`` shows messages: a line as ``nats-sub`` had it, raw, as JSON, or in files."""
+"""Output of ``jsm sub``: lines in the format of ``nats-sub``, raw, JSON, or files."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ..settings import Settings
 from ..status import CommandError, ExitStatus
 from .shown import header_fields, message_document, write_bytes
 
-__all__ = ["Look", "SubjectReport", "Viewer"]
+__all__ = ["SubjectReport", "ViewOptions", "Viewer"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
-    """What is shown of a message, and how."""
+class ViewOptions:
+    """Options for the output of messages."""
 
     timestamps: bool = False
     since_start: bool = False
@@ -37,23 +37,23 @@ class Look:
 
 class Viewer:
     """
-    Shows one message after the other.
+    Shows messages one by one.
 
     Args:
-        settings: has the streams, and whether the output is JSON.
-        look: what is shown.
+        settings: the settings of the command.
+        options: the options for the output.
 
     """
 
-    def __init__(self, settings: Settings, look: Look) -> None:
+    def __init__(self, settings: Settings, options: ViewOptions) -> None:
         self._settings = settings
         self._env = settings.env
-        self._look = look
+        self._options = options
         self._started = monotonic()
         self._number = 0
         self._folder: Path | None = None
-        if look.dump not in (None, "-"):
-            self._folder = Path(str(look.dump))
+        if options.dump not in (None, "-"):
+            self._folder = Path(str(options.dump))
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -63,55 +63,55 @@ class Viewer:
         """Show a message."""
         self._number += 1
         body = self._body(msg)
-        look = self._look
-        if look.dump is not None:
+        options = self._options
+        if options.dump is not None:
             self._dump(self._document(msg, body, acked=acked))
-        elif look.raw:
+        elif options.raw:
             write_bytes(self._env, body + b"\n")
         elif self._settings.json:
             emit_line(self._settings, self._document(msg, body, acked=acked))
-        elif look.subjects_only:
+        elif options.subjects_only:
             self._env.stdout.write(readable(msg.subject) + "\n")
         else:
             self._env.stdout.write(self._lines(msg, body))
-        # Somebody may wait for it at the other end of a pipe.
+        # The reader of a pipe may wait for the message.
         self._env.stdout.flush()
 
     def _body(self, msg: Msg) -> bytes:
-        if self._look.translate is None:
+        if self._options.translate is None:
             return msg.data
         try:
-            return self._look.translate(msg.subject, msg.data)
+            return self._options.translate(msg.subject, msg.data)
         except CommandError as error:
-            # One body that a command does not like is no reason to miss the next ones.
+            # A body that the command rejects must not stop the following messages.
             note(self._settings, f"warning: {error}")
             return msg.data
 
     def _document(self, msg: Msg, body: bytes, *, acked: bool) -> dict[str, Any]:
-        look = self._look
-        if look.subjects_only:
+        options = self._options
+        if options.subjects_only:
             return {"subject": visible(msg.subject)}
         document = message_document(msg, acked=acked, body=body)
-        if look.headers_only:
+        if options.headers_only:
             document.pop("data", None)
             document.pop("text", None)
-        if look.timestamps:
+        if options.timestamps:
             document["received"] = datetime.now(timezone.utc).isoformat()
         return document
 
     def _lines(self, msg: Msg, body: bytes) -> str:
-        look = self._look
+        options = self._options
         line = f"[#{self._number}] Received on [{readable(msg.subject)}]"
-        if look.timestamps:
+        if options.timestamps:
             line = f"{datetime.now().astimezone():%Y/%m/%d %H:%M:%S %z} {line}"
-        if look.since_start:
+        if options.since_start:
             line = f"{monotonic() - self._started:.4f}s {line}"
         if isinstance(msg, JetStreamMsg):
             about = msg.metadata
             line += f" stream: {about.stream} seq {about.stream_seq}"
         elif msg.reply and not msg.reply.startswith("$JS.ACK."):
             line += f" reply: {readable(msg.reply)}"
-        if not look.headers_only:
+        if not options.headers_only:
             line += f": '{readable(body)}'"
         headers: dict[str, list[str]] = header_fields(msg.headers).get("headers", {})
         return "".join(
@@ -134,11 +134,11 @@ class Viewer:
 
 class SubjectReport:
     """
-    Counts messages by their subject, and shows the counts at the end.
+    Counts messages by subject and shows the counts at the end.
 
     Args:
-        settings: has the streams, and whether the output is JSON.
-        top: how many subjects are shown; with JSON all are.
+        settings: the settings of the command.
+        top: the number of subjects to show; JSON output has all of them.
 
     """
 
@@ -156,7 +156,7 @@ class SubjectReport:
         self._bytes[subject] += len(msg.data)
 
     def close(self) -> None:
-        """Show the subjects, those with the most messages first."""
+        """Show the subjects in descending order of messages."""
         ordered = sorted(self._messages.items(), key=lambda item: (-item[1], item[0]))
         if self._settings.json:
             rows = [
@@ -178,4 +178,4 @@ class SubjectReport:
 
 
 def _unwritable(path: Path, error: OSError) -> CommandError:
-    return CommandError(f"can not write {path}: {error.strerror or error}", ExitStatus.FAILED)
+    return CommandError(f"cannot write {path}: {error.strerror or error}", ExitStatus.FAILED)

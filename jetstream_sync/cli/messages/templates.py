@@ -1,8 +1,8 @@
 """
-What ``--templates`` fills in: ``{{Count}}``, ``{{Time}}``, ``{{Random 5 20}}`` and their like.
+The templates of ``--templates``: ``{{Count}}``, ``{{Time}}``, ``{{Random 5 20}}`` and others.
 
-A template is bytes, since a body may be anything; what stands outside the braces stays as it is.
-The names are those of the ``nats`` command.
+A template is bytes, since a body may be binary. Text outside the braces is not changed. The names are
+those of the ``nats`` command.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ __all__ = ["Template", "Values", "has_templates"]
 _BRACES: Final = re.compile(rb"\{\{(.*?)\}\}", re.DOTALL)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LETTERS: Final = string.ascii_letters + string.digits
-#: No message is larger than the largest payload that a server can be told to take.
-_LONGEST_RANDOM: Final = 64 * 1024 * 1024
+#: The largest payload that a server can be configured to accept, in bytes.
+_MAX_RANDOM_LENGTH: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class Values:
     """
-    What the names stand for in one message: the same in its subject, its headers and its body.
+    The values of template names for one message: its subject, headers and body share them.
 
-    Only what `Random` makes is another text each time.
+    Only ``Random`` produces a new text for each use.
     """
 
     count: int
-    """The message's number, from 1."""
+    """The number of the message, from 1."""
     time: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
-    """When it is made, with a time zone."""
+    """The creation time, with a time zone."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Nobody else's."""
+    """A unique id."""
 
     def _microseconds(self) -> int:
         return (self.time - _EPOCH) // timedelta(microseconds=1)
 
     def text(self, name: str, arguments: Sequence[int]) -> str:
-        """Return what a name stands for; it is one of those that `Template` has checked."""
+        """Return the value of a name that `Template` has validated."""
         if name == "Random":
             length = random.randint(arguments[0], arguments[-1])  # noqa: S311 - no secret
             return "".join(random.choices(_LETTERS, k=length))  # noqa: S311
@@ -67,7 +67,7 @@ _NAMES: Final = (*_PLAIN, "Random")
 
 @dataclass(frozen=True)
 class _Call:
-    """One pair of braces."""
+    """A template name with its arguments."""
 
     name: str
     arguments: tuple[int, ...] = ()
@@ -75,13 +75,13 @@ class _Call:
 
 class Template:
     """
-    A text with names in braces, read once and filled in for each message.
+    A text with names in braces, parsed once and filled in for each message.
 
     Args:
         text: the text; bytes of a body, or a `str` of a subject or a header.
 
     Raises:
-        CommandError: a name is not known, or ``Random`` has no two numbers that make sense.
+        CommandError: a name is unknown, or its arguments are invalid.
 
     """
 
@@ -95,19 +95,19 @@ class Template:
         self._parts: tuple[bytes | _Call, ...] = (*parts, raw[end:])
 
     def fill(self, values: Values) -> bytes:
-        """Return the text of one message, as bytes."""
+        """Return the filled-in text of one message as bytes."""
         return b"".join(
             part if isinstance(part, bytes) else values.text(part.name, part.arguments).encode()
             for part in self._parts
         )
 
     def fill_text(self, values: Values) -> str:
-        """Return the text of one message."""
+        """Return the filled-in text of one message."""
         return self.fill(values).decode("utf-8", "surrogateescape")
 
 
 def has_templates(*texts: bytes | str) -> bool:
-    """Say whether a known name stands in braces somewhere in these texts."""
+    """Return whether any of the texts contains a known name in braces."""
     for text in texts:
         raw = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
         for match in _BRACES.finditer(raw):
@@ -120,23 +120,26 @@ def has_templates(*texts: bytes | str) -> bool:
 def _call(inside: str) -> _Call:
     words = inside.replace(",", " ").replace("(", " ").replace(")", " ").split()
     if not words or words[0] not in _NAMES:
-        raise _wrong(inside, _suggestion(words[0] if words else ""))
+        raise _invalid(inside, _suggestion(words[0] if words else ""))
     if words[0] != "Random":
         if len(words) > 1:
-            raise _wrong(inside, f"{words[0]} takes no arguments")
+            raise _invalid(inside, f"{words[0]} takes no arguments")
         return _Call(words[0])
     if len(words) != 3 or not (words[1].isdecimal() and words[2].isdecimal()):
-        raise _wrong(inside, "Random takes two lengths, as in {{Random 5 20}}")
+        raise _invalid(inside, "Random takes two lengths, as in {{Random 5 20}}")
     low, high = int(words[1]), int(words[2])
-    if low > high or high > _LONGEST_RANDOM:
-        raise _wrong(inside, "the first length is not above the second, nor that above 64 MiB")
+    if low > high or high > _MAX_RANDOM_LENGTH:
+        raise _invalid(
+            inside,
+            "the first length must not exceed the second, and the second must not exceed 64 MiB",
+        )
     return _Call("Random", (low, high))
 
 
 def _suggestion(name: str) -> str:
     close = closest_match(name, _NAMES)
-    return f"did you mean {close}?" if close else f"there are {', '.join(_NAMES)}"
+    return f"did you mean {close}?" if close else f"expected one of {', '.join(_NAMES)}"
 
 
-def _wrong(inside: str, why: str) -> CommandError:
+def _invalid(inside: str, why: str) -> CommandError:
     return CommandError(f"template {{{{{inside}}}}}: {why}", ExitStatus.USAGE)

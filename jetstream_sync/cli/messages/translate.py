@@ -1,4 +1,4 @@
-"""A message's body, run through a command of the user's: ``sub --translate``."""
+"""The ``--translate`` option of ``sub``: pass each body through a command."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ from ..status import CommandError, ExitStatus
 
 __all__ = ["Translator"]
 
-#: Seconds that the command may take for one body.
-_PATIENCE = 30.0
+#: Timeout of the command for one body, in seconds.
+_TIMEOUT_S = 30.0
 
 
 class Translator:
     """
-    Runs a command for each body, which it has as its standard input.
+    Runs a command for each body, with the body as its standard input.
 
     Args:
-        command: a command line without a shell's special characters; ``{{Subject}}`` in it is the
-            subject of the message.
+        command: a command line, run without a shell; ``{{Subject}}`` is replaced by the subject of
+            the message.
 
     Raises:
-        CommandError: it is no command line.
+        CommandError: the command line is invalid.
 
     """
 
     def __init__(self, command: str) -> None:
         try:
-            self._words = shlex.split(command)
+            self._command = shlex.split(command)
         except ValueError as error:
             raise CommandError(f"--translate: {error}", ExitStatus.USAGE) from error
-        if not self._words:
-            raise CommandError("--translate: there is no command", ExitStatus.USAGE)
+        if not self._command:
+            raise CommandError("--translate: the command is empty", ExitStatus.USAGE)
 
     def translate(self, subject: str, body: bytes) -> bytes:
         """
-        Return what the command makes of a body.
+        Return the output of the command for a body.
 
         Raises:
-            CommandError: it can not be run, failed, or took too long.
+            CommandError: the command cannot be run, fails, or exceeds the timeout.
 
         """
-        words = [word.replace("{{Subject}}", subject) for word in self._words]
+        words = [word.replace("{{Subject}}", subject) for word in self._command]
         try:
             done = subprocess.run(
-                words, input=body, capture_output=True, timeout=_PATIENCE, check=False
+                words, input=body, capture_output=True, timeout=_TIMEOUT_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             said = error.strerror if isinstance(error, OSError) else str(error)
