@@ -13,7 +13,7 @@ from jetstream_sync.server import NatsServer
 
 
 def test_info_starts_with_usage_and_limits(jsm: Jsm, raw: RawClient) -> None:
-    """Without a word of configuration, it shows how much of what there is is used."""
+    """Without configuration, usage and limits of the account are shown."""
     raw.api("STREAM.CREATE.A", name="A", subjects=["a"], storage="memory")
     lines = jsm("account", "info").ok().out.splitlines()
     assert lines[0].strip().startswith("Memory: 0 B of ")
@@ -23,7 +23,7 @@ def test_info_starts_with_usage_and_limits(jsm: Jsm, raw: RawClient) -> None:
 
 
 def test_info_as_json_is_what_the_server_said(jsm: Jsm, raw: RawClient) -> None:
-    """With -j the server's answer is there as it was."""
+    """With -j the reply of the server is shown unchanged."""
     raw.api("STREAM.CREATE.A", name="A", subjects=["a"], storage="memory")
     answer = raw.api("INFO")
     said = jsm("account", "info", "-j").ok().json
@@ -102,7 +102,7 @@ def saved_size(result: Result, place: int, messages: int) -> dict[str, int]:
 
 @pytest.mark.usefixtures("two_streams")
 def test_older_backups_are_kept_unless_told(jsm: Jsm, tmp_path: Path) -> None:
-    """What is there already is replaced only with --force."""
+    """Existing backups are replaced only with --force."""
     target = str(tmp_path)
     jsm("account", "backup", target).ok()
     assert jsm("account", "backup", target).status == 2
@@ -111,7 +111,7 @@ def test_older_backups_are_kept_unless_told(jsm: Jsm, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("two_streams")
 def test_streams_that_exist_are_left_alone(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
-    """A stream that is there is named at the end; the others are restored, and the status is 1."""
+    """Existing streams are listed at the end; the others are restored, and the exit status is 1."""
     target = str(tmp_path)
     jsm("account", "backup", target).ok()
     raw.api("STREAM.DELETE.AUDIT")
@@ -137,7 +137,7 @@ def test_an_empty_account(jsm: Jsm, tmp_path: Path) -> None:
 
 
 def test_two_backups_of_a_stream_are_refused(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
-    """Which of two backups of one stream is meant is not guessed; one that was not finished is none."""
+    """Two backups of one stream are rejected; incomplete backups are ignored."""
     jsm("stream", "add", "ORDERS", "--subjects", "orders", "--defaults").ok()
     for name in ("one", ".two.partial-x"):
         jsm("stream", "backup", "ORDERS", str(tmp_path / name)).ok()

@@ -75,28 +75,28 @@ def test_consumers_of_the_stream(complete, noun: str) -> None:
 
 @pytest.mark.usefixtures("orders")
 def test_the_login_on_the_line_counts(complete, nats_server: NatsServer) -> None:
-    """Servers are asked that the line names."""
+    """Names come from the servers on the command line."""
     elsewhere = "nats://127.0.0.1:1"
     line = f"jsm -s {nats_server.url} stream info OR"
     assert complete(line, NATS_URL=elsewhere) == ["ORDERS"]
 
 
 def test_nothing_is_said_when_it_does_not_work(complete) -> None:
-    """Without a server, or with a wrong context, there are no names and no words about it."""
+    """Without a server, or with an invalid context, there are no names and no errors."""
     assert complete("jsm stream info O", NATS_URL="nats://127.0.0.1:1") == []
     assert complete("jsm --context nowhere stream info O") == []
     assert complete("jsm nonsense info O") == []
 
 
 def test_nobody_waits_long(complete) -> None:
-    """A server that says nothing is not waited for."""
+    """A silent server ends completion after a short timeout."""
     with Listener(lambda puppet: puppet.rest()) as listener, within(2.0):
         assert complete("jsm stream info O", NATS_URL=listener.url) == []
 
 
 @pytest.mark.usefixtures("orders")
 def test_names_are_remembered_for_some_seconds(complete, raw: RawClient, tmp_path: Path) -> None:
-    """A second look asks nobody, until the names are some seconds old; other logins have their own."""
+    """Names are cached for some seconds, separately for each login."""
     cache = {"XDG_CACHE_HOME": str(tmp_path)}
     assert complete("jsm stream info O", **cache) == ["ORDERS", "OTHER"]
     raw.api("STREAM.DELETE.OTHER")
@@ -110,7 +110,7 @@ def test_names_are_remembered_for_some_seconds(complete, raw: RawClient, tmp_pat
 
 
 def test_what_could_not_be_asked_is_not_remembered(complete, tmp_path: Path) -> None:
-    """Without a server nothing is kept."""
+    """Failures are not cached."""
     lost = {"XDG_CACHE_HOME": str(tmp_path), "NATS_URL": "nats://127.0.0.1:1"}
     assert complete("jsm stream info O", **lost) == []
     assert not list(tmp_path.rglob("*.json"))

@@ -193,7 +193,7 @@ def test_who_pushes_to_nobody_hears_of_it(jsm: Jsm, orders: Orders) -> None:
     """An ephemeral consumer that nobody listens to goes soon, which is said."""
     command = "add ORDERS --filter '' --ack none --target my.monitor --deliver last --ephemeral"
     result = jsm("obs", *words(command)).ok()
-    assert "subscribe to my.monitor within 5s" in result.err
+    assert "no subscriber on my.monitor: subscribe within 5s" in result.err
     orders.raw.send(b"SUB my.monitor 9\r\n")
     orders.raw.api("INFO")  # the server has the subscription now
     assert jsm("obs", *words(command)).ok().err == ""

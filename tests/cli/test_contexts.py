@@ -105,7 +105,7 @@ def test_paths_are_found_from_everywhere(home: Home) -> None:
 
 
 def test_files_are_for_their_owner_alone(home: Home) -> None:
-    """Nobody else can read a context, nor the directory."""
+    """Only the owner can read a context and its directory."""
     home("add", "prod", "--token", "geheim").ok()
     assert stat.S_IMODE(home.file("prod").stat().st_mode) == 0o600
     for directory in (home.file("prod").parent, home.path / "nats"):
@@ -116,7 +116,7 @@ def test_files_are_for_their_owner_alone(home: Home) -> None:
 
 
 def test_saving_again_keeps_what_is_not_said(home: Home) -> None:
-    """A change keeps other values, and keys that nobody here knows."""
+    """A change keeps other values and unknown keys."""
     home("add", "prod", "--user", "me").ok()
     home.file("prod").write_text(json.dumps({**home.fields("prod"), "added_in_2030": [1]}))
     home("save", "prod", "--description", "new").ok()
@@ -166,7 +166,7 @@ def test_info_without_a_name_says_where_values_are_from(home: Home) -> None:
 
 
 def test_selecting(home: Home) -> None:
-    """One is selected, the one before can be gone back to, and none can be selected."""
+    """Contexts can be selected, unselected and restored to the previous one."""
     for name in "ab":
         home("add", name).ok()
     assert home("previous").status == 3
@@ -182,7 +182,7 @@ def test_selecting(home: Home) -> None:
 
 
 def test_select_asks_which(home: Home) -> None:
-    """Without a name, a person chooses."""
+    """Without a name, the command prompts for one."""
     for name in "ab":
         home("add", name).ok()
     home("select", stdin=b"b\n", tty=True).ok()
@@ -218,7 +218,7 @@ def test_deleting(home: Home) -> None:
 def test_names_that_are_not_there_or_can_not_be(
     home: Home, args: tuple[str, ...], status: int
 ) -> None:
-    """A name that is missing, taken or no name is told apart, and nothing changes."""
+    """Missing, existing and invalid names have different errors, and nothing changes."""
     home("add", "prod").ok()
     before = home.file("prod").read_text()
     result = home(*args)
@@ -230,7 +230,7 @@ def test_names_that_are_not_there_or_can_not_be(
 
 
 def test_a_file_that_is_broken(home: Home) -> None:
-    """A file that can not be read is told of in one line that names it."""
+    """An invalid file is reported in one line with its path."""
     home("add", "prod").ok()
     for content in ("{", "[]"):
         home.file("prod").write_text(content)
@@ -240,7 +240,7 @@ def test_a_file_that_is_broken(home: Home) -> None:
 
 
 def test_a_broken_file_hides_no_others(home: Home) -> None:
-    """The other contexts are listed, the broken one is warned of, and can be deleted."""
+    """An invalid file is a warning in the list, and can be deleted."""
     home("add", "prod", "-s", "nats://prod:4222").ok()
     home("add", "test").ok()
     home.file("test").write_text("{")
@@ -264,7 +264,7 @@ def test_a_broken_file_hides_no_others(home: Home) -> None:
     ],
 )
 def test_a_value_of_another_kind_is_told(home: Home, fields: Any, said: str) -> None:
-    """A file that somebody else wrote may have anything; what is wrong is said, whatever is done."""
+    """A value of the wrong type in a context file is reported by every command."""
     home("add", "a", "-s", "nats://a").ok()
     path = home.file("a")
     path.write_text(json.dumps(fields))
@@ -278,7 +278,7 @@ def test_a_value_of_another_kind_is_told(home: Home, fields: Any, said: str) -> 
 
 
 def test_other_files_hide_no_contexts(home: Home) -> None:
-    """Copies, links to nothing and directories beside the contexts are none."""
+    """Hidden copies, dangling links and directories are not listed as contexts."""
     home("add", "a", "-s", "nats://a").ok()
     folder = home.file("a").parent
     (folder / ".a.json").write_text("{}")
@@ -290,7 +290,7 @@ def test_other_files_hide_no_contexts(home: Home) -> None:
 def test_who_has_no_home_has_no_contexts(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a container the user may have no home: servers are reached all the same."""
+    """Without a home directory, as in a container, the command connects without contexts."""
 
     def unknown() -> Path:
         raise RuntimeError("Could not determine home directory.")
@@ -326,7 +326,7 @@ def test_editing(home: Home, tmp_path: Path) -> None:
 
 
 def test_validating(home: Home, nats_server: NatsServer, tmp_path: Path) -> None:
-    """It is said which contexts can be used, and with --connect whether they connect."""
+    """Validation reports usable contexts, and with --connect opens a connection."""
     home("add", "good", "-s", nats_server.url).ok()
     home("add", "lost", "-s", "nats://127.0.0.1:1").ok()
     home("add", "bare", "--creds", str(tmp_path / "none.creds")).ok()
@@ -343,7 +343,7 @@ def test_validating(home: Home, nats_server: NatsServer, tmp_path: Path) -> None
 
 
 def test_a_context_is_used(home: Home, jsm: Jsm, nats_server: NatsServer) -> None:
-    """The selected context is connected with, and another one where it is named."""
+    """The selected context is used unless --context names another one."""
     home("add", "lost", "-s", "nats://127.0.0.1:1", "--select").ok()
     home("add", "here", "-s", nats_server.url).ok()
     variables = {"XDG_CONFIG_HOME": str(home.path)}

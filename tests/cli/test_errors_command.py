@@ -27,7 +27,7 @@ def test_several_codes_are_a_list() -> None:
 
 
 def test_a_code_that_nobody_knows() -> None:
-    """An unknown code is not found; what is no code is wrong usage."""
+    """An unknown code is not found; text that is not a code is a usage error."""
     assert run_jsm("errors", "lookup", "9").status == 3
     assert run_jsm("errors", "lookup", "stream").status == 2
 
@@ -51,7 +51,7 @@ def test_every_class_of_the_library_stands_for_known_errors() -> None:
 
 
 def test_an_error_says_how_to_look_it_up(jsm: Jsm, raw: RawClient) -> None:
-    """What the server refuses comes with the code, and the command that explains it."""
+    """An API error shows its code and the command to look it up."""
     assert raw.info
     result = jsm("stream", "add", "A", "--subjects", "$JS.API.>", "--defaults", "--no-input")
     assert result.status != 0

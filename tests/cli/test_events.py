@@ -47,7 +47,7 @@ def tell(peer: RawPeer, event: dict[str, Any], subject: str = "METRIC.X") -> Non
 
 
 def test_what_is_done_with_a_stream_is_an_advisory(jsm: Jsm, raw: RawClient) -> None:
-    """Making and deleting a stream is told as the server says it, on a line each."""
+    """Creating and deleting a stream are advisories, one JSON line each."""
     child = started(jsm, "-j", "--js-advisory", "--filter", "stream_action", "--count", "2")
     raw.api("STREAM.CREATE.EV", name="EV", subjects=["ev"], storage="memory")
     raw.api("STREAM.DELETE.EV")
@@ -58,7 +58,7 @@ def test_what_is_done_with_a_stream_is_an_advisory(jsm: Jsm, raw: RawClient) -> 
 
 
 def test_events_are_chosen_by_what_they_say(jsm: Jsm, raw: RawClient) -> None:
-    """--filter looks at the letters themselves, and what is no event at all ends nothing."""
+    """--filter matches the JSON text, and data that is not an event is skipped with a warning."""
     child = started(jsm, "-j", "--filter", "Größe", "--count", "1")
     events = [ACK, {**ACK, "id": "Größe"}]
     for body in (b"[" * 100_000, *(json.dumps(event).encode() for event in events)):
@@ -82,7 +82,7 @@ def test_samples_of_acknowledgements_are_metrics(jsm: Jsm, raw: RawClient) -> No
 
 
 def test_an_event_in_lines(jsm: Jsm, peer: RawPeer) -> None:
-    """For people an event has its kind, its time with offset, and durations with units."""
+    """The text of an event has its type, its time with offset, and durations with units."""
     child = started(jsm, "--js-metric", "--count", "1", "--utc")
     tell(peer, ACK)
     assert finished(child).splitlines() == [
@@ -98,7 +98,7 @@ def test_an_event_in_lines(jsm: Jsm, peer: RawPeer) -> None:
 
 
 def test_an_event_in_a_line(jsm: Jsm, peer: RawPeer) -> None:
-    """With --short an event is a line, without what is long."""
+    """With --short an event is one line without long fields."""
     child = started(jsm, "--count", "1", "--short", "--utc")
     tell(peer, {**ACK, "client": {"name": "me", "id": 3}, "server": "S"}, "ADVISORY.X")
     assert finished(child) == (
@@ -108,7 +108,7 @@ def test_an_event_in_a_line(jsm: Jsm, peer: RawPeer) -> None:
 
 
 def test_who_it_was_is_said_in_short(jsm: Jsm, peer: RawPeer) -> None:
-    """A client is one value, of what tells people who it is."""
+    """A client is shown as one short description."""
     child = started(jsm, "--count", "1")
     tell(peer, {**ACK, "client": {"name": "me\x1b", "id": 3, "acc": "A", "start": "..."}})
     assert "        Client: name me\\x1b, account A, id 3\n" in finished(child)
@@ -126,7 +126,7 @@ def test_cloud_events(jsm: Jsm, peer: RawPeer) -> None:
 
 
 def test_only_what_is_asked_for(jsm: Jsm, peer: RawPeer) -> None:
-    """Kinds, and a pattern in whatever case, leave out the others."""
+    """Event types and a case-insensitive pattern select events."""
     child = started(jsm, "--js-metric", "--filter", '"CONSUMER": "n.w"', "-j", "--count", "1")
     tell(peer, {**ACK, "id": "advisory"}, "ADVISORY.X")
     tell(peer, {**ACK, "id": "other", "consumer": "OLD"})
@@ -143,7 +143,7 @@ def test_other_subjects(jsm: Jsm, peer: RawPeer) -> None:
 
 
 def test_what_is_no_event_is_a_warning(jsm: Jsm, peer: RawPeer) -> None:
-    """Something else on these subjects is a warning, and no end."""
+    """Data that is not an event is a warning, and the command continues."""
     child = started(jsm, "-j", "--count", "1")
     peer.publish("$JS.EVENT.METRIC.X", b"\xffnonsense")
     peer.publish("$JS.EVENT.METRIC.X", b"[1]")
@@ -154,7 +154,7 @@ def test_what_is_no_event_is_a_warning(jsm: Jsm, peer: RawPeer) -> None:
 
 
 def test_an_event_without_a_type(jsm: Jsm, peer: RawPeer) -> None:
-    """An event that says little is shown all the same."""
+    """An event without a type is shown."""
     child = started(jsm, "--count", "2")
     tell(peer, {})
     tell(peer, {"type": "io.other.v1", "timestamp": "soon", "x": [1]})
@@ -203,7 +203,7 @@ def test_ctrl_c(jsm: Jsm, peer: RawPeer) -> None:
     ],
 )
 def test_wrong_usage(jsm: Jsm, args: tuple[str, ...], said: str) -> None:
-    """What makes no sense is wrong usage, and says what."""
+    """Invalid options are a usage error that names them."""
     result = jsm("events", *args)
     assert (result.status, result.out) == (2, "")
     assert said in result.err

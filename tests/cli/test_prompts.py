@@ -1,4 +1,4 @@
-"""Questions: asked of a person at a terminal, and of nobody else."""
+"""Prompts on a terminal, and behaviour without one."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def asker(typed: str = "", *, tty: bool = True, **given: Any) -> tuple[Asker, Sc
 
 
 def test_an_answer_is_taken() -> None:
-    """A question is written to standard error, and its answer taken."""
+    """A prompt is written to standard error, and its answer is returned."""
     ask, screen = asker("ORDERS.*\n")
     assert ask.text("Subjects to consume", "--subjects") == "ORDERS.*"
     assert screen.getvalue() == "? Subjects to consume "
 
 
 def test_a_value_that_was_given_is_not_asked_for() -> None:
-    """What a flag said is not asked for, an empty text included."""
+    """A given value is returned without a prompt, also an empty text."""
     ask, screen = asker()
     assert ask.text("Filter", "--filter", value="") == ""
     assert screen.getvalue() == ""
@@ -65,14 +65,14 @@ def test_an_empty_answer_is_the_default() -> None:
 
 
 def test_what_is_required_is_asked_for_again() -> None:
-    """Without a default, an empty answer is none."""
+    """Without a default, the prompt is repeated after an empty answer."""
     ask, screen = asker("\n\nA\n")
     assert ask.text("Name", "NAME") == "A"
     assert screen.getvalue().count("? Name") == 3
 
 
 def test_an_answer_without_sense_is_asked_for_again() -> None:
-    """What can not be read is said, and asked for again."""
+    """An invalid answer is reported, and the prompt is repeated."""
     ask, screen = asker("soon\n5m\n")
     assert ask.value(
         "Maximum age", "--max-age", parse_limited_duration, blank=timedelta(0)
@@ -112,7 +112,7 @@ def test_nothing_to_choose_from_is_an_error() -> None:
 
 @pytest.mark.parametrize(("typed", "goes_on"), [("y\n", True), ("n\n", False), ("\n", False)])
 def test_a_confirmation_is_no_unless_it_is_yes(typed: str, goes_on: bool) -> None:
-    """What destroys needs a yes; the question says once what else is taken."""
+    """A destructive action needs a yes; an invalid answer repeats the prompt."""
     ask, said = asker(typed)
     if goes_on:
         ask.confirm("Delete it?", force=False)
@@ -123,7 +123,7 @@ def test_a_confirmation_is_no_unless_it_is_yes(typed: str, goes_on: bool) -> Non
 
 
 def test_the_end_of_the_input_ends_the_command() -> None:
-    """Ctrl-D at a question is no answer."""
+    """Ctrl-D at a prompt is an error."""
     ask, _ = asker("")
     with pytest.raises(CommandError) as caught:
         ask.text("Name", "NAME")
@@ -132,7 +132,7 @@ def test_the_end_of_the_input_ends_the_command() -> None:
 
 @pytest.mark.parametrize("how", [{"tty": False}, {"no_input": True}, {"json": True}])
 def test_nobody_to_ask(how: dict[str, Any]) -> None:
-    """Without a person defaults are taken, and all that is missing is one error."""
+    """Without a terminal defaults are used, and one error lists all missing values."""
     ask, screen = asker("typed\n", **how)
     assert ask.text("Storage", "--storage", default="file") == "file"
     ask.text("Name", "NAME")
@@ -147,7 +147,7 @@ def test_nobody_to_ask(how: dict[str, Any]) -> None:
 
 
 def test_the_block_ends_with_the_error() -> None:
-    """As a context manager it names what is missing at the end of the block."""
+    """The end of the with block raises the error for missing values."""
     ask, _ = asker(tty=False)
 
     def ask_in_a_block() -> None:
@@ -159,7 +159,7 @@ def test_the_block_ends_with_the_error() -> None:
 
 
 def test_questions_that_nobody_sees_are_not_asked() -> None:
-    """With standard error in a file, nobody is asked."""
+    """Without a terminal on standard error there are no prompts."""
     env = Environment(stdin=Answers(), stdout=Screen(), stderr=io.StringIO())
     assert not Settings(env=env).interactive
 
@@ -173,7 +173,7 @@ def _asked(*args: str, **variables: str) -> Result:
     [(("--no-input",), {}), (("-j",), {}), ((), {"JSM_NO_INPUT": "1"}), ((), {"CI": "true"})],
 )
 def test_words_against_questions(args: tuple[str, ...], variables: dict[str, str]) -> None:
-    """--no-input, JSM_NO_INPUT, CI and -j: nothing is asked, even at a terminal."""
+    """--no-input, JSM_NO_INPUT, CI and -j disable prompts on a terminal."""
     result = _asked(*args, **variables)
     assert result.status == 2
     assert "missing: NAME" in result.err
@@ -198,7 +198,7 @@ def test_a_list_is_drawn_and_searched(terminal: Any, raw: RawClient, jsm: Jsm) -
 
 
 def test_a_password_is_asked_for_and_not_shown(terminal: Any) -> None:
-    """A user without a password is asked for it; what is typed is not shown."""
+    """A user without a password is prompted for it without echo."""
     child = terminal("account", "info", "--user", "me")
     child.answer("Password of me", "geheim")
     child.wait()
@@ -206,7 +206,7 @@ def test_a_password_is_asked_for_and_not_shown(terminal: Any) -> None:
 
 
 def test_ctrl_d_at_a_password_is_no_answer(terminal: Any) -> None:
-    """Who ends the input at the question for a password is told so in one line."""
+    """Ctrl-D at the password prompt is an error in one line."""
     child = terminal("account", "info", "--user", "me")
     child.expect("Password of me")
     child.send("\x04")
@@ -216,7 +216,7 @@ def test_ctrl_d_at_a_password_is_no_answer(terminal: Any) -> None:
 
 
 def test_a_password_is_asked_for_once(terminal: Any, nats_server: NatsServer) -> None:
-    """Whoever opens several connections asks for the password once."""
+    """Several connections prompt for the password once."""
     servers = f"{nats_server.url},{nats_server.url}"
     for command in (
         ("rtt", "-n", "1", "-s", servers),

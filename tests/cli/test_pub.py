@@ -20,7 +20,7 @@ def orders(raw: RawClient) -> None:
 
 
 def test_a_body_is_published(jsm: Jsm, peer: RawPeer) -> None:
-    """The body on the command line is what others get, and the line that nats-pub had is shown."""
+    """The body on the command line is published, and a line in the format of nats-pub is shown."""
     peer.hear("pub.one")
     result = jsm("pub", "pub.one", "hello").ok()
     assert (result.out, result.err) == ("Published [pub.one] : 'hello'\n", "")
@@ -66,7 +66,7 @@ def test_a_password_comes_before_the_body(jsm: Jsm, peer: RawPeer) -> None:
 
 
 def test_each_line_is_a_message_when_it_comes(jsm: Jsm, peer: RawPeer) -> None:
-    """With --send-on newline a line is published before the next one is written."""
+    """With --send-on newline each line is published as it arrives."""
     peer.hear("pub.lines")
     child = jsm.spawn("pub", "pub.lines", "--send-on", "newline", "-q")
     assert child.stdin is not None
@@ -106,7 +106,7 @@ def test_braces_stay_without_templates(jsm: Jsm, peer: RawPeer) -> None:
 
 
 def test_many_are_counted_and_not_listed(jsm: Jsm, peer: RawPeer) -> None:
-    """Of many messages the first are listed and all are counted."""
+    """Many messages are counted, and only the first are listed."""
     peer.hear("pub.many")
     lines = jsm("pub", "pub.many", "x", "--count", "50").ok().out.splitlines()
     assert [peer.next().data for _ in range(50)] == [b"x"] * 50
@@ -118,13 +118,13 @@ def test_many_are_counted_and_not_listed(jsm: Jsm, peer: RawPeer) -> None:
 
 
 def test_sleep_is_between_messages(jsm: Jsm) -> None:
-    """Between two messages, and only there, --sleep waits."""
+    """--sleep pauses only between messages."""
     with between(0.2, 5):
         jsm("pub", "pub.slow", "x", "--count", "3", "--sleep", "100ms").ok()
 
 
 def test_what_steers_a_terminal_is_escaped(jsm: Jsm) -> None:
-    """A body can not move the cursor of who publishes it."""
+    """Control characters in a body are escaped in the output."""
     assert jsm("pub", "pub.esc", "\x1b[2J").ok().out == "Published [pub.esc] : '\\x1b[2J'\n"
 
 
@@ -160,7 +160,7 @@ def test_many_acknowledgements_are_counted(jsm: Jsm, raw: RawClient) -> None:
 
 
 def test_nobody_stores_it(jsm: Jsm) -> None:
-    """A subject that no stream takes is a failure with --jetstream, and none without."""
+    """Without a stream for the subject, publishing fails with --jetstream and succeeds without it."""
     assert jsm("pub", "no.stream", "a").status == 0
     result = jsm("pub", "no.stream", "a", "-J")
     assert (result.status, result.out) == (1, "")
@@ -192,7 +192,7 @@ def test_an_id_is_stored_once(jsm: Jsm, raw: RawClient) -> None:
 def test_expectations(
     jsm: Jsm, raw: RawClient, wrong: tuple[str, str], right: tuple[str, str]
 ) -> None:
-    """An expectation that is not met fails, without --jetstream being said; nothing is stored."""
+    """An expectation that is not met fails, also without --jetstream, and nothing is stored."""
     jsm("pub", "ORDERS.new", "a", "-J", "--msg-id", "first").ok()
     assert jsm("pub", "ORDERS.new", "b", *wrong).status == 1
     assert len(raw.stored("ORDERS")) == 1
@@ -202,7 +202,7 @@ def test_expectations(
 
 @pytest.mark.server(">=2.11")
 def test_ttl(jsm: Jsm, raw: RawClient) -> None:
-    """The stream is told how long to keep a message."""
+    """--ttl sets the header with the time to live."""
     raw.api("STREAM.CREATE.T", name="T", subjects=["t"], storage="memory", allow_msg_ttl=True)
     jsm("pub", "t", "a", "-J", "--ttl", "1m30s").ok()
     answer = json.loads(raw.request("$JS.API.STREAM.MSG.GET.T", b'{"seq":1}'))
@@ -227,7 +227,7 @@ def test_ttl(jsm: Jsm, raw: RawClient) -> None:
     ],
 )
 def test_wrong_usage(jsm: Jsm, args: tuple[str, ...], said: str) -> None:
-    """What can not be sent is wrong usage, and the message names it."""
+    """Invalid options are a usage error that names them."""
     result = jsm("pub", *args)
     assert (result.status, result.out) == (2, "")
     assert said in result.err

@@ -23,7 +23,7 @@ def answering(peer: RawPeer, subject: str, answer: Callable[[Heard], None]) -> t
 
 
 def test_an_answer_is_shown(jsm: Jsm, peer: RawPeer) -> None:
-    """The answer is shown with where it came to, its headers and how long it took."""
+    """A reply is shown with its subject, headers and latency."""
 
     def answer(heard: Heard) -> None:
         assert (heard.headers, heard.data) == (("X: y",), b"ping")
@@ -40,7 +40,7 @@ def test_an_answer_is_shown(jsm: Jsm, peer: RawPeer) -> None:
 
 
 def test_raw_is_the_body_only(jsm: Jsm, peer: RawPeer) -> None:
-    """With --raw nothing but the body is written."""
+    """With --raw only the body is written."""
     thread = answering(peer, "req.raw", lambda heard: peer.publish(heard.reply, b'{"a":1}'))
     assert jsm("req", "req.raw", "", "--raw").ok().out == '{"a":1}\n'
     thread.join()
@@ -69,7 +69,7 @@ def test_standard_input_and_templates(jsm: Jsm, peer: RawPeer) -> None:
 
 @pytest.mark.parametrize("replies", ["1", "2", "0"])
 def test_nobody_listens(jsm: Jsm, replies: str) -> None:
-    """When nobody listens that is known at once, and is a status of its own."""
+    """No responders are reported at once, with an exit status of their own."""
     with within(4):
         result = jsm("req", "req.nobody", "x", "--replies", replies, "--timeout", "5s", "-j")
     assert (result.status, result.out) == (6, "")
@@ -77,7 +77,7 @@ def test_nobody_listens(jsm: Jsm, replies: str) -> None:
 
 
 def test_nobody_answers(jsm: Jsm, peer: RawPeer) -> None:
-    """Who listens and says nothing is waited for, as long as --timeout says."""
+    """Without a reply the command waits for --timeout."""
     peer.hear("req.deaf")
     with between(0.2, 5):
         result = jsm("req", "req.deaf", "x", "--timeout", "200ms")
@@ -112,7 +112,7 @@ def test_all_answers_in_time(jsm: Jsm, peer: RawPeer) -> None:
 
 
 def test_fewer_answers_than_wanted(jsm: Jsm, peer: RawPeer) -> None:
-    """What came is shown, and the status says that more was wanted."""
+    """Received replies are shown, and the exit status is 4 when there are too few."""
     thread = answering(peer, "req.few", twice(peer))
     args = ("--replies", "3", "--timeout", "10s", "--reply-timeout", "100ms", "-r")
     with within(5):
@@ -123,7 +123,7 @@ def test_fewer_answers_than_wanted(jsm: Jsm, peer: RawPeer) -> None:
 
 
 def test_the_api_can_be_asked(jsm: Jsm) -> None:
-    """Requests of JetStream's API are answered by the server."""
+    """The server replies to requests of the JetStream API."""
     answer = json.loads(jsm("req", "$JS.API.STREAM.NAMES", "", "--raw").ok().out)
     assert answer["type"] == "io.nats.jetstream.api.v1.stream_names_response"
 

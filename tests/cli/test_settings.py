@@ -73,7 +73,7 @@ def test_a_password_on_the_input_is_for_all_servers(guarded: NatsServer) -> None
 
 
 def test_a_home_that_nobody_has_is_wrong_usage(guarded: NatsServer) -> None:
-    """A file in the home of an unknown user is told in one line."""
+    """A file in the home directory of an unknown user is a usage error in one line."""
     for option in ("--creds", "--password-file"):
         result = info(guarded, "--user", "me", option, "~nobody-has-this-name/x")
         assert result.status == 2
@@ -81,7 +81,7 @@ def test_a_home_that_nobody_has_is_wrong_usage(guarded: NatsServer) -> None:
 
 
 def test_a_wrong_login_is_status_5_and_says_what_to_do(guarded: NatsServer) -> None:
-    """A login that is refused is told from other failures, and nothing repeats the password."""
+    """A rejected login has exit status 5 and a hint, and the password is never shown."""
     result = run_jsm("-s", guarded.url, "account", "info", "--user", "me", "--password", "geheim")
     assert result.status == 5
     assert "--creds" in result.err
@@ -104,7 +104,7 @@ def test_a_wrong_login_is_status_5_and_says_what_to_do(guarded: NatsServer) -> N
     ],
 )
 def test_logins_that_can_not_be(guarded: NatsServer, args: tuple[str, ...]) -> None:
-    """What contradicts itself, or is in no file, is wrong usage, told in one line."""
+    """Contradicting login options and missing files are usage errors in one line."""
     result = run_jsm("-s", guarded.url, "account", "info", *args)
     assert (result.status, result.out) == (2, "")
     assert result.err.count("\n") == 1
@@ -157,7 +157,7 @@ def test_tls_with_certificates_of_both_sides(certificates: Certificates) -> None
 
 
 def test_tls_first(certificates: Certificates) -> None:
-    """--tlsfirst begins with TLS, as such a server wants it."""
+    """--tlsfirst starts TLS before INFO."""
     with NatsServer(config=certificates.server(more="handshake_first: true")) as server:
         info(server, "--tlsca", str(certificates.path("ca")), "--tlsfirst").ok()
 
@@ -189,7 +189,7 @@ def test_where_the_server_is_from(tmp_path: Path) -> None:
 
 
 def test_a_login_by_option_leaves_no_login_of_the_context(tmp_path: Path) -> None:
-    """One way to log in replaces the others that come from further away."""
+    """A login method with higher precedence replaces those of other sources."""
     save(tmp_path, "c", user="other", password="theirs", creds="x.creds")
     home = str(tmp_path)
     said = effective("--context", "c", "--token", "mine", XDG_CONFIG_HOME=home)
@@ -215,7 +215,7 @@ def test_an_option_at_the_command_counts_before_one_at_the_root(jsm: Jsm) -> Non
 
 @pytest.mark.parametrize("key", ["nsc", "socks_proxy", "windows_cert_store"])
 def test_what_jsm_can_not_do_is_said(tmp_path: Path, key: str) -> None:
-    """A context that wants what jsm lacks is refused, rather than connected to differently."""
+    """A context with unsupported keys is rejected instead of ignored."""
     save(tmp_path, "c", **{key: "something"})
     result = run_jsm("--context", "c", "account", "info", XDG_CONFIG_HOME=str(tmp_path))
     assert result.status == 2
@@ -253,7 +253,7 @@ def test_the_domain_and_the_prefix() -> None:
 
 
 def test_jetstream_may_be_off() -> None:
-    """A server without JetStream is status 5, with what to do."""
+    """A server without JetStream has exit status 5 and a hint."""
     with NatsServer(jetstream=False) as server:
         result = run_jsm("-s", server.url, "account", "info")
         assert result.status == 5
@@ -262,7 +262,7 @@ def test_jetstream_may_be_off() -> None:
 
 
 def test_no_server_is_status_5() -> None:
-    """Where there is no server it says which was tried, and what to do."""
+    """An unreachable server is named in the error, with a hint."""
     result = run_jsm("-s", "nats://127.0.0.1:1", "account", "info")
     assert result.status == 5
     assert "127.0.0.1:1" in result.err
@@ -270,7 +270,7 @@ def test_no_server_is_status_5() -> None:
 
 
 def test_the_trace_has_requests_and_answers(jsm: Jsm, raw: RawClient) -> None:
-    """JSM_TRACE=1 shows on stderr what is asked and answered, and leaves stdout alone."""
+    """JSM_TRACE=1 traces requests and replies to stderr, and leaves stdout unchanged."""
     plain = jsm("account", "info", "-j").ok()
     for traced in (
         jsm("account", "info", "-j", JSM_TRACE="1").ok(),
@@ -296,14 +296,14 @@ def test_the_trace_has_what_a_server_says_in_headers(jsm: Jsm, raw: RawClient) -
 
 
 def test_the_trace_has_no_logins(guarded: NatsServer) -> None:
-    """What logs in is never in the trace."""
+    """Credentials are never in the trace."""
     result = info(guarded, "--user", "me", "--password", "open sesame", "--trace").ok()
     assert "open sesame" not in result.err
     assert "CONNECT" not in result.err
 
 
 def test_the_timeout_is_kept() -> None:
-    """Nobody waits longer than they said, by option or variable."""
+    """The timeout of an option or variable limits every wait."""
     with Listener(lambda puppet: (puppet.shake_hands(), puppet.rest())) as listener:
         result = run_jsm("-s", listener.url, "account", "info", JSM_TIMEOUT="100ms")
         assert result.status == 4

@@ -1,4 +1,4 @@
-"""``jsm sub``: messages that others published, and those that streams have."""
+"""``jsm sub``: messages of subjects and of streams."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def test_messages_are_lines_as_nats_sub_had_them(jsm: Jsm, peer: RawPeer) -> Non
 
 
 def test_the_listening_line_is_on_stderr(jsm: Jsm) -> None:
-    """What is listened to is said once it is, and is no data."""
+    """The announcement of the subscription is written to stderr, not to stdout."""
     result = jsm("sub", "sub.quiet", "sub.other", "--wait", "50ms")
     assert (result.status, result.out) == (4, "")
     assert result.err.splitlines()[0] == "Listening on [sub.quiet] [sub.other]"
 
 
 def test_several_subjects(jsm: Jsm, peer: RawPeer) -> None:
-    """Several subjects are heard by one command."""
+    """One command subscribes to several subjects."""
     child = started(jsm, "sub.m1", "sub.m2", "--count", "2", "--subjects-only")
     peer.publish("sub.m1")
     peer.publish("sub.m2")
@@ -81,7 +81,7 @@ def test_timestamps(jsm: Jsm, peer: RawPeer) -> None:
 
 
 def test_raw_bodies(jsm: Jsm, peer: RawPeer) -> None:
-    """With --raw the bodies are written as they came, a line break after each."""
+    """With --raw the bodies are written unchanged, each followed by a line break."""
     child = started(jsm, "sub.raw", "--count", "2", "--raw")
     peer.publish("sub.raw", b"\xff\x00", ("K: v",))
     peer.publish("sub.raw", b"text")
@@ -105,7 +105,7 @@ def test_json_lines(jsm: Jsm, peer: RawPeer) -> None:
 
 
 def test_headers_only(jsm: Jsm, peer: RawPeer) -> None:
-    """With --headers-only there are no bodies, in JSON neither."""
+    """With --headers-only no bodies are shown, in JSON neither."""
     for args, expected in (
         ((), ["[#1] Received on [sub.head]", "  K: v"]),
         (("-j",), ['{"subject":"sub.head","headers":{"K":["v"]}}']),
@@ -116,7 +116,7 @@ def test_headers_only(jsm: Jsm, peer: RawPeer) -> None:
 
 
 def test_ignored_subjects(jsm: Jsm, peer: RawPeer) -> None:
-    """What is ignored is not shown, and does not count."""
+    """Messages on ignored subjects are not shown and not counted."""
     child = started(jsm, "sub.ig.>", "--count", "1", "-I", "sub.ig.*.no", "--raw")
     peer.publish("sub.ig.a.no", b"ignored")
     peer.publish("sub.ig.a.yes", b"shown")
@@ -124,7 +124,7 @@ def test_ignored_subjects(jsm: Jsm, peer: RawPeer) -> None:
 
 
 def test_a_queue_group_shares(jsm: Jsm, peer: RawPeer) -> None:
-    """Two of a queue group get each message once."""
+    """Two members of a queue group receive each message once."""
     both = [started(jsm, "sub.q", "--queue", "g", "--raw", "--wait", "500ms") for _ in range(2)]
     for number in range(30):
         peer.publish("sub.q", b"%d" % number)
@@ -154,7 +154,7 @@ def test_dump_for_xargs(jsm: Jsm, peer: RawPeer) -> None:
 
 
 def test_dump_to_no_folder(jsm: Jsm, tmp_path: Path) -> None:
-    """A folder that can not be made is said before anything is waited for."""
+    """A directory that cannot be created is reported before any wait."""
     (tmp_path / "file").touch()
     result = jsm("sub", "x", "--dump", str(tmp_path / "file" / "under"))
     assert result.status == 1
@@ -162,7 +162,7 @@ def test_dump_to_no_folder(jsm: Jsm, tmp_path: Path) -> None:
 
 
 def test_translate(jsm: Jsm, peer: RawPeer) -> None:
-    """Bodies go through a command, which may be told the subject."""
+    """Bodies are passed through a command, with the subject as an argument."""
     code = "import sys; print(sys.argv[1], sys.stdin.read().upper(), end='')"
     command = f'{sys.executable} -c "{code}" {{{{Subject}}}}'
     child = started(jsm, "sub.tr", "--count", "1", "--raw", "--translate", command)
@@ -177,7 +177,7 @@ def test_translate(jsm: Jsm, peer: RawPeer) -> None:
 def test_a_translation_that_fails_shows_the_body(
     jsm: Jsm, peer: RawPeer, command: str, said: str
 ) -> None:
-    """When the command fails there is a warning, and the body as it came."""
+    """When the command fails, a warning and the original body are shown."""
     child = started(jsm, "sub.bad", "--count", "1", "--raw", "--translate", command)
     peer.publish("sub.bad", b"body")
     out, err = child.communicate(timeout=20)
@@ -207,7 +207,7 @@ def test_the_report_of_subjects(jsm: Jsm, peer: RawPeer) -> None:
 
 
 def test_ctrl_c_sums_up(jsm: Jsm, peer: RawPeer) -> None:
-    """Ctrl-C: what came is on stdout, the sum on stderr, and the status is 130."""
+    """After Ctrl-C the summary is on stderr, and the exit status is 130."""
     child = started(jsm, "sub.stop")
     peer.publish("sub.stop", b"abc")
     assert child.stdout is not None
@@ -219,7 +219,7 @@ def test_ctrl_c_sums_up(jsm: Jsm, peer: RawPeer) -> None:
 
 
 def test_fewer_than_wanted(jsm: Jsm, peer: RawPeer) -> None:
-    """--wait before --count is reached is status 4, whatever came."""
+    """The exit status is 4 when --wait passes before --count is reached."""
     child = started(jsm, "sub.wait", "--count", "2", "--wait", "300ms")
     peer.publish("sub.wait", b"abc")
     _, err = child.communicate(timeout=20)
@@ -228,14 +228,14 @@ def test_fewer_than_wanted(jsm: Jsm, peer: RawPeer) -> None:
 
 
 def test_wait_alone_is_a_way_to_end(jsm: Jsm, peer: RawPeer) -> None:
-    """--wait without --count is a success when something came."""
+    """--wait without --count succeeds when a message arrived."""
     child = started(jsm, "sub.wait2", "--wait", "300ms", "--raw")
     peer.publish("sub.wait2", b"abc")
     assert finished(child) == ["abc"]
 
 
 def test_the_server_may_restart(fresh_server: NatsServer) -> None:
-    """The subscription goes on when the server is back, and that it was away is said on stderr."""
+    """The subscription continues after a server restart, and stderr reports the disconnect."""
     child = started(Jsm(fresh_server), "sub.again", "--raw", "--count", "1")
     fresh_server.kill()
     assert child.stderr is not None
@@ -287,7 +287,7 @@ def orders(raw: RawClient) -> None:
     ids=" ".join,
 )
 def test_where_to_start(jsm: Jsm, args: tuple[str, ...], bodies: str) -> None:
-    """A stream is read from where the options say, and with -T to its end."""
+    """A stream is read from the start position of the options, and with -T to its end."""
     with within(10):
         out = jsm("sub", *args, "-T", "--raw").ok().out
     assert out.split() == list(bodies)
@@ -295,7 +295,7 @@ def test_where_to_start(jsm: Jsm, args: tuple[str, ...], bodies: str) -> None:
 
 @pytest.mark.usefixtures("orders")
 def test_a_stream_goes_on(jsm: Jsm, peer: RawPeer) -> None:
-    """Without -T what is stored later follows."""
+    """Without -T, messages stored later are shown."""
     child = started(jsm, "--stream", "ORDERS", "--new", "--raw", "--count", "1")
     peer.publish("ORDERS.a", b"later")
     assert finished(child) == ["later"]
@@ -303,14 +303,14 @@ def test_a_stream_goes_on(jsm: Jsm, peer: RawPeer) -> None:
 
 @pytest.mark.usefixtures("orders")
 def test_the_line_of_a_stored_message(jsm: Jsm) -> None:
-    """Where a message is in its stream is said in its line."""
+    """The line of a stored message has its stream and sequence."""
     out = jsm("sub", "--stream", "ORDERS", "--start-sequence", "6", "-T").ok().out
     assert out == "[#1] Received on [ORDERS.c] stream: ORDERS seq 6: '6'\n"
 
 
 @pytest.mark.usefixtures("orders")
 def test_the_document_of_a_stored_message(jsm: Jsm, raw: RawClient) -> None:
-    """A stored message has in JSON what its stream says of it."""
+    """The JSON document of a stored message has the stream metadata."""
     (document,) = jsm("sub", "ORDERS.b", "--last", "-T", "-j").ok().lines
     stored = raw.api("STREAM.MSG.GET.ORDERS", seq=5)["message"]
     assert document.pop("consumer")
@@ -337,7 +337,7 @@ def test_nothing_is_left_behind(jsm: Jsm, raw: RawClient) -> None:
 
 @pytest.mark.usefixtures("orders")
 def test_a_durable_goes_on_where_it_was(jsm: Jsm, raw: RawClient) -> None:
-    """What a durable consumer showed is acknowledged, the rest is for the next time at once."""
+    """Shown messages of a durable consumer are acknowledged; the others are redelivered at once."""
     args = ("sub", "ORDERS.*", "--durable", "ME", "--raw")
     assert jsm(*args, "--count", "2").ok().out == "1\n2\n"
     info = raw.api("CONSUMER.INFO.ORDERS.ME")
@@ -351,7 +351,7 @@ def test_a_durable_goes_on_where_it_was(jsm: Jsm, raw: RawClient) -> None:
 
 @pytest.mark.usefixtures("orders")
 def test_a_durable_may_acknowledge_nothing(jsm: Jsm, raw: RawClient) -> None:
-    """With --no-ack what was shown stays unacknowledged."""
+    """With --no-ack shown messages stay unacknowledged."""
     jsm("sub", "ORDERS.*", "--durable", "ME", "--no-ack", "--count", "2").ok()
     info = raw.api("CONSUMER.INFO.ORDERS.ME")
     assert (info["delivered"]["stream_seq"], info["ack_floor"]["stream_seq"]) == (2, 0)
@@ -387,7 +387,7 @@ def test_the_document_of_what_a_consumer_pushes(jsm: Jsm, raw: RawClient) -> Non
 
 
 def test_a_reader_that_goes_away(jsm: Jsm, peer: RawPeer) -> None:
-    """When the reader of the output goes away the command ends quietly, with the status of that."""
+    """When the reader of a pipe closes it, the command exits silently with status 141."""
     child = started(jsm, "sub.pipe")
     assert child.stdout is not None
     assert child.stderr is not None
@@ -401,7 +401,7 @@ def test_a_reader_that_goes_away(jsm: Jsm, peer: RawPeer) -> None:
 
 @pytest.mark.usefixtures("orders")
 def test_no_such_stream(jsm: Jsm) -> None:
-    """A stream that is not there is status 3, with the one that may be meant."""
+    """A missing stream has exit status 3 and a suggestion."""
     result = jsm("sub", "--stream", "ORDRES")
     assert result.status == 3
     assert "did you mean ORDERS?" in result.err
@@ -423,7 +423,7 @@ def test_no_such_stream(jsm: Jsm) -> None:
     ],
 )
 def test_wrong_usage(jsm: Jsm, args: tuple[str, ...], said: str) -> None:
-    """What does not fit together is wrong usage, and says what."""
+    """Invalid options are a usage error that names them."""
     result = jsm("sub", *args)
     assert (result.status, result.out) == (2, "")
     assert said in result.err

@@ -1,4 +1,4 @@
-"""What others have written is shown, and does nothing to the terminal."""
+"""Untrusted text is shown without controlling the terminal."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def hostile(jsm: Jsm, raw: RawClient) -> Jsm:
 def test_names_and_descriptions_do_not_steer_a_terminal(
     hostile: Jsm, command: tuple[str, ...]
 ) -> None:
-    """What steers a terminal is shown as an escape, whoever chose the name."""
+    """Control characters in names and descriptions are escaped."""
     shown = hostile(*command).ok()
     assert "\\x1b[" in shown.out
     assert not {"\x1b", "\x9b"} & set(shown.out + shown.err)
@@ -62,7 +62,7 @@ def test_an_error_does_not_steer_a_terminal(hostile: Jsm) -> None:
 
 
 def test_a_stream_that_can_not_be_named_hides_no_others(hostile: Jsm) -> None:
-    """A stream whose name nobody can write does not end the commands that look at all streams."""
+    """A stream with an invalid name does not break commands that list all streams."""
     for command in (("consumer", "ls", "-n"), ("consumer", "ls"), ("consumer", "report")):
         found = hostile(*command, "-j").ok().json
         assert ("A" in found) if "-n" in command else (found[0]["stream_name"] == "A")
@@ -82,7 +82,7 @@ def test_a_body_does_not_turn_its_line_around(jsm: Jsm, raw: RawClient) -> None:
 
 
 def test_json_has_them_as_they_are(hostile: Jsm) -> None:
-    """A program gets what the server has."""
+    """JSON has the values of the server unchanged."""
     assert hostile("stream", "ls", "-j").ok().json[0]["config"]["description"] == RED
 
 
@@ -109,5 +109,5 @@ def test_a_cell_is_one_line(hostile: Jsm, raw: RawClient) -> None:
     ],
 )
 def test_text_is_made_fit(text: Any, function: Any, shown: str) -> None:
-    """What can not be written, or steers a terminal, becomes an escape."""
+    """Invalid UTF-8 and control characters become escapes."""
     assert function(text) == function(shown) == shown

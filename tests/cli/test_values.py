@@ -45,7 +45,7 @@ def test_sizes(text: str, expected: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "-5", "1X", "K", "1 2", "1e3"])
 def test_no_sizes(text: str) -> None:
-    """What is no size is refused."""
+    """Invalid sizes are rejected."""
     with pytest.raises(ValueError, match="invalid size"):
         parse_size(text)
 
@@ -87,7 +87,7 @@ def test_numbers_may_have_separators() -> None:
     ],
 )
 def test_durations(text: str, expected: timedelta) -> None:
-    """A duration is digits with units, put together as one likes."""
+    """A duration is one or more numbers with units."""
     assert parse_duration(text) == expected
 
 
@@ -96,26 +96,26 @@ def test_durations(text: str, expected: timedelta) -> None:
     ["", "5", "h", "1h-5m", "1 hour", "1q", "1s2", "99999999999999y", "293y", f"{'9' * 400}.5s"],
 )
 def test_no_durations(text: str) -> None:
-    """What is no duration, or has no unit, is refused."""
+    """Invalid durations and missing units are rejected."""
     with pytest.raises(ValueError, match="invalid duration|is too long"):
         parse_duration(text)
 
 
 def test_a_timeout_needs_no_unit() -> None:
-    """A time to wait may be plain seconds, but not nothing."""
+    """A timeout may be seconds without a unit, and must be greater than 0."""
     assert [TIMEOUT.parse(text) for text in ("2", "2s", "500ms", "0.25")] == [2, 2, 0.5, 0.25]
     with pytest.raises(ValueError, match="greater than 0"):
         TIMEOUT.parse("0")
 
 
 def test_a_long_wait_is_one_that_clocks_can_have() -> None:
-    """The longest time to wait is one that Python's locks and sockets take."""
+    """The maximum timeout is accepted by Python's locks and sockets."""
     assert TIMEOUT.parse("292y") < threading.TIMEOUT_MAX
     assert PAUSE.parse("292y").total_seconds() < threading.TIMEOUT_MAX
 
 
 def test_a_pause_is_one() -> None:
-    """What is done again and again is done with a pause in between."""
+    """A refresh interval has a minimum."""
     assert PAUSE.parse("10ms") == timedelta(milliseconds=10)
     assert PAUSE.parse("2") == timedelta(seconds=2)
     for text in ("0", "0s", "1ns", "9ms"):
@@ -124,7 +124,7 @@ def test_a_pause_is_one() -> None:
 
 
 def test_times() -> None:
-    """A time is RFC 3339 with any offset and any digits, or so long ago."""
+    """A time is RFC 3339 with any offset and any digits, or a duration before now."""
     exact = datetime(2026, 1, 2, 15, 4, 5, 123456, tzinfo=timezone.utc)
     assert parse_time("2026-01-02T15:04:05.123456789Z") == exact
     assert parse_time("2026-01-02T16:04:05.123456+01:00") == exact
@@ -140,7 +140,7 @@ def test_times() -> None:
 
 @given(st.integers(0, 10**15))
 def test_a_duration_that_is_shown_can_be_read(micros: int) -> None:
-    """What is shown of a duration stands for the same."""
+    """A formatted duration parses to the same value."""
     value = timedelta(microseconds=micros)
     assert parse_duration(seconds_text(value)) == value
 
@@ -160,7 +160,7 @@ def test_a_duration_that_is_shown_can_be_read(micros: int) -> None:
     ],
 )
 def test_durations_are_shown_as_go_has_them(value: timedelta | None, text: str) -> None:
-    """Durations look as in Go, with whole days in front."""
+    """Durations have the format of Go, with whole days in front."""
     assert duration(value) == text
 
 
@@ -192,5 +192,5 @@ def test_numbers_have_separators() -> None:
     [(0, "0 messages"), (1, "1 message"), (2, "2 messages"), (1_000, "1,000 messages")],
 )
 def test_one_is_singular(number: int, expected: str) -> None:
-    """One of something is told in the singular."""
+    """A count of one uses the singular."""
     assert counted(number, "message") == expected
