@@ -13,8 +13,8 @@ import pytest
 import jetstream_sync
 
 ROOT = Path(__file__).parents[1]
-#: The file of the package that is installed beside it.
-SPARKS = Path("spark/discovery/pyspark_jetstream.py")
+#: The modules of this folder are installed beside the package.
+TOP_LEVEL = ROOT / "jetstream_sync" / "top_level"
 
 needs_installation = pytest.mark.skipif(
     "TOX_ENV_NAME" not in os.environ, reason="the package is installed by tox only"
@@ -32,19 +32,21 @@ def test_the_wheel_holds_the_files_of_the_package() -> None:
     """No module, marker or data file is left out of the distribution, and none was left over."""
     expected = files_below(ROOT / "jetstream_sync")
     assert Path("py.typed") in expected
-    # It goes to the top level.
-    expected.remove(SPARKS)
+    expected = {path for path in expected if path.parts[0] != TOP_LEVEL.name}
     assert files_below(Path(jetstream_sync.__file__).parent) == expected
 
 
 @needs_installation
-def test_spark_finds_its_module_at_the_top_level() -> None:
-    """Where the package is installed, the look-up of Spark finds a module of the right name."""
-    # This is how Spark looks.
+def test_the_top_level_modules_are_installed() -> None:
+    """The entry point of `jsm` and the module for Spark are installed beside the package."""
+    site_packages = Path(jetstream_sync.__file__).parents[1]
+    sources = [TOP_LEVEL / path for path in files_below(TOP_LEVEL)]
+    assert {path.stem for path in sources} == {"jetstream_sync_jsm", "pyspark_jetstream"}
+    for source in sources:
+        assert (site_packages / source.name).read_bytes() == source.read_bytes()
+    # Spark searches for data sources in this way.
     found = {info.name for info in pkgutil.iter_modules() if info.name.startswith("pyspark_")}
     assert found == {"pyspark_jetstream"}
-    installed = Path(jetstream_sync.__file__).parents[1] / SPARKS.name
-    assert installed.read_bytes() == (ROOT / "jetstream_sync" / SPARKS).read_bytes()
 
 
 def files_below(folder: Path) -> set[Path]:

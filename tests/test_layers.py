@@ -33,13 +33,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "names": {"words", "protocol", "api", "net", "client", "jetstream"},
     "spark": {"words", "protocol", "api", "net", "client", "jetstream", "names"},
     "cli": {"words", "protocol", "api", "net", "client", "jetstream", "server", "spark", "names"},
+    "top_level": {"spark", "cli"},
 }
 
 # The folders of a part that has some, in the same way. What is at its top is for all of them, and only
 # its doors, the files that `DOORS` names, look into the folders.
 FOLDERS: dict[str, dict[str, set[str]]] = {
     "spark": {
-        "discovery": set(),
         "reading": set(),
         "planning": {"reading"},
         "streaming": {"planning", "reading"},
@@ -98,7 +98,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "prompt_toolkit": {"cli"},
     "rich": {"cli"},
     "pyarrow": {"spark"},
-    "pyspark": {"spark"},
+    "pyspark": {"spark", "top_level"},
 }
 
 # The only maker of threads and timers: it names them, makes them daemons and reports their crashes.

@@ -12,6 +12,8 @@ from fix_jsm import Jsm
 from fix_threads import SCALE
 
 ROOT = Path(__file__).parents[2]
+#: The folder of the entry point, which an installation has at its top level.
+TOP_LEVEL = ROOT / "jetstream_sync" / "top_level"
 
 # What the installed program does, after what sends this process a SIGINT.
 _PROGRAM = """
@@ -54,7 +56,7 @@ sys.meta_path.insert(0, Finder())
 
 def run(jsm: Jsm, bomb: str, *args: str) -> subprocess.CompletedProcess[str]:
     """Run ``jsm`` as it is installed, with a SIGINT at a chosen moment."""
-    path = os.pathsep.join([*filter(None, sys.path), str(ROOT)])
+    path = os.pathsep.join([*filter(None, sys.path), str(ROOT), str(TOP_LEVEL)])
     return subprocess.run(
         [sys.executable, "-c", _PROGRAM.format(bomb=bomb), *args],
         env={**os.environ, "PYTHONPATH": path, "NATS_URL": jsm.url},

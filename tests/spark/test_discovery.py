@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 PACKAGE = Path(jetstream_sync.__file__).parent
-#: The folder of the module for the look-up, which an installation has at its top level.
-DISCOVERY = Path(__file__).parents[2] / "jetstream_sync" / "spark" / "discovery"
+#: The folder of the module that Spark finds, which an installation has at its top level.
+TOP_LEVEL = Path(__file__).parents[2] / "jetstream_sync" / "top_level"
 INSTALLED = "TOX_ENV_NAME" in os.environ
 
 # The beginning of each driver program here; no driver imports test modules.
@@ -125,7 +125,7 @@ def test_spark_finds_the_installed_data_source(url: str, tmp_path: Path) -> None
     variables = variables_for(tmp_path)
     if not INSTALLED:
         # Simulate an installation.
-        variables["PYTHONPATH"] += os.pathsep + str(DISCOVERY)
+        variables["PYTHONPATH"] += os.pathsep + str(TOP_LEVEL)
     assert "read: s.1 one" in driver(tmp_path, READ, url, variables)
 
 
@@ -257,7 +257,7 @@ print(pyspark_jetstream.DefaultSource.name(),
 """
     blocked = "import sys; sys.modules['pyspark'] = None; import pyspark_jetstream"
     variables = spark_environment()
-    variables["PYTHONPATH"] += os.pathsep + str(DISCOVERY)
+    variables["PYTHONPATH"] += os.pathsep + str(TOP_LEVEL)
     assert run_code(code, variables, tmp_path).splitlines() == [
         "['pyspark_jetstream']",
         "jetstream True",
@@ -278,5 +278,5 @@ except ImportError as error:
     print("said:", error.name)
 """
     variables = spark_environment()
-    variables["PYTHONPATH"] += os.pathsep + str(DISCOVERY)
+    variables["PYTHONPATH"] += os.pathsep + str(TOP_LEVEL)
     assert "said: jetstream_sync" in run_code(code, variables, tmp_path)

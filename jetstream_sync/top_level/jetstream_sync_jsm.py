@@ -1,9 +1,10 @@
 """
 The entry point of the ``jsm`` command, which handles Ctrl-C before it imports the library.
 
-It is no part of the package ``jetstream_sync``, because any import from there imports the library
-first. That takes a good part of the time of a short command, and a Ctrl-C in it would be a traceback.
-For the same reason this module imports nothing that is written in Python, such as ``signal``.
+setup.cfg installs this module at the top level, beside the package ``jetstream_sync``. A module in
+the package would import all of ``jetstream_sync`` before its own first line runs. That import is a
+large part of the run time of a short command, and Ctrl-C during it would print a traceback.
+For the same reason this module imports only built-in modules, not ``signal``.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ __all__ = ["main"]
 
 
 def _exit(_number: int, _frame: object) -> None:
-    # Nothing has begun: there is nothing to clean up, and 130 is 128 + SIGINT.
+    # Nothing was started yet, so there is nothing to clean up. 130 is 128 + SIGINT.
     os._exit(130)
 
 
 def main() -> None:
     """Run ``jsm`` as a process; see `jetstream_sync.cli.__main__`."""
-    # A shell starts a background job with SIGINT ignored, and that stays.
+    # A shell starts a background job with SIGINT ignored; keep ignoring it.
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _exit)
     from jetstream_sync.cli.__main__ import main as run_jsm  # noqa: PLC0415 - see above
