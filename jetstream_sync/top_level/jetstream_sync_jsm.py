@@ -9,7 +9,7 @@ For the same reason this module imports only built-in modules, not ``signal``.
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]  # it has no type stub
 import os
 
 __all__ = ["main"]
