@@ -80,7 +80,7 @@ ONLY_IN: dict[str, set[str]] = {
     "socket": {"net", "server"},
     "ssl": {"net"},
     # sub --translate runs a command of the user's; bench has clients in processes of their own.
-    "subprocess": {"server", "cli/messages/translate.py", "cli/bench/peer.py"},
+    "subprocess": {"server", "cli/messages/translate.py", "cli/bench/worker_process.py"},
     "threading": {"client", "jetstream", "server", "cli"},
     "time": {"net", "server", "cli", "spark"},
 }

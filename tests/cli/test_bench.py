@@ -1,4 +1,4 @@
-"""``jsm bench``: what it measures is done, what it says adds up, and nothing is left behind."""
+"""``jsm bench``: the work is done, the numbers are consistent, and the stream is deleted."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from jetstream_sync.cli.env import Environment
 KINDS = ("pub", "sub", "publish", "publish-async", "fetch", "consume", "ordered")
 
 
-def added_up(document: dict[str, Any]) -> None:
-    """Check that a document agrees with itself."""
+def assert_consistent(document: dict[str, Any]) -> None:
+    """Check that the numbers of a document agree with each other."""
     assert document["messages"] == sum(each["messages"] for each in document["per_client"])
     rate = document["messages"] / document["seconds"]
     assert document["messages_per_second"] == pytest.approx(rate)
@@ -38,47 +38,49 @@ def added_up(document: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_work(jsm: Jsm, raw: RawClient, kind: str, clients: int) -> None:
-    """Each kind does all messages, says numbers that agree, and removes its stream."""
+def test_each_kind_reports_consistent_numbers(
+    jsm: Jsm, raw: RawClient, kind: str, clients: int
+) -> None:
+    """Each kind processes all messages, reports consistent numbers, and deletes its stream."""
     result = jsm("bench", kind, "--msgs", "700", "--clients", str(clients), "-j").ok()
     document = result.json
     assert result.err == ""
-    every_one = clients if kind in {"sub", "ordered"} else 1
-    assert (document["kind"], document["messages"]) == (kind, 700 * every_one)
+    passes = clients if kind in {"sub", "ordered"} else 1
+    assert (document["kind"], document["messages"]) == (kind, 700 * passes)
     assert (document["clients"], len(document["per_client"])) == (clients, clients)
-    added_up(document)
+    assert_consistent(document)
     assert raw.api("STREAM.NAMES").get("streams") is None
 
 
-def test_messages_are_really_published(jsm: Jsm, peer: RawPeer) -> None:
-    """A publisher's messages reach others: so many, of that size."""
+def test_pub_publishes_messages_of_the_given_number_and_size(jsm: Jsm, peer: RawPeer) -> None:
+    """Another client receives the number of messages, of the size, that the options say."""
     peer.hear("bench.here")
     jsm("bench", "pub", "--msgs", "50", "--size", "1KiB", "--subject", "bench.here", "-j").ok()
     assert [len(peer.next().data) for _ in range(50)] == [1024] * 50
 
 
-def test_what_others_publish_can_be_measured(jsm: Jsm, peer: RawPeer) -> None:
-    """With --no-publish the messages of others are received."""
+def test_no_publish_receives_messages_of_other_clients(jsm: Jsm, peer: RawPeer) -> None:
+    """With --no-publish the command receives what other clients publish."""
     child = jsm.spawn("bench", "sub", "--no-publish", "--subject", "bench.o", "--msgs", "5", "-j")
 
-    def heard() -> bool:
+    def publish_until_done() -> bool:
         peer.publish("bench.o", b"x")
         return child.poll() is not None
 
-    wait_until(heard, 20)
+    wait_until(publish_until_done, 20)
     out, _ = child.communicate()
     document = json.loads(out)
     assert (child.returncode, document["messages"]) == (0, 5)
     assert "latency" not in document
 
 
-def test_a_rate_is_kept(jsm: Jsm) -> None:
-    """With --rate all clients together are not faster than that."""
+def test_rate_limits_all_clients_together(jsm: Jsm) -> None:
+    """With --rate all clients together do not exceed the rate."""
     args = ("--msgs", "100", "--rate", "400", "--clients", "2", "-j")
     assert 100 < jsm("bench", "pub", *args).ok().json["messages_per_second"] < 600
 
 
-def test_people_get_percentiles_and_a_histogram(jsm: Jsm) -> None:
+def test_text_output_has_percentiles_and_a_histogram(jsm: Jsm) -> None:
     """The text has the rate, the percentiles by their names, and bars that add up to all samples."""
     out = jsm("bench", "publish", "--msgs", "300", "--no-progress").ok().out
     lines = out.splitlines()
@@ -91,8 +93,8 @@ def test_people_get_percentiles_and_a_histogram(jsm: Jsm) -> None:
     assert "█" in out
 
 
-def test_all_kinds_in_one_table(jsm: Jsm, raw: RawClient) -> None:
-    """With 'all' every kind is measured, and is a row."""
+def test_all_shows_every_kind_in_one_table(jsm: Jsm, raw: RawClient) -> None:
+    """'all' measures every kind and shows a row for each."""
     lines = jsm("bench", "all", "--msgs", "300", "--no-progress").ok().out.splitlines()
     assert lines[0] == "Messages of 128 B, 1 clients"
     assert len(lines) == 2 + len(KINDS)
@@ -113,13 +115,13 @@ def test_all_kinds_in_one_table(jsm: Jsm, raw: RawClient) -> None:
     ("args", "kind"),
     [(("pub", "sync"), "publish"), (("pub", "async"), "publish-async"), (("fetch",), "fetch")],
 )
-def test_the_names_of_the_nats_command(jsm: Jsm, args: tuple[str, ...], kind: str) -> None:
-    """The work with streams is also where the nats command has it."""
+def test_command_names_of_the_nats_cli(jsm: Jsm, args: tuple[str, ...], kind: str) -> None:
+    """The JetStream measurements also have the command names of the nats CLI."""
     assert jsm("bench", "js", *args, "--msgs", "20", "-j").ok().json["kind"] == kind
 
 
-def test_csv(jsm: Jsm, tmp_path: Any) -> None:
-    """The numbers can be had as CSV, in a file or on stdout."""
+def test_csv_goes_to_a_file_or_standard_output(jsm: Jsm, tmp_path: Any) -> None:
+    """--csv writes the numbers to a file or to standard output."""
     path = tmp_path / "out.csv"
     jsm("bench", "publish", "--msgs", "20", "--csv", str(path), "--no-progress").ok()
     (row,) = csv.DictReader(io.StringIO(path.read_text()))
@@ -133,14 +135,14 @@ def test_csv(jsm: Jsm, tmp_path: Any) -> None:
     ("stop", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["int", "term"]
 )
 @pytest.mark.parametrize("kind", ["publish", "fetch", "ordered", "sub"])
-def test_nothing_is_left_when_it_is_stopped(
+def test_the_stream_is_deleted_on_a_signal(
     jsm: Jsm, raw: RawClient, kind: str, stop: int, status: int
 ) -> None:
-    """Ctrl-C says what was done so far; the stream is removed, however it is stopped."""
+    """Ctrl-C reports the messages so far; the stream is deleted after SIGINT and SIGTERM."""
     args = ("--msgs", "20M") if kind in {"publish", "sub"} else ("--msgs", "150k")
     child = jsm.spawn("bench", kind, *args, *(("--batch", "1") if kind == "fetch" else ()))
     assert child.stderr is not None
-    # It says how far it is only when it is at it.
+    # Progress is shown only after the work has started.
     title = {"publish": b"Publish", "fetch": b"Fetch", "ordered": b"", "sub": b"Core"}[kind]
     line = child.stderr.readline() if title else b""
     while title and not line.startswith(title):
@@ -153,7 +155,7 @@ def test_nothing_is_left_when_it_is_stopped(
     assert (child.returncode, out) == (status, b"")
     if status == 130 and title:
         assert b" messages of 128 B in " in err
-    # A busy server may be asked to remove it, and do so when nobody waits any more.
+    # A busy server may delete the stream only after the command has stopped waiting for it.
     wait_until(lambda: raw.api("STREAM.NAMES").get("streams") is None, limit=30)
 
 
@@ -168,15 +170,15 @@ def test_nothing_is_left_when_it_is_stopped(
         (("pub", "--subject", "a.*"), "a.*"),
     ],
 )
-def test_wrong_usage(jsm: Jsm, args: tuple[str, ...], said: str) -> None:
-    """What makes no sense is wrong usage, and says what."""
+def test_invalid_options_are_usage_errors(jsm: Jsm, args: tuple[str, ...], said: str) -> None:
+    """Invalid options exit with status 2, and the error names the option or value."""
     result = jsm("bench", *args)
     assert (result.status, result.out) == (2, "")
     assert said in result.err
 
 
-def test_a_message_larger_than_the_server_takes(jsm: Jsm, raw: RawClient) -> None:
-    """What fails in a client's thread is the error of the command, and nothing is left."""
+def test_an_error_in_a_client_thread_is_the_error_of_the_command(jsm: Jsm, raw: RawClient) -> None:
+    """A message above max_payload is one line of error, and the stream is deleted."""
     result = jsm("bench", "publish", "--msgs", "10", "--size", "3MiB", "--clients", "2")
     assert result.status == 2
     assert result.err.count("\n") == 1
@@ -184,11 +186,11 @@ def test_a_message_larger_than_the_server_takes(jsm: Jsm, raw: RawClient) -> Non
     assert raw.api("STREAM.NAMES").get("streams") is None
 
 
-# --- percentiles and pictures ---------------------------------------------------------------------
+# --- percentiles and histograms ---------------------------------------------------------------------
 
 
-def test_percentiles_are_of_the_nearest_rank() -> None:
-    """A percentile is the smallest sample that so many do not exceed."""
+def test_percentiles_use_the_nearest_rank() -> None:
+    """A percentile is the smallest sample that at least this share does not exceed."""
     latency = Latency.of(range(1, 1001))
     found = (latency.min_ns, latency.p50_ns, latency.p90_ns, latency.p99_ns, latency.p999_ns)
     assert found == (1, 500, 900, 990, 999)
@@ -200,7 +202,7 @@ def test_percentiles_are_of_the_nearest_rank() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_every_sample_is_in_one_bucket(seed: int) -> None:
-    """Buckets are in order, side by side, from the least to the most, and hold every sample."""
+    """Buckets are adjacent, cover minimum to maximum, and contain every sample."""
     rng = random.Random(seed)
     spread = rng.choice([1, 3, 100, 10_000_000])
     samples = sorted(
@@ -220,8 +222,8 @@ def test_every_sample_is_in_one_bucket(seed: int) -> None:
     assert all(line.isascii() or "µ" in line for line in lines)
 
 
-def test_bars() -> None:
-    """A bar is as long as its share, and whatever is above nothing is to be seen."""
+def test_bar_length_is_proportional() -> None:
+    """A bar is as long as its share, and a share above 0 is always visible."""
     assert bar(1, 10, blocks=True) == "█" * 10
     assert bar(0.5, 10, blocks=True) == "█" * 5
     assert bar(1e-9, 10, blocks=True) == "▏"
@@ -243,7 +245,7 @@ def test_bars() -> None:
     ],
 )
 def test_durations_have_three_digits(nanoseconds: int, text: str) -> None:
-    """A duration is read at one look."""
+    """A duration has three significant digits and a unit."""
     assert human_ns(nanoseconds) == text
 
 
@@ -255,8 +257,8 @@ class _Screen(io.StringIO):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_progress(terminal: bool) -> None:
-    """On a terminal one line changes and goes away, elsewhere a line is written now and then."""
+def test_progress_redraws_a_line_or_writes_lines(terminal: bool) -> None:
+    """A terminal shows one line that is erased at the end; other outputs get a line per second."""
     out = _Screen() if terminal else io.StringIO()
     env = Environment(
         stdin=io.BytesIO(), stdout=io.StringIO(), stderr=out, variables={"TERM": "xterm"}

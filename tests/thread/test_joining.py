@@ -14,7 +14,7 @@ from fix_threads import between, within
 
 from jetstream_sync import connect
 from jetstream_sync.cli.bench import run
-from jetstream_sync.cli.bench.work import Cell, Kind, Meter
+from jetstream_sync.cli.bench.work import BenchKind, Meter, Workload
 from jetstream_sync.client.threads import join, spawn
 from jetstream_sync.server import NatsServer
 
@@ -80,7 +80,7 @@ def test_a_close_that_was_interrupted_is_finished_by_the_next(nats_server: NatsS
 
 
 def _slow_to_stop(hold: threading.Event) -> Callable[..., Callable[[], None]]:
-    def start(_nc: Any, _js: Any, _cell: Cell, meter: Meter) -> Callable[[], None]:
+    def start(_nc: Any, _js: Any, _cell: Workload, meter: Meter) -> Callable[[], None]:
         def work() -> None:
             while not meter.stopped:
                 meter.done += 1
@@ -96,22 +96,22 @@ def test_a_bench_that_is_interrupted_knows_its_time(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a Ctrl-C the clients are waited for, so that there is a time for what they did."""
-    monkeypatch.setattr(run, "_LOOK", 30.0)
-    kind = Kind(title="Test", latency="none", start=_slow_to_stop(threading.Event()))
-    cell = Cell(count=10, size=1, subject="test")
+    monkeypatch.setattr(run, "_PROGRESS_INTERVAL_S", 30.0)
+    kind = BenchKind(title="Test", latency="none", start=_slow_to_stop(threading.Event()))
+    workload = Workload(count=10, size=1, subject="test")
     settings: Any = SimpleNamespace(
         connection=lambda: connect(nats_server.url), jetstream_on=lambda nc: nc.jetstream()
     )
 
     @contextmanager
-    def helped() -> Iterator[Callable[[], None]]:
+    def helper() -> Iterator[Callable[[], None]]:
         yield lambda: None
 
     seen: list[run.Outcome] = []
 
     def interrupted() -> None:
         try:
-            run.run_clients(settings, "test", kind, [cell], show=lambda _: None, helped=helped)
+            run.run_clients(settings, "test", kind, [workload], show=lambda _: None, helper=helper)
         except run.Interrupted as error:
             seen.append(error.outcome)
             raise

@@ -1,8 +1,8 @@
 """
 The publisher of ``jsm bench sub``, in its own process: ``python -m jetstream_sync.cli.bench.child``.
 
-It reads a job from a line of standard input, connects, writes ``ready``, waits for the next line and
-publishes. If it fails, it writes a line with the failure. Lines are JSON.
+It reads a job from the first line of standard input, connects, writes ``ready``, waits for the next
+line and publishes. If it fails, it writes a line with the failure. Lines are JSON.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 from ... import connect
 from ...errors import Error
 from ..status import CommandError, exit_status, one_line
-from .work import Cell, stamped_publish
+from .work import Workload, publish_timestamped
 
-__all__ = ["Failure", "Job", "main"]
+__all__ = ["WorkerFailure", "WorkerJob", "main"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class WorkerJob:
     """The work of a publisher in another process."""
 
     servers: list[str]
     login: dict[str, str]
     """Options of `connect()` that are text."""
-    cell: dict[str, Any]
+    workload: dict[str, Any]
 
     def to_json(self) -> str:
         """Return the job as a line."""
@@ -35,7 +35,7 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class WorkerFailure:
     """Why the publisher failed."""
 
     error: str
@@ -49,17 +49,17 @@ def _write(line: str) -> None:
 
 
 def main() -> None:
-    """Do the job on standard input."""
-    job = Job(**json.loads(sys.stdin.readline()))
+    """Run the job that standard input describes."""
+    job = WorkerJob(**json.loads(sys.stdin.readline()))
     options: dict[str, Any] = {"allow_reconnect": False, **job.login}
     try:
         with connect(job.servers, name="jsm bench", **options) as nc:
             _write("ready")
-            # An empty line: the process that started this one has ended.
+            # An empty result is the end of the input: the parent process has ended.
             if sys.stdin.readline():
-                stamped_publish(nc, Cell(**job.cell))
+                publish_timestamped(nc, Workload(**job.workload))
     except (Error, CommandError) as error:
-        failure = Failure(error=one_line(error), status=int(exit_status(error)))
+        failure = WorkerFailure(error=one_line(error), status=int(exit_status(error)))
         _write(json.dumps(asdict(failure)))
 
 

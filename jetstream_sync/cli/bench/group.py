@@ -1,4 +1,4 @@
-"""``jsm bench``: measure how fast messages go."""
+"""``jsm bench``: measure throughput and latency."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..groups import NounGroup
 from ..long_running import password_once
 from ..output import emit, note
 from ..settings import Settings, common_options
-from .bed import Bed, bench_bed
+from .bench_stream import BenchStream, bench_stream
 from .options import (
     BATCH,
     CLIENTS,
@@ -22,10 +22,9 @@ from .options import (
     REPLICAS,
     STORAGE,
     SUBJECT,
-    Plan,
+    BenchOptions,
     measure_options,
 )
-from .peer import Peer, job_for
 from .progress import Ticker
 from .run import Interrupted, Outcome, run_clients, split
 from .show import (
@@ -35,7 +34,8 @@ from .show import (
     summary,
     write_csv,
 )
-from .work import KINDS, STAMP_BYTES, Cell, Kind
+from .work import KINDS, TIMESTAMP_BYTES, BenchKind, Workload
+from .worker_process import WorkerProcess, worker_job
 
 __all__ = ["bench"]
 
@@ -44,30 +44,32 @@ __all__ = ["bench"]
 @common_options
 def bench(_settings: Settings) -> None:
     """
-    Measure how fast messages go.
+    Measure throughput and latency.
 
-    Kinds of work that need a stream make one of their own, and remove it at the end, after Ctrl-C
-    as well. Percentiles are of the times of single messages: of all of them where an answer is
-    awaited, else of a sample.
+    A measurement that needs a stream creates one with a generated name and deletes it at the end,
+    also after Ctrl-C. Latency percentiles cover every message if the client waits for a reply, else
+    a sample of the messages.
     """
 
 
 def _command(name: str, text: str, *more: Callable[[Any], Any]) -> click.Command:
-    """Make the command of one kind of work."""
+    """Return the command of one kind of work."""
 
     @click.command(name, help=text, short_help=KINDS[name].title + ".")
     @measure_options(*more)
     def measure(settings: Settings, **options: Any) -> None:
-        _measure(settings, [name], Plan(**options))
+        _measure(settings, [name], BenchOptions(**options))
 
     return measure
 
 
 _ALL: Final = (
-    _command("pub", "Publish to core NATS, which confirms nothing.", CLIENTS, RATE, SUBJECT),
+    _command(
+        "pub", "Publish core NATS messages, which are not acknowledged.", CLIENTS, RATE, SUBJECT
+    ),
     _command(
         "sub",
-        "Receive messages of core NATS. A process of its own publishes them.",
+        "Receive core NATS messages. Another process publishes them.",
         CLIENTS,
         RATE,
         SUBJECT,
@@ -75,7 +77,7 @@ _ALL: Final = (
     ),
     _command(
         "publish",
-        "Publish to a stream, and wait for each acknowledgement.",
+        "Publish to a stream and wait for each acknowledgement.",
         CLIENTS,
         RATE,
         STORAGE,
@@ -83,7 +85,7 @@ _ALL: Final = (
     ),
     _command(
         "publish-async",
-        "Publish to a stream; up to 4,000 acknowledgements are awaited at a time.",
+        "Publish to a stream asynchronously, with up to 4,000 pending acknowledgements.",
         CLIENTS,
         RATE,
         STORAGE,
@@ -91,7 +93,7 @@ _ALL: Final = (
     ),
     _command(
         "fetch",
-        "Fetch a stream's messages in batches, and acknowledge each. The clients share a consumer.",
+        "Fetch messages in batches and acknowledge each. The clients share one consumer.",
         CLIENTS,
         BATCH,
         STORAGE,
@@ -99,8 +101,7 @@ _ALL: Final = (
     ),
     _command(
         "consume",
-        "Have a callback called with a stream's messages, which acknowledges each. The clients "
-        "share a consumer.",
+        "Consume messages with a callback and acknowledge each. The clients share one consumer.",
         CLIENTS,
         BATCH,
         STORAGE,
@@ -108,7 +109,7 @@ _ALL: Final = (
     ),
     _command(
         "ordered",
-        "Read a stream in order, without acknowledgements. Each client reads all of it.",
+        "Read a stream in order, without acknowledgements. Each client reads every message.",
         CLIENTS,
         STORAGE,
         REPLICAS,
@@ -121,17 +122,17 @@ for _each in _ALL:
 @bench.command("all")
 @measure_options(CLIENTS, BATCH, STORAGE, REPLICAS)
 def all_kinds(settings: Settings, **options: Any) -> None:
-    """Measure every kind of work, one after the other, and show a table."""
-    _measure(settings, list(KINDS), Plan(**options))
+    """Run all measurements one after the other and show a table."""
+    _measure(settings, list(KINDS), BenchOptions(**options))
 
 
-# --- as the nats command has them -----------------------------------------------------------------
+# --- command names of the nats CLI -----------------------------------------------------------------
 
 
 @bench.group("js", cls=NounGroup, hidden=True)
 @common_options
 def js_group(_settings: Settings) -> None:
-    """Find the work with streams where the nats command has it."""
+    """Measure JetStream; the same command names as in the nats CLI."""
 
 
 @js_group.group("pub", cls=NounGroup)
@@ -146,101 +147,103 @@ js_pub_group.add_command(_ALL[2], "sync")
 js_pub_group.add_command(_ALL[3], "async")
 
 
-# --- measuring ------------------------------------------------------------------------------------
+# --- measurement ------------------------------------------------------------------------------------
 
 
-def _measure(settings: Settings, names: list[str], plan: Plan) -> None:
-    plan.check(settings)
+def _measure(settings: Settings, names: list[str], options: BenchOptions) -> None:
+    options.check(settings)
     password_once(settings)
     env = settings.env
-    streams = any(KINDS[name].streams for name in names)
+    needs_stream = any(KINDS[name].needs_stream for name in names)
     with (
         settings.jetstream() as js,
-        bench_bed(
+        bench_stream(
             js,
-            streams=streams,
-            storage=plan.storage,
-            replicas=plan.replicas,
-            subject=plan.subject,
+            needs_stream=needs_stream,
+            storage=options.storage,
+            replicas=options.replicas,
+            subject=options.subject,
             warn=lambda line: note(settings, f"warning: {line}"),
-        ) as bed,
+        ) as target,
     ):
-        measuring = _Measuring(settings, plan, bed)
+        measurement = _Measurement(settings, options, target)
         try:
-            outcomes = [measuring.outcome(name) for name in names]
+            outcomes = [measurement.outcome(name) for name in names]
         except Interrupted as stopped:
             env.stderr.write(f"\n{stopped.outcome.kind.title}: {summary(stopped.outcome)}\n")
             raise
-    if plan.csv is not None:
-        write_csv(outcomes, plan.csv, env)
+    if options.csv is not None:
+        write_csv(outcomes, options.csv, env)
     documents = [document(each) for each in outcomes]
     if len(outcomes) > 1:
-        if plan.csv != "-":
+        if options.csv != "-":
             emit(settings, documents, lambda: show_many(outcomes, env))
-    elif plan.csv != "-":
+    elif options.csv != "-":
         emit(settings, documents[0], lambda: show_one(outcomes[0], env))
 
 
 @dataclass(frozen=True)
-class _Measuring:
-    """Measures one kind of work after the other on a bed."""
+class _Measurement:
+    """Measure kinds of work one after the other with the same target."""
 
     settings: Settings
-    plan: Plan
-    bed: Bed
+    options: BenchOptions
+    target: BenchStream
 
-    def _cell(self, kind: Kind) -> Cell:
-        plan, bed = self.plan, self.bed
-        return Cell(
-            count=plan.msgs,
-            size=max(plan.size, STAMP_BYTES) if kind.heard else plan.size,
-            subject=bed.subject,
-            stream=bed.stream,
-            consumer=bed.consumer,
-            batch=plan.batch,
-            rate=plan.rate,
-            stamped=kind.heard and plan.publisher,
+    def _cell(self, kind: BenchKind) -> Workload:
+        options, target = self.options, self.target
+        return Workload(
+            count=options.msgs,
+            size=max(options.size, TIMESTAMP_BYTES) if kind.needs_publisher else options.size,
+            subject=target.subject,
+            stream=target.stream,
+            consumer=target.consumer,
+            batch=options.batch,
+            rate=options.rate,
+            timestamped=kind.needs_publisher and options.publisher,
         )
 
-    def _place(self, kind: Kind, cell: Cell) -> Cell:
-        """Keep core messages out of the stream that other kinds of work have."""
-        if kind.streams or not self.bed.stream:
-            return cell
-        return replace(cell, subject=f"{cell.subject}.core")
+    def _separate_core(self, kind: BenchKind, workload: Workload) -> Workload:
+        """Change the subject of core messages so that the stream does not store them."""
+        if kind.needs_stream or not self.target.stream:
+            return workload
+        return replace(workload, subject=f"{workload.subject}.core")
 
     def _ticker(self, title: str, total: int) -> Ticker:
-        quiet = self.plan.quiet or self.settings.json
+        quiet = self.options.quiet or self.settings.json
         return Ticker(self.settings.env, title, total, quiet=quiet)
 
-    def _prepare(self, kind: Kind) -> None:
-        with self._ticker("Filling the stream", self.plan.msgs) as ticker:
-            self.bed.prepare(kind, self.plan.msgs, self.plan.size, ticker.show)
+    def _prepare(self, kind: BenchKind) -> None:
+        with self._ticker("Filling the stream", self.options.msgs) as ticker:
+            self.target.prepare(kind, self.options.msgs, self.options.size, ticker.show)
 
     def outcome(self, name: str) -> Outcome:
-        """Measure one kind of work, and check that it was done."""
+        """Measure one kind of work, and verify on the server that it was done."""
         kind = KINDS[name]
         self._prepare(kind)
-        cell = self._place(kind, self._cell(kind))
-        each = kind.streams and not kind.pulls and kind.reads
-        cells = list(split(cell, self.plan.clients, each=each or kind.heard))
-        with self._ticker(kind.title, sum(share.count for share in cells)) as ticker:
+        workload = self._separate_core(kind, self._cell(kind))
+        reads_all = kind.reads and not kind.shares_consumer
+        workloads = list(
+            split(workload, self.options.clients, each=reads_all or kind.needs_publisher)
+        )
+        with self._ticker(kind.title, sum(each.count for each in workloads)) as ticker:
             outcome = run_clients(
                 self.settings,
                 name,
                 kind,
-                cells,
+                workloads,
                 show=ticker.show,
-                helped=lambda: self._publisher(cell),
+                helper=lambda: self._publisher(workload),
             )
-        self.bed.verify(kind, self.plan.msgs)
+        self.target.verify(kind, self.options.msgs)
         return outcome
 
     @contextlib.contextmanager
-    def _publisher(self, cell: Cell) -> Iterator[Callable[[], None]]:
-        """Start a publisher in another process if there is to be one, and yield what lets it begin."""
-        if not cell.stamped:
+    def _publisher(self, workload: Workload) -> Iterator[Callable[[], None]]:
+        """Start a publisher in another process if the workload needs it; yield its start function."""
+        if not workload.timestamped:
             yield lambda: None
             return
-        with Peer(job_for(self.settings, cell)) as peer:
-            peer.ready()
-            yield peer.go
+        with WorkerProcess(worker_job(self.settings, workload)) as worker:
+            worker.ready()
+            yield worker.start_publishing

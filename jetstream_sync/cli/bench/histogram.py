@@ -1,7 +1,7 @@
 """
-Latencies as people look at them: percentiles, and a histogram in text.
+Percentiles and a text histogram of latencies.
 
-Everything here is pure; times are integer nanoseconds.
+All functions are pure. Times are integer nanoseconds.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Final
 
 __all__ = ["Bucket", "Latency", "bar", "buckets_of", "draw", "human_ns"]
 
-#: Wanted rows of a histogram, and those for the slowest hundredth where there are enough samples.
 _ROWS: Final = 10
+#: Additional rows for the slowest percent, if there are enough samples.
 _TAIL_ROWS: Final = 3
-_ENOUGH: Final = 1000
-#: A range narrower than this is cut into equal steps, a wider one into equal ratios.
-_NARROW: Final = 3.0
+_MIN_TAIL_SAMPLES: Final = 1000
+#: Ratio of maximum to minimum below which buckets have equal widths; above it, equal ratios.
+_LINEAR_RATIO: Final = 3.0
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """What many latencies come to, in nanoseconds."""
+    """Statistics of latencies, in nanoseconds."""
 
     samples: int
     min_ns: int
@@ -41,7 +41,7 @@ class Latency:
     @classmethod
     def of(cls, ordered: Sequence[int]) -> Latency:
         """
-        Work it out.
+        Calculate the statistics.
 
         Args:
             ordered: the latencies in ascending order, at least one.
@@ -62,7 +62,7 @@ class Latency:
         )
 
     def named(self) -> dict[str, float]:
-        """Return the values by the names that people know them by, in the order of a table."""
+        """Return the values by their display names, in display order."""
         return {
             "min": self.min_ns,
             "avg": self.avg_ns,
@@ -76,25 +76,25 @@ class Latency:
 
 
 def _percentile(ordered: Sequence[int], per_mille: int) -> int:
-    # Nearest rank: the smallest value that this share does not exceed.
+    # Nearest rank: the smallest value that at least this share of the values does not exceed.
     rank = -(-per_mille * len(ordered) // 1000)
     return ordered[max(rank, 1) - 1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bucket:
-    """The latencies from ``low_ns`` to below ``high_ns``; the last one includes its end."""
+    """The latencies from ``low_ns`` to below ``high_ns``; the last bucket includes its end."""
 
     low_ns: int
     high_ns: int
     count: int
     marks: tuple[str, ...] = ()
-    """Names of the percentiles that fall into it."""
+    """Names of the percentiles in this bucket."""
 
 
 def buckets_of(ordered: Sequence[int]) -> list[Bucket]:
     """
-    Cut latencies into a dozen buckets, or fewer where they are few or all alike.
+    Divide latencies into at most 14 buckets, fewer if there are few or equal ones.
 
     Args:
         ordered: in ascending order, at least one.
@@ -102,7 +102,7 @@ def buckets_of(ordered: Sequence[int]) -> list[Bucket]:
     """
     latency = Latency.of(ordered)
     edges = _edges(latency)
-    # Where each bucket begins in the list; the last one takes all that is left.
+    # The index where each bucket begins; the last bucket has all remaining values.
     starts = [0, *(bisect_left(ordered, edge) for edge in edges[1:-1]), len(ordered)]
     named = latency.named()
     found = []
@@ -120,29 +120,29 @@ def buckets_of(ordered: Sequence[int]) -> list[Bucket]:
 
 def _edges(latency: Latency) -> list[int]:
     low, high = latency.min_ns, latency.max_ns
-    if latency.samples > _ENOUGH:
-        # Else a few slow ones would leave all others in two rows.
+    if latency.samples > _MIN_TAIL_SAMPLES:
+        # Without rows of its own, a long tail would leave all other values in two rows.
         tail = _steps(latency.p99_ns, high, _TAIL_ROWS)
         inner = [*_steps(low, latency.p99_ns, _ROWS), *tail]
     else:
         inner = _steps(low, high, min(_ROWS, latency.samples))
     edges = [low]
     for edge in map(_rounded, inner):
-        # Rounding may bring the last edge next to the end.
+        # Rounding may move the last edge next to the maximum.
         if edges[-1] < edge < 0.97 * high:
             edges.append(edge)
     return [*edges, high] if edges[-1] < high else [low, low]
 
 
 def _steps(low: int, high: int, steps: int) -> list[float]:
-    if low <= 0 or high / low < _NARROW:
+    if low <= 0 or high / low < _LINEAR_RATIO:
         return [low + (high - low) * step / steps for step in range(1, steps + 1)]
     ratio = (high / low) ** (1 / steps)
     return [low * ratio**step for step in range(1, steps + 1)]
 
 
 def _rounded(value: float) -> int:
-    """Round to two digits, as people read it."""
+    """Round to two significant digits."""
     if value < 1:
         return 0
     step: int = 10 ** max(0, math.floor(math.log10(value)) - 1)
@@ -151,12 +151,12 @@ def _rounded(value: float) -> int:
 
 def draw(ordered: Sequence[int], *, width: int, blocks: bool) -> list[str]:
     """
-    Draw the histogram of latencies, a line for each bucket.
+    Return the lines of a histogram, one for each bucket.
 
     Args:
         ordered: in ascending order, at least one.
-        width: columns that a line may have; a narrow one is drawn all the same.
-        blocks: draw with block characters in eighths, else with ``#``.
+        width: maximum line length in columns; bars have at least 10 columns anyway.
+        blocks: draw with block characters in eighths of a column, else with ``#``.
 
     """
     buckets = buckets_of(ordered)
@@ -176,12 +176,12 @@ def draw(ordered: Sequence[int], *, width: int, blocks: bool) -> list[str]:
 
 def bar(share: float, columns: int, *, blocks: bool) -> str:
     """
-    Draw a bar.
+    Return a bar as text.
 
     Args:
-        share: how much of the columns it fills, 0 to 1; anything above 0 is to be seen.
-        columns: the longest bar.
-        blocks: with block characters, in eighths of a column, else with ``#``.
+        share: the filled share of the columns, 0 to 1; a value above 0 is always visible.
+        columns: the length of a full bar.
+        blocks: draw with block characters, in eighths of a column, else with ``#``.
 
     """
     if share <= 0:
@@ -193,7 +193,7 @@ def bar(share: float, columns: int, *, blocks: bool) -> str:
 
 
 def human_ns(nanoseconds: float) -> str:
-    """Return a duration with three digits and its unit, as ``12.3 µs``."""
+    """Return a duration with three significant digits and its unit, such as ``12.3 µs``."""
     value, unit = nanoseconds, "ns"
     for larger in ("µs", "ms", "s"):
         if value < 999.5:

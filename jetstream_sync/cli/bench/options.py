@@ -20,7 +20,7 @@ __all__ = [
     "REPLICAS",
     "STORAGE",
     "SUBJECT",
-    "Plan",
+    "BenchOptions",
     "measure_options",
 ]
 
@@ -28,7 +28,7 @@ _MESSAGES: Final = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class BenchOptions:
     """The options of a measurement."""
 
     msgs: int
@@ -70,7 +70,7 @@ def _positive(context: click.Context, parameter: click.Parameter, value: int) ->
 
 
 def measure_options(*more: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Add the options of every measurement to a command, and the given ones."""
+    """Return a decorator that adds the common options of all measurements, and these ones."""
 
     def decorate(command: Any) -> Any:
         for option in reversed(
@@ -81,7 +81,7 @@ def measure_options(*more: Callable[[Any], Any]) -> Callable[[Any], Any]:
                     default=str(_MESSAGES),
                     callback=_positive,
                     metavar="N",
-                    help=f"Number of messages, of all clients together.  [default: {_MESSAGES:,}]",
+                    help=f"Number of messages of all clients together.  [default: {_MESSAGES:,}]",
                 ),
                 click.option(
                     "--size",
@@ -128,7 +128,7 @@ STORAGE = click.option(
     type=click.Choice(["memory", "file"]),
     default="memory",
     show_default=True,
-    help="Storage of the stream; memory keeps the disk out of the result.",
+    help="Storage of the stream; with memory the disk does not affect the result.",
 )
 REPLICAS = click.option(
     "--replicas",
@@ -136,13 +136,13 @@ REPLICAS = click.option(
     default=1,
     show_default=True,
     metavar="N",
-    help="Replicas of the stream.",
+    help="Number of replicas of the stream.",
 )
 RATE = click.option(
     "--rate",
     type=click.FloatRange(0, min_open=True),
     metavar="N",
-    help="Maximum rate in messages per second, of all clients together.",
+    help="Maximum messages per second of all clients together.",
 )
 SUBJECT = click.option(
     "--subject", metavar="SUBJECT", help="Subject to use.  [default: a generated one]"
@@ -153,5 +153,5 @@ PUBLISHER = click.option(
     is_flag=True,
     default=True,
     flag_value=False,
-    help="Do not publish; wait for the messages of another client on --subject.",
+    help="Do not publish; receive what other clients publish to --subject.",
 )

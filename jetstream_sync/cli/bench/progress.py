@@ -14,8 +14,8 @@ from .histogram import bar
 
 __all__ = ["Ticker", "draws", "writes_blocks"]
 
-_REDRAW: Final = 0.1
-_LINE: Final = 1.0
+_REDRAW_INTERVAL_S: Final = 0.1
+_LINE_INTERVAL_S: Final = 1.0
 
 
 def draws(env: Environment) -> bool:
@@ -34,12 +34,12 @@ def writes_blocks(encoding: str | None) -> bool:
 
 class Ticker:
     """
-    Show progress and rate, in a ``with`` block, on one thread.
+    Show progress and rate in a ``with`` block; not for use by several threads.
 
     Args:
-        env: has the ``stderr`` to write to.
-        title: what is counted.
-        total: the count at the end.
+        env: provides the ``stderr`` to write to.
+        title: the text before the count.
+        total: the expected final count.
         quiet: show nothing.
         clock: returns seconds; a test passes its own.
 
@@ -62,17 +62,17 @@ class Ticker:
         self._started = clock()
         self._draws = not quiet and draws(env)
         self._blocks = writes_blocks(getattr(env.stderr, "encoding", None))
-        self._next = self._started + (0.0 if self._draws else _LINE)
+        self._next = self._started + (0.0 if self._draws else _LINE_INTERVAL_S)
 
     def __enter__(self) -> Self:
         return self
 
     def show(self, done: int) -> None:
-        """Show this count, if the last one is old enough; may be called often."""
+        """Show a count unless the last one was shown too recently; may be called often."""
         now = self._clock()
         if self._quiet or now < self._next:
             return
-        self._next = now + (_REDRAW if self._draws else _LINE)
+        self._next = now + (_REDRAW_INTERVAL_S if self._draws else _LINE_INTERVAL_S)
         seconds = now - self._started
         rate = f"{done / seconds:,.0f}/s" if seconds > 0 and done else ""
         text = f"{self._title}: {done:,} of {self._total:,} {rate}".rstrip()

@@ -1,4 +1,4 @@
-"""Runs the work of ``jsm bench``: a connection and a thread for each client, and the clock."""
+"""Run and time the work of ``jsm bench``, with a connection and a thread for each client."""
 
 from __future__ import annotations
 
@@ -11,65 +11,64 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import Error
 from ..status import CommandError, ExitStatus
-from .work import Cell, Kind, Meter
+from .work import BenchKind, Meter, Workload
 
 if TYPE_CHECKING:
     from ... import Connection
     from ..settings import Settings
 
-__all__ = ["Interrupted", "Outcome", "Share", "run_clients", "split"]
+__all__ = ["ClientResult", "Interrupted", "Outcome", "run_clients", "split"]
 
-#: Seconds between two looks at how far the clients are.
-_LOOK: Final = 0.1
-#: Seconds that clients get to stop after a Ctrl-C, before their connections are closed.
-_GOODBYE: Final = 2.0
-#: Seconds until every client must stand ready to begin.
-_READY: Final = 30.0
+_PROGRESS_INTERVAL_S: Final = 0.1
+#: Time for the clients to stop by themselves before their connections are closed.
+_STOP_TIMEOUT_S: Final = 2.0
+#: Maximum time until every client thread is ready to start.
+_READY_TIMEOUT_S: Final = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
-    """What one client did."""
+class ClientResult:
+    """The result of one client."""
 
     messages: int
     seconds: float
 
     @property
     def rate(self) -> float:
-        """Messages a second."""
+        """Messages per second."""
         return self.messages / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What all clients did."""
+    """The result of all clients."""
 
     name: str
-    kind: Kind
+    kind: BenchKind
     size: int
-    shares: tuple[Share, ...]
+    clients: tuple[ClientResult, ...]
     seconds: float
-    """From the first one's start to the last one's end."""
+    """From the start of the first client to the end of the last one."""
     latencies: Sequence[int]
-    """Nanoseconds in ascending order."""
+    """In nanoseconds, in ascending order."""
 
     @property
     def messages(self) -> int:
-        """Of all clients."""
-        return sum(share.messages for share in self.shares)
+        """Number of messages of all clients together."""
+        return sum(each.messages for each in self.clients)
 
     @property
     def rate(self) -> float:
-        """Messages a second, of all clients together."""
+        """Messages per second of all clients together."""
         return self.messages / self.seconds if self.seconds else 0.0
 
 
 class Interrupted(KeyboardInterrupt):
     """
-    Ctrl-C came while the clients worked.
+    Ctrl-C was pressed while the clients worked.
 
     Args:
-        outcome: what they had done by then.
+        outcome: the result up to that time.
 
     """
 
@@ -79,10 +78,15 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _Client:
-    """One client: its connection, its thread, and what it measures."""
+    """One client: its connection, its thread and its measurements."""
 
     def __init__(
-        self, settings: Settings, nc: Connection, kind: Kind, cell: Cell, gate: threading.Barrier
+        self,
+        settings: Settings,
+        nc: Connection,
+        kind: BenchKind,
+        workload: Workload,
+        gate: threading.Barrier,
     ) -> None:
         self.meter = Meter()
         self.nc = nc
@@ -90,7 +94,7 @@ class _Client:
         # Not Thread.join(timeout): before CPython 3.13 a Ctrl-C in it marks a running thread as stopped.
         self.ended = threading.Event()
         self._gate = gate
-        self._run = kind.start(nc, settings.jetstream_on(nc), cell, self.meter)
+        self._run = kind.start(nc, settings.jetstream_on(nc), workload, self.meter)
         self.thread = threading.Thread(target=self._work, name="jsm-bench", daemon=True)
 
     def _work(self) -> None:
@@ -105,70 +109,73 @@ class _Client:
             meter.ended = time.monotonic()
             self.ended.set()
 
-    def share(self) -> Share:
-        """Return what it did."""
+    def result(self) -> ClientResult:
+        """Return the result of this client."""
         meter = self.meter
-        return Share(messages=meter.done, seconds=max(0.0, meter.ended - meter.started))
+        return ClientResult(messages=meter.done, seconds=max(0.0, meter.ended - meter.started))
 
 
 def run_clients(
     settings: Settings,
     name: str,
-    kind: Kind,
-    cells: Sequence[Cell],
+    kind: BenchKind,
+    workloads: Sequence[Workload],
     *,
     show: Callable[[int], Any],
-    helped: Callable[[], AbstractContextManager[Callable[[], None]]],
+    helper: Callable[[], AbstractContextManager[Callable[[], None]]],
 ) -> Outcome:
     """
-    Let every client do its cell, all at the same time.
+    Run all clients at the same time, each with its workload.
 
     Args:
-        settings: has the login.
-        name: of the kind of work.
-        kind: of the work.
-        cells: one for each client.
-        show: called with the number of messages that are done, several times a second.
-        helped: lends a function that is called when they have begun, and ends when they have ended.
+        settings: provides the login.
+        name: the name of the kind of work.
+        kind: the kind of work.
+        workloads: one for each client.
+        show: called several times per second with the number of processed messages.
+        helper: returns a context manager that is open while the clients work. It yields a function
+            that is called when they start.
 
     Raises:
-        Interrupted: Ctrl-C; the clients have ended.
-        CommandError, Error: why a client could not do its work.
+        Interrupted: Ctrl-C was pressed; the clients have stopped.
+        CommandError, Error: the first error of a client.
 
     """
-    with ExitStack() as open_ones:
-        # All are connected by then: what is waited for is that threads get their turn.
-        gate = threading.Barrier(len(cells) + 1, timeout=_READY)
+    with ExitStack() as connections:
+        # The clients are connected at this point; only the start of their threads takes time.
+        gate = threading.Barrier(len(workloads) + 1, timeout=_READY_TIMEOUT_S)
         clients = [
-            _Client(settings, open_ones.enter_context(settings.connection()), kind, cell, gate)
-            for cell in cells
+            _Client(
+                settings, connections.enter_context(settings.connection()), kind, workload, gate
+            )
+            for workload in workloads
         ]
         for client in clients:
             client.thread.start()
         try:
-            with helped() as begin:
+            with helper() as begin:
                 gate.wait()
                 begin()
                 _watch(clients, show)
         except KeyboardInterrupt:
             _stop(clients, gate)
-            raise Interrupted(_outcome(name, kind, cells, clients)) from None
+            raise Interrupted(_outcome(name, kind, workloads, clients)) from None
         except threading.BrokenBarrierError:
             _stop(clients, gate)
-            late = f"the clients were not ready within {_READY:g} s"
+            late = f"the clients were not ready within {_READY_TIMEOUT_S:g} s"
             raise CommandError(late, ExitStatus.TIMED_OUT) from None
         except BaseException:
             _stop(clients, gate)
             raise
         _raise_failure(clients)
-        return _outcome(name, kind, cells, clients)
+        return _outcome(name, kind, workloads, clients)
 
 
 def _watch(clients: Sequence[_Client], show: Callable[[int], Any]) -> None:
-    """Wait until all clients have ended, or one has failed."""
+    """Wait until all clients have ended; raise the error of a client that failed."""
     working = list(clients)
     while working:
-        working[0].ended.wait(_LOOK)
+        working[0].ended.wait(_PROGRESS_INTERVAL_S)
         working = [client for client in working if not client.ended.is_set()]
         show(sum(client.meter.done for client in clients))
         _raise_failure(clients)
@@ -184,15 +191,17 @@ def _stop(clients: Sequence[_Client], gate: threading.Barrier) -> None:
     gate.abort()
     for client in clients:
         client.meter.stopped = True
-    give_up = time.monotonic() + _GOODBYE
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
     for client in clients:
-        client.ended.wait(max(0.0, give_up - time.monotonic()))
+        client.ended.wait(max(0.0, deadline - time.monotonic()))
     for client in clients:
         client.nc.close()
-        client.ended.wait(_GOODBYE)
+        client.ended.wait(_STOP_TIMEOUT_S)
 
 
-def _outcome(name: str, kind: Kind, cells: Sequence[Cell], clients: Sequence[_Client]) -> Outcome:
+def _outcome(
+    name: str, kind: BenchKind, workloads: Sequence[Workload], clients: Sequence[_Client]
+) -> Outcome:
     meters = [client.meter for client in clients]
     started = min((meter.started for meter in meters if meter.started), default=0.0)
     ended = max((meter.ended for meter in meters), default=0.0)
@@ -202,30 +211,33 @@ def _outcome(name: str, kind: Kind, cells: Sequence[Cell], clients: Sequence[_Cl
     return Outcome(
         name=name,
         kind=kind,
-        size=cells[0].size,
-        shares=tuple(client.share() for client in clients),
+        size=workloads[0].size,
+        clients=tuple(client.result() for client in clients),
         seconds=max(0.0, ended - started) if started else 0.0,
         latencies=sorted(samples),
     )
 
 
-def split(cell: Cell, clients: int, *, each: bool) -> Iterator[Cell]:
+def split(workload: Workload, clients: int, *, each: bool) -> Iterator[Workload]:
     """
-    Yield the cells of several clients.
+    Yield the workload of each client.
 
     Args:
-        cell: all of the work.
-        clients: how many there are.
-        each: whether each does all of it; else it is shared out.
+        workload: the whole work.
+        clients: the number of clients.
+        each: give the whole work to each client, instead of dividing it.
 
     Raises:
-        CommandError: there is less than a message for each.
+        CommandError: there are fewer messages than clients.
 
     """
-    if cell.count < clients:
-        raise CommandError(f"{cell.count} messages for {clients} clients", ExitStatus.USAGE)
+    if workload.count < clients:
+        raise CommandError(
+            f"--msgs {workload.count} is too few for {clients} clients: each needs at least one message",
+            ExitStatus.USAGE,
+        )
     for number in range(clients):
-        extra = number < cell.count % clients
-        count = cell.count if each else cell.count // clients + extra
-        rate = cell.rate / clients if cell.rate is not None else None
-        yield replace(cell, count=count, rate=rate)
+        extra = number < workload.count % clients
+        count = workload.count if each else workload.count // clients + extra
+        rate = workload.rate / clients if workload.rate is not None else None
+        yield replace(workload, count=count, rate=rate)

@@ -1,4 +1,4 @@
-"""What ``jsm bench`` says in the end: rates, percentiles, a histogram; JSON and CSV."""
+"""Write the results of ``jsm bench``: rates, percentiles and a histogram as text, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ __all__ = [
     "write_csv",
 ]
 
-#: Columns of a histogram where nobody says how wide the output is.
-_WIDTH: Final = 100
+#: Width of a histogram in columns if the output is not a terminal.
+_DEFAULT_WIDTH: Final = 100
 _CSV_COLUMNS: Final = (
     "kind",
     "clients",
@@ -48,29 +48,29 @@ _CSV_COLUMNS: Final = (
 
 
 def summary(outcome: Outcome) -> str:
-    """Say in a line what was done."""
+    """Return one line with the number of messages and the rates."""
     return (
         f"{outcome.messages:,} messages of {size_text(outcome.size)} in {outcome.seconds:.2f} s: "
-        f"{outcome.rate:,.0f} a second, {size_text(int(outcome.rate * outcome.size))} a second"
+        f"{outcome.rate:,.0f} msgs/s, {size_text(int(outcome.rate * outcome.size))}/s"
     )
 
 
 def _columns(env: Environment) -> int:
     console = env.console(env.stdout)
-    return console.width if console is not None else _WIDTH
+    return console.width if console is not None else _DEFAULT_WIDTH
 
 
 def show_one(outcome: Outcome, env: Environment) -> None:
-    """Write all about one kind of work: what people want to look at."""
+    """Write the result of one kind of work as text, with percentiles and a histogram."""
     out = env.stdout
-    clients = len(outcome.shares)
+    clients = len(outcome.clients)
     with_clients = f", {clients} clients" if clients > 1 else ""
     out.write(f"{outcome.kind.title}{with_clients}\n\n  {summary(outcome)}\n")
     if clients > 1:
-        rates = [share.rate for share in outcome.shares]
+        rates = [each.rate for each in outcome.clients]
         out.write(
-            f"  a client: min {min(rates):,.0f}, avg {sum(rates) / clients:,.0f}, "
-            f"max {max(rates):,.0f} a second\n"
+            f"  per client: min {min(rates):,.0f}, avg {sum(rates) / clients:,.0f}, "
+            f"max {max(rates):,.0f} msgs/s\n"
         )
     if not outcome.latencies:
         return
@@ -85,7 +85,7 @@ def show_one(outcome: Outcome, env: Environment) -> None:
 
 
 def show_many(outcomes: Sequence[Outcome], env: Environment) -> None:
-    """Write a table of several kinds of work."""
+    """Write the results of several kinds of work as a table."""
     rows: list[tuple[str, ...]] = []
     for outcome in outcomes:
         latency = Latency.of(outcome.latencies) if outcome.latencies else None
@@ -97,19 +97,19 @@ def show_many(outcomes: Sequence[Outcome], env: Environment) -> None:
         rows.append((outcome.kind.title, f"{outcome.messages:,}", *rate, *times))
     columns = ("Work", "Messages", "Msgs/s", "Bytes", "P50", "P90", "P99", "Max")
     size = size_text(outcomes[0].size)
-    title = f"Messages of {size}, {len(outcomes[0].shares)} clients"
+    title = f"Messages of {size}, {len(outcomes[0].clients)} clients"
     write_table(Table(title=title, columns=columns, rows=rows), env)
 
 
-# --- for programs ---------------------------------------------------------------------------------
+# --- JSON and CSV ---------------------------------------------------------------------------------
 
 
 def document(outcome: Outcome) -> dict[str, Any]:
-    """Return an outcome as JSON has it."""
+    """Return the JSON document of an outcome."""
     found: dict[str, Any] = {
         "kind": outcome.name,
         "title": outcome.kind.title,
-        "clients": len(outcome.shares),
+        "clients": len(outcome.clients),
         "messages": outcome.messages,
         "size_bytes": outcome.size,
         "seconds": outcome.seconds,
@@ -117,7 +117,7 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "bytes_per_second": outcome.rate * outcome.size,
         "per_client": [
             {"messages": each.messages, "seconds": each.seconds, "messages_per_second": each.rate}
-            for each in outcome.shares
+            for each in outcome.clients
         ],
     }
     if outcome.latencies:
@@ -131,7 +131,7 @@ def document(outcome: Outcome) -> dict[str, Any]:
 
 
 def csv_text(outcomes: Sequence[Outcome]) -> str:
-    """Return outcomes as CSV, a line for each, below the names of the columns."""
+    """Return outcomes as CSV: a header line and a line for each outcome."""
     text = io.StringIO()
     writer = csv.DictWriter(text, _CSV_COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
@@ -149,7 +149,7 @@ def write_csv(outcomes: Sequence[Outcome], target: str, env: Environment) -> Non
     Write outcomes as CSV to a file, or to ``stdout`` for ``-``.
 
     Raises:
-        CommandError: it can not be written.
+        CommandError: the file cannot be written.
 
     """
     text = csv_text(outcomes)
@@ -160,5 +160,5 @@ def write_csv(outcomes: Sequence[Outcome], target: str, env: Environment) -> Non
         Path(target).write_text(text, "utf-8")
     except OSError as error:
         raise CommandError(
-            f"can not write {target}: {error.strerror or error}", ExitStatus.FAILED
+            f"cannot write {target}: {error.strerror or error}", ExitStatus.FAILED
         ) from error

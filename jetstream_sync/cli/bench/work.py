@@ -1,9 +1,10 @@
 """
 The work that ``jsm bench`` measures, one function for each kind, for one client.
 
-A kind's function makes ready and returns what the clock runs for. While that runs it counts in a
-`Meter`, message by message or in steps, and takes the time of every so-manieth message: of all of
-them where an answer is awaited, of a sample where looking at a clock would be a part of the work.
+The function of a kind prepares the work and returns the function that is timed. While it runs, that
+function counts messages in a `Meter`, one by one or in steps, and records latencies: of every message
+if the work waits for a reply, else of every n-th message, because reading the clock each time would
+distort the result.
 """
 
 from __future__ import annotations
@@ -24,26 +25,35 @@ if TYPE_CHECKING:
 
     from ... import Connection, JetStream, JetStreamMsg, PubAck
 
-__all__ = ["KINDS", "STAMP_BYTES", "Cell", "Kind", "Meter", "every", "stamped_publish"]
+__all__ = [
+    "KINDS",
+    "TIMESTAMP_BYTES",
+    "BenchKind",
+    "Meter",
+    "Workload",
+    "publish_timestamped",
+    "sampling_stride",
+]
 
-#: Samples of a client where not every message is timed.
-_SAMPLES: Final = 20_000
-#: Up to so many messages all are timed; of more, at most one of so many.
-_FEW: Final = 1000
-_STRIDE: Final = 8
-#: Seconds without any message after which something is wrong.
-_PATIENCE: Final = 10.0
-#: Seconds that one wait lasts, so that Ctrl-C is heard.
-_LOOK: Final = 0.5
-#: Seconds for what has to be confirmed at the end.
-_GOODBYE: Final = 60.0
-#: The time of day that a message was published, in hexadecimal digits at its beginning.
-STAMP_BYTES: Final = 16
+#: Maximum number of samples of a client that does not time every message.
+_MAX_SAMPLES: Final = 20_000
+#: Up to this number of messages, every message is timed.
+_ALL_TIMED: Final = 1000
+#: Above it, at most every n-th message is timed.
+_MIN_STRIDE: Final = 8
+#: Time without a message after which a client fails.
+_STALL_TIMEOUT_S: Final = 10.0
+#: Maximum duration of one wait, so that the client notices an early stop.
+_WAIT_SLICE_S: Final = 0.5
+#: Maximum time for outstanding confirmations at the end.
+_FLUSH_TIMEOUT_S: Final = 60.0
+#: Length of the publish time at the start of a payload, in hexadecimal digits.
+TIMESTAMP_BYTES: Final = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
-    """What one client has to do."""
+class Workload:
+    """The work of one client."""
 
     count: int
     size: int
@@ -52,64 +62,64 @@ class Cell:
     consumer: str = ""
     batch: int = 500
     rate: float | None = None
-    """Messages a second at most; ``None``: as fast as it goes."""
-    stamped: bool = False
-    """Whether messages begin with the time of their publishing."""
+    """Maximum messages per second; ``None`` sets no limit."""
+    timestamped: bool = False
+    """Whether each message begins with the time when it was published."""
 
 
 @dataclass
 class Meter:
-    """How far a client is, and what it measured; read by another thread while it works."""
+    """Progress and measurements of a client; another thread reads them meanwhile."""
 
     done: int = 0
     stopped: bool = False
-    """Set by the other thread to end the work early."""
+    """Set by the other thread to stop the work early."""
     samples: list[int] = field(default_factory=list)
-    """Nanoseconds."""
+    """Latencies in nanoseconds."""
     started: float = 0.0
     ended: float = 0.0
 
 
 Run = Callable[[], None]
-Start = Callable[["Connection", "JetStream", Cell, Meter], Run]
+Start = Callable[["Connection", "JetStream", Workload, Meter], Run]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class BenchKind:
     """One kind of work."""
 
     title: str
     latency: str
-    """What its latencies are."""
+    """What a latency measures."""
     start: Start
-    streams: bool = False
-    """Whether it needs a stream."""
+    needs_stream: bool = False
+    """Whether the work needs a stream."""
     reads: bool = False
-    """Whether the stream is filled before."""
-    pulls: bool = False
-    """Whether the clients share a durable consumer, and acknowledge."""
-    heard: bool = False
-    """Whether somebody else has to publish meanwhile."""
+    """Whether the stream must be filled first."""
+    shares_consumer: bool = False
+    """Whether the clients share a durable consumer and acknowledge its messages."""
+    needs_publisher: bool = False
+    """Whether another client must publish while the work runs."""
 
 
-def every(count: int) -> int:
-    """Return which messages of so many are timed: every one of a few, else one of some."""
-    return 1 if count <= _FEW else max(_STRIDE, count // _SAMPLES)
+def sampling_stride(count: int) -> int:
+    """Return n so that every n-th of this number of messages is timed."""
+    return 1 if count <= _ALL_TIMED else max(_MIN_STRIDE, count // _MAX_SAMPLES)
 
 
-class _Pace:
-    """Keeps a publisher from being faster than it should."""
+class _RateLimit:
+    """Limit the rate of a publisher."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
         self._started = time.monotonic()
 
     def step(self, most: int) -> int:
-        """Return how many messages may be sent between two waits."""
+        """Return the number of messages to send between two calls of `wait`, at most ``most``."""
         return most if self._rate is None else max(1, min(most, int(self._rate / 100)))
 
     def wait(self, done: int) -> None:
-        """Wait until so many messages may have been sent."""
+        """Wait until the rate allows this number of messages."""
         if self._rate is not None:
             early = self._started + done / self._rate - time.monotonic()
             if early > 0:
@@ -119,14 +129,14 @@ class _Pace:
 # --- publishing -----------------------------------------------------------------------------------
 
 
-def _core(nc: Connection, _js: JetStream, cell: Cell, meter: Meter) -> Run:
-    payload = b"x" * cell.size
+def _core(nc: Connection, _js: JetStream, workload: Workload, meter: Meter) -> Run:
+    payload = b"x" * workload.size
 
     def run() -> None:
-        subject, publish, now = cell.subject, nc.publish, time.perf_counter_ns
-        pace = _Pace(cell.rate)
-        step = pace.step(every(cell.count))
-        left = cell.count
+        subject, publish, now = workload.subject, nc.publish, time.perf_counter_ns
+        limit = _RateLimit(workload.rate)
+        step = limit.step(sampling_stride(workload.count))
+        left = workload.count
         while left and not meter.stopped:
             began = now()
             publish(subject, payload)
@@ -135,46 +145,46 @@ def _core(nc: Connection, _js: JetStream, cell: Cell, meter: Meter) -> Run:
             for _ in range(more):
                 publish(subject, payload)
             left -= more + 1
-            meter.done = cell.count - left
-            pace.wait(meter.done)
-        nc.flush(_GOODBYE)
+            meter.done = workload.count - left
+            limit.wait(meter.done)
+        nc.flush(_FLUSH_TIMEOUT_S)
         if nc.stats["errors_received"]:
-            raise CommandError(f"the server did not take what came to {subject}", ExitStatus.FAILED)
+            raise CommandError(f"the server refused to publish to {subject}", ExitStatus.FAILED)
 
     return run
 
 
-def _publish(_nc: Connection, js: JetStream, cell: Cell, meter: Meter) -> Run:
-    payload = b"x" * cell.size
+def _publish(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> Run:
+    payload = b"x" * workload.size
 
     def run() -> None:
-        subject, publish, now = cell.subject, js.publish, time.perf_counter_ns
-        pace = _Pace(cell.rate)
+        subject, publish, now = workload.subject, js.publish, time.perf_counter_ns
+        limit = _RateLimit(workload.rate)
         took = meter.samples.append
-        for number in range(1, cell.count + 1):
+        for number in range(1, workload.count + 1):
             began = now()
             publish(subject, payload)
             took(now() - began)
             meter.done = number
             if meter.stopped:
                 return
-            if cell.rate is not None:
-                pace.wait(number)
+            if workload.rate is not None:
+                limit.wait(number)
 
     return run
 
 
-def _publish_async(_nc: Connection, js: JetStream, cell: Cell, meter: Meter) -> Run:
-    payload = b"x" * cell.size
+def _publish_async(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> Run:
+    payload = b"x" * workload.size
 
     def acked(began: int, _future: Future[PubAck]) -> None:
         meter.samples.append(time.perf_counter_ns() - began)
 
     def run() -> None:
-        subject, publish, now = cell.subject, js.publish_async, time.perf_counter_ns
-        pace = _Pace(cell.rate)
-        step = pace.step(every(cell.count))
-        left = cell.count
+        subject, publish, now = workload.subject, js.publish_async, time.perf_counter_ns
+        limit = _RateLimit(workload.rate)
+        step = limit.step(sampling_stride(workload.count))
+        left = workload.count
         while left and not meter.stopped:
             began = now()
             publish(subject, payload).add_done_callback(functools.partial(acked, began))
@@ -182,53 +192,53 @@ def _publish_async(_nc: Connection, js: JetStream, cell: Cell, meter: Meter) -> 
             for _ in range(more):
                 publish(subject, payload)
             left -= more + 1
-            meter.done = cell.count - left
-            pace.wait(meter.done)
-        js.publish_async_completed(_GOODBYE)
+            meter.done = workload.count - left
+            limit.wait(meter.done)
+        js.publish_async_completed(_FLUSH_TIMEOUT_S)
 
     return run
 
 
-def stamped_publish(nc: Connection, cell: Cell) -> None:
-    """Publish a client's messages, each with the time at its beginning."""
-    subject, publish, now = cell.subject, nc.publish, time.monotonic_ns
-    filler = b"x" * (cell.size - STAMP_BYTES)
-    pace = _Pace(cell.rate)
-    step = pace.step(cell.count)
-    for number in range(1, cell.count + 1):
+def publish_timestamped(nc: Connection, workload: Workload) -> None:
+    """Publish the messages of a client, each with the current time at its beginning."""
+    subject, publish, now = workload.subject, nc.publish, time.monotonic_ns
+    filler = b"x" * (workload.size - TIMESTAMP_BYTES)
+    limit = _RateLimit(workload.rate)
+    step = limit.step(workload.count)
+    for number in range(1, workload.count + 1):
         publish(subject, b"%016x" % now() + filler)
         if number % step == 0:
-            pace.wait(number)
-    nc.flush(_GOODBYE)
+            limit.wait(number)
+    nc.flush(_FLUSH_TIMEOUT_S)
 
 
 # --- reading --------------------------------------------------------------------------------------
 
 
-def _fetch(nc: Connection, js: JetStream, cell: Cell, meter: Meter) -> Run:
-    consumer = js.get_consumer(cell.stream, cell.consumer)
+def _fetch(nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> Run:
+    consumer = js.get_consumer(workload.stream, workload.consumer)
 
     def run() -> None:
         now = time.perf_counter_ns
-        left = cell.count
+        left = workload.count
         while left and not meter.stopped:
             began = now()
-            messages = consumer.fetch(min(cell.batch, left), _PATIENCE)
+            messages = consumer.fetch(min(workload.batch, left), _STALL_TIMEOUT_S)
             meter.samples.append(now() - began)
             for msg in messages:
                 msg.ack()
             left -= len(messages)
-            meter.done = cell.count - left
+            meter.done = workload.count - left
             if not messages:
-                raise _late(meter, cell)
-        nc.flush(_GOODBYE)
+                raise _stalled(meter, workload)
+        nc.flush(_FLUSH_TIMEOUT_S)
 
     return run
 
 
-def _consume(nc: Connection, js: JetStream, cell: Cell, meter: Meter) -> Run:
-    consumer = js.get_consumer(cell.stream, cell.consumer)
-    step = every(cell.count)
+def _consume(nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> Run:
+    consumer = js.get_consumer(workload.stream, workload.consumer)
+    step = sampling_stride(workload.count)
     ended = threading.Event()
     began = 0
 
@@ -241,121 +251,123 @@ def _consume(nc: Connection, js: JetStream, cell: Cell, meter: Meter) -> Run:
             began = 0
         if meter.done % step == 0:
             began = time.perf_counter_ns()
-        if meter.done == cell.count:
+        if meter.done == workload.count:
             ended.set()
 
     def run() -> None:
-        with consumer.consume(take, max_messages=cell.batch, stop_after=cell.count) as handle:
+        with consumer.consume(
+            take, max_messages=workload.batch, stop_after=workload.count
+        ) as handle:
             seen, since = 0, time.monotonic()
-            while not ended.wait(_LOOK) and not meter.stopped:
+            while not ended.wait(_WAIT_SLICE_S) and not meter.stopped:
                 if meter.done != seen:
                     seen, since = meter.done, time.monotonic()
                 elif handle.error is not None:
                     raise handle.error
-                elif time.monotonic() - since > _PATIENCE:
-                    raise _late(meter, cell)
-        nc.flush(_GOODBYE)
+                elif time.monotonic() - since > _STALL_TIMEOUT_S:
+                    raise _stalled(meter, workload)
+        nc.flush(_FLUSH_TIMEOUT_S)
 
     return run
 
 
-def _ordered(_nc: Connection, js: JetStream, cell: Cell, meter: Meter) -> Run:
-    stream = js.get_stream(cell.stream)
+def _ordered(_nc: Connection, js: JetStream, workload: Workload, meter: Meter) -> Run:
+    stream = js.get_stream(workload.stream)
 
     def run() -> None:
         now = time.perf_counter_ns
-        step = every(cell.count)
-        left = cell.count
+        step = sampling_stride(workload.count)
+        left = workload.count
         with stream.ordered_consumer().messages() as messages:
             take = messages.next
             while left and not meter.stopped:
                 began = now()
-                take(_PATIENCE)
+                take(_STALL_TIMEOUT_S)
                 meter.samples.append(now() - began)
                 more = min(left, step) - 1
                 for _ in range(more):
-                    take(_PATIENCE)
+                    take(_STALL_TIMEOUT_S)
                 left -= more + 1
-                meter.done = cell.count - left
+                meter.done = workload.count - left
 
     return run
 
 
-def _sub(nc: Connection, _js: JetStream, cell: Cell, meter: Meter) -> Run:
-    # No limits: a message that is dropped here would be waited for.
-    sub = nc.subscribe(cell.subject, pending_msgs_limit=0, pending_bytes_limit=0)
+def _sub(nc: Connection, _js: JetStream, workload: Workload, meter: Meter) -> Run:
+    # No limits: the work waits for every message, so none may be dropped.
+    sub = nc.subscribe(workload.subject, pending_msgs_limit=0, pending_bytes_limit=0)
     nc.flush()
 
     def run() -> None:
-        step = every(cell.count)
+        step = sampling_stride(workload.count)
         take, waited = sub.next_msg, 0.0
-        while meter.done < cell.count and not meter.stopped:
+        while meter.done < workload.count and not meter.stopped:
             try:
-                msg = take(_LOOK)
+                msg = take(_WAIT_SLICE_S)
             except TimeoutError:
-                waited += _LOOK
-                if waited >= _PATIENCE and (meter.done or cell.stamped):
-                    raise _late(meter, cell) from None
+                waited += _WAIT_SLICE_S
+                if waited >= _STALL_TIMEOUT_S and (meter.done or workload.timestamped):
+                    raise _stalled(meter, workload) from None
                 continue
-            if not meter.done and not cell.stamped:
-                # Nobody knows when others begin.
+            if not meter.done and not workload.timestamped:
+                # The publishers of --no-publish start at an unknown time.
                 meter.started = time.monotonic()
             waited = 0.0
             meter.done += 1
-            if cell.stamped and meter.done % step == 0:
-                meter.samples.append(time.monotonic_ns() - int(msg.data[:STAMP_BYTES], 16))
+            if workload.timestamped and meter.done % step == 0:
+                meter.samples.append(time.monotonic_ns() - int(msg.data[:TIMESTAMP_BYTES], 16))
 
     return run
 
 
-def _late(meter: Meter, cell: Cell) -> CommandError:
+def _stalled(meter: Meter, workload: Workload) -> CommandError:
     return CommandError(
-        f"{meter.done:,} of {cell.count:,} messages came, and none for {_PATIENCE:g} s",
+        f"received {meter.done:,} of {workload.count:,} messages, and none for {_STALL_TIMEOUT_S:g} s",
         ExitStatus.TIMED_OUT,
     )
 
 
-KINDS: Final[dict[str, Kind]] = {
-    "pub": Kind(title="Core publish", latency="a call of publish()", start=_core),
-    "publish": Kind(
+KINDS: Final[dict[str, BenchKind]] = {
+    "pub": BenchKind(title="Core publish", latency="one call of publish()", start=_core),
+    "publish": BenchKind(
         title="Publish, wait for each ack",
         latency="from publish to ack",
         start=_publish,
-        streams=True,
+        needs_stream=True,
     ),
-    "publish-async": Kind(
-        title="Publish, acks come later",
+    "publish-async": BenchKind(
+        title="Publish asynchronously",
         latency="from publish to ack",
         start=_publish_async,
-        streams=True,
+        needs_stream=True,
     ),
-    "fetch": Kind(
+    "fetch": BenchKind(
         title="Fetch, ack each",
         latency="one fetch",
         start=_fetch,
-        streams=True,
+        needs_stream=True,
         reads=True,
-        pulls=True,
+        shares_consumer=True,
     ),
-    "consume": Kind(
+    "consume": BenchKind(
         title="Consume with a callback, ack each",
         latency="from one message to the next",
         start=_consume,
-        streams=True,
+        needs_stream=True,
         reads=True,
-        pulls=True,
+        shares_consumer=True,
     ),
-    "ordered": Kind(
+    "ordered": BenchKind(
         title="Read in order, no acks",
         latency="waiting for the next message",
         start=_ordered,
-        streams=True,
+        needs_stream=True,
         reads=True,
     ),
-    "sub": Kind(
+    "sub": BenchKind(
         title="Core subscribe",
-        latency="from publish to receipt, of a publisher that never waits",
+        latency="from publish to receipt, with a publisher that does not wait",
         start=_sub,
-        heard=True,
+        needs_publisher=True,
     ),
 }

@@ -1,4 +1,4 @@
-"""What a measurement of ``jsm bench`` happens on: a stream of its own, filled, and removed again."""
+"""The temporary stream that ``jsm bench`` measures with: created, filled and deleted again."""
 
 from __future__ import annotations
 
@@ -12,67 +12,72 @@ from ...errors import Error, StreamNotFoundError
 from ...net.clock import Deadline
 from ..interruptible import pause
 from ..status import CommandError, ExitStatus
-from .work import Kind
+from .work import BenchKind
 
 if TYPE_CHECKING:
     from ... import JetStream
 
-__all__ = ["Bed", "bench_bed"]
+__all__ = ["BenchStream", "bench_stream"]
 
 _CONSUMER = "bench"
-#: Seconds that the server gets to note the last acknowledgements.
-_NOTED = 10.0
-#: Seconds between two looks at whether it has.
-_LOOK = 0.05
-_LONG = 120.0
+#: Maximum time for the server to process the last acknowledgements.
+_ACKS_TIMEOUT_S = 10.0
+_ACKS_POLL_INTERVAL_S = 0.05
+_FILL_TIMEOUT_S = 120.0
+#: Longer than any run: a message that a client has pulled and not read yet is not redelivered.
+_ACK_WAIT_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bed:
-    """Subjects nobody else uses, and for some kinds of work a stream for them."""
+class BenchStream:
+    """A subject to publish to, and for some kinds of work a stream that stores it."""
 
     js: JetStream
     subject: str
     stream: str = ""
     consumer: str = ""
 
-    def prepare(self, kind: Kind, messages: int, size: int, filled: Callable[[int], Any]) -> None:
+    def prepare(
+        self, kind: BenchKind, messages: int, size: int, filled: Callable[[int], Any]
+    ) -> None:
         """
-        Make the stream as a kind of work wants to find it.
+        Bring the stream into the state that a kind of work needs; do nothing without a stream.
 
         Args:
-            kind: of the work.
-            messages: how many the stream is to have where it is read.
-            size: of each, in bytes.
-            filled: called with the number of messages now and then.
+            kind: the kind of work.
+            messages: number of messages that the stream must hold if the work reads it.
+            size: size of each message in bytes.
+            filled: called regularly with the number of messages published so far.
 
         """
         if not self.stream:
             return
         stream = self.js.get_stream(self.stream)
-        # A cell leaves what the next one may use: filling takes longer than reading.
+        # Filling takes longer than reading, so the next kind of work reuses the messages.
         if not kind.reads:
             stream.purge()
         elif stream.info().state.messages != messages:
             stream.purge()
             _fill(self.js, self.subject, messages, size, filled)
-        if kind.pulls:
+        if kind.shares_consumer:
             with contextlib.suppress(Error):
                 stream.delete_consumer(_CONSUMER)
-            # What a client has asked for and not read yet is not lost: it has as long as it takes.
             stream.create_consumer(
-                durable_name=_CONSUMER, ack_policy="explicit", max_ack_pending=-1, ack_wait=_LONG
+                durable_name=_CONSUMER,
+                ack_policy="explicit",
+                max_ack_pending=-1,
+                ack_wait=_ACK_WAIT_S,
             )
 
-    def verify(self, kind: Kind, messages: int) -> None:
+    def verify(self, kind: BenchKind, messages: int) -> None:
         """
-        Check on the server that the work was done.
+        Check on the server that the stream or its consumer processed every message.
 
         Raises:
-            CommandError: it was not.
+            CommandError: messages are missing, not delivered or not acknowledged.
 
         """
-        if not kind.streams:
+        if not kind.needs_stream:
             return
         stream = self.js.get_stream(self.stream)
         found = stream.cached_info.state.messages
@@ -80,12 +85,12 @@ class Bed:
             raise CommandError(
                 f"the stream has {found:,} of {messages:,} messages", ExitStatus.FAILED
             )
-        if not kind.pulls:
+        if not kind.shares_consumer:
             return
         consumer = stream.get_consumer(_CONSUMER)
-        deadline = Deadline(_NOTED)
+        deadline = Deadline(_ACKS_TIMEOUT_S)
         while consumer.info().num_ack_pending and not deadline.expired():
-            pause(_LOOK)
+            pause(_ACKS_POLL_INTERVAL_S)
         info = consumer.cached_info
         if info.num_ack_pending or info.num_pending:
             raise CommandError(
@@ -103,34 +108,34 @@ def _fill(
         js.publish_async(subject, payload)
         if number % 1000 == 0:
             filled(number)
-    js.publish_async_completed(_LONG)
+    js.publish_async_completed(_FILL_TIMEOUT_S)
 
 
 @contextlib.contextmanager
-def bench_bed(
+def bench_stream(
     js: JetStream,
     *,
-    streams: bool,
+    needs_stream: bool,
     storage: str,
     replicas: int,
     subject: str | None,
     warn: Callable[[str], Any],
-) -> Iterator[Bed]:
+) -> Iterator[BenchStream]:
     """
-    Lend a bed, and remove its stream at the end, whatever the end is.
+    Create a stream with a generated name, and delete it however the block ends.
 
     Args:
-        js: where to make it.
-        streams: whether a stream is needed at all.
+        js: the context to create the stream with.
+        needs_stream: create no stream if false.
         storage: ``memory`` or ``file``.
-        replicas: of the stream.
-        subject: where core messages go; ``None``: a subject that nobody else uses.
-        warn: called with a line when the stream can not be removed.
+        replicas: number of replicas of the stream.
+        subject: the subject if there is no stream; ``None`` generates one.
+        warn: called with a line if the stream cannot be deleted.
 
     """
     own = uuid.uuid4().hex[:12]
-    if not streams:
-        yield Bed(js=js, subject=subject or f"jsm.bench.{own}")
+    if not needs_stream:
+        yield BenchStream(js=js, subject=subject or f"jsm.bench.{own}")
         return
     name = f"JSM_BENCH_{own}"
     try:
@@ -139,14 +144,15 @@ def bench_bed(
             subjects=[f"jsm.bench.{own}"],
             storage=storage,
             num_replicas=replicas,
-            description="made by jsm bench, which removes it",
+            description="temporary stream of jsm bench",
         )
-        yield Bed(js=js, subject=f"jsm.bench.{own}", stream=name, consumer=_CONSUMER)
+        yield BenchStream(js=js, subject=f"jsm.bench.{own}", stream=name, consumer=_CONSUMER)
     finally:
-        # Also after a Ctrl-C in the middle of making it: nobody else has a stream of that name.
+        # A Ctrl-C may interrupt create_stream() after the server has created the stream.
+        # The name is generated, so the stream cannot belong to another program.
         try:
             js.delete_stream(name)
         except StreamNotFoundError:
             pass
         except Error as error:
-            warn(f"stream {name} could not be removed: {error}")
+            warn(f"stream {name} could not be deleted: {error}")

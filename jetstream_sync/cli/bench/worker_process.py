@@ -1,4 +1,4 @@
-"""Starts the publisher of ``jsm bench sub`` in another process."""
+"""Start and stop the publisher of ``jsm bench sub``, which runs in another process."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import Self
 
 from ..status import CommandError, ExitStatus
-from .child import Failure, Job
-from .work import Cell
+from .child import WorkerFailure, WorkerJob
+from .work import Workload
 
 if TYPE_CHECKING:
     from ..settings import Settings
 
-__all__ = ["Peer", "job_for"]
+__all__ = ["WorkerProcess", "worker_job"]
 
 _MODULE: Final = "jetstream_sync.cli.bench.child"
-#: Seconds that a client gets to end by itself.
-_GOODBYE: Final = 5.0
+#: Time for the process to end by itself before it is killed.
+_EXIT_TIMEOUT_S: Final = 5.0
 
 
-def job_for(settings: Settings, cell: Cell) -> Job:
+def worker_job(settings: Settings, workload: Workload) -> WorkerJob:
     """
     Return the job of a publisher in another process.
 
@@ -37,22 +37,22 @@ def job_for(settings: Settings, cell: Cell) -> Job:
     """
     login = settings.login()
     options = login.options()
-    handed = {name: value for name, value in options.items() if isinstance(value, str)}
-    handed.pop("name", None)
-    if handed.keys() != options.keys() - {"name"}:
+    text_options = {name: value for name, value in options.items() if isinstance(value, str)}
+    text_options.pop("name", None)
+    if text_options.keys() != options.keys() - {"name"}:
         raise CommandError(
-            "another process can log in with a user, token, credentials file or nkey, "
-            "and without options for TLS",
+            "the publisher runs in another process, which cannot use these login options: use a "
+            "user, a token, a credentials file or an nkey, without TLS options",
             ExitStatus.USAGE,
         )
-    return Job(
+    return WorkerJob(
         servers=login.servers,
-        login=handed,
-        cell=asdict(cell),
+        login=text_options,
+        workload=asdict(workload),
     )
 
 
-class Peer:
+class WorkerProcess:
     """
     A publisher in another process; a ``with`` block ends it.
 
@@ -61,7 +61,7 @@ class Peer:
 
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: WorkerJob) -> None:
         package = str(Path(__file__).parents[3])
         paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
@@ -70,10 +70,10 @@ class Peer:
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            # Ctrl-C reaches the parent only, which ends this process.
+            # Only the parent receives Ctrl-C; it then ends this process.
             start_new_session=True,
         )
-        self._say(job.to_json())
+        self._send(job.to_json())
 
     def ready(self) -> None:
         """
@@ -88,21 +88,21 @@ class Peer:
         if line == "ready\n":
             return
         try:
-            failure = Failure(**json.loads(line))
+            failure = WorkerFailure(**json.loads(line))
         except (ValueError, TypeError) as error:
-            status = self._process.wait(_GOODBYE)
+            status = self._process.wait(_EXIT_TIMEOUT_S)
             raise CommandError(
                 f"the publisher in another process ended with status {status}", ExitStatus.FAILED
             ) from error
         raise CommandError(failure.error, ExitStatus(failure.status))
 
-    def go(self) -> None:
-        """Let the publisher begin."""
-        self._say("go\n")
+    def start_publishing(self) -> None:
+        """Tell the publisher to start."""
+        self._send("start\n")
 
-    def _say(self, text: str) -> None:
+    def _send(self, text: str) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # its last line has the reason
+        with contextlib.suppress(BrokenPipeError):  # the last line of its output has the reason
             self._process.stdin.write(text)
             self._process.stdin.flush()
 
@@ -110,7 +110,7 @@ class Peer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """End it."""
+        """End the process; terminate it first if the block failed."""
         process = self._process
         if kind is not None:
             process.terminate()
@@ -119,7 +119,7 @@ class Peer:
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
         try:
-            process.wait(_GOODBYE)
+            process.wait(_EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
