@@ -1,4 +1,4 @@
-"""``jsm apply``: streams and consumers become what a file says."""
+"""``jsm apply``: streams and consumers are created, updated and deleted to match a file."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def file_of(tmp_path: Path, document: object) -> str:
 
 @pytest.fixture
 def applied(jsm: Jsm, tmp_path: Path) -> tuple[Jsm, str]:
-    """The file, applied once."""
+    """A file that was applied once."""
     path = file_of(tmp_path, ORDERS)
     jsm("apply", "-f", path).ok()
     return jsm, path
 
 
 def configs(raw: RawClient) -> dict[str, Any]:
-    """Everything that the account has, by name."""
+    """Return the configs of all streams and consumers of the account, by name."""
     found = {each["config"]["name"]: each["config"] for each in raw.api("STREAM.LIST")["streams"]}
     for stream in list(found):
         for each in raw.api(f"CONSUMER.LIST.{stream}")["consumers"]:
@@ -58,8 +58,8 @@ def configs(raw: RawClient) -> dict[str, Any]:
     return found
 
 
-def test_what_is_not_there_is_made(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
-    """Streams and consumers of the file are made, with its values."""
+def test_missing_resources_are_created(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
+    """The streams and consumers of the file are created with its values."""
     result = jsm("apply", "-f", file_of(tmp_path, ORDERS)).ok()
     assert result.out.splitlines() == [
         "created    stream ORDERS",
@@ -77,7 +77,7 @@ def test_what_is_not_there_is_made(jsm: Jsm, raw: RawClient, tmp_path: Path) -> 
 
 
 def test_applying_again_changes_nothing(applied: tuple[Jsm, str], raw: RawClient) -> None:
-    """The second time all is unchanged."""
+    """Applying the same file again reports that everything is unchanged."""
     jsm, path = applied
     before = configs(raw)
     again = jsm("apply", "-f", path, "-j").ok().json
@@ -86,8 +86,10 @@ def test_applying_again_changes_nothing(applied: tuple[Jsm, str], raw: RawClient
     assert configs(raw) == before
 
 
-def test_what_differs_is_changed(applied: tuple[Jsm, str], raw: RawClient, tmp_path: Path) -> None:
-    """Only what the file says otherwise is changed; what it does not say stays."""
+def test_only_differing_fields_are_updated(
+    applied: tuple[Jsm, str], raw: RawClient, tmp_path: Path
+) -> None:
+    """Fields that differ from the file are updated; fields that it does not contain are kept."""
     jsm, _ = applied
     jsm("stream", "edit", "ORDERS", "--max-msgs", "99", "--metadata", "own=1", "-f").ok()
     changed = json.loads(json.dumps(ORDERS).replace("1y", "2y").replace("30s", "10s"))
@@ -109,7 +111,7 @@ def test_what_differs_is_changed(applied: tuple[Jsm, str], raw: RawClient, tmp_p
 
 
 def test_a_dry_run_changes_nothing(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
-    """It shows what would be done, and says so in its status where that is wanted."""
+    """A dry run shows the steps, and with --exit-code its status tells whether there are any."""
     path = file_of(tmp_path, ORDERS)
     shown = jsm("apply", "-f", path, "--dry-run").ok()
     assert shown.out.splitlines()[0] == "would create  stream ORDERS"
@@ -132,10 +134,10 @@ def test_a_dry_run_changes_nothing(jsm: Jsm, raw: RawClient, tmp_path: Path) -> 
     assert configs(raw)["ORDERS"]["max_msgs"] == -1
 
 
-def test_an_impossible_change_stops_all(
+def test_an_impossible_change_prevents_all_changes(
     applied: tuple[Jsm, str], raw: RawClient, tmp_path: Path
 ) -> None:
-    """When one change is impossible nothing is done, and the error says what differs."""
+    """If one change is impossible nothing is changed, and the error names the difference."""
     jsm, _ = applied
     before = configs(raw)
     changed = json.loads(json.dumps(ORDERS).replace("1y", "2y").replace('"last"', '"all"'))
@@ -148,10 +150,10 @@ def test_an_impossible_change_stops_all(
 
 
 @pytest.mark.server(">=2.12")  # earlier ones take any number of replicas
-def test_a_refusal_of_the_server_says_what_differs(
+def test_an_error_of_the_server_names_the_change(
     applied: tuple[Jsm, str], raw: RawClient, tmp_path: Path
 ) -> None:
-    """What was done before the refusal is told; the error names the change."""
+    """Completed steps are reported; the error names the step and the difference."""
     jsm, _ = applied
     document = {
         "streams": [
@@ -171,10 +173,10 @@ def test_a_refusal_of_the_server_says_what_differs(
     assert "OTHER" in configs(raw)
 
 
-def test_nothing_is_deleted_without_a_word(
+def test_prune_deletes_after_confirmation(
     applied: tuple[Jsm, str], raw: RawClient, tmp_path: Path
 ) -> None:
-    """--prune deletes what the file has not, once it is confirmed; buckets are left alone."""
+    """--prune deletes what the file does not contain, after confirmation; buckets are kept."""
     jsm, _ = applied
     jsm("stream", "add", "STRAY", "--defaults").ok()
     jsm("stream", "add", "KV_bucket", "--subjects", "$KV.bucket.>").ok()
@@ -193,8 +195,10 @@ def test_nothing_is_deleted_without_a_word(
     assert len(configs(raw)) == 2
 
 
-def test_configs_of_other_commands_are_taken(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
-    """A bare config, an info, a list of them and standard input are fine."""
+def test_the_json_output_of_other_commands_is_accepted(
+    jsm: Jsm, raw: RawClient, tmp_path: Path
+) -> None:
+    """A config, an info document, a list of them and standard input are accepted."""
     jsm("apply", "-f", file_of(tmp_path, ORDERS)).ok()
     info = jsm("stream", "info", "ORDERS", "-j").ok().out
     consumer = raw.api("CONSUMER.INFO.ORDERS.NEW")
@@ -220,10 +224,10 @@ def test_configs_of_other_commands_are_taken(jsm: Jsm, raw: RawClient, tmp_path:
         (5, "expected an object"),
     ],
 )
-def test_a_wrong_file_changes_nothing(
+def test_an_invalid_file_changes_nothing(
     jsm: Jsm, raw: RawClient, tmp_path: Path, document: object, words: str
 ) -> None:
-    """The error says where in the file, and what is wrong; its status is that of wrong usage."""
+    """The error names the place in the file and the problem; the exit status is 2."""
     path = file_of(tmp_path, document)
     refused = jsm("apply", "-f", path)
     assert refused.status == 2
@@ -233,18 +237,18 @@ def test_a_wrong_file_changes_nothing(
     assert configs(raw) == {}
 
 
-def test_a_consumer_needs_its_stream(jsm: Jsm, tmp_path: Path) -> None:
-    """A consumer of a stream that is neither there nor in the file is not found."""
+def test_a_consumer_needs_an_existing_stream(jsm: Jsm, tmp_path: Path) -> None:
+    """A consumer whose stream exists neither on the server nor in the file exits with status 3."""
     document = {"consumers": [{"stream": "NOPE", "name": "C"}]}
     refused = jsm("apply", "-f", file_of(tmp_path, document))
     assert refused.status == 3
     assert "NOPE" in refused.err
 
 
-def test_values_of_yaml_are_those_of_json(
+def test_yaml_values_are_read_as_json_values(
     jsm: Jsm, raw: RawClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """YAML has types of its own: its times are text, and what it can not read is told in a line."""
+    """YAML times are read as text, and a YAML error is reported in one line."""
     library = ModuleType("yaml")
     monkeypatch.setitem(sys.modules, "yaml", library)
     monkeypatch.setattr(library, "YAMLError", KeyError, raising=False)
@@ -273,10 +277,10 @@ def test_values_of_yaml_are_those_of_json(
     assert "month must be" in refused.err
 
 
-def test_yaml_is_read(
+def test_yaml_needs_pyyaml(
     jsm: Jsm, raw: RawClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """YAML is read with the library of the cli extra; an installation without it names it."""
+    """YAML is read with PyYAML; the error without it names the package."""
     file = tmp_path / "orders.yaml"
     file.write_text("name: A\nsubjects: [a.*]\nmax_age: 1y\n---\nname: B\nsubjects: b.*\n")
     jsm("apply", "-f", str(file)).ok()

@@ -1,4 +1,4 @@
-"""``jsm top``: what it counts, how it looks, and a terminal that is as it was afterwards."""
+"""``jsm top``: rates, tables, keys, and the restoration of the terminal."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rawnats import RawClient
 
 from jetstream_sync.api.consumer import ConsumerInfo
 from jetstream_sync.api.stream import StreamInfo
-from jetstream_sync.cli.top.command import keyed
+from jetstream_sync.cli.top.command import apply_key
 from jetstream_sync.cli.top.data import Frame, History, Snapshot
-from jetstream_sync.cli.top.graph import chart, short_number, spark
+from jetstream_sync.cli.top.graph import chart, short_number, sparkline
 from jetstream_sync.cli.top.view import Layout, screen, sorted_frame
 from jetstream_sync.codec import decode
 from jetstream_sync.server import NatsServer
@@ -68,8 +68,8 @@ def snapshot(taken: float, streams: list[StreamInfo], *consumers: ConsumerInfo) 
     )
 
 
-def test_rates_are_what_changed_in_the_time_between() -> None:
-    """A rate is the difference of two sequences by the seconds between the two looks."""
+def test_rates_are_differences_between_snapshots() -> None:
+    """A rate is the difference of two sequences, divided by the seconds between the snapshots."""
     history = History()
     first = history.add(snapshot(10.0, [stream("S", 100)], consumer("C", 50, 40, lag=7)))
     assert (first.seconds, first.streams[0].rate, first.consumers[0].rate) == (0, 0, 0)
@@ -84,8 +84,8 @@ def test_rates_are_what_changed_in_the_time_between() -> None:
     assert (third.in_rates, third.out_rates) == ((100, 0), (15, 0))
 
 
-def test_what_is_made_anew_has_no_rate() -> None:
-    """A stream that was deleted and made again, or a consumer that was reset, is not slow or fast."""
+def test_a_recreated_stream_has_no_rate() -> None:
+    """The rate is 0 after a stream was recreated or a consumer was reset."""
     history = History()
     history.add(snapshot(1.0, [stream("S", 100)], consumer("C", 50, 50)))
     later = [stream("S", 500, created="2026-01-02T03:04:06Z")]
@@ -93,27 +93,27 @@ def test_what_is_made_anew_has_no_rate() -> None:
     assert (frame.streams[0].rate, frame.consumers[0].rate) == (0, 0)
 
 
-def test_what_is_gone_is_forgotten() -> None:
-    """A stream that comes back later begins without its old graph."""
+def test_the_history_of_a_deleted_stream_is_dropped() -> None:
+    """A stream that is created again starts with an empty graph."""
     history = History()
     for moment, streams in enumerate(([stream("S", 1)], [stream("S", 9)], [], [stream("S", 9)])):
         frame = history.add(snapshot(float(moment), streams))
     assert frame.streams[0].rates == (0,)
 
 
-# --- pictures -------------------------------------------------------------------------------------
+# --- graphs -------------------------------------------------------------------------------------
 
 
-def test_a_line_of_bars() -> None:
-    """The newest value is at the right, the largest one is full, and nothing is a space."""
-    assert spark([0, 1, 4, 8], 6, blocks=True) == "   ▁▄█"
-    assert spark([8, 0, 8], 2, blocks=True) == " █"
-    assert spark([], 3, blocks=True) == "   "
-    assert spark([0, 0], 2, blocks=True) == "  "
-    assert spark([1, 8], 2, blocks=False).isascii()
+def test_sparkline() -> None:
+    """The newest value is at the right, the largest has a full bar, and zero is a space."""
+    assert sparkline([0, 1, 4, 8], 6, blocks=True) == "   ▁▄█"
+    assert sparkline([8, 0, 8], 2, blocks=True) == " █"
+    assert sparkline([], 3, blocks=True) == "   "
+    assert sparkline([0, 0], 2, blocks=True) == "  "
+    assert sparkline([1, 8], 2, blocks=False).isascii()
 
 
-def test_a_picture_of_some_lines() -> None:
+def test_chart() -> None:
     """The tallest bar reaches the top, and the scale is at the left."""
     lines = chart([0, 50, 100], 20, 4, blocks=True)
     assert [len(line) for line in lines] == [20] * 4
@@ -158,7 +158,9 @@ def busy_frame(rows: int) -> Frame:
 @each_case("columns", [20, 80, 200])
 @each_case("lines", [3, 10, 24, 60])
 @each_case("graphs", [True, False])
-def test_it_fits_every_screen(view: str, rows: int, columns: int, lines: int, graphs: bool) -> None:
+def test_a_screen_fits_every_terminal(
+    view: str, rows: int, columns: int, lines: int, graphs: bool
+) -> None:
     """No line is longer than the terminal, and there are no more lines than it has."""
     for layout in (Layout(view=view, graphs=graphs), Layout(filter="1", typing=True, help=True)):
         shown = screen(
@@ -167,7 +169,7 @@ def test_it_fits_every_screen(view: str, rows: int, columns: int, lines: int, gr
             columns=columns,
             lines=lines,
             title="t" * 300,
-            trouble="x" * 300 if graphs else "",
+            problem="x" * 300 if graphs else "",
             colour=False,
             blocks=True,
         )
@@ -175,15 +177,15 @@ def test_it_fits_every_screen(view: str, rows: int, columns: int, lines: int, gr
         assert all(len(line) <= columns for line in shown)
 
 
-def test_more_than_fits_is_counted() -> None:
-    """What does not fit is counted, and what is first by the sort is shown."""
+def test_hidden_rows_are_counted() -> None:
+    """The first rows of the sort order are shown, and the rows that do not fit are counted."""
     shown = screen(
         busy_frame(40),
         Layout(view="streams"),
         columns=100,
         lines=12,
         title="",
-        trouble="",
+        problem="",
         colour=False,
         blocks=True,
     )
@@ -193,8 +195,8 @@ def test_more_than_fits_is_counted() -> None:
     assert more == f"... {40 - len(names)} more"
 
 
-def test_sorting() -> None:
-    """Rows are in the order of a column, either way; equal ones by their names."""
+def test_rows_are_sorted_by_a_column() -> None:
+    """Rows are sorted by a column, ascending or descending; equal values by name."""
     frame = busy_frame(3)
     names = [row.name for row in sorted_frame(frame, Layout()).streams]
     assert names == ["S2", "S1", "S0"]
@@ -209,15 +211,15 @@ def test_sorting() -> None:
 def pressed(*keys: str) -> Layout:
     layout = Layout()
     for key in keys:
-        found = keyed(layout, key)
+        found = apply_key(layout, key)
         assert found is not None
         layout = found
     return layout
 
 
-def test_keys() -> None:
-    """Each key does what the help says."""
-    assert keyed(Layout(), "q") is None
+def test_each_key_has_the_effect_in_the_help() -> None:
+    """Each key has the effect that the help describes."""
+    assert apply_key(Layout(), "q") is None
     assert pressed("s").stream_sort == 4
     assert pressed("s", "s").stream_sort == 0
     assert not pressed("s", "s").stream_down
@@ -240,7 +242,7 @@ def test_keys() -> None:
 
 
 def test_typing_a_filter() -> None:
-    """While a filter is typed every key is a letter of it, until Enter; Esc shows all again."""
+    """While a filter is typed, every key is added to it until Enter; Esc clears it."""
     assert (pressed("/", "q", "s").filter, pressed("/", "q").typing) == ("qs", True)
     done = pressed("/", "ab\x7fc\r", "s")
     assert (done.filter, done.typing, done.stream_sort) == ("ac", False, 4)
@@ -266,7 +268,7 @@ def orders(raw: RawClient) -> None:
 
 @pytest.mark.usefixtures("orders")
 def test_once_as_json(jsm: Jsm, raw: RawClient) -> None:
-    """With --once and -j there is one document, and its numbers are the server's."""
+    """With --once and -j the output is one document with the numbers of the server."""
     document = jsm("top", "--once", "-j", "--interval", "100ms").ok().json
     assert document["seconds"] >= 0.1
     (row,), (reader,) = document["streams"], document["consumers"]
@@ -281,7 +283,7 @@ def test_once_as_json(jsm: Jsm, raw: RawClient) -> None:
 
 @pytest.mark.usefixtures("orders")
 def test_once_as_text(jsm: Jsm) -> None:
-    """Without a terminal there are plain tables, all of it and no escape codes."""
+    """Without a terminal the output is complete plain tables without escape codes."""
     out = jsm("top", "--once", "--interval", "50ms").ok().out
     assert "\x1b" not in out
     lines = out.splitlines()
@@ -292,8 +294,8 @@ def test_once_as_text(jsm: Jsm) -> None:
     assert "ORDERS > NEW" not in jsm("top", "--once", "--view", "streams", "--interval", "50ms").out
 
 
-def test_no_stream_is_left_out(jsm: Jsm, raw: RawClient) -> None:
-    """The consumers of all streams are looked at, however many there are, and the filter finds each."""
+def test_many_streams_are_listed_completely(jsm: Jsm, raw: RawClient) -> None:
+    """All pages of a long list are read, and the filter finds every consumer."""
     for number in range(260):
         name = f"S{number:03}"
         raw.api(f"STREAM.CREATE.{name}", name=name, subjects=[name], storage="memory")
@@ -307,7 +309,7 @@ def test_no_stream_is_left_out(jsm: Jsm, raw: RawClient) -> None:
 
 @pytest.mark.usefixtures("orders")
 def test_a_filter_and_a_view(jsm: Jsm) -> None:
-    """What is not asked for is not in the document."""
+    """--filter and --view leave other rows and tables out of the document."""
     args = ("top", "--once", "-j", "--interval", "50ms")
     assert jsm(*args, "--filter", "new").ok().json["streams"] == []
     assert len(jsm(*args, "--filter", "new").ok().json["consumers"]) == 1
@@ -315,8 +317,8 @@ def test_a_filter_and_a_view(jsm: Jsm) -> None:
 
 
 @pytest.mark.usefixtures("orders")
-def test_documents_follow_each_other(jsm: Jsm) -> None:
-    """With -j and no --once there is a document a line, until --count or Ctrl-C."""
+def test_json_lines_until_count_or_ctrl_c(jsm: Jsm) -> None:
+    """With -j and without --once the output is one document per line, until --count or Ctrl-C."""
     assert len(jsm("top", "-j", "--count", "2", "--interval", "50ms").ok().lines) == 2
     child = jsm.spawn("top", "-j", "--interval", "50ms")
     assert child.stdout is not None
@@ -326,8 +328,8 @@ def test_documents_follow_each_other(jsm: Jsm) -> None:
     assert child.returncode == 130
 
 
-def test_a_server_that_comes_back(fresh_server: NatsServer) -> None:
-    """Without a terminal the tables go on when the server is back, and that it was away is said."""
+def test_tables_continue_after_a_server_restart(fresh_server: NatsServer) -> None:
+    """An outage is reported on stderr, and the tables continue after the server restart."""
     child = Jsm(fresh_server).spawn("top", "-j", "--interval", "100ms", "--timeout", "300ms")
     assert child.stdout is not None
     assert child.stderr is not None
@@ -347,7 +349,7 @@ def test_a_server_that_comes_back(fresh_server: NatsServer) -> None:
 
 
 def drawn(terminal: Terminal) -> list[str]:
-    """Return the lines of the last whole screen."""
+    """Return the lines of the last complete screen."""
     screens = terminal.raw.split("\x1b[H")
     whole = [each for each in screens[1:] if each.rstrip().endswith("\x1b[J")]
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", whole[-1]) if whole else ""
@@ -355,7 +357,7 @@ def drawn(terminal: Terminal) -> list[str]:
 
 
 def until(terminal: Terminal, shown: Callable[[list[str]], Any], limit: float = 10) -> list[str]:
-    """Wait until a screen shows something, and return it."""
+    """Wait until the screen fulfils a condition, and return its lines."""
     wait_until(lambda: shown(drawn(terminal)), limit)
     return drawn(terminal)
 
@@ -364,8 +366,8 @@ def has(text: str) -> Callable[[list[str]], bool]:
     return lambda lines: any(text in line for line in lines)
 
 
-def is_as_it_was(terminal: Terminal) -> None:
-    """The terminal echoes and edits lines again, has its cursor, and shows what it showed before."""
+def assert_restored(terminal: Terminal) -> None:
+    """The terminal echoes, edits lines, shows its cursor, and left the alternate screen."""
     assert terminal.raw.rstrip("\r\n").endswith("\x1b[?25h\x1b[?1049l") or (
         "\x1b[?25h\x1b[?1049l" in terminal.raw.rsplit("\x1b[?1049h", 1)[1]
     )
@@ -376,8 +378,8 @@ def is_as_it_was(terminal: Terminal) -> None:
 
 
 @pytest.mark.usefixtures("orders", "jsm")
-def test_live(terminal: Callable[..., Terminal], raw: RawClient) -> None:
-    """The screen has streams and consumers, changes with them, and obeys keys; q restores all."""
+def test_live_screen(terminal: Callable[..., Terminal], raw: RawClient) -> None:
+    """The screen shows changes of streams and consumers, and keys work; q restores the terminal."""
     top = terminal("top", "--interval", "200ms")
     lines = until(top, has("ORDERS > NEW"))
     assert lines[0].startswith("jsm top   nats://")
@@ -394,25 +396,25 @@ def test_live(terminal: Callable[..., Terminal], raw: RawClient) -> None:
     top.send("\x1b")
     until(top, lambda lines: not has("Filter")(lines) and has("Streams (1)")(lines))
     top.send("?")
-    until(top, has("Ctrl-C does, too"))
+    until(top, has("quit, as Ctrl-C does"))
     top.send("?g")
     until(top, has("|"))
     top.send("p")
     until(top, has("PAUSED"))
     top.send("q")
     assert top.wait() == 0
-    is_as_it_was(top)
+    assert_restored(top)
 
 
 @pytest.mark.usefixtures("orders", "jsm")
 def test_ctrl_c_restores_the_terminal(terminal: Callable[..., Terminal]) -> None:
-    """Ctrl-C ends it with its status, and the terminal is as it was."""
+    """Ctrl-C exits with status 130 and restores the terminal."""
     top = terminal("top")
     until(top, has("ORDERS > NEW"))
     assert not termios.tcgetattr(top._fd)[3] & termios.ECHO
     top.send("\x03")
     assert top.wait() == 130
-    is_as_it_was(top)
+    assert_restored(top)
 
 
 @pytest.mark.usefixtures("orders", "jsm")
@@ -428,8 +430,8 @@ def test_a_terminal_that_is_resized(terminal: Callable[..., Terminal]) -> None:
 
 
 @pytest.mark.usefixtures("jsm")
-def test_no_colours(terminal: Callable[..., Terminal]) -> None:
-    """With NO_COLOR there are no colours, nor anything like them."""
+def test_no_color_disables_escape_codes(terminal: Callable[..., Terminal]) -> None:
+    """With NO_COLOR there are no colours, bold or reverse text."""
     top = terminal("top", NO_COLOR="1")
     until(top, has("Streams (0)"))
     top.send("q")
@@ -437,8 +439,8 @@ def test_no_colours(terminal: Callable[..., Terminal]) -> None:
     assert not re.search(r"\x1b\[\d*m", top.raw)
 
 
-def test_the_server_goes_and_comes_back(terminal: Callable[..., Terminal]) -> None:
-    """While the server is away that is said, keys work, and it goes on when the server is back."""
+def test_the_screen_during_an_outage(terminal: Callable[..., Terminal]) -> None:
+    """During an outage the screen shows it and keys work; afterwards the screen is updated again."""
     with NatsServer(name="away") as server:
         with RawClient(server.port) as raw:
             raw.api("STREAM.CREATE.KEPT", name="KEPT", subjects=["kept"], storage="file")
@@ -454,11 +456,11 @@ def test_the_server_goes_and_comes_back(terminal: Callable[..., Terminal]) -> No
             until(top, lambda lines: has("1 message,")(lines) and not has("trying")(lines), 20)
         top.send("q")
         assert top.wait() == 0
-        is_as_it_was(top)
+        assert_restored(top)
 
 
 def test_no_server(terminal: Callable[..., Terminal]) -> None:
-    """Without a server there is an error in a line, and no screen."""
+    """Without a server the command fails before it draws a screen."""
     top = terminal("top", NATS_URL="nats://127.0.0.1:1")
     assert top.wait() == 5
     assert "\x1b[?1049h" not in top.raw

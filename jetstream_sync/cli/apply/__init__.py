@@ -1,1 +1,1 @@
-"""``jsm apply``: streams and consumers as a file says."""
+"""``jsm apply``: create and update streams and consumers from a file."""

@@ -1,4 +1,4 @@
-"""``jsm apply``: make streams and consumers as a file says, as often as one likes."""
+"""``jsm apply``: create and update streams and consumers from a file; repeating it changes nothing."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..output import emit, say
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
-from .plan import CREATE, DELETE, NOTHING, UPDATE, Step, plan, prune, wishes
+from .plan import CREATE, DELETE, NOTHING, UPDATE, Step, desired_resources, plan, prune
 
 __all__ = ["apply"]
 
-#: What was done, and what would be.
+#: The verb of each action in the output.
 _DONE = {CREATE: "created", UPDATE: "updated", NOTHING: "unchanged", DELETE: "deleted"}
 _WOULD = {CREATE: "would create", UPDATE: "would update", NOTHING: "unchanged"} | {
     DELETE: "would delete"
@@ -30,23 +30,37 @@ _TO_DO = {CREATE: "to create", UPDATE: "to update", NOTHING: "unchanged", DELETE
 
 @click.command("apply")
 @click.option(
-    "-f", "--file", "path", required=True, metavar="FILE", help="JSON or YAML; - is stdin."
+    "-f",
+    "--file",
+    "path",
+    required=True,
+    metavar="FILE",
+    help="JSON or YAML file; '-' for standard input.",
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-@click.option("--exit-code", is_flag=True, help="With --dry-run: status 1 when something would.")
-@click.option("--prune", "pruning", is_flag=True, help="Delete what the file does not have.")
-@click.option("--force", "-y", "--yes", is_flag=True, help="With --prune: ask nothing; do it.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
+@click.option(
+    "--exit-code", is_flag=True, help="With --dry-run: exit with status 1 if there are changes."
+)
+@click.option(
+    "--prune",
+    "pruning",
+    is_flag=True,
+    help="Delete streams and consumers that are not in the file.",
+)
+@click.option(
+    "--force", "-y", "--yes", is_flag=True, help="With --prune: do not ask for confirmation."
+)
 @common_options
 def apply(
     settings: Settings, path: str, dry_run: bool, exit_code: bool, pruning: bool, force: bool
 ) -> None:
     """
-    Make streams and consumers as a file says.
+    Create and update streams and consumers from a file.
 
-    What is there as the file says is left alone, so applying a file again changes nothing. What the
-    file does not say of a stream or consumer stays as it is. Nothing is deleted without --prune,
-    which deletes the other streams of the account, and the other durable consumers of the file's
-    streams. When one change is impossible, none is made.
+    A stream or consumer that already matches the file is left unchanged, so applying a file again
+    changes nothing. Fields that the file does not contain keep their values. Nothing is deleted
+    without --prune, which deletes all other streams of the account and all other durable consumers
+    of the streams in the file. If one change is impossible, no change is made.
 
     \b
       {"streams": [
@@ -56,20 +70,23 @@ def apply(
 
     \b
     Exit status:
-      0  all is as the file says
+      0  the streams and consumers match the file
       1  a change is impossible, or the server refused it;
-         with --dry-run --exit-code: something would be done
-      2  the file can not be read, or nobody can be asked about --prune
-      3  a consumer's stream is neither there nor in the file
+         with --dry-run --exit-code: there are changes
+      2  the file cannot be read, or --prune needs a confirmation and there is no terminal
+      3  the stream of a consumer exists neither on the server nor in the file
       5  no connection
     """  # noqa: D301 - click knows its mark by the character, not by the escape
-    wanted = wishes(read_documents(settings, path), path)
-    if pruning and not wanted:
-        raise CommandError(f"{path}: it has nothing; --prune would delete all", ExitStatus.USAGE)
+    desired = desired_resources(read_documents(settings, path), path)
+    if pruning and not desired:
+        raise CommandError(
+            f"{path} contains no streams or consumers: --prune would delete everything",
+            ExitStatus.USAGE,
+        )
     with settings.jetstream() as js:
-        steps = plan(js, wanted)
+        steps = plan(js, desired)
         if pruning:
-            steps += prune(js, wanted)
+            steps += prune(js, desired)
         if dry_run:
             _report(settings, steps, _WOULD, dry_run=True)
         impossible = [step for step in steps if not step.possible]
@@ -79,16 +96,16 @@ def apply(
             if exit_code and any(step.action != NOTHING for step in steps):
                 raise click.exceptions.Exit(ExitStatus.FAILED)
             return
-        doomed = [step.title for step in steps if step.action == DELETE]
-        if doomed:
-            Asker(settings).confirm(f"Delete {', '.join(doomed)}?", force=force)
+        deleted = [step.title for step in steps if step.action == DELETE]
+        if deleted:
+            Asker(settings).confirm(f"Delete {', '.join(deleted)}?", force=force)
         done: list[Step] = []
         try:
             for step in steps:
-                _carry_out(js, step)
+                _execute(js, step)
                 done.append(step)
         finally:
-            # What was done before a refusal is told, too.
+            # Also report the steps that were completed before an error.
             _report(settings, done, _DONE, dry_run=False)
 
 
@@ -97,20 +114,20 @@ def _impossible(steps: list[Step]) -> str:
         f"{step.title}: " + "; ".join(each.line() for each in step.found if not each.possible)
         for step in steps
     ]
-    return "nothing was done, since these changes are impossible: " + "; ".join(parts)
+    return "nothing was changed, because these changes are impossible: " + "; ".join(parts)
 
 
-def _carry_out(js: JetStream, step: Step) -> None:
+def _execute(js: JetStream, step: Step) -> None:
     if step.action == NOTHING:
         return
     try:
         if step.action == DELETE:
             _delete(js, step)
         elif isinstance(step.config, StreamConfig):
-            make = js.create_stream if step.action == CREATE else js.update_stream
-            make(step.config)
+            change = js.create_stream if step.action == CREATE else js.update_stream
+            change(step.config)
         elif isinstance(step.config, ConsumerConfig):
-            _make_consumer(js, step.stream, step.config, create=step.action == CREATE)
+            _apply_consumer(js, step.stream, step.config, create=step.action == CREATE)
     except APIError as error:
         if step.action == UPDATE:
             name = step.stream if step.consumer is None else f"{step.stream} > {step.consumer}"
@@ -125,7 +142,7 @@ def _delete(js: JetStream, step: Step) -> None:
         js.delete_consumer(step.stream, step.consumer)
 
 
-def _make_consumer(js: JetStream, stream: str, config: ConsumerConfig, *, create: bool) -> None:
+def _apply_consumer(js: JetStream, stream: str, config: ConsumerConfig, *, create: bool) -> None:
     if config.deliver_subject:
         push = js.create_push_consumer if create else js.update_push_consumer
         push(stream, config)
@@ -135,7 +152,7 @@ def _make_consumer(js: JetStream, stream: str, config: ConsumerConfig, *, create
 
 
 def _report(settings: Settings, steps: list[Step], verbs: dict[str, str], *, dry_run: bool) -> None:
-    """Say what was done, or would be."""
+    """Write the steps that were done, or would be done, and a summary."""
     counts = Counter(step.action for step in steps)
     document = {
         "dry_run": dry_run,

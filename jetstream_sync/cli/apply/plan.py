@@ -1,8 +1,8 @@
 """
-What a file wants, compared with what there is: the plan that ``jsm apply`` carries out.
+The plan of ``jsm apply``: the differences between a file and the server, as a list of steps.
 
-A file has streams, and consumers in them or beside them. What it does not say of a stream or consumer
-stays as it is, and is the server's choice where it has to be made.
+A file has streams, and consumers inside a stream or in a list of their own. A field that the file does
+not contain keeps its value; in a new stream or consumer the server chooses it.
 """
 
 from __future__ import annotations
@@ -20,23 +20,33 @@ from ..config.files import config_of
 from ..status import CommandError, ExitStatus
 from ..stream.ls import is_internal
 
-__all__ = ["CREATE", "DELETE", "NOTHING", "UPDATE", "Step", "Wish", "plan", "prune", "wishes"]
+__all__ = [
+    "CREATE",
+    "DELETE",
+    "NOTHING",
+    "UPDATE",
+    "DesiredResource",
+    "Step",
+    "desired_resources",
+    "plan",
+    "prune",
+]
 
 CREATE, UPDATE, NOTHING, DELETE = "create", "update", "nothing", "delete"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
-    """A stream or consumer that a file wants."""
+class DesiredResource:
+    """A stream or consumer in a file."""
 
     stream: str
     config: StreamConfig | ConsumerConfig
     fields: frozenset[str]
-    """The fields that the file says."""
+    """The fields that the file contains."""
 
     @property
     def consumer(self) -> str | None:
-        """The consumer's name; ``None`` for a stream."""
+        """The name of the consumer; ``None`` for a stream."""
         if isinstance(self.config, StreamConfig):
             return None
         return self.config.durable_name or self.config.name
@@ -44,15 +54,15 @@ class Wish:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What is to be done with one stream or consumer."""
+    """The action for one stream or consumer."""
 
     action: str
     stream: str
     consumer: str | None = None
     config: StreamConfig | ConsumerConfig | None = None
-    """What it is to be; ``None`` where it goes."""
+    """The new config; ``None`` for a deletion."""
     found: list[Difference] = field(default_factory=list)
-    """What changes, for an update."""
+    """The differences, for an update."""
 
     @property
     def kind(self) -> str:
@@ -61,42 +71,46 @@ class Step:
 
     @property
     def title(self) -> str:
-        """What it is called."""
+        """Kind and name, for messages."""
         return f"{self.kind} {self.stream}" + (f" > {self.consumer}" if self.consumer else "")
 
     @property
     def possible(self) -> bool:
-        """Whether servers can do it."""
+        """Whether a server can make every change."""
         return all(each.possible for each in self.found)
 
 
 # --- reading ------------------------------------------------------------------------------------
 
 
-def wishes(documents: Sequence[Any], path: str) -> list[Wish]:
+def desired_resources(documents: Sequence[Any], path: str) -> list[DesiredResource]:
     """
-    Return what the documents of a file want, streams before consumers.
+    Return the streams and consumers in the documents of a file, streams first.
 
     Raises:
-        CommandError: one makes no sense; the message says which, and why.
+        CommandError: a document is invalid; the error names the document and the reason.
 
     """
-    found: list[Wish] = []
+    found: list[DesiredResource] = []
     for number, document in enumerate(documents, 1):
         where = path if len(documents) == 1 else f"{path}, document {number}"
         if document is not None:
             found += _of_document(document, where)
     seen: set[tuple[str, str | None]] = set()
-    for wish in found:
-        key = wish.stream, wish.consumer
+    for resource in found:
+        key = resource.stream, resource.consumer
         if key in seen:
-            name = wish.stream if wish.consumer is None else f"{wish.stream} > {wish.consumer}"
-            raise CommandError(f"{path}: {name} is there twice", ExitStatus.USAGE)
+            name = (
+                resource.stream
+                if resource.consumer is None
+                else f"{resource.stream} > {resource.consumer}"
+            )
+            raise CommandError(f"{path}: {name} occurs twice", ExitStatus.USAGE)
         seen.add(key)
-    return sorted(found, key=lambda wish: wish.consumer is not None)
+    return sorted(found, key=lambda resource: resource.consumer is not None)
 
 
-def _of_document(document: Any, where: str) -> Iterator[Wish]:
+def _of_document(document: Any, where: str) -> Iterator[DesiredResource]:
     if isinstance(document, list):
         for number, item in enumerate(document):
             yield from _of_document(item, f"{where}, item {number + 1}")
@@ -109,7 +123,9 @@ def _of_document(document: Any, where: str) -> Iterator[Wish]:
     unknown = document.keys() - {"streams", "consumers"}
     if unknown:
         listed = ", ".join(sorted(map(str, unknown)))
-        raise CommandError(f"{where}: {listed}: expected streams and consumers", ExitStatus.USAGE)
+        raise CommandError(
+            f"{where}: unknown keys {listed}: expected 'streams' and 'consumers'", ExitStatus.USAGE
+        )
     for key in ("streams", "consumers"):
         items = document.get(key) or []
         if not isinstance(items, list):
@@ -118,7 +134,7 @@ def _of_document(document: Any, where: str) -> Iterator[Wish]:
             yield from _of_item(item, f"{where}, {key}[{number}]", consumer=key == "consumers")
 
 
-def _of_item(item: Any, where: str, *, consumer: bool = False) -> Iterator[Wish]:
+def _of_item(item: Any, where: str, *, consumer: bool = False) -> Iterator[DesiredResource]:
     if not isinstance(item, dict):
         raise CommandError(f"{where}: expected an object", ExitStatus.USAGE)
     names = {"stream", "stream_name"} & item.keys()
@@ -128,36 +144,36 @@ def _of_item(item: Any, where: str, *, consumer: bool = False) -> Iterator[Wish]
             return
         fields = dict(item)
         inside = fields.pop("consumers", None) or []
-        wish = _stream(fields)
-        yield wish
+        resource = _stream(fields)
+        yield resource
         if not isinstance(inside, list):
             raise InvalidArgumentError("consumers: expected a list")
         for each in inside:
-            yield _consumer(each, wish.stream)
+            yield _consumer(each, resource.stream)
     except Error as error:
         raise CommandError(f"{where}: {error}", ExitStatus.USAGE) from error
 
 
-def _bare(item: Any) -> dict[str, Any]:
-    """Return the fields of a config, or of the config in an info."""
+def _config_fields(item: Any) -> dict[str, Any]:
+    """Return the fields of a config, or of the config inside an info document."""
     if not isinstance(item, dict):
         raise InvalidArgumentError("expected an object")
     inner = item.get("config")
     return dict(inner) if isinstance(inner, dict) else dict(item)
 
 
-def _stream(item: dict[str, Any]) -> Wish:
-    fields = _bare(item)
+def _stream(item: dict[str, Any]) -> DesiredResource:
+    fields = _config_fields(item)
     config = config_of(StreamConfig, fields, {})
-    return Wish(stream=config.name, config=config, fields=frozenset(fields))
+    return DesiredResource(stream=config.name, config=config, fields=frozenset(fields))
 
 
-def _consumer(item: Any, stream: object) -> Wish:
-    fields = _bare(item)
+def _consumer(item: Any, stream: object) -> DesiredResource:
+    fields = _config_fields(item)
     for key in ("stream", "stream_name"):
         fields.pop(key, None)
     if not isinstance(stream, str):
-        raise InvalidArgumentError("a consumer needs its stream")
+        raise InvalidArgumentError("a consumer needs the name of its stream: set 'stream'")
     check_stream_name(stream)
     if isinstance(alias := fields.pop("durable", None), str):
         fields["durable_name"] = alias
@@ -165,85 +181,92 @@ def _consumer(item: Any, stream: object) -> Wish:
     if not name:
         raise InvalidArgumentError(f"a consumer of {stream} has no name")
     if "inactive_threshold" not in fields:
-        # One that is to be there is durable.
+        # A consumer without an inactive threshold is meant to stay, so it must be durable.
         fields["durable_name"] = name
     config = config_of(ConsumerConfig, fields, {})
-    return Wish(stream=stream, config=config, fields=frozenset(fields))
+    return DesiredResource(stream=stream, config=config, fields=frozenset(fields))
 
 
 # --- comparing ----------------------------------------------------------------------------------
 
 
-def plan(js: JetStream, wanted: Sequence[Wish]) -> list[Step]:
+def plan(js: JetStream, desired: Sequence[DesiredResource]) -> list[Step]:
     """
-    Return what has to be done, in the order of the wishes; nothing is changed.
+    Return one step for each resource, in the same order; nothing is changed.
 
     Raises:
-        CommandError: a consumer's stream is neither there nor wanted.
-        Error: the server can not be asked.
+        CommandError: the stream of a consumer exists neither on the server nor in the file.
+        Error: a request to the server failed.
 
     """
-    made = {wish.stream for wish in wanted if wish.consumer is None}
-    return [_step(js, wish, made) for wish in wanted]
+    created = {resource.stream for resource in desired if resource.consumer is None}
+    return [_step(js, resource, created) for resource in desired]
 
 
-def _step(js: JetStream, wish: Wish, made: set[str]) -> Step:
+def _step(js: JetStream, resource: DesiredResource, created: set[str]) -> Step:
     found: StreamConfig | ConsumerConfig
     try:
-        if wish.consumer is None:
-            found = js.get_stream(wish.stream).cached_info.config
+        if resource.consumer is None:
+            found = js.get_stream(resource.stream).cached_info.config
         else:
-            found = js.consumer_info(wish.stream, wish.consumer).config
+            found = js.consumer_info(resource.stream, resource.consumer).config
     except StreamNotFoundError:
-        if wish.consumer is not None and wish.stream not in made:
+        if resource.consumer is not None and resource.stream not in created:
             raise CommandError(
-                f"consumer {wish.consumer}: there is no stream {wish.stream}, and the file has none",
+                f"consumer {resource.consumer}: stream {resource.stream} exists neither on the server nor in "
+                "the file",
                 ExitStatus.NOT_FOUND,
             ) from None
-        return _new(wish)
+        return _new(resource)
     except ConsumerNotFoundError:
-        return _new(wish)
-    config = _merged(found, wish)
+        return _new(resource)
+    config = _merged(found, resource)
     changes = differences(found, config)
     return Step(
         action=UPDATE if changes else NOTHING,
-        stream=wish.stream,
-        consumer=wish.consumer,
+        stream=resource.stream,
+        consumer=resource.consumer,
         config=config,
         found=changes,
     )
 
 
-def _new(wish: Wish) -> Step:
-    return Step(action=CREATE, stream=wish.stream, consumer=wish.consumer, config=wish.config)
+def _new(resource: DesiredResource) -> Step:
+    return Step(
+        action=CREATE, stream=resource.stream, consumer=resource.consumer, config=resource.config
+    )
 
 
-def _merged(found: StreamConfig | ConsumerConfig, wish: Wish) -> StreamConfig | ConsumerConfig:
-    """Return what there is with what the file says; labels are added to those that there are."""
+def _merged(
+    found: StreamConfig | ConsumerConfig, resource: DesiredResource
+) -> StreamConfig | ConsumerConfig:
+    """Return the current config with the fields of the file; metadata entries are added."""
     known = {each.name for each in dataclasses.fields(found)} - {"extra"}
-    said: dict[str, Any] = {name: getattr(wish.config, name) for name in wish.fields & known}
+    given: dict[str, Any] = {
+        name: getattr(resource.config, name) for name in resource.fields & known
+    }
     for one, other in (
         ("filter_subject", "filter_subjects"),
         ("filter_subjects", "filter_subject"),
     ):
-        if said.get(one) and other in known and other not in said:
-            said[other] = None
-    labels = said.get("metadata")
+        if given.get(one) and other in known and other not in given:
+            given[other] = None
+    labels = given.get("metadata")
     if isinstance(labels, Mapping):
-        said["metadata"] = {**(found.metadata or {}), **labels}
-    more = {name: value for name, value in wish.config.extra.items() if name in wish.fields}
-    merged = replace(found, **said, extra={**found.extra, **more})
+        given["metadata"] = {**(found.metadata or {}), **labels}
+    more = {name: value for name, value in resource.config.extra.items() if name in resource.fields}
+    merged = replace(found, **given, extra={**found.extra, **more})
     return without_server_labels(merged)
 
 
-def prune(js: JetStream, wanted: Sequence[Wish]) -> list[Step]:
+def prune(js: JetStream, desired: Sequence[DesiredResource]) -> list[Step]:
     """
-    Return what the account has and the file has not: streams, and consumers of its streams.
+    Return a deletion for each stream, and each consumer of a stream in the file, not in the file.
 
-    Streams of buckets, object stores and MQTT are left alone, and so are ephemeral consumers.
+    Streams of key-value buckets, object stores and MQTT are kept, and so are ephemeral consumers.
     """
-    streams = {wish.stream for wish in wanted if wish.consumer is None}
-    kept = {(wish.stream, wish.consumer) for wish in wanted}
+    streams = {resource.stream for resource in desired if resource.consumer is None}
+    kept = {(resource.stream, resource.consumer) for resource in desired}
     steps = []
     for name in js.stream_names():
         if name in streams:

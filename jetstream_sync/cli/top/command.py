@@ -1,4 +1,4 @@
-"""``jsm top``: watch streams and consumers."""
+"""``jsm top``: monitor streams and consumers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ..settings import Settings, common_options
 from ..status import one_line
 from ..values import PAUSE
 from .data import Frame, History, Snapshot, take_snapshot
-from .view import CONSUMERS, STREAMS, Layout, plain, screen, sorted_frame
+from .view import CONSUMERS, STREAMS, Layout, plain_text, screen, sorted_frame
 
 if TYPE_CHECKING:
     from ... import Connection, JetStream
 
-__all__ = ["keyed", "top"]
+__all__ = ["apply_key", "top"]
 
 _INTERVALS: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _SORTS: Final = {column.title.lower(): number for number, column in enumerate(CONSUMERS.columns)}
@@ -40,20 +40,28 @@ _VIEWS: Final = ("both", "streams", "consumers")
     default="1s",
     show_default=True,
     metavar="TIME",
-    help="How often to look.",
+    help="Time between refreshes.",
 )
-@click.option("--once", is_flag=True, help="Look twice, an interval apart, and end.")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="End after N tables.")
-@click.option("--filter", "text", default="", metavar="TEXT", help="Only names that have this.")
+@click.option(
+    "--once", is_flag=True, help="Show one table with the rates of one interval, and exit."
+)
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Exit after N tables.")
+@click.option(
+    "--filter",
+    "text",
+    default="",
+    metavar="TEXT",
+    help="Show only streams and consumers whose names contain TEXT.",
+)
 @click.option(
     "--sort",
     type=click.Choice(sorted(_SORTS)),
     default="lag",
     show_default=True,
-    help="What consumers are sorted by.",
+    help="Column to sort the consumers by.",
 )
 @click.option(
-    "--view", type=click.Choice(_VIEWS), default="both", show_default=True, help="What to show."
+    "--view", type=click.Choice(_VIEWS), default="both", show_default=True, help="Tables to show."
 )
 @common_options
 def top(
@@ -67,10 +75,10 @@ def top(
     view: str,
 ) -> None:
     """
-    Watch streams and consumers: rates, lag, pending acknowledgements, redeliveries.
+    Monitor streams and consumers: rates, lag, pending acknowledgements, redeliveries.
 
-    On a terminal it is one screen that changes; '?' shows the keys. Elsewhere a table follows the
-    other, with --json one document a line. With --once there is one, with the rates of the interval.
+    On a terminal, refreshes one screen; '?' shows the keys. Elsewhere, writes a table per interval,
+    or with --json one JSON document per line.
     """
     layout = Layout(
         consumer_sort=_SORTS[sort],
@@ -87,13 +95,13 @@ def top(
         _live(settings, layout)
 
 
-# --- tables, one after the other ------------------------------------------------------------------
+# --- a sequence of tables ------------------------------------------------------------------
 
 
 def _tables(settings: Settings, layout: Layout, count: int | None, *, one: bool) -> None:
     env = settings.env
     blocks = writes_blocks(getattr(env.stdout, "encoding", None))
-    history, shown, before = History(), 0, ""
+    history, shown, reported = History(), 0, ""
     with settings.connection(**RECONNECT_OPTIONS) as nc:
         js = settings.jetstream_on(nc)
         history.add(take_snapshot(js))
@@ -104,12 +112,12 @@ def _tables(settings: Settings, layout: Layout, count: int | None, *, one: bool)
             except Error as error:
                 if one or not nc.is_reconnecting:
                     raise
-                # Said once: the next tables tell that it is over.
-                if before != one_line(error):
-                    before = one_line(error)
-                    note(settings, f"{before}; trying again")
+                # Report an error once; the next table shows that the connection is back.
+                if reported != one_line(error):
+                    reported = one_line(error)
+                    note(settings, f"{reported}; trying again")
                 continue
-            before = ""
+            reported = ""
             shown += 1
             _table(settings, layout, frame, one=one, blocks=blocks)
 
@@ -120,34 +128,34 @@ def _table(settings: Settings, layout: Layout, frame: Frame, *, one: bool, block
     if layout.view != "both":
         del found["consumers" if layout.view == "streams" else "streams"]
     if one:
-        emit(settings, found, lambda: out.write(plain(frame, layout, blocks=blocks)))
+        emit(settings, found, lambda: out.write(plain_text(frame, layout, blocks=blocks)))
     elif settings.json:
         emit_line(settings, found)
     else:
-        out.write(plain(frame, layout, blocks=blocks) + "\n")
+        out.write(plain_text(frame, layout, blocks=blocks) + "\n")
         out.flush()
 
 
 # --- the live screen ------------------------------------------------------------------------------
 
 
-class _Watcher:
+class _Poller:
     """
-    Looks at the server again and again, on a thread of its own, so that keys are never waited for.
+    Take a snapshot regularly on a thread, so that requests do not delay the handling of keys.
 
     Args:
         nc: the connection.
-        js: JetStream on it.
-        interval: seconds between two looks.
+        js: its JetStream context.
+        interval: seconds between two snapshots.
 
     """
 
     def __init__(self, nc: Connection, js: JetStream, interval: float) -> None:
         self.frame = Frame()
-        self.looks = 0
+        self.snapshots = 0
         self.interval = interval
         self.paused = False
-        self.trouble = ""
+        self.problem = ""
         self.failure: Error | None = None
         self._nc = nc
         self._js = js
@@ -158,23 +166,19 @@ class _Watcher:
         self._thread = threading.Thread(target=self._run, name="jsm-top", daemon=True)
 
     def __enter__(self) -> Self:
-        # The first one here: a server without JetStream is an error, and no screen.
+        # Take the first snapshot here: without JetStream the command fails before it draws a screen.
         self._take(take_snapshot(self._js))
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop looking; a look that goes on ends with the connection."""
+        """Stop the thread; closing the connection ends a request that is still in progress."""
         self._ended = True
         self._wake.set()
 
     def _take(self, snapshot: Snapshot) -> None:
         self.frame = self._history.add(snapshot)
-        self.looks += 1
-
-    def again(self) -> None:
-        """Look now."""
-        self._wake.set()
+        self.snapshots += 1
 
     def _run(self) -> None:
         while not self._ended:
@@ -184,73 +188,73 @@ class _Watcher:
                 continue
             try:
                 self._take(take_snapshot(self._js))
-                self.trouble = ""
+                self.problem = ""
             except Error as error:
-                self._note(error)
+                self._record(error)
 
-    def _note(self, error: Error) -> None:
+    def _record(self, error: Error) -> None:
         if self._nc.is_closed:
             self.failure = error
             return
-        if not self.trouble:
+        if not self.problem:
             self._since = monotonic()
-        self.trouble = one_line(error)
+        self.problem = one_line(error)
 
-    def said(self) -> str:
-        """Say what is wrong, and since when; empty: nothing is."""
-        if self._nc.is_reconnecting and not self.trouble:
+    def problem_text(self) -> str:
+        """Return the current problem and its duration; empty if there is none."""
+        if self._nc.is_reconnecting and not self.problem:
             self._since = monotonic()
-            self.trouble = "the connection broke"
-        if not self.trouble:
+            self.problem = "connection lost"
+        if not self.problem:
             return ""
-        where = "no connection" if self._nc.is_reconnecting else "no answer"
+        kind = "no connection" if self._nc.is_reconnecting else "no answer"
         seconds = monotonic() - self._since
-        return f"{where} for {seconds:.0f} s ({self.trouble}); trying again"
+        return f"{kind} for {seconds:.0f} s ({self.problem}); trying again"
 
 
 def _live(settings: Settings, layout: Layout) -> None:
-    from .screen import Screen  # noqa: PLC0415 - it needs a terminal, and a Unix
+    from .screen import Screen  # noqa: PLC0415 - it needs a terminal and Unix
 
     env = settings.env
     blocks = writes_blocks(getattr(env.stdout, "encoding", None))
     colour = not env.variables.get("NO_COLOR") and env.variables.get("JSM_COLOR") != "never"
     with (
         settings.connection(**RECONNECT_OPTIONS) as nc,
-        _Watcher(nc, settings.jetstream_on(nc), layout.interval) as watcher,
+        _Poller(nc, settings.jetstream_on(nc), layout.interval) as poller,
         Screen(env) as terminal,
     ):
-        title = _titled(nc)
+        title = _title_of(nc)
         shown: Any = None
-        while watcher.failure is None:
+        while poller.failure is None:
             columns, lines = terminal.size()
-            now = (watcher.looks, layout, columns, lines, watcher.said())
+            now = (poller.snapshots, layout, columns, lines, poller.problem_text())
             if now != shown:
                 shown = now
                 terminal.show(
                     screen(
-                        watcher.frame,
+                        poller.frame,
                         layout,
                         columns=columns,
                         lines=lines,
                         title=title(),
-                        trouble=now[-1],
+                        problem=now[-1],
                         colour=colour,
                         blocks=blocks,
                     )
                 )
-            key = terminal.key()
+            key = terminal.read_key()
             if not key:
                 continue
-            changed = keyed(layout, key)
+            changed = apply_key(layout, key)
             if changed is None:
                 return
             layout = changed
-            watcher.interval, watcher.paused = layout.interval, layout.paused
-    raise watcher.failure
+            poller.interval, poller.paused = layout.interval, layout.paused
+    raise poller.failure
 
 
-def _titled(nc: Connection) -> Callable[[], str]:
-    """Return what makes the first line: it changes with the server that we are connected to."""
+def _title_of(nc: Connection) -> Callable[[], str]:
+    """Return a function that returns the first line, which names the current server."""
 
     def title() -> str:
         info = nc.server_info
@@ -259,29 +263,29 @@ def _titled(nc: Connection) -> Callable[[], str]:
     return title
 
 
-def keyed(layout: Layout, key: str) -> Layout | None:
+def apply_key(layout: Layout, key: str) -> Layout | None:
     """
-    Return what becomes of a layout when a key is pressed; ``None``: it is the end.
+    Return the layout after a key, or ``None`` if the key quits.
 
     Args:
-        layout: before.
-        key: what the terminal sent; several keys may have come at once.
+        layout: the layout before.
+        key: the input of the terminal, which may contain several keys.
 
     """
     if key.startswith("\x1b"):
-        # Esc, alone or with what other keys send after it.
+        # Esc alone, or the escape sequence of another key.
         return replace(
             layout, typing=False, filter="" if key == "\x1b" else layout.filter, help=False
         )
     for each in key:
-        found = _typed(layout, each) if layout.typing else _command(layout, each)
+        found = _edit_filter(layout, each) if layout.typing else _apply_command(layout, each)
         if found is None:
             return None
         layout = found
     return layout
 
 
-def _typed(layout: Layout, key: str) -> Layout:
+def _edit_filter(layout: Layout, key: str) -> Layout:
     if key in "\r\n":
         return replace(layout, typing=False)
     if key in "\x7f\b":
@@ -291,7 +295,7 @@ def _typed(layout: Layout, key: str) -> Layout:
     return replace(layout, filter=layout.filter + key) if key.isprintable() else layout
 
 
-def _command(layout: Layout, key: str) -> Layout | None:
+def _apply_command(layout: Layout, key: str) -> Layout | None:
     if key in "qQ\x04":
         return None
     if layout.help:
@@ -308,7 +312,7 @@ def _command(layout: Layout, key: str) -> Layout | None:
             return replace(layout, stream_down=not layout.stream_down)
         return replace(layout, consumer_down=not layout.consumer_down)
     if key in "+-":
-        return replace(layout, interval=_stepped(layout.interval, faster=key == "+"))
+        return replace(layout, interval=_next_interval(layout.interval, faster=key == "+"))
     changes: dict[str, dict[str, Any]] = {
         "\t": {"marked": "consumers" if layout.marked == "streams" else "streams"},
         "v": {"view": _VIEWS[(_VIEWS.index(layout.view) + 1) % len(_VIEWS)]},
@@ -321,7 +325,7 @@ def _command(layout: Layout, key: str) -> Layout | None:
     return replace(layout, **changes.get(key, {}))
 
 
-def _stepped(interval: float, *, faster: bool) -> float:
+def _next_interval(interval: float, *, faster: bool) -> float:
     """Return the next shorter or longer interval."""
     if faster:
         return max((each for each in _INTERVALS if each < interval), default=interval)

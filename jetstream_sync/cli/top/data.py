@@ -1,4 +1,4 @@
-"""What ``jsm top`` shows: snapshots of streams and consumers, and what changed between two of them."""
+"""The data of ``jsm top``: snapshots of streams and consumers, and the rates between two of them."""
 
 from __future__ import annotations
 
@@ -21,86 +21,86 @@ __all__ = [
     "History",
     "Snapshot",
     "StreamRow",
-    "matching",
+    "filtered",
     "take_snapshot",
 ]
 
-#: Points of a graph that are kept.
-_POINTS: Final = 240
+#: Number of values that are kept for a graph.
+_MAX_POINTS: Final = 240
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """Streams and consumers as they were at a moment."""
+    """The state of all streams and consumers at one time."""
 
     taken: float
-    """By the monotonic clock."""
+    """Time of the monotonic clock, in seconds."""
     streams: Mapping[str, StreamInfo]
     consumers: Mapping[tuple[str, str], ConsumerInfo]
-    """By stream and name."""
+    """By stream name and consumer name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamRow:
-    """A stream, and how fast it gets messages."""
+    """The row of a stream."""
 
     name: str
     messages: int
     bytes: int
     consumers: int
     rate: float
-    """Messages that come in, a second."""
+    """Stored messages per second."""
     last: datetime | None
-    """When the last one came."""
+    """Time of the last message."""
     rates: tuple[float, ...]
-    """The rate at the moments that there were, the oldest first."""
+    """The rates of the last snapshots, the oldest first."""
 
     @property
     def key(self) -> str:
-        """What it is found by."""
+        """The text that the filter searches."""
         return self.name
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerRow:
-    """A consumer, how far it is behind, and how fast it moves."""
+    """The row of a consumer."""
 
     stream: str
     name: str
     lag: int
-    """Messages that it has not delivered yet."""
+    """Number of messages that were not delivered yet."""
     ack_pending: int
     redelivered: int
     waiting: int
-    """Pull requests that wait."""
+    """Number of waiting pull requests."""
     rate: float
-    """Deliveries a second."""
+    """Deliveries per second."""
     ack_rate: float
-    """How fast its ack floor moves, in deliveries a second."""
+    """Rate at which the ack floor moves, in deliveries per second."""
     paused: bool
     lags: tuple[float, ...]
 
     @property
     def key(self) -> str:
-        """What it is found by."""
+        """The text that the filter searches."""
         return f"{self.stream} > {self.name}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """All that is to be shown at a moment."""
+    """Everything that one screen or table shows."""
 
     streams: tuple[StreamRow, ...] = ()
     consumers: tuple[ConsumerRow, ...] = ()
     seconds: float = 0.0
-    """Between the last two snapshots; 0 before there were two."""
+    """Time between the last two snapshots; 0 after the first one."""
     in_rates: tuple[float, ...] = ()
-    """Messages that come into all streams, a second, the oldest first."""
+    """Stored messages per second in all streams, the oldest first."""
     out_rates: tuple[float, ...] = ()
-    """Deliveries of all consumers."""
+    """Deliveries per second of all consumers, the oldest first."""
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON has it, without the graphs."""
+        """Return the JSON document, without the values of the graphs."""
         streams = [
             {
                 "name": row.name,
@@ -131,7 +131,7 @@ class Frame:
 
 def take_snapshot(js: JetStream) -> Snapshot:
     """
-    Ask the server for all streams and consumers, with a request for each stream that has consumers.
+    Return the state of all streams and consumers, with one request per stream that has consumers.
 
     Raises:
         Error: as `JetStream.list_streams`.
@@ -141,7 +141,7 @@ def take_snapshot(js: JetStream) -> Snapshot:
     consumers: dict[tuple[str, str], ConsumerInfo] = {}
     busy = [info.config.name for info in infos if info.state.consumer_count]
     for name in busy:
-        # It may be deleted meanwhile; and some other program may make one that nobody can name here.
+        # The stream may be deleted meanwhile, or have a name that this client rejects.
         with contextlib.suppress(StreamNotFoundError, InvalidNameError):
             for consumer in js.list_consumers(name):
                 consumers[name, consumer.name] = consumer
@@ -153,12 +153,12 @@ def take_snapshot(js: JetStream) -> Snapshot:
 
 
 def _points() -> deque[float]:
-    return deque(maxlen=_POINTS)
+    return deque(maxlen=_MAX_POINTS)
 
 
 @dataclass
 class History:
-    """What was seen so far: as much as graphs need, of what still exists."""
+    """The values for the graphs, of the streams and consumers that still exist."""
 
     _last: Snapshot | None = None
     _rates: dict[str, deque[float]] = field(default_factory=dict)
@@ -167,7 +167,7 @@ class History:
     _out: deque[float] = field(default_factory=_points)
 
     def add(self, now: Snapshot) -> Frame:
-        """Take a snapshot, and return what it shows compared with the one before."""
+        """Add a snapshot, and return the frame of its differences from the previous one."""
         before, self._last = self._last, now
         seconds = now.taken - before.taken if before is not None else 0.0
         streams = tuple(
@@ -196,7 +196,7 @@ class History:
         state = info.state
         old = before.streams.get(name) if before is not None else None
         rate = 0.0
-        # One that was made anew has nothing to do with the one of that name before.
+        # A stream that was deleted and created again has a new creation time and no rate yet.
         if old is not None and old.created == info.created:
             rate = _rate(state.last_seq, old.state.last_seq, seconds)
         points = self._rates.setdefault(name, _points())
@@ -237,12 +237,12 @@ class History:
 
 
 def _rate(now: int, before: int, seconds: float) -> float:
-    # A consumer that is reset goes back: that is no rate.
+    # The sequences go back when a consumer is reset; that is not a negative rate.
     return max(0, now - before) / seconds if seconds > 0 else 0.0
 
 
-def matching(frame: Frame, text: str) -> Frame:
-    """Return what of a frame has a text in its name, whatever its case."""
+def filtered(frame: Frame, text: str) -> Frame:
+    """Return the rows of a frame whose names contain a text, ignoring case."""
     folded = text.lower()
     return replace(
         frame,

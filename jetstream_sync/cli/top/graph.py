@@ -1,37 +1,37 @@
-"""Graphs over time in text: a line of bars, and a taller picture of one."""
+"""Text graphs of values over time: a one-line sparkline and a chart of several lines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["chart", "short_number", "spark"]
+__all__ = ["chart", "short_number", "sparkline"]
 
-_LEVELS: Final = "▁▂▃▄▅▆▇█"
-_PLAIN: Final = "_.-=+*#@"
+_BLOCK_LEVELS: Final = "▁▂▃▄▅▆▇█"
+_ASCII_LEVELS: Final = "_.-=+*#@"
 
 
 def _newest(values: Sequence[float], width: int) -> list[float]:
-    """Return as many of the newest values as there is room for, older ones to the left."""
+    """Return the newest values, at most one for each column."""
     return list(values[-width:]) if width > 0 else []
 
 
-def spark(values: Sequence[float], width: int, *, blocks: bool) -> str:
+def sparkline(values: Sequence[float], width: int, *, blocks: bool) -> str:
     """
-    Draw values as a line of bars, the newest at the right end.
+    Return values as a line of bars, with the newest at the right end.
 
     Args:
         values: the oldest first.
-        width: columns; where there are fewer values it is filled up at the left.
-        blocks: with block characters, else with ASCII.
+        width: width in columns; fewer values are padded on the left.
+        blocks: draw with block characters, else with ASCII.
 
     """
-    levels = _LEVELS if blocks else _PLAIN
+    levels = _BLOCK_LEVELS if blocks else _ASCII_LEVELS
     shown = _newest(values, width)
     most = max(shown, default=0.0)
     drawn = ""
     for value in shown:
-        # Nothing at all is to be told from very little.
+        # A space is only for zero: a very small value has the lowest bar.
         level = 0 if most <= 0 else min(7, int(value / most * 7.999))
         drawn += " " if value <= 0 else levels[level]
     return drawn.rjust(width)
@@ -39,13 +39,13 @@ def spark(values: Sequence[float], width: int, *, blocks: bool) -> str:
 
 def chart(values: Sequence[float], width: int, height: int, *, blocks: bool) -> list[str]:
     """
-    Draw values as bars on several lines, with the scale at the left.
+    Return values as bars on several lines, with the scale at the left.
 
     Args:
         values: the oldest first.
-        width: columns of the whole picture.
-        height: lines.
-        blocks: with block characters, else with ASCII.
+        width: width of the whole chart in columns.
+        height: number of lines.
+        blocks: draw with block characters, else with ASCII.
 
     """
     margin = 8
@@ -65,7 +65,7 @@ def _cell(value: float, most: float, row: int, height: int, *, blocks: bool) -> 
         return " "
     if not blocks:
         return "#" if filled >= 0.5 else "."
-    return _LEVELS[min(7, int(filled * 7.999))]
+    return _BLOCK_LEVELS[min(7, int(filled * 7.999))]
 
 
 def short_number(value: float) -> str:

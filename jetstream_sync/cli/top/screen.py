@@ -1,4 +1,4 @@
-"""The terminal of ``jsm top``: keys as they are pressed, a screen of its own, all put back at the end."""
+"""The terminal of ``jsm top``: the alternate screen, unbuffered key input, and their restoration."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Screen"]
 
-_ENTER: Final = "\x1b[?1049h\x1b[?25l"
-_LEAVE: Final = "\x1b[?25h\x1b[?1049l"
-_HOME: Final = "\x1b[H"
-_REST_OF_LINE: Final = "\x1b[K"
-_BELOW: Final = "\x1b[J"
-#: Tenths of a second that one look for a key lasts.
-_LOOK: Final = 1
+_ENTER_SCREEN: Final = "\x1b[?1049h\x1b[?25l"
+_LEAVE_SCREEN: Final = "\x1b[?25h\x1b[?1049l"
+_CURSOR_HOME: Final = "\x1b[H"
+_ERASE_LINE: Final = "\x1b[K"
+_ERASE_BELOW: Final = "\x1b[J"
+#: Maximum wait for a key, in tenths of a second (the unit of VTIME).
+_KEY_TIMEOUT_DS: Final = 1
 
 
 class Screen:
     """
-    A terminal's whole screen; used in a ``with`` block, after which the terminal is as it was.
+    The whole screen of a terminal; the end of the ``with`` block restores the terminal.
 
-    Ctrl-C stays what it is.
+    Ctrl-C still raises SIGINT.
 
     Args:
         env: its ``stdin`` and ``stdout`` are the terminal.
@@ -46,36 +46,36 @@ class Screen:
         self._before = termios.tcgetattr(self._input)
         tty.setcbreak(self._input, termios.TCSANOW)
         mode = termios.tcgetattr(self._input)
-        mode[6][termios.VMIN], mode[6][termios.VTIME] = 0, _LOOK
+        mode[6][termios.VMIN], mode[6][termios.VTIME] = 0, _KEY_TIMEOUT_DS
         termios.tcsetattr(self._input, termios.TCSANOW, mode)
-        self._out.write(_ENTER)
+        self._out.write(_ENTER_SCREEN)
         self._out.flush()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Put the terminal back."""
+        """Restore the terminal."""
         if self._before is not None:
-            # What was typed and not read is not for the shell.
+            # Discard unread input, so that the shell does not run it.
             termios.tcsetattr(self._input, termios.TCSAFLUSH, self._before)  # type: ignore[arg-type]
         with contextlib.suppress(OSError):
-            self._out.write(_LEAVE)
+            self._out.write(_LEAVE_SCREEN)
             self._out.flush()
 
     def size(self) -> tuple[int, int]:
-        """Return the columns and lines that there are now."""
+        """Return the current number of columns and lines."""
         with contextlib.suppress(OSError):
             found = os.get_terminal_size(self._input)
             if found.columns and found.lines:
                 return found.columns, found.lines
         return shutil.get_terminal_size()
 
-    def key(self) -> str:
-        """Return what is typed within a tenth of a second; empty: nothing."""
+    def read_key(self) -> str:
+        """Return the input of the next tenth of a second; empty if there was none."""
         data = os.read(self._input, 32)
         return data.decode("utf-8", "replace")
 
     def show(self, lines: Sequence[str]) -> None:
-        """Draw the whole screen anew, without flicker."""
-        drawn = f"{_REST_OF_LINE}\n".join(lines)
-        self._out.write(f"{_HOME}{drawn}{_REST_OF_LINE}{_BELOW}")
+        """Redraw the whole screen without flicker."""
+        drawn = f"{_ERASE_LINE}\n".join(lines)
+        self._out.write(f"{_CURSOR_HOME}{drawn}{_ERASE_LINE}{_ERASE_BELOW}")
         self._out.flush()

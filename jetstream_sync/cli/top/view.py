@@ -1,4 +1,4 @@
-"""How ``jsm top`` looks: tables of a frame, sorted and filtered, as lines of a screen."""
+"""Render ``jsm top``: the sorted and filtered tables of a frame as lines of text."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Final, Generic, TypeVar
 from ..output import counted
 from ..output import size as size_text
 from ..sanitize import readable
-from .data import ConsumerRow, Frame, StreamRow, matching
-from .graph import chart, short_number, spark
+from .data import ConsumerRow, Frame, StreamRow, filtered
+from .graph import chart, short_number, sparkline
 
 __all__ = [
     "CONSUMERS",
@@ -18,17 +18,17 @@ __all__ = [
     "STREAMS",
     "Column",
     "Layout",
-    "Table",
-    "plain",
+    "TableSpec",
+    "plain_text",
     "screen",
     "sorted_frame",
 ]
 
 Row = TypeVar("Row")
 
-_GRAPH: Final = 24
-_NAME: Final = 12
-_CHART: Final = 6
+_GRAPH_COLUMNS: Final = 24
+_MIN_NAME_COLUMNS: Final = 12
+_CHART_LINES: Final = 6
 _BOLD: Final = "\x1b[1m"
 _REVERSE: Final = "\x1b[7m"
 _DIM: Final = "\x1b[2m"
@@ -36,33 +36,33 @@ _RED: Final = "\x1b[31m"
 _END: Final = "\x1b[0m"
 
 HELP: Final = (
-    "q        quit                     Ctrl-C does, too",
-    "s        sort by the next column  of the table whose title is marked",
-    "r        the other way round",
+    "q        quit, as Ctrl-C does",
+    "s        sort the marked table by its next column",
+    "r        reverse the order",
     "Tab      mark the other table",
-    "v        show both tables, or one of them",
-    "g        show graphs of all streams and consumers together",
-    "/        show only what has a text in its name; Esc: show all again",
-    "p        pause, go on",
-    "+ -      look more or less often",
-    "?        this help",
+    "v        switch between both tables, streams and consumers",
+    "g        show or hide graphs of the totals",
+    "/        filter by name; Esc clears the filter",
+    "p        pause or resume",
+    "+ -      refresh more or less often",
+    "?        show this help",
 )
 
 
 @dataclass(frozen=True)
 class Column(Generic[Row]):
-    """One column: its title, what it is sorted by, and how that looks."""
+    """One column: its title, its sort key and its text."""
 
     title: str
     value: Callable[[Row], Any]
     text: Callable[[Row], str]
     down: bool = True
-    """Whether large values come first, until somebody wants it the other way."""
+    """Whether the default order is descending."""
 
 
 @dataclass(frozen=True)
-class Table(Generic[Row]):
-    """A table: its columns, the first of which is the name, and its graph."""
+class TableSpec(Generic[Row]):
+    """The columns of a table, of which the first is the name, and its graph."""
 
     title: str
     columns: tuple[Column[Row], ...]
@@ -74,7 +74,7 @@ def _number(value: float) -> str:
     return short_number(value) if value < 9.95 and value else f"{value:,.0f}"
 
 
-STREAMS: Final = Table[StreamRow](
+STREAMS: Final = TableSpec[StreamRow](
     "Streams",
     (
         Column("Stream", lambda row: row.name.lower(), lambda row: readable(row.name), down=False),
@@ -86,7 +86,7 @@ STREAMS: Final = Table[StreamRow](
     "In/s",
     lambda row: row.rates,
 )
-CONSUMERS: Final = Table[ConsumerRow](
+CONSUMERS: Final = TableSpec[ConsumerRow](
     "Consumers",
     (
         Column("Consumer", lambda row: row.key.lower(), lambda row: readable(row.key), down=False),
@@ -104,7 +104,7 @@ CONSUMERS: Final = Table[ConsumerRow](
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What the user has chosen."""
+    """The settings that the user can change with keys."""
 
     stream_sort: int = 3
     stream_down: bool = True
@@ -113,7 +113,7 @@ class Layout:
     view: str = "both"
     """``both``, ``streams`` or ``consumers``."""
     marked: str = "streams"
-    """The table that keys are for."""
+    """The table that the sort keys apply to if both are shown."""
     filter: str = ""
     typing: bool = False
     """Whether the filter is being typed."""
@@ -124,25 +124,25 @@ class Layout:
 
     @property
     def active(self) -> str:
-        """The table that keys are for, of those that are shown."""
+        """The table that the sort keys apply to."""
         return self.marked if self.view == "both" else self.view
 
 
 def sorted_frame(frame: Frame, layout: Layout) -> Frame:
-    """Return what a layout shows of a frame, in its order."""
-    frame = matching(frame, layout.filter) if layout.filter else frame
+    """Return a frame with the filter and the sort orders of a layout applied."""
+    frame = filtered(frame, layout.filter) if layout.filter else frame
 
-    def arranged(
-        rows: Sequence[Row], table: Table[Row], sort: int, *, down: bool
+    def ordered(
+        rows: Sequence[Row], table: TableSpec[Row], sort: int, *, down: bool
     ) -> tuple[Row, ...]:
-        # By name first: so equal ones do not change places all the time.
+        # Sort by name first, so that rows with equal values keep their order.
         by_name = sorted(rows, key=table.columns[0].value)
         return tuple(sorted(by_name, key=table.columns[sort].value, reverse=down))
 
     return replace(
         frame,
-        streams=arranged(frame.streams, STREAMS, layout.stream_sort, down=layout.stream_down),
-        consumers=arranged(
+        streams=ordered(frame.streams, STREAMS, layout.stream_sort, down=layout.stream_down),
+        consumers=ordered(
             frame.consumers, CONSUMERS, layout.consumer_sort, down=layout.consumer_down
         ),
     )
@@ -150,12 +150,12 @@ def sorted_frame(frame: Frame, layout: Layout) -> Frame:
 
 @dataclass(frozen=True)
 class _Style:
-    """Escape codes, or none."""
+    """How to render: with or without escape codes and block characters."""
 
     colour: bool
     blocks: bool
     marks: bool = True
-    """Whether one of the tables is the one that keys are for."""
+    """Whether to mark the active table."""
 
     def __call__(self, code: str, text: str) -> str:
         return f"{code}{text}{_END}" if self.colour else text
@@ -168,29 +168,29 @@ def screen(
     columns: int,
     lines: int,
     title: str,
-    trouble: str,
+    problem: str,
     colour: bool,
     blocks: bool,
 ) -> list[str]:
     """
-    Return the lines of a screen, as many as there are or fewer.
+    Return the lines of a screen, at most as many as the terminal has.
 
     Args:
-        frame: what there is.
-        layout: what is to be seen of it.
-        columns: of the terminal.
-        lines: of the terminal.
-        title: the first line, where we are connected to.
-        trouble: what is wrong just now; empty: nothing.
-        colour: whether escape codes may be used.
-        blocks: whether block characters can be written.
+        frame: the data.
+        layout: the settings of the user.
+        columns: width of the terminal.
+        lines: height of the terminal.
+        title: the first line.
+        problem: the current problem; empty if there is none.
+        colour: whether to use escape codes.
+        blocks: whether to use block characters.
 
     """
     style = _Style(colour, blocks)
     shown = sorted_frame(frame, layout)
     top = [style(_BOLD, _cut(title, columns))]
-    if trouble:
-        top.append(style(_RED, _cut(trouble, columns)))
+    if problem:
+        top.append(style(_RED, _cut(problem, columns)))
     else:
         top.append(_cut(_totals(shown), columns))
     if layout.typing or layout.filter:
@@ -200,7 +200,7 @@ def screen(
         return [*top, "", *(_cut(line, columns) for line in HELP)][:lines]
     if layout.graphs:
         for name, values in (("In/s", shown.in_rates), ("Out/s", shown.out_rates)):
-            top += ["", style(_DIM, name), *chart(values, columns, _CHART, blocks=blocks)]
+            top += ["", style(_DIM, name), *chart(values, columns, _CHART_LINES, blocks=blocks)]
     foot = style(_DIM, _cut(_keys(layout), columns))
     room = max(0, lines - len(top) - 1)
     body = _tables(shown, layout, columns, room, style)
@@ -223,7 +223,7 @@ def _totals(frame: Frame) -> str:
 
 
 def _keys(layout: Layout) -> str:
-    paused = "PAUSED, p goes on   " if layout.paused else ""
+    paused = "PAUSED, p resumes   " if layout.paused else ""
     return (
         f"{paused}every {layout.interval:g} s   q quit  s sort  r reverse  / filter  g graphs  "
         "v view  ? help"
@@ -231,7 +231,7 @@ def _keys(layout: Layout) -> str:
 
 
 def _tables(frame: Frame, layout: Layout, columns: int, room: int, style: _Style) -> list[str]:
-    """Return the lines of the tables that are shown; each gets half of the room, or what is left."""
+    """Return the lines of the shown tables; each gets half of the lines, or what the other leaves."""
     want_streams = layout.view in ("both", "streams")
     want_consumers = layout.view in ("both", "consumers")
     streams_need = (len(frame.streams) + 3) * want_streams
@@ -252,7 +252,7 @@ def _tables(frame: Frame, layout: Layout, columns: int, room: int, style: _Style
 
 
 def _table(
-    table: Table[Row],
+    table: TableSpec[Row],
     rows: Sequence[Row],
     sort: tuple[int, bool],
     marked: bool,
@@ -275,10 +275,10 @@ def _table(
         for number, title in enumerate(titles)
     ]
     numbers = sum(width + 2 for width in widths[1:])
-    graph = max(0, min(_GRAPH, columns - numbers - _NAME - 2))
+    graph = max(0, min(_GRAPH_COLUMNS, columns - numbers - _MIN_NAME_COLUMNS - 2))
     graph = graph if graph >= 6 else 0
-    name = max(_NAME, columns - numbers - (graph + 2 if graph else 0))
-    widths[0] = min(name, max(widths[0], _NAME)) if graph else name
+    name = max(_MIN_NAME_COLUMNS, columns - numbers - (graph + 2 if graph else 0))
+    widths[0] = min(name, max(widths[0], _MIN_NAME_COLUMNS)) if graph else name
 
     def line(texts: Sequence[str], drawn: str) -> str:
         first = _cut(texts[0], widths[0]).ljust(widths[0])
@@ -295,7 +295,7 @@ def _table(
         style(_REVERSE, head.ljust(columns)) if style.colour else head,
     ]
     for row, texts in zip(cut, cells, strict=True):
-        lines.append(line(texts, spark(table.graph(row), graph, blocks=style.blocks)))
+        lines.append(line(texts, sparkline(table.graph(row), graph, blocks=style.blocks)))
     if len(cut) < len(rows):
         lines.append(style(_DIM, f"... {len(rows) - len(cut):,} more"))
     return lines
@@ -305,11 +305,11 @@ def _cut(text: str, columns: int) -> str:
     return text if len(text) <= columns else text[: max(0, columns - 1)] + "~"
 
 
-def plain(frame: Frame, layout: Layout, *, blocks: bool) -> str:
-    """Return the tables as text that goes on and on: all rows, nothing cut."""
+def plain_text(frame: Frame, layout: Layout, *, blocks: bool) -> str:
+    """Return the tables as plain text, with all rows and without truncation."""
     shown = sorted_frame(frame, layout)
     names = [row.key for row in shown.streams] + [row.key for row in shown.consumers]
-    longest = max([_NAME, *(len(readable(name)) for name in names)])
+    longest = max([_MIN_NAME_COLUMNS, *(len(readable(name)) for name in names)])
     columns = longest + 110
     room = len(shown.streams) + len(shown.consumers) + 10
     lines = _tables(shown, layout, columns, room, _Style(colour=False, blocks=blocks, marks=False))
