@@ -321,7 +321,7 @@ def test_a_server_that_dies_leaves_no_backup(own: NatsServer, tmp_path: Path) ->
         proxy.cut_after(1_000_000, Toward.CLIENT, after=b"S2sTwO")
         result = run_jsm("stream", "backup", "ORDERS", str(tmp_path / "b"), NATS_URL=proxy.url)
     assert result.status == 5
-    assert result.err.startswith("jsm: the backup of ORDERS broke off: ")
+    assert result.err.startswith("jsm: the backup of ORDERS failed: ")
     assert leftovers(tmp_path) == []
 
 

@@ -57,7 +57,7 @@ def test_a_dry_run_shows_what_would_change(stream: Jsm, raw: RawClient) -> None:
 
 def test_what_is_like_that_already_is_not_changed(stream: Jsm, raw: RawClient) -> None:
     """An edit that changes nothing asks nothing and sends nothing."""
-    assert "is like that already" in stream("stream", "edit", "E", "--max-msgs", "10").ok().out
+    assert "already has this config" in stream("stream", "edit", "E", "--max-msgs", "10").ok().out
     answer = stream("stream", "edit", "E", "--max-msgs", "10", "-j").ok().json
     assert answer["config"] == config_of(raw, "E")
 

@@ -312,8 +312,8 @@ def test_what_is_found_is_an_info(several: Jsm) -> None:
 
 def test_nothing_is_found(several: Jsm) -> None:
     """Where no stream fits there may still be streams, and it is not said that there are none."""
-    assert several("stream", "find", "--sealed").ok().out == "No Streams fit\n"
-    assert several("ms", "find", "--sealed").ok().out == "No Message Sets fit\n"
+    assert several("stream", "find", "--sealed").ok().out == "No Streams match\n"
+    assert several("ms", "find", "--sealed").ok().out == "No Message Sets match\n"
 
 
 def test_subjects_are_counted(letters: Jsm, raw: RawClient) -> None:

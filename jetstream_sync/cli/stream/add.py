@@ -1,4 +1,4 @@
-"""``jsm stream add`` and ``copy``: make a stream of what was said, of a file, or of answers."""
+"""``jsm stream add`` and ``copy``: create a stream from options, a file, answers or another stream."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .values import STORAGE
 
 __all__ = ["add", "copy"]
 
-#: What becomes of a stream that is left as it is.
+#: The verb for a stream that already exists and is not changed.
 _EXISTS = "exists"
 _RETENTIONS = {
     "Limits": RetentionPolicy.LIMITS,
@@ -36,38 +36,42 @@ _RETENTIONS = {
     "Stream": RetentionPolicy.LIMITS,
 }
 
-#: What is asked for one after the other: field, question, how the answer is read, help.
+#: The prompts for limits: field, question, parser of the answer, help.
 _LIMITS: Final[tuple[tuple[str, str, Callable[[str], Any], str], ...]] = (
-    ("max_msgs", "Message count limit", parse_limit, "How many messages it holds"),
+    ("max_msgs", "Message count limit", parse_limit, "Maximum number of messages"),
     (
         "max_bytes",
         "Message size limit",
         parse_limited_size,
-        "How many bytes it holds, such as 10GB",
+        "Maximum total size, such as 10GB",
     ),
     (
         "max_age",
         "Maximum message age limit",
         parse_limited_duration,
-        "How old messages get, such as 30d or 1y",
+        "Maximum age of a message, such as 30d or 1y",
     ),
     (
         "max_msg_size",
         "Maximum individual message size",
         parse_limited_size,
-        "The largest message, such as 1MB",
+        "Maximum size of a message, such as 1MB",
     ),
 )
 
 
 @click.command()
 @click.argument("name", required=False, type=STREAM_NAME)
-@click.option("--config", "file", metavar="FILE", help="Read the config from a file; - is stdin.")
-@click.option("--output", metavar="FILE", help="Write the config to a file, and make nothing.")
-@click.option("--validate", is_flag=True, help="Check the config, and make nothing.")
-@click.option("--defaults", is_flag=True, help="Take defaults instead of asking.")
-@click.option("--if-not-exists", is_flag=True, help="Leave a stream of that name as it is.")
-@click.option("--update", is_flag=True, help="Change a stream of that name.")
+@click.option(
+    "--config", "file", metavar="FILE", help="Read the config from a file; '-' for standard input."
+)
+@click.option(
+    "--output", metavar="FILE", help="Write the config to a file without creating the stream."
+)
+@click.option("--validate", is_flag=True, help="Check the config without creating the stream.")
+@click.option("--defaults", is_flag=True, help="Use defaults instead of asking.")
+@click.option("--if-not-exists", is_flag=True, help="Do nothing if a stream with this name exists.")
+@click.option("--update", is_flag=True, help="Update the stream if it exists.")
 @config_options
 @common_options
 def add(
@@ -82,40 +86,40 @@ def add(
     **options: Any,
 ) -> None:
     """
-    Make a stream.
+    Create a stream.
 
-    What is not said is asked for, when there is somebody to ask; otherwise the server's defaults
-    apply. A stream that exists with the same config is taken as it is.
+    On a terminal, asks for the options that are not given; elsewhere the defaults of the server
+    apply. Succeeds without a change if the stream already exists with the same config.
 
     \b
       jsm stream add ORDERS --subjects "ORDERS.*" --max-age 1y
       jsm stream add --config orders.json
     """  # noqa: D301 - click knows its mark by the character, not by the escape
     if if_not_exists and update:
-        raise click.UsageError("--if-not-exists excludes --update")
+        raise click.UsageError("--if-not-exists and --update exclude each other")
     fields = fields_of(options)
     if file is not None:
         base = config_of_file(settings, StreamConfig, file, {"name": name} if name else {})
         config = changed(base, fields)
     else:
-        config = _asked(settings, name, fields, defaults=defaults)
+        config = _prompt_for_config(settings, name, fields, defaults=defaults)
     if validate:
-        emit(settings, config, lambda: say(settings, f"The config of {config.name} is well formed"))
+        emit(settings, config, lambda: say(settings, f"The config of {config.name} is valid"))
         return
     if output is not None:
         write_config(settings, config, output)
         return
     with settings.jetstream() as js:
-        stream, verb = _make(js, config, if_not_exists=if_not_exists, update=update)
+        stream, verb = _create(js, config, if_not_exists=if_not_exists, update=update)
     if verb != _EXISTS:
         warn_of_ignored(settings, config, stream.cached_info.config)
     _show(settings, stream, verb)
 
 
-def _make(
+def _create(
     js: JetStream, config: StreamConfig, *, if_not_exists: bool, update: bool
 ) -> tuple[Stream, str]:
-    """Make a stream, and say what became of it."""
+    """Create or update the stream; return it and the verb for the output."""
     if not (if_not_exists or update):
         return js.create_stream(config), "was created"
     try:
@@ -137,30 +141,35 @@ def _show(settings: Settings, stream: Stream, verb: str) -> None:
     emit(settings, info, human)
 
 
-def _asked(
+def _prompt_for_config(
     settings: Settings, name: str | None, fields: dict[str, Any], *, defaults: bool
 ) -> StreamConfig:
-    """Return the config of what was said, and of what is answered; in the order of 2020."""
+    """Return the config from options and prompts; the prompts have the order of the 2020 CLI."""
     with Asker(settings) as ask:
         if defaults:
             ask.interactive = False
         noun = words().stream
         name = ask.value(
-            f"{noun} name", "NAME", check_stream_name, value=name, blank="", help="Its name"
+            f"{noun} name",
+            "NAME",
+            check_stream_name,
+            value=name,
+            blank="",
+            help="Name of the stream",
         )
-        feeds = "mirror" in fields or "sources" in fields
-        if "subjects" not in fields and not feeds:
+        has_origin = "mirror" in fields or "sources" in fields
+        if "subjects" not in fields and not has_origin:
             fields["subjects"] = ask.value(
                 "Subjects to consume",
                 "--subjects",
                 _subjects,
                 default=name if defaults and name else None,
                 blank=_subjects(""),
-                help="The subjects whose messages are stored, with wildcards, separated by commas",
+                help="Subjects to store, separated by commas; wildcards are allowed",
             )
         if ask.interactive:
             _ask_limits(ask, fields)
-    if not feeds:
+    if not has_origin:
         fields.setdefault("allow_direct", True)
     return StreamConfig(name=check_stream_name(name), **fields)
 
@@ -177,7 +186,7 @@ def _ask_limits(ask: Asker, fields: dict[str, Any]) -> None:
         value=fields.get("storage"),
         default="file",
         blank="file",
-        help="Where messages are kept: file or memory",
+        help="Storage of the messages: file or memory",
     )
     fields["retention"] = ask.choice(
         "Retention Policy",
@@ -185,12 +194,12 @@ def _ask_limits(ask: Asker, fields: dict[str, Any]) -> None:
         "--retention",
         value=fields.get("retention"),
         default="Limits",
-        help="Limits keeps messages until a limit is reached, Interest as long as consumers have "
-        "not acknowledged them, Work Queue until the first acknowledgement",
+        help="Limits keeps messages until a limit is reached, Interest until all consumers have "
+        "acknowledged them, Work Queue until the first acknowledgement",
     )
     for field, label, convert, text in _LIMITS:
         flag = f"--{field.replace('_', '-')}"
-        help_text = f"{text}; -1 is no limit"
+        help_text = f"{text}; -1 means no limit"
         given = fields.get(field)
         fields[field] = ask.value(
             label, flag, convert, value=given, default="-1", blank=convert("-1"), help=help_text
@@ -204,9 +213,9 @@ def _ask_limits(ask: Asker, fields: dict[str, Any]) -> None:
 @common_options
 def copy(settings: Settings, source: str, destination: str, **options: Any) -> None:
     """
-    Make a stream like another one; messages and consumers are not copied.
+    Create a stream with the config of another one; messages and consumers are not copied.
 
-    Two streams can not have the same subjects, so --subjects is needed, unless it is a mirror.
+    Two streams cannot have the same subjects, so --subjects is required unless SOURCE is a mirror.
     """
     fields = fields_of(options)
     check_stream_name(destination)
@@ -218,7 +227,7 @@ def copy(settings: Settings, source: str, destination: str, **options: Any) -> N
         config = changed(replace(base, name=destination, metadata=labels, sealed=None), fields)
         if config.subjects and config.subjects == base.subjects:
             raise CommandError(
-                f"two streams can not both take {', '.join(config.subjects)}; give --subjects",
+                f"two streams cannot both store {', '.join(config.subjects)}: use --subjects",
                 ExitStatus.USAGE,
             )
         stream = js.create_stream(config)

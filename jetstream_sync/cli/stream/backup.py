@@ -1,4 +1,4 @@
-"""``jsm stream backup`` and ``restore``: a stream to a directory, and back."""
+"""``jsm stream backup`` and ``restore``: save a stream to a directory and restore it."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from .show import write_info
 
 __all__ = ["back_up", "backup", "bring_back", "restore"]
 
-#: Seconds that a check of all messages may take before the first of them comes.
-_CHECKING = 600.0
-#: What has to be as it was after a restore.
-_ALIKE = ("messages", "first_seq", "last_seq", "num_deleted")
+#: Maximum time of the server's check of all messages, which precedes the first chunk.
+_CHECK_TIMEOUT_S = 600.0
+#: Fields of the state that a restore must reproduce.
+_COMPARED_FIELDS = ("messages", "first_seq", "last_seq", "num_deleted")
 
 _progress = click.option(
     "--progress/--no-progress", default=True, help="Show progress on standard error."
@@ -48,15 +48,13 @@ _progress = click.option(
 @click.command()
 @click.argument("name", metavar="STREAM", type=STREAM_NAME, shell_complete=complete_stream)
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--consumers/--no-consumers", default=True, help="Save the consumers, too.")
-@click.option("--check", is_flag=True, help="Have the server check every message first.")
+@click.option("--consumers/--no-consumers", default=True, help="Save the consumers too.")
+@click.option("--check", is_flag=True, help="Let the server check every message first.")
+@click.option("--chunk-size", type=SIZE, help="Size of a chunk; the server default is 128KiB.")
 @click.option(
-    "--chunk-size", type=SIZE, help="The size of the pieces; the server's choice is 128KiB."
+    "--window-size", type=SIZE, help="Maximum data in flight; the server default is 8MiB."
 )
-@click.option(
-    "--window-size", type=SIZE, help="How much is on its way; the server's choice is 8MiB."
-)
-@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Replace an older backup.")
+@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Replace an existing backup.")
 @_progress
 @common_options
 def backup(
@@ -73,8 +71,8 @@ def backup(
     """
     Save a stream to a directory.
 
-    The directory is in the form of the nats command: backup.json and stream.tar.s2. It is there
-    when the backup is whole, and not before; an interrupted one leaves nothing.
+    The directory has the format of the nats CLI: backup.json and stream.tar.s2. It is created only
+    when the backup is complete; an interrupted backup leaves nothing behind.
     """
     check_target(directory, replace=force)
     options: dict[str, Any] = {"consumers": consumers, "check": check}
@@ -116,38 +114,54 @@ def back_up(
     Save a stream to a directory; see `save_snapshot`.
 
     Args:
-        settings: of the command.
-        stream: which one.
-        directory: where to.
-        replace_it: whether it may be an older backup.
+        settings: the settings of the command.
+        stream: the stream to save.
+        directory: the directory to create.
+        replace_it: replace an existing backup.
         quiet: show no progress.
-        **options: of `Stream.snapshot`.
+        **options: the options of `Stream.snapshot`.
 
     """
-    patience = max(settings.timeout, _CHECKING if options.get("check") else 0.0)
+    timeout = max(settings.timeout, _CHECK_TIMEOUT_S if options.get("check") else 0.0)
     total = stream.cached_info.state.bytes
     title = f"Backing up {stream.name}"
     try:
         with (
             byte_progress(settings.env, title, total, about=True, quiet=quiet) as show,
-            stream.snapshot(timeout=patience, **options) as snapshot,
+            stream.snapshot(timeout=timeout, **options) as snapshot,
         ):
             return save_snapshot(snapshot, directory, replace=replace_it, progress=show)
     except (ConnectionClosedError, TimeoutError, SnapshotBrokenError) as error:
-        text = f"the backup of {stream.name} broke off: {one_line(error)}; nothing of it was kept"
+        text = f"the backup of {stream.name} failed: {one_line(error)}; the incomplete data was deleted"
         raise CommandError(text, exit_status(error)) from error
 
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--config", "file", metavar="FILE", help="Another config for it, with its name.")
-@click.option("--replicas", type=int, help="How many servers hold it.")
-@click.option("--cluster", metavar="NAME", help="Which cluster holds it.")
 @click.option(
-    "--tag", "tags", multiple=True, metavar="TAG", help="A tag its servers have; repeatable."
+    "--config",
+    "file",
+    metavar="FILE",
+    help="Restore with this config; its name must match the backup.",
 )
-@click.option("--overwrite", is_flag=True, help="Delete a stream of that name first.")
-@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="With --overwrite: ask nothing.")
+@click.option("--replicas", type=int, help="Number of replicas.")
+@click.option("--cluster", metavar="NAME", help="Cluster to place the stream in.")
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="TAG",
+    help="Tag that its servers must have; repeatable.",
+)
+@click.option("--overwrite", is_flag=True, help="Delete an existing stream with this name first.")
+@click.option(
+    "-f",
+    "--force",
+    "-y",
+    "--yes",
+    is_flag=True,
+    help="With --overwrite: do not ask for confirmation.",
+)
 @_progress
 @common_options
 def restore(
@@ -162,10 +176,10 @@ def restore(
     progress: bool,
 ) -> None:
     """
-    Make a stream of a backup, of this command's or of nats.
+    Restore a stream from a backup of jsm or the nats CLI.
 
-    The backup is checked before anything is sent, and the stream is compared with it afterwards.
-    When it fails, no part of a stream is left.
+    Checks the backup before it sends anything, and compares the stream with the backup afterwards.
+    A restore that fails leaves no partial stream behind.
     """
     saved = open_backup(directory)
     config = saved.info.config
@@ -173,18 +187,18 @@ def restore(
         config = config_of_file(settings, StreamConfig, file, {})
         if config.name != saved.info.config.name:
             raise CommandError(
-                f"{file}: the name is {config.name}, and can not be another than in the backup: "
-                f"{saved.info.config.name}",
+                f"{file}: the name {config.name} differs from the stream in the backup, "
+                f"{saved.info.config.name}: a restore cannot rename a stream",
                 ExitStatus.USAGE,
             )
     if cluster or tags:
         config = replace(config, placement=Placement(cluster=cluster, tags=list(tags) or None))
     if replicas is not None:
         config = replace(config, num_replicas=replicas)
-    # What the server made of part of the data can be removed only over another link.
+    # After a lost connection, deleting a partial stream needs a new connection.
     with settings.jetstream(allow_reconnect=True) as js:
         if overwrite:
-            _make_room(settings, js, config.name, force=force)
+            _delete_existing(settings, js, config.name, force=force)
         info = bring_back(settings, js, saved, config, quiet=not progress)
 
     def human() -> None:
@@ -194,14 +208,14 @@ def restore(
     emit(settings, info, human)
 
 
-def _make_room(settings: Settings, js: JetStream, name: str, *, force: bool) -> None:
+def _delete_existing(settings: Settings, js: JetStream, name: str, *, force: bool) -> None:
     try:
         found = js.get_stream(name).cached_info
     except StreamNotFoundError:
         return
     Asker(settings).confirm(
-        f"Delete {words().stream} {name} with {counted(found.state.messages, 'message')}, "
-        "for the one in the backup?",
+        f"Delete {words().stream} {name} with {counted(found.state.messages, 'message')} "
+        "and replace it with the backup?",
         force=force,
     )
     js.delete_stream(name)
@@ -216,17 +230,17 @@ def bring_back(
     quiet: bool = False,
 ) -> StreamInfo:
     """
-    Make a stream of a backup, and make sure that it is like it.
+    Restore a stream from a backup, and verify its state.
 
     Args:
-        settings: of the command.
-        js: where to; its connection should find another link when this one breaks.
+        settings: the settings of the command.
+        js: the context of the account; its connection should be allowed to reconnect.
         saved: the backup.
-        config: what the stream is to be.
+        config: the config of the stream.
         quiet: show no progress.
 
     Raises:
-        CommandError: it did not work; the message says what is left, if anything is.
+        CommandError: the restore failed; the error says whether a partial stream is left.
 
     """
     info = SnapshotInfo(config=config, state=saved.info.state)
@@ -237,47 +251,47 @@ def bring_back(
     except RestoreNameInUseError as error:
         name = config.name
         raise CommandError(
-            f"there is a {words().stream.lower()} {name}",
+            f"{words().stream.lower()} {name} already exists",
             ExitStatus.FAILED,
-            hint="delete it, or use --overwrite of 'jsm stream restore'",
+            hint="delete it, or use 'jsm stream restore --overwrite'",
         ) from error
     except Error as error:
         if isinstance(error, APIError):
             raise
-        raise _broken_off(js, config.name, error) from error
+        raise _restore_error(js, config.name, error) from error
     found = stream.info()
     _compare(settings, saved, found)
     return found
 
 
-def _broken_off(js: JetStream, name: str, error: Error) -> CommandError:
-    """Say what became of a restore that broke off."""
+def _restore_error(js: JetStream, name: str, error: Error) -> CommandError:
+    """Return the error of a failed restore, which says what is left on the server."""
     try:
         js.get_stream(name)
     except StreamNotFoundError:
         left = "nothing is left on the server"
     except Error:
-        left = f"look for a part of it with 'jsm stream info {name}' once there is a server"
+        left = f"check with 'jsm stream info {name}' whether a partial stream is left"
     else:
-        left = f"a part is left on the server: delete it with 'jsm stream rm {name}'"
-    text = f"the restore of {name} broke off: {one_line(error)}; {left}"
+        left = f"a partial stream is left on the server: delete it with 'jsm stream rm {name}'"
+    text = f"the restore of {name} failed: {one_line(error)}; {left}"
     return CommandError(text, exit_status(error))
 
 
 def _compare(settings: Settings, saved: Backup, found: StreamInfo) -> None:
-    """Make sure that a restored stream has what the backup has."""
+    """Compare the state of a restored stream with the backup."""
     wrong = []
-    # An empty stream has no first message: servers say 0, or one after the last.
-    names = [name for name in _ALIKE if saved.info.state.messages or name != "first_seq"]
+    # The first sequence of an empty stream is 0 or the last sequence plus one.
+    names = [name for name in _COMPARED_FIELDS if saved.info.state.messages or name != "first_seq"]
     for name in names:
         before, after = getattr(saved.info.state, name) or 0, getattr(found.state, name) or 0
         if before != after:
             wrong.append(f"{name} is {count(after)}, was {count(before)}")
     if not wrong:
         return
-    text = f"{found.config.name} is not what the backup says: {', '.join(wrong)}"
+    text = f"{found.config.name} differs from the backup: {', '.join(wrong)}"
     if found.config.max_age or differences(saved.info.config, found.config):
-        # Messages are too old by now, or the config is another one: its limits are at work.
+        # Messages may have expired since the backup, or the new config has other limits.
         note(settings, f"{text}; the limits of its config may be the reason")
         return
     raise CommandError(text, ExitStatus.FAILED)

@@ -1,4 +1,4 @@
-"""``jsm stream edit`` and ``seal``: change what a stream is."""
+"""``jsm stream edit`` and ``seal``: change the config of a stream."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ __all__ = ["edit", "seal"]
     "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
 )
 @edit_options
-@click.option("--no-mirror", is_flag=True, help="Make an ordinary stream of a mirror.")
-@click.option("--no-transform", is_flag=True, help="Give messages no other subject any more.")
-@click.option("--no-republish", is_flag=True, help="Publish nothing again any more.")
+@click.option("--no-mirror", is_flag=True, help="Turn a mirror into a normal stream.")
+@click.option("--no-transform", is_flag=True, help="Remove the subject transform.")
+@click.option("--no-republish", is_flag=True, help="Remove the republish rule.")
 @config_options
 @common_options
 def edit(
@@ -47,14 +47,14 @@ def edit(
     **options: Any,
 ) -> None:
     """
-    Change a stream's config.
+    Edit the config of a stream.
 
-    Options change single fields. A config in a file, or in an editor, takes the place of the whole
-    one: what it does not say gets the server's default. Labels are added to those that there are;
-    --metadata KEY= takes one away.
+    Options change single fields. A config from a file or an editor replaces the whole config:
+    fields that it does not contain get the defaults of the server. --metadata adds to the existing
+    metadata; --metadata KEY= removes a key.
     """
-    gone = {field: None for field, option in _REMOVABLE.items() if options.pop(option)}
-    fields = {**gone, **fields_of(options)}
+    removed = {field: None for field, option in _REMOVABLE.items() if options.pop(option)}
+    fields = {**removed, **fields_of(options)}
     ask = Asker(settings)
     if interactive and not ask.interactive:
         raise click.UsageError("--interactive needs a terminal")
@@ -82,7 +82,7 @@ def edit(
     info = stream.cached_info
 
     def human() -> None:
-        verb = "was changed" if found else "is like that already"
+        verb = "was changed" if found else "already has this config"
         settings.env.stdout.write(f"{words().stream} {before.name} {verb}\n\n")
         write_info(settings, info)
 
@@ -105,16 +105,16 @@ def _update(js: JetStream, config: StreamConfig, found: list[Difference]) -> Str
 
 @click.command()
 @click.argument("name", metavar="STREAM", type=STREAM_NAME, shell_complete=complete_stream)
-@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Ask nothing; do it.")
+@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @common_options
 def seal(settings: Settings, name: str, force: bool) -> None:
-    """Let nothing in or out any more, for ever; messages can still be read."""
+    """Make a stream read-only, permanently; messages can neither be added nor deleted."""
     with settings.jetstream() as js:
         stream = find_stream(js, name)
         info = stream.cached_info
         if not info.config.sealed:
             Asker(settings).confirm(
-                f"Seal {words().stream} {name} with {counted(info.state.messages, 'message')} for ever?",
+                f"Seal {words().stream} {name} with {counted(info.state.messages, 'message')} permanently?",
                 force=force,
             )
             info = js.update_stream(replace(info.config, sealed=True)).cached_info

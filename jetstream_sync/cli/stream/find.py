@@ -1,4 +1,4 @@
-"""``jsm stream find``: streams by what they are and hold."""
+"""``jsm stream find``: find streams by config and state."""
 
 from __future__ import annotations
 
@@ -18,30 +18,44 @@ from .ls import is_internal, list_text
 
 __all__ = ["find"]
 
-#: Says whether a stream fits.
+#: Return whether a stream matches.
 Check = Callable[[StreamInfo], bool]
 
 
 @click.command()
-@click.option("--empty", is_flag=True, help="Without messages.")
-@click.option("--idle", type=DURATION, help="Without messages and deliveries for so long.")
-@click.option("--created", type=DURATION, help="Made longer ago than that.")
-@click.option("--consumers", type=click.IntRange(0), help="With so many consumers or fewer.")
-@click.option("--messages", type=click.IntRange(0), help="With so many messages or fewer.")
-@click.option("--replicas", type=click.IntRange(1), help="With so many replicas or fewer.")
-@click.option("--subject", metavar="SUBJECT", help="That take messages of it.")
-@click.option("--sourced", is_flag=True, help="That take messages from other streams.")
-@click.option("--mirrored", is_flag=True, help="That are mirrors.")
-@click.option("--sealed", is_flag=True, help="That are sealed.")
-@click.option("--leader", metavar="SERVER", help="That this server leads.")
-@click.option("--cluster", metavar="REGEX", help="In a cluster of such a name.")
-@click.option("--server-name", metavar="REGEX", help="On a server of such a name.")
-@click.option("--invert", is_flag=True, help="Turn each of these around.")
-@click.option("-n", "--names", is_flag=True, help="Only the names, one in each line.")
-@click.option("-a", "--all", "everything", is_flag=True, help="Those of buckets and stores, too.")
+@click.option("--empty", is_flag=True, help="Streams without messages.")
+@click.option(
+    "--idle", type=DURATION, help="Streams without new messages and deliveries for this time."
+)
+@click.option("--created", type=DURATION, help="Streams that are older than this.")
+@click.option(
+    "--consumers", type=click.IntRange(0), metavar="N", help="Streams with at most N consumers."
+)
+@click.option(
+    "--messages", type=click.IntRange(0), metavar="N", help="Streams with at most N messages."
+)
+@click.option(
+    "--replicas", type=click.IntRange(1), metavar="N", help="Streams with at most N replicas."
+)
+@click.option("--subject", metavar="SUBJECT", help="Streams that store this subject.")
+@click.option("--sourced", is_flag=True, help="Streams that have sources.")
+@click.option("--mirrored", is_flag=True, help="Streams that are mirrors.")
+@click.option("--sealed", is_flag=True, help="Streams that are sealed.")
+@click.option("--leader", metavar="SERVER", help="Streams with this leader.")
+@click.option("--cluster", metavar="REGEX", help="Streams in a cluster with a matching name.")
+@click.option("--server-name", metavar="REGEX", help="Streams on a server with a matching name.")
+@click.option("--invert", is_flag=True, help="Invert each of these conditions.")
+@click.option("-n", "--names", is_flag=True, help="Show only the names, one per line.")
+@click.option(
+    "-a",
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Include internal streams, such as those of buckets.",
+)
 @common_options
 def find(settings: Settings, names: bool, everything: bool, invert: bool, **options: Any) -> None:
-    """Find streams that fit all that is said; without options, all streams."""
+    """Find streams that match all options; without options, list all streams."""
     with settings.jetstream() as js:
         checks = _checks(js, options, datetime.now(timezone.utc))
         found = [
@@ -55,12 +69,12 @@ def find(settings: Settings, names: bool, everything: bool, invert: bool, **opti
         out = settings.env.stdout
         emit(settings, listed, lambda: out.writelines(f"{name}\n" for name in listed))
     else:
-        none = "fit" if checks else "defined"
+        none = "match" if checks else "defined"
         emit(settings, found, lambda: list_text(settings, found, none))
 
 
 def _checks(js: JetStream, options: dict[str, Any], now: datetime) -> list[Check]:
-    """Return a check for each option that was used."""
+    """Return a check for each given option."""
     known: dict[str, Callable[[Any], Check]] = {
         "empty": lambda _: lambda info: not info.state.messages,
         "idle": lambda span: lambda info: _idle(js, info, now - span),
@@ -68,15 +82,15 @@ def _checks(js: JetStream, options: dict[str, Any], now: datetime) -> list[Check
         "consumers": lambda most: lambda info: info.state.consumer_count <= most,
         "messages": lambda most: lambda info: info.state.messages <= most,
         "replicas": lambda most: lambda info: (info.config.num_replicas or 1) <= most,
-        "subject": lambda subject: _taking(js, subject),
+        "subject": lambda subject: _stores_subject(js, subject),
         "sourced": lambda _: lambda info: bool(info.config.sources),
         "mirrored": lambda _: lambda info: info.config.mirror is not None,
         "sealed": lambda _: lambda info: bool(info.config.sealed),
         "leader": lambda name: (
             lambda info: info.cluster is not None and info.cluster.leader == name
         ),
-        "cluster": lambda text: _named("--cluster", text, _cluster_name),
-        "server_name": lambda text: _named("--server-name", text, _server_names),
+        "cluster": lambda text: _has_name("--cluster", text, _cluster_name),
+        "server_name": lambda text: _has_name("--server-name", text, _server_names),
     }
     return [
         make(options[name])
@@ -89,7 +103,7 @@ def _idle(js: JetStream, info: StreamInfo, since: datetime) -> bool:
     last = info.state.last_ts
     if last is not None and last > since:
         return False
-    # A new stream has had no time to be idle.
+    # A stream that is younger than the time cannot have been idle for it.
     if info.created > since:
         return False
     if not info.state.consumer_count:
@@ -97,17 +111,17 @@ def _idle(js: JetStream, info: StreamInfo, since: datetime) -> bool:
     try:
         consumers = js.list_consumers(info.config.name)
     except (StreamNotFoundError, InvalidNameError):
-        return False  # it was deleted meanwhile, or has a name that nobody can ask for
+        return False  # the stream was deleted meanwhile, or has a name that this client rejects
     moments = (each.delivered.last_active for each in consumers)
     return not any(moment is not None and moment > since for moment in moments)
 
 
-def _taking(js: JetStream, subject: str) -> Check:
+def _stores_subject(js: JetStream, subject: str) -> Check:
     names = set(js.stream_names(subject))
     return lambda info: info.config.name in names
 
 
-def _named(option: str, text: str, names: Callable[[StreamInfo], list[str]]) -> Check:
+def _has_name(option: str, text: str, names: Callable[[StreamInfo], list[str]]) -> Check:
     try:
         pattern = re.compile(text)
     except re.error as error:

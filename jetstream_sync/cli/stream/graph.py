@@ -1,4 +1,4 @@
-"""``jsm stream graph``: how a stream's numbers go over time, in lines of text."""
+"""``jsm stream graph``: draw the activity of a stream over time."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from ..values import PAUSE
 __all__ = ["graph", "sparkline"]
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-#: Looks that a line has room for.
-_WIDTH = 60
+#: Width of a graph, in samples.
+_GRAPH_WIDTH = 60
 
 
 def sparkline(values: list[float]) -> str:
-    """Return bars, one for each value, from nothing to the largest."""
+    """Return one bar for each value, scaled to the largest one."""
     top = max(values, default=0.0)
     if top <= 0:
         return _BLOCKS[0] * len(values)
     return "".join(_BLOCKS[round(value / top * (len(_BLOCKS) - 1))] for value in values)
 
 
-class _Look:
-    """What a stream had at one moment."""
+class _Sample:
+    """The state of a stream at one time."""
 
     def __init__(self, stream: Stream) -> None:
         info = stream.info()
@@ -49,39 +49,39 @@ class _Look:
 @click.argument(
     "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
 )
-@click.option("--interval", type=PAUSE, default="1s", help="The pause between two looks.")
-@click.option("--count", "number", type=click.IntRange(1), help="End after so many looks.")
+@click.option("--interval", type=PAUSE, default="1s", help="Time between samples.")
+@click.option("--count", "number", type=click.IntRange(1), help="Exit after N samples.")
 @common_options
 def graph(settings: Settings, name: str | None, interval: timedelta, number: int | None) -> None:
     """
-    Draw a stream's activity: what comes in, and what it holds.
+    Draw the activity of a stream: the rate of new messages, and the number of stored ones.
 
-    On a terminal it goes on until Ctrl-C. Elsewhere there is a line for each look, with -j of JSON,
-    and one look without --count.
+    On a terminal, redraws the graph until Ctrl-C. Elsewhere, writes one line per sample, with -j as
+    JSON, and exits after one sample unless --count is given.
     """
     if number is None and (settings.json or settings.env.console(settings.env.stdout) is None):
         number = 1
-    looks: deque[_Look] = deque(maxlen=_WIDTH + 1)
+    samples: deque[_Sample] = deque(maxlen=_GRAPH_WIDTH + 1)
     with settings.jetstream() as js:
         stream = find_stream(js, name, Asker(settings))
-        looks.append(_Look(stream))
+        samples.append(_Sample(stream))
         done = 0
         while number is None or done < number:
             pause(interval.total_seconds())
-            looks.append(_Look(stream))
+            samples.append(_Sample(stream))
             done += 1
-            _show(settings, stream.name, list(looks))
+            _show(settings, stream.name, list(samples))
 
 
-def _rates(looks: list[_Look]) -> list[float]:
+def _rates(samples: list[_Sample]) -> list[float]:
     return [
         (after.last_seq - before.last_seq) / max(after.at - before.at, 1e-6)
-        for before, after in zip(looks, looks[1:])  # noqa: B905, RUF007 - one shorter
+        for before, after in zip(samples, samples[1:])  # noqa: B905, RUF007 - one shorter
     ]
 
 
-def _show(settings: Settings, name: str, looks: list[_Look]) -> None:
-    rates, last = _rates(looks), looks[-1]
+def _show(settings: Settings, name: str, samples: list[_Sample]) -> None:
+    rates, last = _rates(samples), samples[-1]
     if settings.json:
         emit_line(
             settings,
@@ -102,7 +102,7 @@ def _show(settings: Settings, name: str, looks: list[_Look]) -> None:
             f"{size(last.bytes)}\n"
         )
     else:
-        held = [float(look.messages) for look in looks[1:]]
+        held = [float(sample.messages) for sample in samples[1:]]
         out.write("\x1b[H\x1b[2J")
         out.write(f"{words().stream} {name}\n\n")
         out.write(f"  In:    {sparkline(rates)} {rates[-1]:,.0f} msgs/s\n")

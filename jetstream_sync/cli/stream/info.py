@@ -1,4 +1,4 @@
-"""``jsm stream info`` and ``state``: what a stream is, and what it holds."""
+"""``jsm stream info`` and ``state``: show the config and state of a stream."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["info", "state"]
 @click.argument(
     "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
 )
-@click.option("--state", "only_state", is_flag=True, help="Show only what it holds.")
+@click.option("--state", "only_state", is_flag=True, help="Show only the state.")
 @common_options
 def info(settings: Settings, name: str | None, only_state: bool) -> None:
-    """Show a stream's config and state."""
+    """Show the config and state of a stream."""
     _info(settings, name, only_state=only_state)
 
 
@@ -32,7 +32,7 @@ def info(settings: Settings, name: str | None, only_state: bool) -> None:
 )
 @common_options
 def state(settings: Settings, name: str | None) -> None:
-    """Show what a stream holds."""
+    """Show the state of a stream."""
     _info(settings, name, only_state=True)
 
 

@@ -1,4 +1,4 @@
-"""``jsm stream ls``: the streams of the account."""
+"""``jsm stream ls``: list the streams of the account."""
 
 from __future__ import annotations
 
@@ -12,22 +12,28 @@ from ..terminology import words
 
 __all__ = ["is_internal", "list_text", "ls"]
 
-#: How the names of streams begin that belong to something else: buckets, object stores, MQTT.
-_INTERNAL = ("KV_", "OBJ_", "$MQTT_")
+#: Name prefixes of the streams of key-value buckets, object stores and MQTT.
+_INTERNAL_PREFIXES = ("KV_", "OBJ_", "$MQTT_")
 
 
 def is_internal(name: str) -> bool:
-    """Say whether a stream belongs to a bucket, an object store or MQTT."""
-    return name.startswith(_INTERNAL)
+    """Return whether a stream belongs to a key-value bucket, an object store or MQTT."""
+    return name.startswith(_INTERNAL_PREFIXES)
 
 
 @click.command()
-@click.option("-n", "--names", is_flag=True, help="Only the names, one in each line.")
-@click.option("-a", "--all", "everything", is_flag=True, help="Those of buckets and stores, too.")
-@click.option("--subject", metavar="SUBJECT", help="Only streams that take messages of it.")
+@click.option("-n", "--names", is_flag=True, help="Show only the names, one per line.")
+@click.option(
+    "-a",
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Include internal streams, such as those of buckets.",
+)
+@click.option("--subject", metavar="SUBJECT", help="List only streams that store this subject.")
 @common_options
 def ls(settings: Settings, names: bool, everything: bool, subject: str | None) -> None:
-    """List streams."""
+    """List the streams of the account."""
     if names:
         with settings.jetstream() as js:
             found = [
@@ -46,12 +52,12 @@ def ls(settings: Settings, names: bool, everything: bool, subject: str | None) -
 
 def list_text(settings: Settings, infos: list[StreamInfo], none: str = "defined") -> None:
     """
-    Write streams for a person: in the form of 2020 to who types its words, else as a table.
+    Write streams as a table, or as the list of the 2020 CLI if its command names are used.
 
     Args:
-        settings: of the command.
+        settings: the settings of the command.
         infos: the streams.
-        none: what no stream is where there is none: ``defined``.
+        none: the verb if there are no streams, as in "No Streams defined".
 
     """
     noun = words()

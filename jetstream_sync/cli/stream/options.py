@@ -1,8 +1,8 @@
 """
-The options that say what a stream is to be, and the config that they make.
+The options for the config of a stream, and their conversion to fields of `StreamConfig`.
 
-Every option stands for one field of `StreamConfig`, or for a part of one. What was not said is not
-there, so that the same options change a config that exists.
+Every option sets one field, or a part of one. An option that is not given sets nothing, so the same
+options are used to create a stream and to edit one.
 """
 
 from __future__ import annotations
@@ -22,102 +22,121 @@ from ... import (
 )
 from ..config.fields import labels_of, subjects_of
 from ..values import DURATION, LIMIT, LIMITED_DURATION, LIMITED_SIZE
-from .values import PLACEMENT, RETENTION, SOURCE, STORAGE, pair
+from .values import PLACEMENT, RETENTION, SOURCE, STORAGE, split_pair
 
 __all__ = ["config_options", "fields_of"]
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
-#: Options of which each is a field as it stands: declarations, field, settings.
-_PLAIN: Final[tuple[tuple[tuple[str, ...], str, dict[str, Any]], ...]] = (
-    (("--description",), "description", {"help": "What it is for."}),
-    (("--storage",), "storage", {"type": STORAGE, "help": "Where messages are kept."}),
-    (("--retention",), "retention", {"type": RETENTION, "help": "When messages go."}),
-    (("--max-msgs",), "max_msgs", {"type": LIMIT, "help": "The most messages; -1: no limit."}),
+#: Options whose value is the value of a field: declarations, field, click settings.
+_FIELD_OPTIONS: Final[tuple[tuple[tuple[str, ...], str, dict[str, Any]], ...]] = (
+    (("--description",), "description", {"help": "Description of the stream."}),
+    (("--storage",), "storage", {"type": STORAGE, "help": "Storage of the messages."}),
+    (("--retention",), "retention", {"type": RETENTION, "help": "When messages are deleted."}),
+    (
+        ("--max-msgs",),
+        "max_msgs",
+        {"type": LIMIT, "help": "Maximum number of messages; -1 for no limit."},
+    ),
     (
         ("--max-bytes",),
         "max_bytes",
-        {"type": LIMITED_SIZE, "help": "The most bytes; -1: no limit."},
+        {"type": LIMITED_SIZE, "help": "Maximum total size; -1 for no limit."},
     ),
     (
         ("--max-age",),
         "max_age",
-        {"type": LIMITED_DURATION, "help": "How old messages get, such as 1y."},
+        {"type": LIMITED_DURATION, "help": "Maximum age of a message, such as 1y."},
     ),
     (
         ("--max-msg-size",),
         "max_msg_size",
-        {"type": LIMITED_SIZE, "help": "The largest message; -1: any."},
+        {"type": LIMITED_SIZE, "help": "Maximum size of a message; -1 for no limit."},
     ),
     (
         ("--max-msgs-per-subject",),
         "max_msgs_per_subject",
-        {"type": LIMIT, "help": "The most messages of each subject; -1: no limit."},
+        {"type": LIMIT, "help": "Maximum messages per subject; -1 for no limit."},
     ),
     (
         ("--max-consumers", "--max-observables"),
         "max_consumers",
-        {"type": LIMIT, "help": "The most consumers; -1: no limit."},
+        {"type": LIMIT, "help": "Maximum number of consumers; -1 for no limit."},
     ),
-    (("--replicas",), "num_replicas", {"type": int, "help": "How many servers hold it."}),
+    (("--replicas",), "num_replicas", {"type": int, "help": "Number of replicas."}),
     (
         ("--dupe-window",),
         "duplicate_window",
-        {"type": DURATION, "help": "How long message ids are remembered."},
+        {"type": DURATION, "help": "How long message ids are stored to detect duplicates."},
     ),
     (
         ("--first-seq", "--first-sequence"),
         "first_seq",
-        {"type": int, "help": "The first sequence."},
+        {"type": int, "help": "Sequence of the first message."},
     ),
     (
         ("--compression",),
         "compression",
-        {"type": click.Choice(["none", "s2"]), "help": "How file storage is compressed."},
+        {"type": click.Choice(["none", "s2"]), "help": "Compression of file storage."},
     ),
     (
         ("--persist-mode",),
         "persist_mode",
-        {"type": click.Choice(["default", "async"]), "help": "When a message is acknowledged."},
+        {
+            "type": click.Choice(["default", "async"]),
+            "help": "Whether a publish is acknowledged before it is on disk.",
+        },
     ),
     (
         ("--marker-ttl", "--subject-del-markers-ttl"),
         "subject_delete_marker_ttl",
-        {"type": DURATION, "help": "How long markers of removed subjects stay."},
+        {"type": DURATION, "help": "Time to live of delete markers of subjects."},
     ),
     (
         ("--mirror",),
         "mirror",
-        {"type": SOURCE, "help": "The stream to copy: NAME, or KEY=VALUE,..."},
+        {"type": SOURCE, "help": "Stream to mirror: NAME, or KEY=VALUE,..."},
     ),
     (
         ("--source",),
         "sources",
-        {"type": SOURCE, "multiple": True, "help": "A stream to take messages from; repeatable."},
+        {"type": SOURCE, "multiple": True, "help": "Stream to copy messages from; repeatable."},
     ),
     (
         ("--placement",),
         "placement",
-        {"type": PLACEMENT, "help": "Which servers: cluster=NAME,tag=TAG,..."},
+        {"type": PLACEMENT, "help": "Placement: cluster=NAME,tag=TAG,..."},
     ),
 )
 
-#: Switches, which have an opposite: what follows ``--``, field, help.
-_SWITCHES: Final = (
-    ("discard-per-subject", "discard_new_per_subject", "Refuse new messages of a full subject."),
-    ("allow-rollup", "allow_rollup_hdrs", "Let a message replace its subject or the stream."),
-    ("allow-direct", "allow_direct", "Let any replica answer a direct get."),
-    ("allow-mirror-direct", "mirror_direct", "Let a mirror answer direct gets for its origin."),
-    ("deny-delete", "deny_delete", "Let no message be deleted through the API."),
-    ("deny-purge", "deny_purge", "Let the stream not be purged through the API."),
-    ("allow-msg-ttl", "allow_msg_ttl", "Let messages have a time to live of their own."),
-    ("allow-atomic", "allow_atomic", "Take atomic batches."),
-    ("allow-batched", "allow_batched", "Take fast batches."),
-    ("allow-counter", "allow_msg_counter", "Make it a stream of counters."),
-    ("allow-schedules", "allow_msg_schedules", "Let messages have a schedule."),
+#: Flags with a --no- form: name, field, help.
+_FLAGS: Final = (
+    (
+        "discard-per-subject",
+        "discard_new_per_subject",
+        "Reject new messages of a subject that is full.",
+    ),
+    (
+        "allow-rollup",
+        "allow_rollup_hdrs",
+        "Allow messages that purge their subject or the stream first.",
+    ),
+    ("allow-direct", "allow_direct", "Allow direct gets from any replica."),
+    (
+        "allow-mirror-direct",
+        "mirror_direct",
+        "Allow a mirror to answer direct gets for its origin.",
+    ),
+    ("deny-delete", "deny_delete", "Deny the deletion of messages."),
+    ("deny-purge", "deny_purge", "Deny purging the stream."),
+    ("allow-msg-ttl", "allow_msg_ttl", "Allow a time to live per message."),
+    ("allow-atomic", "allow_atomic", "Allow atomic batch publishing."),
+    ("allow-batched", "allow_batched", "Allow fast batch publishing."),
+    ("allow-counter", "allow_msg_counter", "Store counters, one per subject."),
+    ("allow-schedules", "allow_msg_schedules", "Allow scheduled messages."),
 )
-#: Other names of switches, for who comes from the ``nats`` command.
-_OTHER_NAMES: Final = {
+#: Names of flags in the nats CLI.
+_FLAG_ALIASES: Final = {
     "allow-msg-ttl": ("--ttl",),
     "allow-atomic": ("--allow-batch",),
     "allow-batched": ("--allow-fast",),
@@ -125,53 +144,56 @@ _OTHER_NAMES: Final = {
 
 
 def config_options(command: _Command) -> _Command:
-    """Give a command the options that say what a stream is to be; see `fields_of`."""
+    """Add the options for the config of a stream to a command; see `fields_of`."""
     options: list[Callable[[Any], Any]] = [
         click.option(
-            "--subjects", multiple=True, metavar="SUBJECTS", help="What it stores; repeatable."
+            "--subjects", multiple=True, metavar="SUBJECTS", help="Subjects to store; repeatable."
         ),
-        click.option("--ack/--no-ack", default=None, help="Acknowledge what is published."),
+        click.option("--ack/--no-ack", default=None, help="Acknowledge published messages."),
     ]
     options += [
-        click.option(*names, field, default=None, **settings) for names, field, settings in _PLAIN
+        click.option(*names, field, default=None, **settings)
+        for names, field, settings in _FIELD_OPTIONS
     ]
     options.append(
         click.option(
             "--discard",
             type=click.Choice(["old", "new"]),
             default=None,
-            help="What gives way when it is full.",
+            help="Messages to discard when a limit is reached.",
         )
     )
-    for name, field, text in _SWITCHES:
-        names = [f"--{name}/--no-{name}", *_OTHER_NAMES.get(name, ())]
+    for name, field, text in _FLAGS:
+        names = [f"--{name}/--no-{name}", *_FLAG_ALIASES.get(name, ())]
         options.append(click.option(*names, field, default=None, help=text))
     options += [
-        click.option("--cluster", metavar="NAME", help="Which cluster holds it."),
+        click.option("--cluster", metavar="NAME", help="Cluster to place the stream in."),
         click.option(
             "--tag",
             "tags",
             multiple=True,
             metavar="TAG",
-            help="A tag its servers have; repeatable.",
+            help="Tag that its servers must have; repeatable.",
         ),
-        click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="A label; repeatable."),
-        click.option("--transform", metavar="SRC=DEST", help="Give messages another subject."),
+        click.option(
+            "--metadata", multiple=True, metavar="KEY=VALUE", help="Metadata entry; repeatable."
+        ),
+        click.option("--transform", metavar="SRC=DEST", help="Change the subjects of messages."),
         click.option("--transform-source", hidden=True),
         click.option("--transform-destination", hidden=True),
-        click.option("--republish", metavar="SRC=DEST", help="Publish what is stored again."),
+        click.option("--republish", metavar="SRC=DEST", help="Republish stored messages."),
         click.option("--republish-source", hidden=True),
         click.option("--republish-destination", hidden=True),
-        click.option("--republish-headers", is_flag=True, help="Publish again without the bodies."),
+        click.option("--republish-headers", is_flag=True, help="Republish only the headers."),
         click.option(
             "--limit-consumer-inactive",
             type=DURATION,
-            help="The longest inactive threshold of consumers.",
+            help="Maximum inactive threshold of consumers.",
         ),
         click.option(
             "--limit-consumer-max-pending",
             type=int,
-            help="The most unacknowledged messages of consumers.",
+            help="Maximum unacknowledged messages of consumers.",
         ),
     ]
     for option in reversed(options):
@@ -181,10 +203,10 @@ def config_options(command: _Command) -> _Command:
 
 def fields_of(options: dict[str, Any]) -> dict[str, Any]:
     """
-    Take the options of `config_options` out of a command's, and return the fields that were said.
+    Remove the options of `config_options` from a command's options, and return the fields they set.
 
     Raises:
-        click.BadParameter: a value can not be read.
+        click.BadParameter: a value is invalid.
 
     """
     fields: dict[str, Any] = {}
@@ -194,11 +216,11 @@ def fields_of(options: dict[str, Any]) -> dict[str, Any]:
     ack = options.pop("ack")
     if ack is not None:
         fields["no_ack"] = not ack
-    for _, field, _ in _PLAIN:
+    for _, field, _ in _FIELD_OPTIONS:
         value = options.pop(field)
         if value is not None and value != ():
             fields[field] = list(value) if isinstance(value, tuple) else value
-    for _, field, _ in _SWITCHES:
+    for _, field, _ in _FLAGS:
         value = options.pop(field)
         if value is not None:
             fields[field] = value
@@ -237,7 +259,7 @@ def _take_subject_rules(options: dict[str, Any], fields: dict[str, Any]) -> None
         source, destination = options.pop(f"{name}_source"), options.pop(f"{name}_destination")
         try:
             if both is not None:
-                source, destination = pair(both)
+                source, destination = split_pair(both)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint=f"--{name}") from None
         if destination:

@@ -1,11 +1,11 @@
 """
-Read a stream's messages, without an effect on the stream.
+Read the messages of a stream without changing it.
 
-Messages come with direct gets in batches. Where one request brings one message, an ordered consumer reads
-on: the stream has no ``allow_direct``, or the server is older than 2.11. Such a consumer acknowledges
-nothing. It is used on streams with limits only: on a work queue it would take the place of a worker, and on
-a stream with interest it would keep messages for which there is none. There, and where the server refuses a
-consumer, each message is a request.
+Messages are read with batched direct gets. A request returns only one message if the stream has no
+``allow_direct`` or the server is older than 2.11; after some of these, an ordered consumer reads the
+rest. It acknowledges nothing. It is used only on streams with limits retention: on a work queue it would
+take the place of a worker, and on a stream with interest retention it would retain messages without
+interest. On those streams, and if the server refuses the consumer, each message is one request.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Reader"]
 
-_EVERYTHING: Final = ">"
-#: Messages and bytes of one answer; it ends with the message that reaches one of them.
-_MOST: Final = 500
-_BYTES: Final = 1_000_000
-#: Messages that are got one by one before a consumer is made for more.
-_SINGLE: Final = 20
-#: Seconds without a message after which the end is looked for.
-_SLICE_S: Final = 0.5
+_ALL_SUBJECTS: Final = ">"
+#: Limits of one batch; it ends with the message that reaches one of them.
+_BATCH_MESSAGES: Final = 500
+_BATCH_BYTES: Final = 1_000_000
+#: Number of requests with one message after which a consumer is created.
+_MAX_SINGLE_GETS: Final = 20
+#: Time without a message after which the reader checks whether it has reached the end.
+_END_CHECK_INTERVAL_S: Final = 0.5
 
 
 class Reader:
     """
-    Reads the messages of a stream, many with one request where the server can.
+    Read the messages of a stream, in batches if the server supports them.
 
     Args:
-        stream: which one.
+        stream: the stream to read.
 
     """
 
@@ -55,26 +55,26 @@ class Reader:
         most: int | None = None,
     ) -> Iterator[StoredMsg]:
         """
-        Iterate over the messages from a sequence on, to what is the end when it is reached.
+        Iterate over the messages from a sequence to the end of the stream.
 
         Args:
-            seq: where to start.
-            subject: only messages of it; ``None``: all.
-            until: the last sequence to look at; ``None``: the last one.
-            most: how many will be looked at, as far as that is known; it does not end the iteration.
+            seq: the first sequence to read.
+            subject: read only messages of this subject; ``None`` reads all.
+            until: the last sequence to read; ``None`` reads to the end.
+            most: expected number of messages, which limits the batch size but not the iteration.
 
         """
         seq = max(seq, 1)
         single = 0
         while until is None or seq <= until:
-            rooms = [_MOST, most, None if until is None else until - seq + 1]
-            room = min(each for each in rooms if each)
-            if single == _SINGLE and room > _SINGLE:
+            limits = [_BATCH_MESSAGES, most, None if until is None else until - seq + 1]
+            batch = min(each for each in limits if each)
+            if single == _MAX_SINGLE_GETS and batch > _MAX_SINGLE_GETS:
                 messages = self._ordered(seq, subject)
                 if messages is not None:
-                    yield from self._rest(messages, seq, subject, until)
+                    yield from self._read_ordered(messages, seq, subject, until)
                     return
-            found = self._stream.get_msgs(room, seq, subject, max_bytes=_BYTES)
+            found = self._stream.get_msgs(batch, seq, subject, max_bytes=_BATCH_BYTES)
             if not found:
                 return
             single = single + 1 if len(found) == 1 else 0
@@ -85,7 +85,7 @@ class Reader:
                 seq = msg.seq + 1
 
     def _ordered(self, seq: int, subject: str | None) -> OrderedMessages | None:
-        """Return the messages from a sequence on, by a consumer, or ``None`` where there can be none."""
+        """Return an ordered consumer from a sequence on, or ``None`` if it cannot be used."""
         if not self._may_consume:
             return None
         start: dict[str, Any] = {
@@ -97,20 +97,20 @@ class Reader:
         try:
             return self._stream.ordered_consumer(**start).messages()
         except Error:
-            # No permission, or too many consumers. What else is wrong is told of the next request.
+            # No permission, or too many consumers. The next direct get raises any other error.
             self._may_consume = False
             return None
 
-    def _rest(
+    def _read_ordered(
         self, messages: OrderedMessages, seq: int, subject: str | None, until: int | None
     ) -> Iterator[StoredMsg]:
-        """Yield what an ordered consumer reads, to the end or to a sequence."""
+        """Yield the messages of an ordered consumer up to a sequence or the end of the stream."""
         with messages:
             while True:
                 try:
-                    msg = messages.next(_SLICE_S)
+                    msg = messages.next(_END_CHECK_INTERVAL_S)
                 except TimeoutError:
-                    # Perhaps the last ones were removed meanwhile.
+                    # The remaining messages may have been deleted meanwhile.
                     if not self._stream.get_msgs(1, seq, subject):
                         return
                     continue
@@ -126,13 +126,13 @@ class Reader:
                     return
 
     def last(self, number: int, subject: str | None = None) -> list[StoredMsg]:
-        """Return the last messages, at most so many, in their order."""
+        """Return the last messages in stream order, at most ``number``."""
         state = self._stream.cached_info.state
         if not state.messages:
             return []
         found: list[StoredMsg] = []
         end, width = state.last_seq, number
-        # Where messages are gone, or are of other subjects, further back and in larger steps.
+        # Deleted messages and other subjects leave gaps: go back in increasing steps.
         while len(found) < number and end >= state.first_seq:
             start = max(state.first_seq, end - width + 1)
             found = [*self.messages(start, subject, until=end), *found]
@@ -140,14 +140,14 @@ class Reader:
         return found[-number:]
 
     def sequence_at(self, moment: datetime) -> int:
-        """Return the sequence of the first message that is not older than a moment, or the next one."""
+        """Return the sequence of the first message at or after a time, else the next sequence."""
         state = self._stream.cached_info.state
-        # A stream that never had a message has no first one.
+        # The first sequence of a stream that never had a message is 0.
         low, high = max(state.first_seq, 1), state.last_seq + 1
         while low < high:
             middle = (low + high) // 2
             try:
-                msg = self._stream.get_msg(seq=middle, next_by_subject=_EVERYTHING)
+                msg = self._stream.get_msg(seq=middle, next_by_subject=_ALL_SUBJECTS)
             except MessageNotFoundError:
                 high = middle
                 continue

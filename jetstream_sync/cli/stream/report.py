@@ -1,4 +1,4 @@
-"""``jsm stream report``: the streams of the account, side by side."""
+"""``jsm stream report``: compare the streams of the account in a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["report"]
 
-#: What the table can be sorted by; all but names and storage from the largest down.
+#: Sort keys of the table; numbers are sorted in descending order.
 _SORTS: Final[dict[str, Callable[[StreamInfo], Any]]] = {
     "name": lambda info: info.config.name,
     "messages": lambda info: -info.state.messages,
@@ -36,9 +36,7 @@ _SORTS: Final[dict[str, Callable[[StreamInfo], Any]]] = {
 
 
 def _sorted_by(key: str, *flags: str) -> Callable[[Any], Any]:
-    return click.option(
-        *flags, "sort", flag_value=key, default=None, help=f"The same as --sort {key}."
-    )
+    return click.option(*flags, "sort", flag_value=key, default=None, help=f"Same as --sort {key}.")
 
 
 @click.command()
@@ -46,18 +44,24 @@ def _sorted_by(key: str, *flags: str) -> Callable[[Any], Any]:
     "--sort",
     "wanted",
     type=click.Choice(list(_SORTS)),
-    help="What comes first: the most, or names in order.  [default: bytes]",
+    help="Column to sort by; numbers are in descending order.  [default: bytes]",
 )
 @_sorted_by("consumers", "-o", "--consumers")
 @_sorted_by("messages", "-m", "--messages")
 @_sorted_by("name", "-n", "--name")
 @_sorted_by("storage", "-t", "--storage")
-@click.option("-R", "--reverse", is_flag=True, help="The other way round.")
-@click.option("-a", "--all", "everything", is_flag=True, help="Those of buckets and stores, too.")
-@click.option("--subject", metavar="SUBJECT", help="Only streams that take messages of it.")
-@click.option("--cluster", metavar="NAME", help="Only streams in this cluster.")
-@click.option("-r", "--raw", is_flag=True, help="Numbers without separators and units.")
-@click.option("--watch", type=PAUSE, metavar="TIME", help="Again and again, with this pause.")
+@click.option("-R", "--reverse", is_flag=True, help="Reverse the order.")
+@click.option(
+    "-a",
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Include internal streams, such as those of buckets.",
+)
+@click.option("--subject", metavar="SUBJECT", help="Include only streams that store this subject.")
+@click.option("--cluster", metavar="NAME", help="Include only streams in this cluster.")
+@click.option("-r", "--raw", is_flag=True, help="Show numbers without separators and units.")
+@click.option("--watch", type=PAUSE, metavar="TIME", help="Repeat the report with this interval.")
 @common_options
 def report(
     settings: Settings,
@@ -97,7 +101,7 @@ def _found(
 
 
 def _row(info: StreamInfo) -> dict[str, Any]:
-    """Return the numbers of a stream, as the server names them."""
+    """Return the JSON object of a stream, with the field names of the server."""
     cluster, state = info.cluster, info.state
     lost = state.lost
     row: dict[str, Any] = {
@@ -117,14 +121,14 @@ def _row(info: StreamInfo) -> dict[str, Any]:
         "leader": cluster.leader if cluster is not None else None,
         "replicas": [peer.name for peer in cluster.replicas or ()] if cluster is not None else [],
     }
-    feeds = [info.mirror] if info.mirror is not None else list(info.sources or ())
+    origins = [info.mirror] if info.mirror is not None else list(info.sources or ())
     row["sources"] = [
         {
             "name": each.name,
             "lag": each.lag,
             "active": each.active // timedelta(microseconds=1) * 1000,
         }
-        for each in feeds
+        for each in origins
     ]
     return row
 
@@ -160,11 +164,11 @@ def _show(settings: Settings, found: list[StreamInfo], *, raw: bool) -> None:
     left = 3 if clustered else 2
     title = f"{noun.streams} of the account"
     write_table(Table(title=title, columns=columns, rows=rows, left=left), settings.env)
-    _show_feeds(settings, found)
+    _show_replication(settings, found)
 
 
 def _peers(info: StreamInfo) -> str:
-    """Return the servers that hold a stream: the leader has a star, who is behind has a mark."""
+    """Return the servers of a stream: ``*`` marks the leader, ``!`` an outdated or offline replica."""
     cluster = info.cluster
     if cluster is None:
         return ""
@@ -176,12 +180,12 @@ def _peers(info: StreamInfo) -> str:
     return ", ".join(names)
 
 
-def _show_feeds(settings: Settings, found: list[StreamInfo]) -> None:
+def _show_replication(settings: Settings, found: list[StreamInfo]) -> None:
     rows = []
     for info in found:
-        feeds = [("Mirror", info.mirror)] if info.mirror is not None else []
-        feeds += [("Source", each) for each in info.sources or ()]
-        for kind, each in feeds:
+        origins = [("Mirror", info.mirror)] if info.mirror is not None else []
+        origins += [("Source", each) for each in info.sources or ()]
+        for kind, each in origins:
             seen = seconds_text(each.active) if each.active >= timedelta(0) else "never"
             error = each.error.description if each.error is not None else None
             rows.append([info.config.name, kind, each.name, error or "", count(each.lag), seen])

@@ -1,4 +1,4 @@
-"""``jsm stream rm``, ``purge`` and ``rmm``: delete streams, what is in them, and single messages."""
+"""``jsm stream rm``, ``purge`` and ``rmm``: delete streams, all messages or single messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from .show import write_state
 
 __all__ = ["purge", "rm", "rmm"]
 
-_force = click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Ask nothing; do it.")
+_force = click.option(
+    "-f", "--force", "-y", "--yes", is_flag=True, help="Do not ask for confirmation."
+)
 
 
 @click.command()
@@ -28,10 +30,10 @@ _force = click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Ask no
     "names", nargs=-1, metavar="[STREAM]...", type=STREAM_NAME, shell_complete=complete_stream
 )
 @_force
-@click.option("--ignore-missing", is_flag=True, help="It is fine when there is no such stream.")
+@click.option("--ignore-missing", is_flag=True, help="Ignore streams that do not exist.")
 @common_options
 def rm(settings: Settings, names: tuple[str, ...], force: bool, ignore_missing: bool) -> None:
-    """Delete streams with all that is in them."""
+    """Delete streams with their messages and consumers."""
     ask = Asker(settings)
     noun = words().stream
     deleted = []
@@ -39,7 +41,7 @@ def rm(settings: Settings, names: tuple[str, ...], force: bool, ignore_missing: 
         if not names:
             names = (ask.select(f"Select a {noun.lower()}", js.stream_names, "STREAM"),)
             ask.done()
-        found = _those_there(js, names, ignore_missing=ignore_missing)
+        found = _existing(js, names, ignore_missing=ignore_missing)
         held = sum(each.state.messages for each in found)
         listed = ", ".join(each.config.name for each in found)
         if found:
@@ -59,10 +61,8 @@ def rm(settings: Settings, names: tuple[str, ...], force: bool, ignore_missing: 
             settings.env.stderr.write(f"{noun} {name} was deleted\n")
 
 
-def _those_there(
-    js: JetStream, names: tuple[str, ...], *, ignore_missing: bool
-) -> list[StreamInfo]:
-    """Look at every stream before the first is deleted, so that a wrong name costs nothing."""
+def _existing(js: JetStream, names: tuple[str, ...], *, ignore_missing: bool) -> list[StreamInfo]:
+    """Return the streams; raise for an unknown name before anything is deleted."""
     found = []
     for name in dict.fromkeys(names):
         check_stream_name(name)
@@ -78,10 +78,10 @@ def _those_there(
 @click.argument(
     "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
 )
-@click.option("--subject", metavar="SUBJECT", help="Only messages of this subject.")
-@click.option("--seq", type=click.IntRange(1), help="Only what is before this sequence.")
-@click.option("--keep", type=click.IntRange(0), help="Leave so many of the youngest messages.")
-@click.option("--dry-run", is_flag=True, help="Only say how many messages would go.")
+@click.option("--subject", metavar="SUBJECT", help="Delete only messages of this subject.")
+@click.option("--seq", type=click.IntRange(1), help="Delete only messages before this sequence.")
+@click.option("--keep", type=click.IntRange(0), metavar="N", help="Keep the newest N messages.")
+@click.option("--dry-run", is_flag=True, help="Show how many messages would be deleted.")
 @_force
 @common_options
 def purge(
@@ -93,24 +93,24 @@ def purge(
     dry_run: bool,
     force: bool,
 ) -> None:
-    """Delete messages, all or some; the stream itself stays."""
+    """Delete all or some messages of a stream; the stream remains."""
     if seq is not None and keep is not None:
-        raise click.UsageError("--seq excludes --keep")
+        raise click.UsageError("--seq and --keep exclude each other")
     ask = Asker(settings)
     with settings.jetstream() as js:
         stream = find_stream(js, name, ask)
         number = None
         if dry_run or not force:
-            number = _would_go(stream, subject, seq, keep)
+            number = _count_purged(stream, subject, seq, keep)
         if dry_run:
-            text = f"{_about(number)} would be purged from {stream.name}\n"
+            text = f"{_count_text(number)} would be purged from {stream.name}\n"
             emit(
                 settings,
                 {"dry_run": True, "would_purge": number},
                 lambda: settings.env.stdout.write(text),
             )
             return
-        ask.confirm(f"Purge {_about(number)} from {stream.name}?", force=force)
+        ask.confirm(f"Purge {_count_text(number)} from {stream.name}?", force=force)
         purged = stream.purge(subject=subject, seq=seq, keep=keep)
         info = stream.info() if not settings.json else stream.cached_info
 
@@ -121,41 +121,43 @@ def purge(
     emit(settings, {"success": True, "purged": purged}, human)
 
 
-def _about(number: int | None) -> str:
+def _count_text(number: int | None) -> str:
     return "an unknown number of messages" if number is None else counted(number, "message")
 
 
-def _would_go(stream: Stream, subject: str | None, seq: int | None, keep: int | None) -> int | None:
-    """Return how many messages a purge would delete; ``None``: that can not be told cheaply."""
+def _count_purged(
+    stream: Stream, subject: str | None, seq: int | None, keep: int | None
+) -> int | None:
+    """Return how many messages a purge would delete, or ``None`` if the server cannot count them."""
     if subject is None:
         if seq is None:
             return max(0, stream.cached_info.state.messages - (keep or 0))
-        return _before(stream, seq)
+        return _count_before(stream, seq)
     if seq is not None:
         return None
     counts = stream.info(subjects_filter=subject).state.subjects or {}
     return max(0, sum(counts.values()) - (keep or 0))
 
 
-def _before(stream: Stream, seq: int) -> int:
-    """Return how many messages are before a sequence: what is there, without what was deleted."""
+def _count_before(stream: Stream, seq: int) -> int:
+    """Return the number of existing messages before a sequence."""
     state = stream.info(deleted_details=True).state
     if not state.messages or seq <= state.first_seq:
         return 0
-    gone = sum(1 for each in state.deleted or () if each < seq)
-    return min(seq, state.last_seq + 1) - state.first_seq - gone
+    deleted = sum(1 for each in state.deleted or () if each < seq)
+    return min(seq, state.last_seq + 1) - state.first_seq - deleted
 
 
 @click.command()
 @click.argument("name", metavar="STREAM", type=STREAM_NAME, shell_complete=complete_stream)
 @click.argument("sequences", nargs=-1, required=True, type=click.IntRange(1), metavar="SEQ...")
-@click.option("--no-erase", is_flag=True, help="Do not overwrite the bytes, which is faster.")
+@click.option("--no-erase", is_flag=True, help="Do not overwrite the data; this is faster.")
 @_force
 @common_options
 def rmm(
     settings: Settings, name: str, sequences: tuple[int, ...], no_erase: bool, force: bool
 ) -> None:
-    """Delete single messages by their sequences; their bytes are overwritten."""
+    """Delete single messages by sequence; their data is overwritten."""
     ask = Asker(settings)
     deleted: list[int] = []
     missing: list[int] = []

@@ -1,4 +1,4 @@
-"""What people see of a stream: its configuration, and what it holds."""
+"""Show the config and the state of a stream as text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ..terminology import Terminology, words
 
 __all__ = ["RETENTIONS", "STORAGES", "source_text", "state_block", "write_info", "write_state"]
 
-#: What policies are called by people.
+#: Display names of policies.
 RETENTIONS: dict[str, str] = {
     RetentionPolicy.LIMITS: "Limits",
     RetentionPolicy.INTEREST: "Interest",
@@ -41,8 +41,8 @@ RETENTIONS: dict[str, str] = {
 }
 STORAGES: dict[str, str] = {StorageType.FILE: "File", StorageType.MEMORY: "Memory"}
 
-#: Switches that are worth a line when they are on.
-_OPTIONS = (
+#: Flags that are shown if they are set, with their labels.
+_FLAG_LABELS = (
     ("sealed", "Sealed"),
     ("allow_direct", "Direct Get"),
     ("mirror_direct", "Mirror Direct Get"),
@@ -58,7 +58,7 @@ _OPTIONS = (
 
 
 def write_info(settings: Settings, info: StreamInfo) -> None:
-    """Write all about a stream to ``stdout``, as ``jsm stream info`` does."""
+    """Write the config and state of a stream to ``stdout``, as ``jsm stream info`` does."""
     noun = words()
     heading = f"Information for {noun.stream.lower()} {info.config.name}"
     blocks = [
@@ -72,14 +72,14 @@ def write_info(settings: Settings, info: StreamInfo) -> None:
 
 
 def write_state(settings: Settings, info: StreamInfo) -> None:
-    """Write what a stream holds to ``stdout``."""
+    """Write the state of a stream to ``stdout``."""
     noun = words()
     heading = f"State of {noun.stream.lower()} {info.config.name}"
     write_blocks(settings.env, state_block(settings, info, noun), heading=heading)
 
 
 def _unlimited(noun: Terminology) -> Callable[[int | None], str]:
-    # The utility of 2020 wrote such limits as they travel.
+    # The 2020 CLI wrote limits as in the API, with -1 for no limit.
     return (lambda value: str(-1 if value is None else value)) if noun.old else limit
 
 
@@ -112,7 +112,7 @@ def _bytes(value: int | None, shown: Callable[[int | None], str]) -> str:
 
 def _options(config: StreamConfig) -> Block:
     block = Block("Options")
-    for name, label in _OPTIONS:
+    for name, label in _FLAG_LABELS:
         if getattr(config, name):
             block.add(label, yes(True))
     if config.compression not in (None, "none"):
@@ -150,7 +150,7 @@ def _options(config: StreamConfig) -> Block:
 
 
 def source_text(source: StreamSource) -> str:
-    """Return a mirror or source in one line."""
+    """Return the description of a mirror or source, in one line."""
     parts = [source.name]
     if source.external is not None:
         parts.append(f"API prefix {source.external.api}")
@@ -208,7 +208,7 @@ def _lag(source: StreamSourceInfo) -> str:
 
 
 def state_block(settings: Settings, info: StreamInfo, noun: Terminology) -> Block:
-    """Return the block with what a stream holds."""
+    """Return the block with the state of a stream."""
     state: StreamState = info.state
     block = Block("Statistics" if noun.old else "State")
     block.add("Messages", count(state.messages))

@@ -1,4 +1,4 @@
-"""``jsm stream subjects`` and ``gaps``: what a stream has by subject, and what it has no more."""
+"""``jsm stream subjects`` and ``gaps``: list the subjects and the deleted sequences of a stream."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ __all__ = ["gaps", "subjects"]
     "--sort",
     type=click.Choice(["messages", "count", "name", "subjects"]),
     default="messages",
-    help="What comes first: the most messages, or names in order.",
+    help="Sort by number of messages, descending, or by name.",
 )
-@click.option("-R", "--reverse", is_flag=True, help="The other way round.")
-@click.option("-n", "--names", is_flag=True, help="Only the subjects, one in each line.")
+@click.option("-R", "--reverse", is_flag=True, help="Reverse the order.")
+@click.option("-n", "--names", is_flag=True, help="Show only the subjects, one per line.")
 @common_options
 def subjects(
     settings: Settings, name: str | None, pattern: str, sort: str, reverse: bool, names: bool
 ) -> None:
-    """List the subjects that have messages, and how many; FILTER may have wildcards."""
+    """List the subjects of a stream with message counts; FILTER may contain wildcards."""
     with settings.jetstream() as js:
         stream = find_stream(js, name, Asker(settings))
         counts = stream.info(subjects_filter=pattern).state.subjects or {}
@@ -69,11 +69,11 @@ def subjects(
 )
 @common_options
 def gaps(settings: Settings, name: str | None) -> None:
-    """List the sequences between the first and the last that have no message any more."""
+    """List the deleted sequences between the first and the last message of a stream."""
     with settings.jetstream() as js:
         stream = find_stream(js, name, Asker(settings))
         state = stream.info(deleted_details=True).state
-    found = _runs(state.deleted or ())
+    found = _ranges(state.deleted or ())
     document: dict[str, Any] = {
         "stream": stream.name,
         "first_seq": state.first_seq,
@@ -94,12 +94,12 @@ def gaps(settings: Settings, name: str | None) -> None:
     emit(settings, document, human)
 
 
-def _runs(sequences: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the first and last of each run of sequences that follow each other."""
-    runs: list[tuple[int, int]] = []
+def _ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first and last sequence of each range of consecutive sequences."""
+    ranges: list[tuple[int, int]] = []
     for seq in sequences:
-        if runs and runs[-1][1] == seq - 1:
-            runs[-1] = runs[-1][0], seq
+        if ranges and ranges[-1][1] == seq - 1:
+            ranges[-1] = ranges[-1][0], seq
         else:
-            runs.append((seq, seq))
-    return runs
+            ranges.append((seq, seq))
+    return ranges

@@ -1,4 +1,4 @@
-"""Values of a stream's config on the command line: policies, sources, placements."""
+"""Click parameter types for a stream config: policies, sources and placements."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ...codec import decode, loads
 from ...errors import Error
 from ..values import ParamType, WordType
 
-__all__ = ["PLACEMENT", "RETENTION", "SOURCE", "STORAGE", "pair"]
+__all__ = ["PLACEMENT", "RETENTION", "SOURCE", "STORAGE", "split_pair"]
 
-#: Every way to write a retention policy, those of 2020 among them.
+#: Accepted spellings of retention policies, including those of the 2020 CLI.
 _RETENTIONS: Final = {
     "limits": RetentionPolicy.LIMITS,
     "interest": RetentionPolicy.INTEREST,
@@ -37,20 +37,20 @@ _STORAGES: Final = {
 }
 
 
-class _Word(WordType):
-    """One of several words, in any case, that stands for a policy."""
+class _PolicyType(WordType):
+    """A policy by one of several names; case is ignored."""
 
     def __init__(self, name: str, known: Mapping[str, Any], shown: Sequence[str]) -> None:
         super().__init__(name, shown)
         self._known = known
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """Return what help shows of it."""
+        """Return the placeholder in the help text."""
         del param, ctx
         return f"[{'|'.join(self.words)}]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the policy."""
+        """Return the policy with this name."""
         if not isinstance(value, str) or value in self._known.values():
             return value
         policy = self._known.get(value.strip().lower())
@@ -59,12 +59,12 @@ class _Word(WordType):
         return policy
 
 
-RETENTION: Final = _Word("retention", _RETENTIONS, ["limits", "interest", "work", "stream"])
-STORAGE: Final = _Word("storage", _STORAGES, ["file", "memory"])
+RETENTION: Final = _PolicyType("retention", _RETENTIONS, ["limits", "interest", "work", "stream"])
+STORAGE: Final = _PolicyType("storage", _STORAGES, ["file", "memory"])
 
 
-class _Fields(ParamType):
-    """A name, ``key=value,key=value`` or a JSON object, that makes a record."""
+class _RecordType(ParamType):
+    """A record, given as a name, as ``key=value,key=value`` or as a JSON object."""
 
     def __init__(self, name: str, make: Callable[[dict[str, Any]], Any], bare: str | None) -> None:
         self.name = name
@@ -72,7 +72,7 @@ class _Fields(ParamType):
         self._bare = bare
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the record."""
+        """Return the record that the text describes."""
         if not isinstance(value, str):
             return value
         try:
@@ -114,33 +114,33 @@ _SOURCE_KEYS: Final = {
 
 
 def _source(fields: dict[str, Any]) -> StreamSource:
-    said = {_SOURCE_KEYS.get(key, key): value for key, value in fields.items()}
-    if isinstance(said.get("opt_start_seq"), str):
-        said["opt_start_seq"] = int(said["opt_start_seq"])
+    values = {_SOURCE_KEYS.get(key, key): value for key, value in fields.items()}
+    if isinstance(values.get("opt_start_seq"), str):
+        values["opt_start_seq"] = int(values["opt_start_seq"])
     for key in ("api", "deliver", "domain"):
-        if isinstance(value := said.pop(key, None), str):
+        if isinstance(value := values.pop(key, None), str):
             name, value = ("api", f"$JS.{value}.API") if key == "domain" else (key, value)
-            said.setdefault("external", {})[name] = value
-    source = decode(StreamSource, said)
+            values.setdefault("external", {})[name] = value
+    source = decode(StreamSource, values)
     if source.extra:
-        raise ValueError(f"a source has no {', '.join(source.extra)}")
-    # Decoding checks types only; the copy checks the rest.
+        raise ValueError(f"unknown fields of a source: {', '.join(source.extra)}")
+    # Decoding checks only types; creating a copy runs the other checks.
     return replace(source)
 
 
 def _placement(fields: dict[str, Any]) -> Placement:
     placement = decode(Placement, fields)
     if placement.extra:
-        raise ValueError(f"a placement has no {', '.join(placement.extra)}")
+        raise ValueError(f"unknown fields of a placement: {', '.join(placement.extra)}")
     return placement
 
 
-def pair(text: str) -> tuple[str, str]:
+def split_pair(text: str) -> tuple[str, str]:
     """
-    Return what is on both sides of ``=``.
+    Return the texts before and after ``=``.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the text contains no ``=``.
 
     """
     left, equals, right = text.partition("=")
@@ -149,5 +149,5 @@ def pair(text: str) -> tuple[str, str]:
     return left.strip(), right.strip()
 
 
-SOURCE: Final = _Fields("SOURCE", _source, "name")
-PLACEMENT: Final = _Fields("PLACEMENT", _placement, "cluster")
+SOURCE: Final = _RecordType("SOURCE", _source, "name")
+PLACEMENT: Final = _RecordType("PLACEMENT", _placement, "cluster")

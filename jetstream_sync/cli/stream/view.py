@@ -1,4 +1,4 @@
-"""``jsm stream view`` and ``get``: read messages that are stored."""
+"""``jsm stream view`` and ``get``: read stored messages."""
 
 from __future__ import annotations
 
@@ -31,24 +31,25 @@ from .reading import Reader
 
 __all__ = ["get", "view"]
 
-#: Seconds between two looks for new messages.
-_LOOK_EVERY = 0.2
+_FOLLOW_INTERVAL_S = 0.2
 
-_raw = click.option("-r", "--raw", is_flag=True, help="Only the body, as it is.")
+_raw = click.option("-r", "--raw", is_flag=True, help="Write only the payload, unchanged.")
 _format = click.option("-f", "--format", "layout", metavar="TEXT", help=FORMAT_HELP)
-_translate = click.option("--translate", metavar="COMMAND", help="Show what it makes of each body.")
+_translate = click.option(
+    "--translate", metavar="COMMAND", help="Pipe each payload through this command."
+)
 
 
-class _Page:
+class _MessageWriter:
     """
-    Shows one message after the other.
+    Write messages in the output format of the command.
 
     Args:
-        settings: has the streams, and whether the output is JSON.
-        raw: show only the bodies.
-        layout: how to show each; ``None``: as a person wants it.
-        command: what each body goes through; ``None``: nothing.
-        single: whether there is one message, which is one document.
+        settings: provides the output streams, and whether the output is JSON.
+        raw: write only the payloads.
+        layout: the format of ``--format``; ``None`` uses the default text.
+        command: the command that translates each payload; ``None`` translates nothing.
+        single: write one JSON document instead of JSON lines.
 
     """
 
@@ -69,8 +70,8 @@ class _Page:
         self._translator = None if command is None else Translator(command)
         self._single = single
 
-    def show(self, msg: StoredMsg) -> None:
-        """Show a message, and flush."""
+    def write(self, msg: StoredMsg) -> None:
+        """Write a message and flush the output."""
         body = msg.data
         if self._translator is not None:
             body = self._translator.translate(msg.subject, body)
@@ -89,10 +90,12 @@ class _Page:
 
     def _text(self, msg: StoredMsg, body: bytes) -> str:
         headers: dict[str, list[str]] = header_fields(msg.headers).get("headers", {})
-        said = [f"  {name}: {readable(one)}" for name, all_ in headers.items() for one in all_]
+        headers_text = [
+            f"  {name}: {readable(one)}" for name, all_ in headers.items() for one in all_
+        ]
         moment = when(self._settings, msg.time)
         head = f"[{msg.seq}] Subject: {readable(msg.subject)} Received: {moment}"
-        return "\n".join([head, *said, "", readable(body), ""]) + "\n"
+        return "\n".join([head, *headers_text, "", readable(body), ""]) + "\n"
 
 
 def _document(msg: StoredMsg, body: bytes) -> dict[str, Any]:
@@ -106,13 +109,13 @@ def _document(msg: StoredMsg, body: bytes) -> dict[str, Any]:
     }
 
 
-class _Pattern:
+class _MessageFilter:
     """
-    What messages have to fit.
+    Conditions on the payload and the headers of a message.
 
     Args:
-        body: a regular expression that is somewhere in the body; ``None``: any body.
-        headers: names of headers, each with a regular expression behind ``=``.
+        body: a regular expression to find in the payload; ``None`` accepts any payload.
+        headers: ``NAME=REGEX`` for each header to search.
 
     """
 
@@ -122,12 +125,14 @@ class _Pattern:
             pairs = [each.partition("=") for each in headers]
             self._headers = [(name, re.compile(text)) for name, _, text in pairs]
         except re.error as error:
-            raise click.UsageError(f"{error.pattern!r} is no regular expression: {error}") from None
-        #: Whether there are messages that do not fit.
-        self.chooses = bool(self._body or self._headers)
+            raise click.UsageError(
+                f"{error.pattern!r} is not a valid regular expression: {error}"
+            ) from None
+        #: Whether the filter has any condition.
+        self.is_set = bool(self._body or self._headers)
 
-    def fits(self, msg: StoredMsg) -> bool:
-        """Say whether a message does."""
+    def matches(self, msg: StoredMsg) -> bool:
+        """Return whether a message fulfils all conditions."""
         if self._body is not None and not self._body.search(msg.data):
             return False
         found = msg.headers
@@ -143,13 +148,26 @@ class _Pattern:
 )
 @click.argument("page", required=False, type=click.IntRange(1), default=10, metavar="[PAGE]")
 @click.option("--id", "--seq", "seq", type=click.IntRange(1), help="Start at this sequence.")
-@click.option("--since", type=TIME, metavar="TIME", help="Start so long ago, or at a time.")
-@click.option("--last", type=click.IntRange(1), help="Only so many of the youngest messages.")
-@click.option("--limit", "--count", "limit", type=click.IntRange(1), help="At most so many.")
-@click.option("--subject", metavar="SUBJECT", help="Only messages of this subject.")
-@click.option("--grep", metavar="REGEX", help="Only messages with this in the body.")
-@click.option("--header", "headers", multiple=True, metavar="NAME=REGEX", help="Only with this.")
-@click.option("--follow", is_flag=True, help="Go on with new messages, until Ctrl-C.")
+@click.option("--since", type=TIME, metavar="TIME", help="Start at this time, or this long ago.")
+@click.option("--last", type=click.IntRange(1), metavar="N", help="Show only the last N messages.")
+@click.option(
+    "--limit",
+    "--count",
+    "limit",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Show at most N messages.",
+)
+@click.option("--subject", metavar="SUBJECT", help="Show only messages of this subject.")
+@click.option("--grep", metavar="REGEX", help="Show only messages with a matching payload.")
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=REGEX",
+    help="Show only messages with a matching header; repeatable.",
+)
+@click.option("--follow", is_flag=True, help="Continue with new messages until Ctrl-C.")
 @_raw
 @_format
 @_translate
@@ -168,16 +186,16 @@ def view(
     **options: Any,
 ) -> None:
     """
-    Read a stream's messages; nothing is acknowledged, and no consumer is left behind.
+    Read the messages of a stream, without acknowledging them or leaving a consumer behind.
 
-    On a terminal there is a pause after each PAGE of messages, 10 without a number. Elsewhere all
-    messages are written; with -j as a line of JSON each.
+    On a terminal, pauses after each page of PAGE messages, by default 10. Elsewhere, writes all
+    messages; with -j as one line of JSON each.
     """
     if sum(each is not None for each in (seq, since, last)) > 1:
         raise click.UsageError("--id, --since and --last exclude each other")
     follow, subject = bool(options["follow"]), options["subject"]
-    shown = _Page(settings, raw=raw, layout=layout, command=translate)
-    pattern = _Pattern(options["grep"], options["headers"])
+    writer = _MessageWriter(settings, raw=raw, layout=layout, command=translate)
+    message_filter = _MessageFilter(options["grep"], options["headers"])
     ask = Asker(settings)
     paged = settings.interactive and not (follow or limit or last)
     number = 0
@@ -186,15 +204,15 @@ def view(
         reader = Reader(stream)
         if since is not None:
             seq = reader.sequence_at(since)
-        most = None if pattern.chooses else page + 1 if paged else limit
-        chosen = _chosen(reader, stream, seq, last, subject, follow=follow, most=most)
-        with closing(chosen) as messages:
+        most = None if message_filter.is_set else page + 1 if paged else limit
+        selected = _select(reader, stream, seq, last, subject, follow=follow, most=most)
+        with closing(selected) as messages:
             for msg in messages:
-                if not pattern.fits(msg):
+                if not message_filter.matches(msg):
                     continue
-                if paged and number and number % page == 0 and not _go_on(ask):
+                if paged and number and number % page == 0 and not _ask_next_page(ask):
                     break
-                shown.show(msg)
+                writer.write(msg)
                 number += 1
                 if number == limit:
                     break
@@ -202,7 +220,7 @@ def view(
         settings.env.stderr.write("No messages\n")
 
 
-def _chosen(
+def _select(
     reader: Reader,
     stream: Stream,
     seq: int | None,
@@ -212,7 +230,7 @@ def _chosen(
     follow: bool,
     most: int | None,
 ) -> Generator[StoredMsg, None, None]:
-    """Iterate over the messages that are wanted, and with ``follow`` over those to come."""
+    """Iterate over the selected messages, and with ``follow`` over new messages."""
     if last is not None:
         yield from reader.last(last, subject)
         following = stream.cached_info.state.last_seq + 1
@@ -225,12 +243,12 @@ def _chosen(
         for msg in reader.messages(following, subject):
             yield msg
             following = msg.seq + 1
-        pause(_LOOK_EVERY)
+        pause(_FOLLOW_INTERVAL_S)
 
 
-def _go_on(ask: Asker) -> bool:
+def _ask_next_page(ask: Asker) -> bool:
     answer = ask.text(
-        "Next page? (Y/n)", "--limit", default="y", help="y shows more messages, n ends it"
+        "Next page? (Y/n)", "--limit", default="y", help="y shows the next page, n exits"
     )
     return answer.lower() not in ("n", "no", "q", "quit")
 
@@ -238,8 +256,10 @@ def _go_on(ask: Asker) -> bool:
 @click.command()
 @click.argument("name", metavar="STREAM", type=STREAM_NAME, shell_complete=complete_stream)
 @click.argument("seq", required=False, type=click.IntRange(1), metavar="[SEQ]")
-@click.option("-S", "--last-for", metavar="SUBJECT", help="The last message of a subject.")
-@click.option("--next-for", metavar="SUBJECT", help="The first message of a subject, from SEQ on.")
+@click.option("-S", "--last-for", metavar="SUBJECT", help="Read the last message of a subject.")
+@click.option(
+    "--next-for", metavar="SUBJECT", help="Read the first message of a subject, from SEQ on."
+)
 @_raw
 @_format
 @_translate
@@ -254,12 +274,14 @@ def get(
     layout: str | None,
     translate: str | None,
 ) -> None:
-    """Read one message, by its sequence or as the last of a subject."""
+    """Read one message by sequence, or the last one of a subject."""
     if last_for is not None and (seq is not None or next_for is not None):
-        raise click.UsageError("--last-for excludes SEQ and --next-for")
+        raise click.UsageError("--last-for cannot be combined with SEQ or --next-for")
     if last_for is None and seq is None and next_for is None:
-        raise CommandError("missing: SEQ, --last-for or --next-for", ExitStatus.USAGE)
-    page = _Page(settings, raw=raw, layout=layout, command=translate, single=True)
+        raise CommandError(
+            "no message selected: use SEQ, --last-for or --next-for", ExitStatus.USAGE
+        )
+    writer = _MessageWriter(settings, raw=raw, layout=layout, command=translate, single=True)
     with settings.jetstream() as js:
         stream = find_stream(js, name)
-        page.show(stream.get_msg(seq=seq, last_by_subject=last_for, next_by_subject=next_for))
+        writer.write(stream.get_msg(seq=seq, last_by_subject=last_for, next_by_subject=next_for))
