@@ -19,7 +19,7 @@ from .verification import DemoReport
 
 __all__ = ["demo"]
 
-#: Connection options that a demo with its own server respects.
+#: Options that also apply to a demo with its own server.
 _KEPT_OPTIONS: Final = ("json", "trace")
 
 
@@ -46,7 +46,7 @@ _KEPT_OPTIONS: Final = ("json", "trace")
     default=1.0,
     show_default=True,
     metavar="PERCENT",
-    help="Share of the orders whose worker fails just before it acknowledges.",
+    help="Percentage of orders whose worker fails before it acknowledges.",
 )
 @click.option(
     "--rate",
@@ -68,7 +68,7 @@ _KEPT_OPTIONS: Final = ("json", "trace")
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="Fail after this time without progress.",
+    help="Fail after this many seconds without progress.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 @common_options
@@ -85,7 +85,7 @@ def demo(
     quiet: bool,
 ) -> None:
     """
-    Run orders through a pipeline, each exactly once.
+    Process orders in a pipeline, each exactly once.
 
     Publishes orders to ORDERS.received. The workers of the pull consumer NEW check and price them,
     and publish to ORDERS.processed. The workers of DISPATCH assign a tracking number, and publish
@@ -114,7 +114,7 @@ def demo(
     with contextlib.ExitStack() as running:
         if not given_server:
             settings = _start_server(settings, running)
-        # A demo takes seconds: it ends when the connection is lost, and reports that once.
+        # A demo takes seconds: a lost connection ends it, and is reported once, as its error.
         nc = running.enter_context(settings.connection(name="jsm demo", error_cb=lambda _: None))
         ticker = running.enter_context(Ticker(env, "orders", len(orders), quiet=quiet))
         report = run_pipeline(

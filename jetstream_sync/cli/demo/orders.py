@@ -35,7 +35,7 @@ _MAX_QUANTITY: Final = 10_000
 _MAX_PRICE: Final = Decimal(100_000_000)
 _UNITS_PER_PARCEL: Final = 20
 #: Maximum length of a wrong value in an error, in characters.
-_SHOWN_LENGTH: Final = 40
+_MAX_SHOWN_LENGTH: Final = 40
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
@@ -224,7 +224,7 @@ def _order_id(record: Mapping[str, Any]) -> str:
     value = record.get("id")
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
-    # It becomes a part of a header, which loses surrounding white space.
+    # The id becomes part of a header value, and headers lose surrounding white space.
     if (
         not isinstance(value, str)
         or not 0 < len(value) <= _MAX_ID_LENGTH
@@ -270,4 +270,4 @@ def _price(item: Mapping[str, Any]) -> int:
 
 def _shown(value: object) -> str:
     text = "null" if value is None else repr(value)
-    return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}..."
+    return text if len(text) <= _MAX_SHOWN_LENGTH else f"{text[:_MAX_SHOWN_LENGTH]}..."

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DemoContext", "run_pipeline"]
 
-_TICK_S: Final = 0.02
-#: Orders that are published between two looks at progress.
+_TICK_INTERVAL_S: Final = 0.02
+#: Number of orders that are published between two progress updates.
 _PUBLISH_BLOCK: Final = 50
 #: Longer than a worker waits for the acknowledgement of what it publishes.
 _STOP_TIMEOUT_S: Final = 10.0
@@ -204,7 +204,7 @@ class _Worker:
 
     def __call__(self, msg: JetStreamMsg) -> None:
         if self.failure is not None:
-            return  # the run is over, and messages that are not acknowledged are not lost
+            return  # the run has failed; unacknowledged messages stay in the stream
         try:
             self._handle(msg)
         except Error as error:
@@ -226,7 +226,7 @@ class _Worker:
         )
         self.deduplicated += bool(ack.duplicate)
         if first and zlib.crc32(order_id.encode()) % 10_000 < self._redeliver_percent * 100:
-            # As if the worker had died here.
+            # Simulate a worker that fails before it acknowledges.
             msg.nak()
         else:
             msg.ack()
@@ -296,7 +296,7 @@ class _Run:
             future.result(timeout=0)
 
     def wait(self) -> None:
-        """Wait until every published order is completed, or is lost."""
+        """Wait until every published order is completed or lost."""
         next_check = Deadline(0)
         settled_for: Deadline | None = None
         while True:
@@ -312,7 +312,7 @@ class _Run:
                 settled_for = (settled_for or Deadline(_SETTLE_TIME_S)) if settled else None
                 if settled_for is not None and settled_for.expired():
                     return
-            time.sleep(_TICK_S)
+            time.sleep(_TICK_INTERVAL_S)
 
     def report(self, seconds: float) -> DemoReport:
         """Return the result; only after everything has stopped."""
@@ -348,7 +348,7 @@ class _Run:
 
     def _settled(self) -> bool:
         """Ask the server whether no message is pending, and whether the monitor has read all."""
-        # In this order: while NEW is idle nothing reaches DISPATCH, and then nothing the stream.
+        # The order matters: if NEW is idle, nothing new reaches DISPATCH, and then the stream.
         for step in _STEPS:
             info = self._stream.get_consumer(step.consumer).cached_info
             if info.num_pending or info.num_ack_pending:
@@ -358,7 +358,7 @@ class _Run:
     def _tick_until(self, moment: float) -> None:
         self._tick()
         while (left := moment - monotonic()) > 0:
-            time.sleep(min(left, _TICK_S))
+            time.sleep(min(left, _TICK_INTERVAL_S))
             self._tick()
 
     def _tick(self) -> None:

@@ -1,4 +1,4 @@
-"""``jsm stream``: the tree of the commands for streams, which are imported when they are used."""
+"""``jsm stream``: the command group for streams; each command is imported when it is used."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ def _lazy(name: str, module: str, text: str, *aliases: str) -> tuple[str, LazyCo
 
 _COMMANDS = dict(
     [
-        _lazy("add", "add", "Make a stream.", "create", "new"),
+        _lazy("add", "add", "Create a stream.", "create", "new"),
         _lazy("ls", "ls", "List streams.", "list", "l"),
-        _lazy("info", "info", "Show a stream's config and state.", "nfo", "i"),
-        _lazy("state", "info", "Show what a stream holds."),
-        _lazy("edit", "edit", "Change a stream's config.", "update"),
-        _lazy("rm", "rm", "Delete streams with all that is in them.", "delete", "del"),
-        _lazy("purge", "rm", "Delete messages, all or some."),
+        _lazy("info", "info", "Show the config and state of a stream.", "nfo", "i"),
+        _lazy("state", "info", "Show the state of a stream."),
+        _lazy("edit", "edit", "Edit the config of a stream.", "update"),
+        _lazy("rm", "rm", "Delete streams with their messages and consumers.", "delete", "del"),
+        _lazy("purge", "rm", "Delete all or some messages of a stream."),
         _lazy("report", "report", "Compare the streams of the account.", "rep"),
-        _lazy("find", "find", "Find streams by what they are and hold.", "query"),
-        _lazy("view", "view", "Read a stream's messages.", "v"),
+        _lazy("find", "find", "Find streams by config and state.", "query"),
+        _lazy("view", "view", "Read the messages of a stream.", "v"),
         _lazy("get", "view", "Read one message."),
         _lazy("rmm", "rm", "Delete single messages."),
-        _lazy("subjects", "subjects", "List the subjects that have messages.", "subj"),
-        _lazy("gaps", "subjects", "List the sequences that have no message any more."),
-        _lazy("graph", "graph", "Draw a stream's activity."),
-        _lazy("seal", "edit", "Let nothing in or out any more."),
-        _lazy("copy", "add", "Make a stream like another one.", "cp"),
+        _lazy("subjects", "subjects", "List the subjects of a stream with message counts.", "subj"),
+        _lazy("gaps", "subjects", "List the deleted sequences of a stream."),
+        _lazy("graph", "graph", "Draw the activity of a stream."),
+        _lazy("seal", "edit", "Make a stream read-only, permanently."),
+        _lazy("copy", "add", "Create a stream with the config of another one.", "cp"),
         _lazy("backup", "backup", "Save a stream to a directory.", "snapshot"),
-        _lazy("restore", "backup", "Make a stream of a backup."),
+        _lazy("restore", "backup", "Restore a stream from a backup."),
     ]
 )
 
@@ -46,5 +46,5 @@ def stream(_settings: Settings) -> None:
     """
     Manage streams, which store messages.
 
-    They were called Message Sets; who types "jsm ms" still reads of those.
+    Streams were called Message Sets in 2020. "jsm ms" is an alias that keeps that name in its output.
     """
