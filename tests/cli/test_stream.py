@@ -1,4 +1,4 @@
-"""``jsm stream``: streams are made, listed, shown, emptied and deleted."""
+"""``jsm stream``: streams are created, listed, shown, purged and deleted."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def fill(raw: RawClient, *subjects: str) -> None:
 
 
 @pytest.mark.parametrize("noun", ["ms", "messageset", "str", "st", "s", "stream"])
-def test_the_command_of_2020_makes_the_stream(jsm: Jsm, raw: RawClient, noun: str) -> None:
-    """The documented command works word by word, and a year is exactly 365 days."""
+def test_the_2020_command_creates_the_stream(jsm: Jsm, raw: RawClient, noun: str) -> None:
+    """The command of the 2020 documentation works unchanged, and a year is exactly 365 days."""
     result = jsm(noun, *SEED.split()).ok()
     config = config_of(raw, "ORDERS")
     assert config["subjects"] == ["ORDERS.*"]
@@ -60,10 +60,8 @@ def test_the_command_of_2020_makes_the_stream(jsm: Jsm, raw: RawClient, noun: st
         ("WorkQueuePolicy", "workqueue"),
     ],
 )
-def test_every_word_for_a_retention_is_understood(
-    jsm: Jsm, raw: RawClient, word: str, wire: str
-) -> None:
-    """Retention policies have the names of 2020, of the ``nats`` command and of the API."""
+def test_retention_aliases(jsm: Jsm, raw: RawClient, word: str, wire: str) -> None:
+    """Retention policies have the names of the 2020 CLI, of the nats CLI and of the API."""
     jsm("stream", "add", "R", "--subjects", "r", "--retention", word).ok()
     assert config_of(raw, "R")["retention"] == wire
 
@@ -146,31 +144,31 @@ SINCE = {
         for option in OPTIONS
     ],
 )
-def test_an_option_is_a_field(
+def test_each_option_sets_its_field(
     jsm: Jsm, raw: RawClient, words: str, field: str, value: object
 ) -> None:
-    """Each option of ``add`` ends up in its field of the config, in its unit."""
+    """Each option of ``add`` sets its field of the config, in the right unit."""
     more = () if "--subjects" in words else ("--subjects", "a.*")
     jsm("stream", "add", "S", *words.split(), *more).ok()
     assert config_of(raw, "S").get(field, False) == value
 
 
 @pytest.mark.server("<2.11")
-def test_an_option_that_is_ignored_is_told(jsm: Jsm) -> None:
-    """A server leaves out what is younger than it is; who asked for it is warned."""
+def test_a_field_that_the_server_ignores_is_a_warning(jsm: Jsm) -> None:
+    """An older server drops fields that it does not know; the command warns about them."""
     made = jsm("stream", "add", "S", "--defaults", "--ttl").ok()
     assert "ignored allow_msg_ttl" in made.err
 
 
-def test_what_a_server_takes_over_is_no_reason_to_warn(jsm: Jsm) -> None:
-    """A config that the server takes as it is makes no noise."""
+def test_no_warning_for_an_accepted_config(jsm: Jsm) -> None:
+    """A config that the server accepts completely causes no warning."""
     options = ("--subjects", "s.*", "--max-age", "1h", "--metadata", "a=b", "--replicas", "1")
     assert jsm("stream", "add", "S", *options).ok().err == ""
     assert jsm("stream", "edit", "S", "--max-msgs", "5", "-f").ok().err == ""
 
 
-def test_labels_and_placement_reach_the_server(jsm: Jsm, raw: RawClient) -> None:
-    """Labels are repeatable; a placement can be put together of its parts."""
+def test_metadata_and_placement_options(jsm: Jsm, raw: RawClient) -> None:
+    """--metadata is repeatable; --placement, --cluster and --tag are combined."""
     jsm("stream", "add", "S", "--defaults", "--metadata", "team=a=b", "--metadata", "x=").ok()
     labels = config_of(raw, "S")["metadata"]
     assert (labels["team"], labels["x"]) == ("a=b", "")
@@ -192,7 +190,7 @@ def test_labels_and_placement_reach_the_server(jsm: Jsm, raw: RawClient) -> None
 
 
 def test_mirrors_and_sources_are_names_pairs_or_json(jsm: Jsm, raw: RawClient) -> None:
-    """What a stream takes from others is said by name, by key and value, or as JSON."""
+    """A mirror or source is given as a name, as key=value pairs, or as JSON."""
     jsm("stream", "add", "O", "--subjects", "o.*").ok()
     jsm("stream", "add", "M", "--mirror", "O").ok()
     assert config_of(raw, "M")["mirror"]["name"] == "O"
@@ -209,8 +207,8 @@ def test_mirrors_and_sources_are_names_pairs_or_json(jsm: Jsm, raw: RawClient) -
     assert (refused.status, "color" in refused.err) == (2, True)
 
 
-def test_json_is_the_servers_reply(jsm: Jsm, raw: RawClient) -> None:
-    """With -j there is one document on stdout, with the config and state that the server has."""
+def test_json_output_is_the_reply_of_the_server(jsm: Jsm, raw: RawClient) -> None:
+    """With -j stdout is one document with the config and state of the server."""
     made = jsm("stream", "add", "S", "--subjects", "s.*", "-j").ok()
     assert made.err == ""
     fill(raw, "s.a", "s.b")
@@ -227,8 +225,8 @@ def test_json_is_the_servers_reply(jsm: Jsm, raw: RawClient) -> None:
     assert jsm("stream", "ls", "-n", "-j").ok().json == ["S"]
 
 
-def test_info_shows_what_is_stored(jsm: Jsm, raw: RawClient) -> None:
-    """Counts have separators, and the blocks have the labels of the document."""
+def test_info_shows_config_and_state(jsm: Jsm, raw: RawClient) -> None:
+    """Counts have separators, and the blocks have the labels of the 2020 documentation."""
     jsm("ms", *SEED.split()).ok()
     fill(raw, "ORDERS.a", "ORDERS.b", "ORDERS.a")
     shown = jsm("ms", "info", "ORDERS").ok().out
@@ -242,8 +240,8 @@ def test_info_shows_what_is_stored(jsm: Jsm, raw: RawClient) -> None:
     assert "Active Consumers: 0\n" in shown
 
 
-def test_ls_speaks_as_it_was_spoken_to(jsm: Jsm) -> None:
-    """``ms ls`` lists names under a title, ``stream ls`` is a table; nothing there is no error."""
+def test_ls_uses_the_noun_of_the_command(jsm: Jsm) -> None:
+    """``ms ls`` lists names under a title, ``stream ls`` writes a table; no streams is not an error."""
     assert jsm("ms", "ls").ok().out == "No Message Sets defined\n"
     assert jsm("stream", "ls").ok().out == "No Streams defined\n"
     assert jsm("stream", "ls", "-j").ok().json == []
@@ -258,8 +256,8 @@ def test_ls_speaks_as_it_was_spoken_to(jsm: Jsm) -> None:
     assert "hidden" not in table
 
 
-def test_a_config_goes_around(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
-    """What --output writes, and what info says, is taken by --config; options come before it."""
+def test_written_configs_can_be_read_again(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
+    """--config accepts the output of --output and of info; options override it."""
     file = tmp_path / "orders.json"
     options = ("--subjects", "o.*", "--max-age", "1h", "--metadata", "a=b")
     jsm("stream", "add", "O", *options, "--output", str(file)).ok()
@@ -276,8 +274,8 @@ def test_a_config_goes_around(jsm: Jsm, raw: RawClient, tmp_path: Path) -> None:
     assert (changed["max_msgs"], changed["max_age"]) == (7, before["max_age"])
 
 
-def test_a_file_may_have_units(jsm: Jsm, raw: RawClient) -> None:
-    """People write durations, sizes and policies in a file as they do in options."""
+def test_a_file_may_contain_units(jsm: Jsm, raw: RawClient) -> None:
+    """A file may contain durations, sizes and policies in the syntax of options."""
     text = (
         '{"name": "O", "max_age": "1y", "max_bytes": "10GB", "retention": "stream",'
         ' "consumer_limits": {"inactive_threshold": "1h"}, "metadata": {"max_age": "1y"}}'
@@ -301,10 +299,8 @@ def test_a_file_may_have_units(jsm: Jsm, raw: RawClient) -> None:
         ('{"name": "O", "max_msgs": -7}', "max_msgs"),
     ],
 )
-def test_a_file_that_makes_no_sense_is_refused(
-    jsm: Jsm, raw: RawClient, text: str, words: str
-) -> None:
-    """A wrong file is wrong usage, and the line on stderr says what is wrong."""
+def test_an_invalid_file_is_a_usage_error(jsm: Jsm, raw: RawClient, text: str, words: str) -> None:
+    """An invalid file exits with status 2, and the error names the problem."""
     refused = jsm("stream", "add", "--config", "-", stdin=text.encode())
     assert refused.status == 2
     assert words in refused.err or "yaml" in refused.err.lower()
@@ -312,8 +308,8 @@ def test_a_file_that_makes_no_sense_is_refused(
     assert raw.api("STREAM.NAMES")["total"] == 0
 
 
-def test_add_again_leaves_replaces_or_refuses(jsm: Jsm, raw: RawClient) -> None:
-    """An equal stream is taken as it is; another one is refused, left alone or changed."""
+def test_adding_an_existing_stream(jsm: Jsm, raw: RawClient) -> None:
+    """An equal config succeeds; another one is an error, ignored, or an update, by option."""
     add = ("stream", "add", "S", "--subjects", "s")
     jsm(*add).ok()
     jsm(*add).ok()
@@ -328,8 +324,8 @@ def test_add_again_leaves_replaces_or_refuses(jsm: Jsm, raw: RawClient) -> None:
     assert jsm(*add, "--update", "--if-not-exists").status == 2
 
 
-def test_names_are_checked_here(jsm: Jsm) -> None:
-    """A name that a server would not even answer to is refused before there is a connection."""
+def test_names_are_checked_before_connecting(jsm: Jsm) -> None:
+    """An invalid name is an error before the command connects."""
     for name in ("a.b", "a b", "a*", "a>", "a/b", "a\\b"):
         for words in (("add", name, "--subjects", "x"), ("info", name), ("rm", "A", name, "-f")):
             refused = jsm("stream", *words, NATS_URL="nats://127.0.0.1:1")
@@ -337,8 +333,8 @@ def test_names_are_checked_here(jsm: Jsm) -> None:
             assert " is invalid: " in refused.err
 
 
-def test_all_that_is_missing_is_named_at_once(jsm: Jsm) -> None:
-    """Without a person to ask, one error names every missing value; -j has it as JSON."""
+def test_one_error_names_all_missing_values(jsm: Jsm) -> None:
+    """Without a terminal, one error names every missing value; with -j it is JSON."""
     refused = jsm("ms", "add")
     assert refused.status == 2
     assert refused.err == "jsm: missing: NAME, --subjects\n"
@@ -348,8 +344,8 @@ def test_all_that_is_missing_is_named_at_once(jsm: Jsm) -> None:
         assert jsm("stream", command).err == "jsm: missing: STREAM\n"
 
 
-def test_a_wrong_name_is_not_found_and_a_close_one_is_proposed(jsm: Jsm) -> None:
-    """Status 3 is for what is not there."""
+def test_an_unknown_name_suggests_a_similar_one(jsm: Jsm) -> None:
+    """An unknown stream exits with status 3, and the error suggests a similar name."""
     jsm("ms", *SEED.split()).ok()
     missed = jsm("stream", "info", "ORDRES")
     assert missed.status == 3
@@ -357,8 +353,8 @@ def test_a_wrong_name_is_not_found_and_a_close_one_is_proposed(jsm: Jsm) -> None
     assert jsm("ms", "purge", "nothing", "-f").err == 'jsm: message set "nothing" not found\n'
 
 
-def test_a_purge_says_what_went(jsm: Jsm, raw: RawClient) -> None:
-    """After a purge the next sequence is one after the last, as in the document."""
+def test_purge_reports_the_number_of_messages(jsm: Jsm, raw: RawClient) -> None:
+    """The output has the number of deleted messages, and the next sequence follows the last one."""
     jsm("ms", *SEED.split()).ok()
     fill(raw, "ORDERS.a", "ORDERS.b", "ORDERS.a")
     purged = jsm("ms", "purge", "ORDERS", "-f").ok()
@@ -380,10 +376,10 @@ def test_a_purge_says_what_went(jsm: Jsm, raw: RawClient) -> None:
         (("--subject", "s.a", "--keep", "1"), [2, 4, 5]),
     ],
 )
-def test_a_part_is_purged_and_told_beforehand(
+def test_purge_dry_run_matches_the_purge(
     jsm: Jsm, raw: RawClient, options: tuple[str, ...], left: list[int]
 ) -> None:
-    """A dry run counts what would go and takes nothing; the purge takes just that."""
+    """A dry run counts the messages and deletes nothing; the purge deletes that number."""
     jsm("stream", "add", "S", "--subjects", "s.*").ok()
     fill(raw, "s.a", "s.b", "s.a", "s.b", "s.a")
     told = jsm("stream", "purge", "S", *options, "--dry-run", "-j").ok().json
@@ -394,8 +390,8 @@ def test_a_part_is_purged_and_told_beforehand(
     assert found == left
 
 
-def test_a_dry_run_counts_past_deleted_messages(jsm: Jsm, raw: RawClient) -> None:
-    """What was deleted before is not counted as going."""
+def test_a_dry_run_does_not_count_deleted_messages(jsm: Jsm, raw: RawClient) -> None:
+    """Messages that were deleted before are not counted."""
     jsm("stream", "add", "S", "--subjects", "s.*").ok()
     fill(raw, *["s.a"] * 6)
     jsm("stream", "rmm", "S", "2", "3", "-f").ok()
@@ -405,8 +401,8 @@ def test_a_dry_run_counts_past_deleted_messages(jsm: Jsm, raw: RawClient) -> Non
     assert told["would_purge"] == 4
 
 
-def test_deleting_needs_a_word(jsm: Jsm, raw: RawClient) -> None:
-    """Where nobody can be asked, nothing is deleted without --force."""
+def test_deleting_needs_force_without_a_terminal(jsm: Jsm, raw: RawClient) -> None:
+    """Without a terminal and --force nothing is deleted."""
     jsm("ms", *SEED.split()).ok()
     fill(raw, "ORDERS.a", "ORDERS.b")
     for command in (("rm", "ORDERS"), ("purge", "ORDERS"), ("rmm", "ORDERS", "1")):
@@ -416,8 +412,8 @@ def test_deleting_needs_a_word(jsm: Jsm, raw: RawClient) -> None:
     assert raw.api("STREAM.INFO.ORDERS")["state"]["messages"] == 2
 
 
-def test_several_streams_go_or_none(jsm: Jsm, raw: RawClient) -> None:
-    """A wrong name among several deletes nothing, unless missing ones are fine."""
+def test_an_unknown_name_deletes_no_stream(jsm: Jsm, raw: RawClient) -> None:
+    """An unknown name among several deletes nothing, except with --ignore-missing."""
     for name in "ABC":
         jsm("stream", "add", name, "--defaults").ok()
     refused = jsm("stream", "rm", "A", "NOPE", "B", "-f")
@@ -431,7 +427,7 @@ def test_several_streams_go_or_none(jsm: Jsm, raw: RawClient) -> None:
 
 
 def test_single_messages_are_deleted(jsm: Jsm, raw: RawClient) -> None:
-    """``rmm`` takes several sequences, and says which were not there."""
+    """``rmm`` accepts several sequences, and the error names those that do not exist."""
     jsm("stream", "add", "S", "--subjects", "s.*").ok()
     fill(raw, *["s.a"] * 5)
     assert jsm("stream", "rmm", "S", "2", "4", "-f", "-j").ok().json == {"deleted": [2, 4]}
@@ -442,8 +438,8 @@ def test_single_messages_are_deleted(jsm: Jsm, raw: RawClient) -> None:
     assert (state["messages"], state["last_seq"]) == (2, 5)
 
 
-def test_a_copy_has_its_own_subjects(jsm: Jsm, raw: RawClient) -> None:
-    """A copy is like the original but for what was said; the same subjects can not be."""
+def test_copy_needs_other_subjects(jsm: Jsm, raw: RawClient) -> None:
+    """A copy has the config of the original except for the options; the same subjects are an error."""
     jsm("stream", "add", "A", "--subjects", "a.*", "--max-age", "1h", "--metadata", "k=v").ok()
     refused = jsm("stream", "copy", "A", "B")
     assert (refused.status, "--subjects" in refused.err) == (2, True)
@@ -454,8 +450,8 @@ def test_a_copy_has_its_own_subjects(jsm: Jsm, raw: RawClient) -> None:
     assert config["metadata"]["k"] == "v"
 
 
-def test_the_prompts_are_those_of_2020(terminal: Any, raw: RawClient, jsm: Jsm) -> None:
-    """A person is asked in the documented order; ``?`` explains and names the option."""
+def test_the_prompts_of_the_2020_cli(terminal: Any, raw: RawClient, jsm: Jsm) -> None:
+    """The prompts have the order of the 2020 documentation; ``?`` shows help and the option."""
     child = terminal("ms", "add", "ORDERS")
     child.answer("Subjects to consume", "ORDERS.*")
     child.answer("Storage backend", "file")
@@ -477,8 +473,8 @@ def test_the_prompts_are_those_of_2020(terminal: Any, raw: RawClient, jsm: Jsm) 
     del jsm  # its fixture deletes the stream
 
 
-def test_only_what_was_not_said_is_asked(terminal: Any, raw: RawClient, jsm: Jsm) -> None:
-    """Options answer their questions; with --defaults and a name there is none."""
+def test_given_options_are_not_prompted_for(terminal: Any, raw: RawClient, jsm: Jsm) -> None:
+    """A given option has no prompt; with --defaults and a name there are no prompts."""
     options = SEED.replace("add ORDERS", "").split()
     child = terminal("ms", "add", *[each for each in options if "1y" not in each])
     child.answer("Message Set name", "a.b")
@@ -495,8 +491,8 @@ def test_only_what_was_not_said_is_asked(terminal: Any, raw: RawClient, jsm: Jsm
     del jsm
 
 
-def test_a_person_is_asked_before_something_goes(terminal: Any, raw: RawClient, jsm: Jsm) -> None:
-    """The question says how many messages go; no is the default, and means that nothing is done."""
+def test_deleting_asks_for_confirmation(terminal: Any, raw: RawClient, jsm: Jsm) -> None:
+    """The prompt has the number of messages; the default answer is no and changes nothing."""
     jsm("ms", *SEED.split()).ok()
     fill(raw, "ORDERS.a", "ORDERS.b")
     child = terminal("ms", "rm", "ORDERS")
@@ -514,7 +510,7 @@ def test_a_person_is_asked_before_something_goes(terminal: Any, raw: RawClient, 
 
 
 def test_a_stream_is_chosen_from_a_list(terminal: Any, jsm: Jsm) -> None:
-    """Who names no stream on a terminal is shown those that there are."""
+    """On a terminal, a command without a stream name shows a list of the streams."""
     jsm("ms", *SEED.split()).ok()
     child = terminal("ms", "info", TERM="dumb")
     child.expect("1) ORDERS")
@@ -524,7 +520,7 @@ def test_a_stream_is_chosen_from_a_list(terminal: Any, jsm: Jsm) -> None:
 
 
 def test_no_server_is_status_five(jsm: Jsm) -> None:
-    """Where nobody listens, the error says so in one line."""
+    """Without a server the error is one line, and the exit status is 5."""
     with NatsServer() as gone:
         url = gone.url
     refused = jsm("stream", "ls", "-s", url)

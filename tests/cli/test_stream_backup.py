@@ -1,4 +1,4 @@
-"""``jsm stream backup`` and ``restore``: a stream goes to a directory, and comes back."""
+"""``jsm stream backup`` and ``restore``: a stream is saved to a directory and restored."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MESSAGES = 300
 
 
 def fill(raw: RawClient, count: int = MESSAGES) -> None:
-    """Messages that do not get small when they are compressed."""
+    """Incompressible messages."""
     answers = raw.requests("ORDERS.new", [os.urandom(3000) for _ in range(count)])
     assert all(b'"seq"' in answer for answer in answers)
 
 
 @pytest.fixture
 def orders(jsm: Jsm, raw: RawClient) -> Jsm:
-    """ORDERS with messages, of which one is gone, and a consumer."""
+    """ORDERS with messages, one of them deleted, and a consumer."""
     jsm("stream", "add", "ORDERS", "--subjects", "ORDERS.*", "--description", "shop").ok()
     fill(raw)
     jsm("stream", "rmm", "ORDERS", "7", "-f").ok()
@@ -58,8 +58,8 @@ def leftovers(directory: Path) -> list[str]:
     return sorted(each.name for each in directory.iterdir())
 
 
-def test_a_stream_goes_and_comes_back(orders: Jsm, raw: RawClient, tmp_path: Path) -> None:
-    """Config, messages, their sequences and times, gaps and consumers are as they were."""
+def test_a_restored_stream_equals_the_original(orders: Jsm, raw: RawClient, tmp_path: Path) -> None:
+    """Config, messages, sequences, times, gaps and consumers equal the original."""
     before = held(raw)
     saved = orders("stream", "backup", "ORDERS", str(tmp_path / "b")).ok()
     assert saved.out.startswith(f"Stream ORDERS was backed up to {tmp_path / 'b'}: 299 messages, ")
@@ -70,10 +70,10 @@ def test_a_stream_goes_and_comes_back(orders: Jsm, raw: RawClient, tmp_path: Pat
     assert held(raw) == before
 
 
-def test_a_backup_is_in_the_form_of_the_nats_command(
+def test_a_backup_has_the_format_of_the_nats_cli(
     orders: Jsm, raw: RawClient, tmp_path: Path
 ) -> None:
-    """There are backup.json with config and state, and the data as an S2 stream."""
+    """A backup consists of backup.json with config and state, and an S2 stream with the data."""
     target = tmp_path / "deep" / "b"
     saved = orders("stream", "snapshot", "ORDERS", str(target), "-j").ok().json
     assert leftovers(target) == ["SHA256SUMS", "backup.json", "stream.tar.s2"]
@@ -94,8 +94,10 @@ def test_a_backup_is_in_the_form_of_the_nats_command(
     assert sums["stream.tar.s2"] == saved["sha256"]
 
 
-def test_a_backup_of_the_nats_command_is_taken(orders: Jsm, raw: RawClient, tmp_path: Path) -> None:
-    """Such a backup has no checksums, and is restored without."""
+def test_a_backup_of_the_nats_cli_can_be_restored(
+    orders: Jsm, raw: RawClient, tmp_path: Path
+) -> None:
+    """A backup of the nats CLI has no checksums and is restored without them."""
     target = tmp_path / "b"
     orders("stream", "backup", "ORDERS", str(target), "--no-consumers").ok()
     (target / "SHA256SUMS").unlink()
@@ -107,7 +109,7 @@ def test_a_backup_of_the_nats_command_is_taken(orders: Jsm, raw: RawClient, tmp_
 
 
 def test_a_restore_may_change_the_config(orders: Jsm, raw: RawClient, tmp_path: Path) -> None:
-    """Another config is taken from a file, but not another name."""
+    """--config replaces the config, but cannot rename the stream."""
     target, file = tmp_path / "b", tmp_path / "c.json"
     orders("stream", "backup", "ORDERS", str(target)).ok()
     config = json.loads((target / "backup.json").read_text())["config"]
@@ -121,8 +123,8 @@ def test_a_restore_may_change_the_config(orders: Jsm, raw: RawClient, tmp_path: 
     assert raw.api("STREAM.INFO.ORDERS")["config"]["description"] == "from a backup"
 
 
-def test_a_stream_in_the_way_is_left_alone(orders: Jsm, raw: RawClient, tmp_path: Path) -> None:
-    """What is there is replaced only when that is asked for, and confirmed."""
+def test_an_existing_stream_needs_overwrite(orders: Jsm, raw: RawClient, tmp_path: Path) -> None:
+    """An existing stream is replaced only with --overwrite and after confirmation."""
     target = tmp_path / "b"
     orders("stream", "backup", "ORDERS", str(target)).ok()
     raw.request("ORDERS.new", b"one more")
@@ -135,10 +137,8 @@ def test_a_stream_in_the_way_is_left_alone(orders: Jsm, raw: RawClient, tmp_path
     assert raw.api("STREAM.INFO.ORDERS")["state"]["last_seq"] == MESSAGES
 
 
-def test_an_older_backup_is_replaced_when_asked_for(
-    orders: Jsm, raw: RawClient, tmp_path: Path
-) -> None:
-    """A directory that has something is not touched without --force, nor what is no backup."""
+def test_an_existing_backup_needs_force(orders: Jsm, raw: RawClient, tmp_path: Path) -> None:
+    """A backup is replaced only with --force; a directory with other files never is."""
     target = tmp_path / "b"
     target.mkdir()
     orders("stream", "backup", "ORDERS", str(target)).ok()
@@ -162,7 +162,7 @@ def test_an_older_backup_is_replaced_when_asked_for(
 def test_a_directory_that_exists_is_kept(
     orders: Jsm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A directory may be where a disk is mounted, a link to one, or where one is: it stays that."""
+    """An existing target directory is kept, also as a symbolic link or the current directory."""
     target = tmp_path / "b"
     target.mkdir()
     (target / ".partial-x").mkdir()  # of one that was killed
@@ -178,8 +178,8 @@ def test_a_directory_that_exists_is_kept(
     orders("stream", "restore", ".", "--overwrite", "-f").ok()
 
 
-def test_nobody_else_may_read_a_backup(orders: Jsm, tmp_path: Path) -> None:
-    """There may be secrets in a stream: files and directories that are made are their owner's."""
+def test_a_backup_is_readable_by_its_owner_only(orders: Jsm, tmp_path: Path) -> None:
+    """Created files and directories have owner permissions only, because messages may be secret."""
     (tmp_path / "old").mkdir(mode=0o755)
     for name in ("old", "new"):
         orders("stream", "backup", "ORDERS", str(tmp_path / name)).ok()
@@ -228,8 +228,10 @@ def damage(target: Path, how: str) -> None:
         "sums that are no text",
     ],
 )
-def test_a_damaged_backup_is_refused(orders: Jsm, raw: RawClient, tmp_path: Path, how: str) -> None:
-    """What is wrong with a backup is seen before anything is sent or deleted."""
+def test_a_damaged_backup_is_rejected(
+    orders: Jsm, raw: RawClient, tmp_path: Path, how: str
+) -> None:
+    """Damage is detected before anything is sent or deleted."""
     target = tmp_path / "b"
     orders("stream", "backup", "ORDERS", str(target)).ok()
     damage(target, how)
@@ -240,10 +242,10 @@ def test_a_damaged_backup_is_refused(orders: Jsm, raw: RawClient, tmp_path: Path
     assert raw.api("STREAM.INFO.ORDERS")["state"]["messages"] == 299
 
 
-def test_damage_that_only_the_server_sees_leaves_no_stream(
+def test_damage_that_only_the_server_detects_leaves_no_stream(
     orders: Jsm, raw: RawClient, tmp_path: Path
 ) -> None:
-    """Without checksums the server finds it, and no part of a stream is left."""
+    """Without checksums the server detects the damage, and no partial stream is left."""
     target = tmp_path / "b"
     orders("stream", "backup", "ORDERS", str(target)).ok()
     (target / "SHA256SUMS").unlink()
@@ -255,8 +257,8 @@ def test_damage_that_only_the_server_sees_leaves_no_stream(
     assert raw.api("STREAM.NAMES")["total"] == 0
 
 
-def test_what_the_limits_take_is_told(orders: Jsm, raw: RawClient, tmp_path: Path) -> None:
-    """A restored stream that has less than the backup, by its config, gets a warning."""
+def test_messages_lost_to_limits_are_a_warning(orders: Jsm, raw: RawClient, tmp_path: Path) -> None:
+    """If the config removes messages of the backup, the command warns."""
     target, file = tmp_path / "b", tmp_path / "c.json"
     orders("stream", "backup", "ORDERS", str(target)).ok()
     config = json.loads((target / "backup.json").read_text())["config"]
@@ -268,7 +270,7 @@ def test_what_the_limits_take_is_told(orders: Jsm, raw: RawClient, tmp_path: Pat
 
 
 def test_progress_goes_to_stderr(tmp_path: Path) -> None:
-    """Once a second there is a line; without progress there is none."""
+    """A line per second is written to stderr; with --no-progress there is none."""
     from jetstream_sync.cli.byte_progress import byte_progress
     from jetstream_sync.cli.env import Environment
 
@@ -290,8 +292,10 @@ def test_progress_goes_to_stderr(tmp_path: Path) -> None:
     assert lines(quiet=True) == ""
 
 
-def test_a_terminal_has_a_bar(orders: Jsm, terminal: Any, raw: RawClient, tmp_path: Path) -> None:
-    """On a terminal a bar is drawn while it goes on, and nothing of it stays."""
+def test_a_terminal_shows_a_progress_bar(
+    orders: Jsm, terminal: Any, raw: RawClient, tmp_path: Path
+) -> None:
+    """On a terminal a progress bar is drawn and erased at the end."""
     child = terminal("stream", "backup", "ORDERS", str(tmp_path / "b"))
     child.expect("Stream ORDERS was backed up to")
     assert child.wait() == 0
@@ -316,7 +320,7 @@ def own(fresh_server: NatsServer) -> NatsServer:
 
 
 def test_a_server_that_dies_leaves_no_backup(own: NatsServer, tmp_path: Path) -> None:
-    """The error says that the link broke, and neither the directory nor a part of it is there."""
+    """The error says that the connection was lost, and no part of the directory is left."""
     with FaultProxy(own.port) as proxy:
         proxy.cut_after(1_000_000, Toward.CLIENT, after=b"S2sTwO")
         result = run_jsm("stream", "backup", "ORDERS", str(tmp_path / "b"), NATS_URL=proxy.url)
@@ -325,8 +329,8 @@ def test_a_server_that_dies_leaves_no_backup(own: NatsServer, tmp_path: Path) ->
     assert leftovers(tmp_path) == []
 
 
-def test_a_link_that_breaks_leaves_no_stream(own: NatsServer, tmp_path: Path) -> None:
-    """The error says that nothing is left, and the same restore works afterwards."""
+def test_a_lost_connection_leaves_no_stream(own: NatsServer, tmp_path: Path) -> None:
+    """The error says that nothing is left, and the same restore succeeds afterwards."""
     url, target = own.url, str(tmp_path / "b")
     run_jsm("stream", "backup", "ORDERS", target, NATS_URL=url).ok()
     run_jsm("stream", "rm", "ORDERS", "-f", NATS_URL=url).ok()
@@ -342,10 +346,10 @@ def test_a_link_that_breaks_leaves_no_stream(own: NatsServer, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_who_interrupts_a_backup_leaves_nothing(
+def test_an_interrupted_backup_leaves_nothing(
     own: NatsServer, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """Ctrl-C and a termination have their statuses, and leave no part of a backup."""
+    """SIGINT and SIGTERM have their exit statuses and leave no partial backup."""
     with FaultProxy(own.port) as proxy:
         proxy.slow(piece=20_000, pause=0.01)
         child = Jsm(own).spawn(

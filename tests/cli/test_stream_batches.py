@@ -1,4 +1,4 @@
-"""``jsm stream view`` asks for many messages at a time, where the server has a way for that."""
+"""``jsm stream view`` reads messages in batches if the server supports them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SINGLE, MANY = "--no-allow-direct", "--allow-direct"
 
 @pytest.fixture
 def numbers(jsm: Jsm, raw: RawClient) -> Jsm:
-    """A stream N of numbers, first on one subject, then on another."""
+    """A stream N of numbers on two subjects, one after the other."""
     jsm("stream", "add", "N", "--subjects", "n.*").ok()
     own = b"NATS/1.0\r\nNats-Sequence: own\r\n\r\n"
     for subject in (b"n.odd", b"n.even"):
@@ -32,7 +32,7 @@ def numbers(jsm: Jsm, raw: RawClient) -> Jsm:
 
 @pytest.fixture
 def old_server(nats_server: NatsServer) -> Iterator[list[str]]:
-    """What forwards OLD.* to JetStream, and knows direct gets as a server before 2.11; what was asked."""
+    """A proxy of the API at OLD.* with the direct gets of a server before 2.11; yields the requests."""
     asked: list[str] = []
 
     def forward(nc: Connection, msg: Msg) -> None:
@@ -54,13 +54,13 @@ def old_server(nats_server: NatsServer) -> Iterator[list[str]]:
 
 
 def requests(trace: str) -> int:
-    """Return how often messages were asked for, by a trace of the connection."""
+    """Return the number of get requests in a trace of the connection."""
     return trace.count(">>> $JS.API.DIRECT.GET") + trace.count(">>> $JS.API.STREAM.MSG.GET")
 
 
 @pytest.mark.server(">=2.11")
 def test_many_messages_come_with_one_request(numbers: Jsm) -> None:
-    """A whole stream takes a few requests, and its messages are what they are one by one."""
+    """A whole stream is read with few requests, with the same messages as single gets."""
     shown = numbers("stream", "view", "N", "-j", "--trace").ok()
     assert [line["stream_seq"] for line in shown.lines] == list(range(1, MESSAGES + 1))
     assert requests(shown.err) <= 5
@@ -70,8 +70,10 @@ def test_many_messages_come_with_one_request(numbers: Jsm) -> None:
     assert slowly.lines[0]["headers"] == {"Nats-Sequence": ["own"]}
 
 
-def test_a_stream_without_direct_gets_is_read_in_order(numbers: Jsm, raw: RawClient) -> None:
-    """Where one request brings one message, an ordered consumer reads on, and nothing is left of it."""
+def test_a_stream_without_direct_gets_uses_an_ordered_consumer(
+    numbers: Jsm, raw: RawClient
+) -> None:
+    """Without batches an ordered consumer reads the rest, and is deleted at the end."""
     numbers("stream", "edit", "N", SINGLE, "-f").ok()
     for seq in (3, 700, MESSAGES):
         raw.api("STREAM.MSG.DELETE.N", seq=seq)
@@ -94,8 +96,10 @@ def test_a_stream_without_direct_gets_is_read_in_order(numbers: Jsm, raw: RawCli
 
 
 @pytest.mark.parametrize("refusal", ["workqueue", "interest", "full"])
-def test_where_there_can_be_no_consumer_each_is_got(jsm: Jsm, raw: RawClient, refusal: str) -> None:
-    """A consumer would take from a work queue or keep what nobody reads, or it is refused."""
+def test_without_a_consumer_each_message_is_a_request(
+    jsm: Jsm, raw: RawClient, refusal: str
+) -> None:
+    """No consumer is used on work queues and interest streams, or if the server refuses it."""
     retention = "limits" if refusal == "full" else refusal
     config = {"retention": retention, "max_consumers": 1}
     raw.api("STREAM.CREATE.Q", name="Q", subjects=["q"], storage="memory", **config)
@@ -110,8 +114,8 @@ def test_where_there_can_be_no_consumer_each_is_got(jsm: Jsm, raw: RawClient, re
     assert shown.err.count("CONSUMER.CREATE") == (refusal == "full")
 
 
-def test_a_purge_while_it_is_read_ends_the_reading(jsm: Jsm, raw: RawClient) -> None:
-    """When the rest of the messages is gone, there is no wait for them."""
+def test_a_purge_ends_the_iteration(jsm: Jsm, raw: RawClient) -> None:
+    """If the remaining messages are purged, the command ends without waiting for them."""
     raw.api("STREAM.CREATE.P", name="P", subjects=["p"], storage="memory")
     jsm("pub", "p", "x" * 1000, "-J", "--count", "6000").ok()
     with jsm.spawn("stream", "view", "P", "--raw") as child:
@@ -124,8 +128,8 @@ def test_a_purge_while_it_is_read_ends_the_reading(jsm: Jsm, raw: RawClient) -> 
 
 
 @pytest.mark.server(">=2.11")
-def test_no_more_are_asked_for_than_are_shown(numbers: Jsm) -> None:
-    """A limit is a limit of what travels, unless messages are chosen by what is in them."""
+def test_a_limit_limits_the_request(numbers: Jsm) -> None:
+    """--limit also limits the request, unless messages are filtered by content."""
     for options, seqs in (
         (("--limit", "2"), [1, 2]),
         (("--last", "2"), [MESSAGES - 1, MESSAGES]),
@@ -140,26 +144,24 @@ def test_no_more_are_asked_for_than_are_shown(numbers: Jsm) -> None:
 
 
 @pytest.mark.parametrize("allowed", [MANY, SINGLE])
-def test_an_older_server_is_asked_for_each(
-    numbers: Jsm, old_server: list[str], allowed: str
-) -> None:
-    """A server that does not know batches answers with one message: then they are got one by one."""
+def test_an_older_server_without_batches(numbers: Jsm, old_server: list[str], allowed: str) -> None:
+    """A server without batch support returns one message per request; all messages are read."""
     numbers("stream", "edit", "N", allowed, "-f").ok()
-    # Not to the end, which is a status: a client can not forward that.
+    # Not to the end, which is a status: a client cannot forward that.
     options = ("--js-api-prefix", "OLD", "--id", str(MESSAGES - 9), "--limit", "9")
     shown = numbers("stream", "view", "N", "-j", *options).ok()
     assert [line["stream_seq"] for line in shown.lines] == list(range(MESSAGES - 9, MESSAGES))
     assert len(old_server) == (9 if allowed == MANY else 0)
 
 
-def test_what_is_young_in_an_empty_stream_is_nothing(jsm: Jsm) -> None:
-    """--since is a place in a stream that never had a message, too."""
+def test_since_in_an_empty_stream(jsm: Jsm) -> None:
+    """--since works in a stream that never had a message."""
     jsm("stream", "add", "E", "--subjects", "e").ok()
     assert jsm("stream", "view", "E", "--since", "1h").ok().err == "No messages\n"
 
 
-def test_a_stream_that_goes_while_pages_are_turned_is_not_found(jsm: Jsm) -> None:
-    """A stream that is deleted meanwhile ends the reading with the status for that."""
+def test_a_stream_deleted_between_pages_is_not_found(jsm: Jsm) -> None:
+    """A stream that is deleted between two pages exits with status 3."""
     jsm("stream", "add", "E", "--subjects", "e").ok()
     jsm("pub", "e", "1", "-J", "--count", "3").ok()
     with jsm.spawn("stream", "view", "E", "--raw", "--follow") as child:

@@ -1,4 +1,4 @@
-"""``jsm stream edit`` and ``seal``: streams are changed, after a look at what would change."""
+"""``jsm stream edit`` and ``seal``: the config of a stream is changed after showing the differences."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def stream(jsm: Jsm) -> Jsm:
     return jsm
 
 
-def test_an_option_changes_its_field_alone(stream: Jsm, raw: RawClient) -> None:
-    """What was not said stays as it was."""
+def test_an_option_changes_only_its_field(stream: Jsm, raw: RawClient) -> None:
+    """Fields without an option keep their values."""
     before = config_of(raw, "E")
     changed = stream("stream", "edit", "E", "--max-age", "1h", "--metadata", "c=d", "-f").ok()
     assert "max_age: 0s -> 1h0m0s\n" in changed.out
@@ -39,7 +39,7 @@ def test_an_option_changes_its_field_alone(stream: Jsm, raw: RawClient) -> None:
 
 
 def test_a_dry_run_shows_what_would_change(stream: Jsm, raw: RawClient) -> None:
-    """A dry run changes nothing; with --exit-code its status says whether there is something."""
+    """A dry run changes nothing; with --exit-code its status says whether there are differences."""
     before = config_of(raw, "E")
     edit = ("stream", "edit", "E", "--dry-run", "--max-msgs")
     shown = stream(*edit, "20").ok()
@@ -55,15 +55,15 @@ def test_a_dry_run_shows_what_would_change(stream: Jsm, raw: RawClient) -> None:
     assert config_of(raw, "E") == before
 
 
-def test_what_is_like_that_already_is_not_changed(stream: Jsm, raw: RawClient) -> None:
-    """An edit that changes nothing asks nothing and sends nothing."""
+def test_an_equal_config_is_not_updated(stream: Jsm, raw: RawClient) -> None:
+    """An edit without differences does not ask and sends no update."""
     assert "already has this config" in stream("stream", "edit", "E", "--max-msgs", "10").ok().out
     answer = stream("stream", "edit", "E", "--max-msgs", "10", "-j").ok().json
     assert answer["config"] == config_of(raw, "E")
 
 
-def test_a_file_takes_the_place_of_the_config(stream: Jsm, raw: RawClient, tmp_path: Path) -> None:
-    """What info wrote can be edited and given back; what is left out gets its default."""
+def test_a_file_replaces_the_config(stream: Jsm, raw: RawClient, tmp_path: Path) -> None:
+    """The output of info is accepted as a file; fields that it does not contain get defaults."""
     info = stream("stream", "info", "E", "-j").ok().json
     file = tmp_path / "e.json"
     file.write_text(json.dumps(info))
@@ -80,7 +80,7 @@ def test_a_file_takes_the_place_of_the_config(stream: Jsm, raw: RawClient, tmp_p
 
 
 def test_an_impossible_change_is_named(stream: Jsm, raw: RawClient) -> None:
-    """The error says what the server refuses, and what differs."""
+    """The error names the impossible change."""
     refused = stream("stream", "edit", "E", "--storage", "memory", "-f")
     assert refused.status == 1
     assert "can not change storage type" in refused.err
@@ -91,8 +91,8 @@ def test_an_impossible_change_is_named(stream: Jsm, raw: RawClient) -> None:
 
 
 @pytest.mark.server(">=2.12")  # earlier ones keep a mirror a mirror
-def test_parts_of_a_config_are_taken_away(stream: Jsm, raw: RawClient) -> None:
-    """A mirror becomes an ordinary stream, and rules for subjects go."""
+def test_parts_of_a_config_are_removed(stream: Jsm, raw: RawClient) -> None:
+    """The --no- options turn a mirror into a normal stream and remove subject rules."""
     stream("stream", "add", "M", "--mirror", "E").ok()
     stream("stream", "edit", "M", "--no-mirror", "--subjects", "m", "-f").ok()
     config = config_of(raw, "M")
@@ -105,8 +105,8 @@ def test_parts_of_a_config_are_taken_away(stream: Jsm, raw: RawClient) -> None:
     assert {"republish", "subject_transform"}.isdisjoint(config)
 
 
-def test_editing_needs_a_word(stream: Jsm, raw: RawClient) -> None:
-    """Where nobody can be asked, nothing is changed without --force."""
+def test_editing_needs_force_without_a_terminal(stream: Jsm, raw: RawClient) -> None:
+    """Without a terminal and --force nothing is changed."""
     refused = stream("stream", "edit", "E", "--max-msgs", "20")
     assert refused.status == 2
     assert "--force" in refused.err
@@ -115,10 +115,8 @@ def test_editing_needs_a_word(stream: Jsm, raw: RawClient) -> None:
     assert stream("stream", "edit", "ERR", "--max-msgs", "1").status == 3
 
 
-def test_a_person_edits_in_an_editor(
-    stream: Jsm, raw: RawClient, terminal: Any, tmp_path: Path
-) -> None:
-    """The config is what the editor leaves, once it makes sense and the person agrees."""
+def test_editing_in_an_editor(stream: Jsm, raw: RawClient, terminal: Any, tmp_path: Path) -> None:
+    """The saved config is applied once it is valid and confirmed."""
     editor = tmp_path / "editor"
     editor.write_text(
         "#!/bin/sh\n"
@@ -136,8 +134,8 @@ def test_a_person_edits_in_an_editor(
     del stream
 
 
-def test_a_sealed_stream_takes_nothing_more(stream: Jsm, raw: RawClient) -> None:
-    """Sealing is for ever, and sealing again is fine."""
+def test_seal(stream: Jsm, raw: RawClient) -> None:
+    """A sealed stream rejects messages, and sealing it again succeeds."""
     assert b'"seq":1' in raw.request("e.a", b"x").replace(b" ", b"")
     assert stream("stream", "seal", "E").status == 2
     assert "is sealed" in stream("stream", "seal", "E", "-f").ok().out

@@ -15,7 +15,7 @@ from rawnats import RawClient
 
 
 def publish(raw: RawClient, subject: str, body: bytes, **headers: str) -> None:
-    """Store a message, with headers where there are some."""
+    """Store a message with optional headers."""
     block = b"NATS/1.0\r\n" + b"".join(
         f"{name}: {value}\r\n".encode() for name, value in headers.items()
     )
@@ -26,7 +26,7 @@ def publish(raw: RawClient, subject: str, body: bytes, **headers: str) -> None:
 
 
 @pytest.fixture
-def letters(jsm: Jsm, raw: RawClient) -> Jsm:
+def stored(jsm: Jsm, raw: RawClient) -> Jsm:
     """A stream L of 12 messages on two subjects, with numbers as bodies."""
     jsm("stream", "add", "L", "--subjects", "l.*").ok()
     for number in range(1, 13):
@@ -38,17 +38,17 @@ def bodies(jsm: Jsm, *options: str) -> list[str]:
     return jsm("stream", "view", "L", "--raw", *options).ok().out.split()
 
 
-def test_all_messages_are_written_off_a_terminal(letters: Jsm) -> None:
-    """Without a terminal there is no page: all messages come, in order."""
-    assert bodies(letters) == [str(number) for number in range(1, 13)]
-    shown = letters("stream", "view", "L").ok().out
+def test_all_messages_are_written_off_a_terminal(stored: Jsm) -> None:
+    """Without a terminal all messages are written in order, without pages."""
+    assert bodies(stored) == [str(number) for number in range(1, 13)]
+    shown = stored("stream", "view", "L").ok().out
     assert shown.startswith("[1] Subject: l.odd Received: ")
     assert "\n  n: 1\n\n1\n\n[2] Subject: l.even" in shown
 
 
-def test_a_message_is_a_line_of_json(letters: Jsm, raw: RawClient) -> None:
-    """With -j each message is one document, with what the server says of it."""
-    lines = letters("stream", "view", "L", "-j").ok().lines
+def test_a_message_is_a_line_of_json(stored: Jsm, raw: RawClient) -> None:
+    """With -j each message is one JSON line with the metadata of the server."""
+    lines = stored("stream", "view", "L", "-j").ok().lines
     assert len(lines) == 12
     said = raw.api("STREAM.MSG.GET.L", seq=3)["message"]
     assert lines[2] == {
@@ -81,30 +81,30 @@ def test_a_message_is_a_line_of_json(letters: Jsm, raw: RawClient) -> None:
         (("--format", "{stream_seq}:{headers[n]}{headers[x]}\\n", "--limit", "1"), "1:1"),
     ],
 )
-def test_messages_are_chosen(letters: Jsm, options: tuple[str, ...], wanted: str) -> None:
-    """Messages are chosen by place, time, subject, body and header."""
+def test_messages_are_selected(stored: Jsm, options: tuple[str, ...], wanted: str) -> None:
+    """Messages are selected by sequence, time, subject, payload and header."""
     raw = () if "--format" in options else ("--raw",)
-    assert letters("stream", "view", "L", *raw, *options).ok().out.split() == wanted.split()
+    assert stored("stream", "view", "L", *raw, *options).ok().out.split() == wanted.split()
 
 
-def test_a_time_is_a_place(letters: Jsm, raw: RawClient) -> None:
-    """--since starts at the first message that is not older, past those that are gone."""
+def test_since_skips_deleted_messages(stored: Jsm, raw: RawClient) -> None:
+    """--since starts at the first message at or after the time, and skips deleted ones."""
     for seq in (5, 6, 7):
         raw.api("STREAM.MSG.DELETE.L", seq=seq)
     for seq, first in ((1, "1"), (4, "4"), (8, "8"), (12, "12")):
         time = raw.api("STREAM.MSG.GET.L", seq=seq)["message"]["time"]
-        assert bodies(letters, "--since", time[:26] + "Z")[0] == first
+        assert bodies(stored, "--since", time[:26] + "Z")[0] == first
 
 
-def test_the_last_ones_are_found_past_gaps(letters: Jsm, raw: RawClient) -> None:
+def test_last_counts_existing_messages(stored: Jsm, raw: RawClient) -> None:
     """--last counts messages, not sequences."""
     for seq in (8, 9, 10, 11):
         raw.api("STREAM.MSG.DELETE.L", seq=seq)
-    assert bodies(letters, "--last", "3") == ["6", "7", "12"]
+    assert bodies(stored, "--last", "3") == ["6", "7", "12"]
 
 
-def test_nobody_competes(jsm: Jsm, raw: RawClient) -> None:
-    """A work queue is read whole, no consumer is made, and its worker gets everything."""
+def test_viewing_a_work_queue_takes_no_messages(jsm: Jsm, raw: RawClient) -> None:
+    """A work queue is read without a consumer, and its worker still gets every message."""
     jsm("stream", "add", "L", "--subjects", "l", "--retention", "work").ok()
     for number in range(3):
         publish(raw, "l", b"%d" % number)
@@ -114,22 +114,22 @@ def test_nobody_competes(jsm: Jsm, raw: RawClient) -> None:
 
 
 def test_a_stream_without_direct_gets_is_read(jsm: Jsm, raw: RawClient) -> None:
-    """Where only the leader answers, it is asked."""
+    """Without direct gets the messages are read from the leader."""
     jsm("stream", "add", "L", "--subjects", "l", "--no-allow-direct").ok()
     publish(raw, "l", b"x")
     assert bodies(jsm) == ["x"]
     assert jsm("stream", "get", "L", "1", "--raw").ok().out == "x\n"
 
 
-def test_bodies_go_through_a_command(letters: Jsm) -> None:
-    """--translate shows what a command makes of each body."""
-    shown = letters("stream", "view", "L", "--raw", "--limit", "2", "--translate", "sed s/^/no./")
+def test_translate(stored: Jsm) -> None:
+    """--translate pipes each payload through a command."""
+    shown = stored("stream", "view", "L", "--raw", "--limit", "2", "--translate", "sed s/^/no./")
     assert shown.ok().out.split() == ["no.1", "no.2"]
-    assert letters("stream", "get", "L", "1", "--translate", "no-such-command").status == 1
+    assert stored("stream", "get", "L", "1", "--translate", "no-such-command").status == 1
 
 
-def test_what_steers_a_terminal_is_escaped(jsm: Jsm, raw: RawClient) -> None:
-    """A body can not move the cursor; raw and JSON have it as it is."""
+def test_control_characters_are_escaped(jsm: Jsm, raw: RawClient) -> None:
+    """Control characters in a payload are escaped as text, and unchanged with --raw and in JSON."""
     jsm("stream", "add", "L", "--subjects", "l").ok()
     publish(raw, "l", b"\x1b[2Jboo\xff")
     assert "\x1b" not in jsm("stream", "view", "L").ok().out
@@ -138,9 +138,9 @@ def test_what_steers_a_terminal_is_escaped(jsm: Jsm, raw: RawClient) -> None:
     assert "text" not in message
 
 
-def test_new_messages_are_followed(letters: Jsm, raw: RawClient) -> None:
-    """--follow goes on with what comes, until Ctrl-C, whose status it has."""
-    with letters.spawn("stream", "view", "L", "--raw", "--last", "1", "--follow") as child:
+def test_follow(stored: Jsm, raw: RawClient) -> None:
+    """--follow continues with new messages until Ctrl-C, with exit status 130."""
+    with stored.spawn("stream", "view", "L", "--raw", "--last", "1", "--follow") as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"12\n"
         publish(raw, "l.odd", b"13")
@@ -151,8 +151,8 @@ def test_new_messages_are_followed(letters: Jsm, raw: RawClient) -> None:
         assert child.wait(10) == 130
 
 
-def test_a_person_turns_pages(letters: Jsm, terminal: Any) -> None:
-    """On a terminal there is a pause after each page."""
+def test_pages_on_a_terminal(stored: Jsm, terminal: Any) -> None:
+    """On a terminal the command pauses after each page."""
     child = terminal("stream", "view", "L", "5")
     child.answer("Next page?", "")
     child.expect("[10] Subject")
@@ -162,11 +162,11 @@ def test_a_person_turns_pages(letters: Jsm, terminal: Any) -> None:
     child = terminal("stream", "view", "L", "--limit", "12")
     child.expect("[12] Subject")
     assert child.wait() == 0
-    del letters
+    del stored
 
 
-def test_an_empty_stream_says_so(jsm: Jsm) -> None:
-    """Nothing to show is no error; only a person is told."""
+def test_an_empty_stream(jsm: Jsm) -> None:
+    """An empty stream is not an error; only the text output mentions it."""
     jsm("stream", "add", "L", "--subjects", "l").ok()
     shown = jsm("stream", "view", "L").ok()
     assert (shown.out, shown.err) == ("", "No messages\n")
@@ -185,48 +185,48 @@ def test_an_empty_stream_says_so(jsm: Jsm) -> None:
         ("--format", "{color}"),
     ],
 )
-def test_wrong_options_are_wrong_usage(letters: Jsm, options: tuple[str, ...]) -> None:
-    """What can not work is refused with status 2, and no traceback."""
-    refused = letters("stream", "view", "L", *options)
+def test_invalid_options_are_usage_errors(stored: Jsm, options: tuple[str, ...]) -> None:
+    """Invalid options exit with status 2, without a traceback."""
+    refused = stored("stream", "view", "L", *options)
     assert refused.status == 2
     assert "Traceback" not in refused.err
 
 
-def test_one_message_is_had(letters: Jsm) -> None:
-    """A message is had by its sequence, as the last of a subject, or the next one."""
-    got = letters("stream", "get", "L", "5", "-j").ok().json
+def test_get(stored: Jsm) -> None:
+    """``get`` reads a message by sequence, the last of a subject, or the next of a subject."""
+    got = stored("stream", "get", "L", "5", "-j").ok().json
     assert (got["stream_seq"], got["text"]) == (5, "5")
-    assert letters("stream", "get", "L", "-S", "l.odd", "-j").ok().json["stream_seq"] == 11
-    assert letters("stream", "get", "L", "--last-for", "l.*", "--raw").ok().out == "12\n"
-    assert letters("stream", "get", "L", "6", "--next-for", "l.odd", "--raw").ok().out == "7\n"
-    assert letters("stream", "get", "L", "5").ok().out.startswith("[5] Subject: l.odd")
+    assert stored("stream", "get", "L", "-S", "l.odd", "-j").ok().json["stream_seq"] == 11
+    assert stored("stream", "get", "L", "--last-for", "l.*", "--raw").ok().out == "12\n"
+    assert stored("stream", "get", "L", "6", "--next-for", "l.odd", "--raw").ok().out == "7\n"
+    assert stored("stream", "get", "L", "5").ok().out.startswith("[5] Subject: l.odd")
 
 
-def test_a_message_that_is_not_there_is_not_found(letters: Jsm) -> None:
-    """Status 3 is for what is not there, 2 for a request that says nothing."""
-    assert letters("stream", "get", "L", "99").status == 3
-    assert letters("stream", "get", "L", "-S", "l.none", "-j").error["err_code"] == 10037
-    assert letters("stream", "get", "L").status == 2
-    assert letters("stream", "get", "L", "1", "-S", "l.odd").status == 2
-    assert letters("stream", "get", "NOPE", "1").status == 3
+def test_get_of_a_missing_message(stored: Jsm) -> None:
+    """A missing message exits with status 3, a request without a selection with status 2."""
+    assert stored("stream", "get", "L", "99").status == 3
+    assert stored("stream", "get", "L", "-S", "l.none", "-j").error["err_code"] == 10037
+    assert stored("stream", "get", "L").status == 2
+    assert stored("stream", "get", "L", "1", "-S", "l.odd").status == 2
+    assert stored("stream", "get", "NOPE", "1").status == 3
 
 
 # --- looking at streams -------------------------------------------------------------------------
 
 
 @pytest.fixture
-def several(letters: Jsm, raw: RawClient) -> Jsm:
-    """L, an empty stream E in memory with a consumer, a mirror M, and a bucket's stream."""
-    letters("stream", "add", "E", "--subjects", "e", "--storage", "memory").ok()
-    letters("stream", "add", "M", "--mirror", "E").ok()
-    letters("stream", "add", "S", "--source", "E", "--max-msgs", "3").ok()
-    letters("stream", "add", "KV_b", "--subjects", "$KV.b.>").ok()
+def several(stored: Jsm, raw: RawClient) -> Jsm:
+    """L, an empty memory stream E with a consumer, a mirror M, and the stream of a bucket."""
+    stored("stream", "add", "E", "--subjects", "e", "--storage", "memory").ok()
+    stored("stream", "add", "M", "--mirror", "E").ok()
+    stored("stream", "add", "S", "--source", "E", "--max-msgs", "3").ok()
+    stored("stream", "add", "KV_b", "--subjects", "$KV.b.>").ok()
     raw.api(
         "CONSUMER.CREATE.E.c",
         stream_name="E",
         config={"durable_name": "c", "name": "c", "ack_policy": "explicit"},
     )
-    return letters
+    return stored
 
 
 def names(result: Any) -> list[str]:
@@ -234,7 +234,7 @@ def names(result: Any) -> list[str]:
 
 
 def test_a_report_is_sorted(several: Jsm, raw: RawClient) -> None:
-    """Streams are compared by what is asked for; JSON has the server's numbers."""
+    """The report is sorted by the given key; JSON has the numbers of the server."""
     rows = several("stream", "report", "-j").ok().json
     assert rows[0]["name"] == "L"
     state = raw.api("STREAM.INFO.L")["state"]
@@ -250,7 +250,7 @@ def test_a_report_is_sorted(several: Jsm, raw: RawClient) -> None:
 
 
 def test_a_report_is_a_table(several: Jsm) -> None:
-    """A person sees columns, and how far mirrors and sources are."""
+    """The text is a table with the lag of mirrors and sources."""
     shown = several("stream", "report").ok().out
     head, first, *rest = shown.splitlines()[1:]
     assert head.split() == [
@@ -264,7 +264,7 @@ def test_a_report_is_a_table(several: Jsm) -> None:
 
 
 def test_a_report_is_repeated(several: Jsm) -> None:
-    """--watch writes it again and again: with -j a line each time."""
+    """--watch repeats the report, with -j as JSON lines."""
     with several.spawn("stream", "report", "--watch", "50ms", "-j") as child:
         assert child.stdout is not None
         looks = [json.loads(child.stdout.readline()) for _ in range(3)]
@@ -296,70 +296,70 @@ def test_a_report_is_repeated(several: Jsm) -> None:
         (("--leader", "nobody"), ""),
     ],
 )
-def test_streams_are_found(several: Jsm, options: tuple[str, ...], found: str) -> None:
-    """All that is said has to fit; --invert turns each around."""
+def test_find(several: Jsm, options: tuple[str, ...], found: str) -> None:
+    """A stream must match every option; --invert inverts each condition."""
     listed = several("stream", "find", "-n", *options).ok().out.split()
     assert listed == found.split()
 
 
-def test_what_is_found_is_an_info(several: Jsm) -> None:
-    """With -j there are infos, or names; a wrong expression is wrong usage."""
+def test_find_as_json(several: Jsm) -> None:
+    """With -j the output has infos or names; an invalid expression is a usage error."""
     infos = several("stream", "find", "--mirrored", "-j").ok().json
     assert infos[0]["config"]["mirror"]["name"] == "E"
     assert several("stream", "find", "--mirrored", "-n", "-j").ok().json == ["M"]
     assert several("stream", "find", "--cluster", "(").status == 2
 
 
-def test_nothing_is_found(several: Jsm) -> None:
-    """Where no stream fits there may still be streams, and it is not said that there are none."""
+def test_find_without_a_match(several: Jsm) -> None:
+    """The text without a match differs from the text for an account without streams."""
     assert several("stream", "find", "--sealed").ok().out == "No Streams match\n"
     assert several("ms", "find", "--sealed").ok().out == "No Message Sets match\n"
 
 
-def test_subjects_are_counted(letters: Jsm, raw: RawClient) -> None:
-    """Subjects have their counts, those with the most messages first."""
+def test_subjects_are_counted(stored: Jsm, raw: RawClient) -> None:
+    """Subjects are listed with their counts, in descending order."""
     publish(raw, "l.odd", b"13")
-    assert letters("stream", "subjects", "L", "-j").ok().json == {"l.odd": 7, "l.even": 6}
-    assert letters("stream", "subj", "L", "l.e*", "-j").ok().json == {}
-    assert letters("stream", "subj", "L", "l.even", "-j").ok().json == {"l.even": 6}
-    listed = letters("stream", "subjects", "L", "-n").ok().out
+    assert stored("stream", "subjects", "L", "-j").ok().json == {"l.odd": 7, "l.even": 6}
+    assert stored("stream", "subj", "L", "l.e*", "-j").ok().json == {}
+    assert stored("stream", "subj", "L", "l.even", "-j").ok().json == {"l.even": 6}
+    listed = stored("stream", "subjects", "L", "-n").ok().out
     assert listed == "l.odd\nl.even\n"
-    listed = letters("stream", "subjects", "L", "-n", "--sort", "name").ok().out
+    listed = stored("stream", "subjects", "L", "-n", "--sort", "name").ok().out
     assert listed == "l.even\nl.odd\n"
-    assert letters("stream", "subjects", "L", "-n", "-R").ok().out == "l.even\nl.odd\n"
-    assert "l.odd" in letters("stream", "subjects", "L").ok().out
-    assert letters("stream", "subjects", "L", "x").ok().out == "No subjects\n"
+    assert stored("stream", "subjects", "L", "-n", "-R").ok().out == "l.even\nl.odd\n"
+    assert "l.odd" in stored("stream", "subjects", "L").ok().out
+    assert stored("stream", "subjects", "L", "x").ok().out == "No subjects\n"
 
 
-def test_gaps_are_runs_of_sequences(letters: Jsm, raw: RawClient) -> None:
-    """Sequences that are gone are listed as runs."""
-    assert letters("stream", "gaps", "L").ok().out == "Stream L has no gaps\n"
+def test_gaps_are_ranges_of_sequences(stored: Jsm, raw: RawClient) -> None:
+    """Deleted sequences are listed as ranges."""
+    assert stored("stream", "gaps", "L").ok().out == "Stream L has no gaps\n"
     for seq in (1, 3, 4, 5, 9):
         raw.api("STREAM.MSG.DELETE.L", seq=seq)
-    assert letters("stream", "gaps", "L", "-j").ok().json == {
+    assert stored("stream", "gaps", "L", "-j").ok().json == {
         "stream": "L",
         "first_seq": 2,
         "last_seq": 12,
         "deleted": 4,
         "gaps": [{"first_seq": 3, "last_seq": 5}, {"first_seq": 9, "last_seq": 9}],
     }
-    rows = [line.split() for line in letters("stream", "gaps", "L").ok().out.splitlines()]
+    rows = [line.split() for line in stored("stream", "gaps", "L").ok().out.splitlines()]
     assert ["3", "5", "3"] in rows
 
 
-def test_activity_is_drawn(letters: Jsm, raw: RawClient, terminal: Any) -> None:
-    """Off a terminal there is a line for each look, on one there are bars."""
+def test_graph(stored: Jsm, raw: RawClient, terminal: Any) -> None:
+    """Without a terminal each sample is a line, on a terminal it is a bar."""
     graph = ("stream", "graph", "L", "--interval", "20ms", "--count", "2")
-    looks = letters(*graph, "-j").ok().lines
+    looks = stored(*graph, "-j").ok().lines
     assert [look["messages"] for look in looks] == [12, 12]
     assert looks[0]["messages_per_second"] == 0
-    assert len(letters(*graph).ok().out.splitlines()) == 2
+    assert len(stored(*graph).ok().out.splitlines()) == 2
     child = terminal(*graph)
     child.expect("Holds: ")
     assert child.wait() == 0
-    assert len(letters(*graph[:-2], "-j").ok().lines) == 1
+    assert len(stored(*graph[:-2], "-j").ok().lines) == 1
     endless = (*graph[:-1], "100000", "-j")
-    with letters.spawn(*endless) as running:
+    with stored.spawn(*endless) as running:
         assert running.stdout is not None
         running.stdout.readline()
         publish(raw, "l.odd", b"13")
@@ -369,14 +369,14 @@ def test_activity_is_drawn(letters: Jsm, raw: RawClient, terminal: Any) -> None:
         assert running.wait(10) == 130
 
 
-def test_times_have_their_offset(letters: Jsm, raw: RawClient) -> None:
-    """Times for people are local and say so, or UTC where that is wanted; JSON is as it came."""
-    shown = letters("stream", "get", "L", "1", "--utc").ok().out
+def test_times_have_their_offset(stored: Jsm, raw: RawClient) -> None:
+    """Times in text are local with their offset, or UTC on request; JSON keeps the original."""
+    shown = stored("stream", "get", "L", "1", "--utc").ok().out
     said = raw.api("STREAM.MSG.GET.L", seq=1)["message"]["time"]
     moment = datetime.fromisoformat(said[:19] + "+00:00")
     assert f"Received: {moment.isoformat(sep=' ')}\n" in shown
     assert moment > datetime.now(timezone.utc) - timedelta(minutes=5)
-    assert letters("stream", "get", "L", "1", "-j").ok().json["time"] == said
+    assert stored("stream", "get", "L", "1", "-j").ok().json["time"] == said
 
 
 @pytest.mark.parametrize(
@@ -388,8 +388,8 @@ def test_times_have_their_offset(letters: Jsm, raw: RawClient) -> None:
         ("top", "--once", "--interval"),
     ],
 )
-def test_what_is_done_again_and_again_has_a_pause(jsm: Jsm, command: tuple[str, ...]) -> None:
-    """Without a pause between two looks a server would be asked as fast as it goes: that is refused."""
+def test_an_interval_of_zero_is_rejected(jsm: Jsm, command: tuple[str, ...]) -> None:
+    """An interval of zero would flood the server with requests and is a usage error."""
     refused = jsm(*command, "0")
     assert (refused.status, refused.out) == (2, "")
     assert "it must be at least 10ms" in refused.err
