@@ -220,7 +220,7 @@ _OPTIONS: Final = (
         shown=True,
         multiple=True,
         metavar="URL",
-        help="Connect to this NATS server; repeatable, or comma-separated."
+        help="Connect to this NATS server; separate several with commas."
         "  [default: nats://127.0.0.1:4222]",
     ),
     _switch("json", "-j", "--json", shown=True, help="Write the result as JSON."),

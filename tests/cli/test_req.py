@@ -119,7 +119,7 @@ def test_fewer_answers_than_wanted(jsm: Jsm, peer: RawPeer) -> None:
         result = jsm("req", "req.few", "x", *args)
     thread.join()
     assert (result.status, result.out) == (4, "one\n\n")
-    assert "2 of 3 answers" in result.err
+    assert "received 2 of 3 replies" in result.err
 
 
 def test_the_api_can_be_asked(jsm: Jsm) -> None:

@@ -64,7 +64,7 @@ def test_ids_and_times_are_new_for_each_message() -> None:
         ("{{Count 3}}", "takes no arguments"),
         ("{{Random}}", "two lengths"),
         ("{{Random 5}}", "two lengths"),
-        ("{{Random 5 3}}", "not above the second"),
+        ("{{Random 5 3}}", "must not exceed the second"),
         ("{{Random 1 99999999999}}", "64 MiB"),
         ("{{Random -1 3}}", "two lengths"),
     ],
