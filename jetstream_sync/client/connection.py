@@ -1,4 +1,4 @@
-"""The connection to NATS that users hold in their hands; `ConnectionCore` does the work."""
+"""The public connection to NATS; `ConnectionCore` is its implementation."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Connection(ForeignNames):
     """
     A connection to NATS.
 
-    Made by `jetstream_sync.connect`. Any number of threads may use it; as a context manager it is
-    drained at the end of the block, or closed when the block raises. It does not survive
-    `os.fork`: a child that uses it gets `ForkedConnectionError`, and the parent goes on.
+    Created by `jetstream_sync.connect`. Any number of threads may use it. As a context manager, it is
+    drained at the end of the block, or closed if the block raises. It does not survive `os.fork`: in
+    the child its methods raise `ForkedConnectionError`, and the parent is not affected.
     """
 
     def __init__(self, core: ConnectionCore) -> None:
@@ -53,28 +53,28 @@ class Connection(ForeignNames):
         headers: HeadersLike | None = None,
     ) -> None:
         """
-        Publish a message, without waiting for anybody to get it.
+        Publish a message without waiting for its delivery.
 
-        The message is buffered and sent right away by another thread; `flush()` waits until the
-        server has it. When the server is slower than the publisher, this waits for it. While
-        there is no link, up to ``pending_size`` bytes are kept for the next one.
+        The message is buffered and sent at once by another thread; `flush()` waits until the server
+        has received it. If the server is slower than the publisher, this call waits for the server.
+        While disconnected, up to ``pending_size`` bytes are buffered for the next server.
 
         Args:
-            subject: where to; no wildcards.
-            payload: the message.
-            reply: where an answer should go; empty: none is wanted.
+            subject: the subject, without wildcards.
+            payload: the payload.
+            reply: the subject for replies; empty: none.
             headers: names and values; ``None``: none.
 
         Raises:
             BadSubjectError: ``subject`` or ``reply`` is not well formed.
-            InvalidHeaderError: a header can not be sent.
+            InvalidHeaderError: a header is not valid.
             MaxPayloadError: payload and headers are larger than the server accepts.
-            OutboundBufferLimitError: there is no link, and the buffer for that time is full.
+            OutboundBufferLimitError: disconnected, and the buffer is full.
             ConnectionClosedError: the connection is closed.
 
         """
         core = self._core
-        # Not in one line: a call with a star costs a tenth of all this.
+        # Not in one line: a call with `*` costs a tenth of the time of this method.
         command, size = core.composer.message(subject, payload, reply, headers)
         core.writer.publish(command, size)
 
@@ -86,18 +86,18 @@ class Connection(ForeignNames):
         headers: HeadersLike | None = None,
     ) -> Msg:
         """
-        Publish a message and return the first answer to it.
+        Publish a request and return the first reply.
 
         Args:
-            subject: where to; no wildcards.
-            payload: the message.
-            timeout: how long to wait for the answer, in seconds; ``None``: for ever.
+            subject: the subject, without wildcards.
+            payload: the payload of the request.
+            timeout: how long to wait for the reply, in seconds; ``None``: forever.
             headers: names and values; ``None``: none.
 
         Raises:
-            NoRespondersError: nobody listens on the subject; known at once.
-            TimeoutError: no answer came in time.
-            ConnectionClosedError: the connection is closed, or was while waiting.
+            NoRespondersError: the subject has no subscribers; raised without waiting.
+            TimeoutError: no reply arrived in time.
+            ConnectionClosedError: the connection is closed, or was closed while waiting.
             BadSubjectError, InvalidHeaderError, MaxPayloadError, OutboundBufferLimitError: as
                 `publish()`.
 
@@ -117,20 +117,20 @@ class Connection(ForeignNames):
         """
         Subscribe to a subject.
 
-        The server knows of it soon; `flush()` waits until it does.
+        The command is sent in the background; `flush()` waits until the server has processed it.
 
         Args:
-            subject: what to listen to; ``*`` stands for one token, a final ``>`` for one or more.
+            subject: the subject; ``*`` matches one token, a final ``>`` one or more.
             queue: a queue group, whose members share the messages; empty: none.
-            cb: called with each message on a thread of its own; ``None``: messages are read with
+            cb: called with each message on a separate thread; ``None``: messages are read with
                 `Subscription.next_msg` or by iterating.
-            pending_msgs_limit: messages that may wait unread; more are dropped and reported as
-                `SlowConsumerError` to ``error_cb``; 0 or less: no limit.
-            pending_bytes_limit: the same for the bytes of headers and payloads.
+            pending_msgs_limit: maximum number of unread messages; further messages are dropped and
+                reported as `SlowConsumerError` to ``error_cb``; 0 or less: no limit.
+            pending_bytes_limit: the same limit for the bytes of headers and payloads.
 
         Raises:
             BadSubjectError: the subject or queue group is not well formed.
-            InvalidOptionError: the callback can not be called, or is an ``async`` function.
+            InvalidOptionError: the callback is not callable, or is an ``async`` function.
             ConnectionDrainingError: the connection is draining.
             ConnectionClosedError: it is closed.
 
@@ -142,21 +142,21 @@ class Connection(ForeignNames):
         return Subscription(self._core, subject, queue, cb, pending_msgs_limit, pending_bytes_limit)
 
     def new_inbox(self) -> str:
-        """Return a subject for answers that nobody else uses, below the ``inbox_prefix``."""
+        """Return a unique subject for replies, below the ``inbox_prefix``."""
         return self._core.new_inbox()
 
-    # --- the link -------------------------------------------------------------------------------
+    # --- lifecycle ------------------------------------------------------------------------------
 
     def flush(self, timeout: float | timedelta | None = 10.0) -> None:
         """
         Wait until the server has processed everything that this connection sent before.
 
         Args:
-            timeout: in seconds; ``None``: wait for ever.
+            timeout: in seconds; ``None``: wait forever.
 
         Raises:
-            TimeoutError: it has not in time.
-            ConnectionLostError: the link broke meanwhile.
+            TimeoutError: the server did not answer in time.
+            ConnectionLostError: the connection was lost while waiting.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -164,10 +164,10 @@ class Connection(ForeignNames):
 
     def rtt(self, timeout: float | timedelta | None = 10.0) -> timedelta:
         """
-        Return how long a ping takes to come back as a pong.
+        Return the round-trip time of a ping to the server.
 
         Args:
-            timeout: in seconds; ``None``: wait for ever.
+            timeout: in seconds; ``None``: wait forever.
 
         Raises:
             TimeoutError, ConnectionLostError, ConnectionClosedError: as `flush()`.
@@ -179,27 +179,27 @@ class Connection(ForeignNames):
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """
-        Finish cleanly, and close.
+        Complete pending work, and close.
 
-        Every subscription ends; callbacks get the messages that are on their way; then what is
-        buffered is sent, and the connection is closed. Messages of subscriptions without a
-        callback can still be read afterwards. While somebody else drains the connection, this waits
-        for that, unless a callback calls it: then it returns at once.
+        Every subscription ends, and callbacks process the messages in flight. Then buffered messages
+        are sent, and the connection is closed. Messages of subscriptions without a callback can still
+        be read afterwards. If another drain is in progress, this waits for it; called from a callback,
+        it returns at once instead.
 
         Args:
             timeout: in seconds; ``None``: the option ``drain_timeout``.
 
         Raises:
-            DrainTimeoutError: it took longer; the connection is closed all the same.
-            ConnectionClosedError: the connection is closed, or had no link.
+            DrainTimeoutError: the timeout has passed; the connection is closed nevertheless.
+            ConnectionClosedError: the connection is closed, or was disconnected.
 
         """
         core = self._core
         deadline = Deadline(core.options.drain_timeout if timeout is None else timeout)
         if not core.start_draining():
-            # Not from a callback: the one who drains may be waiting for it.
+            # A callback must not wait: the other drain may be waiting for it.
             if not in_callback() and not core.wait_closed(deadline.left() or 0.0):
-                raise DrainTimeoutError("somebody else is draining, and not through")
+                raise DrainTimeoutError("another drain is still in progress")
             return
         try:
             _drain_subscriptions(core, deadline)
@@ -213,16 +213,15 @@ class Connection(ForeignNames):
 
     def reconnect(self) -> None:
         """
-        Give up the link to the server and find another one, as when the link breaks by itself.
+        Disconnect from the server and reconnect, as after a lost connection.
 
-        What is buffered is sent first, if the server takes it within a tenth of a second; what is
-        published from then on goes to the next server. This does not wait for that: the rest is done
-        by the connection's own thread. Other servers are tried before the one that is left, and the
-        first attempt is made at once. While a link is being sought, this ends the wait between two
-        attempts. Any thread may call it, callbacks included.
+        Buffered messages are sent first, if the server accepts them within a tenth of a second; later
+        messages go to the next server. This returns without waiting for the reconnect, which the
+        connection's own thread does. Other servers are tried before the current one, and the first
+        attempt is made at once. While the connection is reconnecting, this ends the delay between two
+        rounds. Any thread may call it, callbacks included.
 
-        It is for moving to another server of a cluster, and for logging in with a login that has
-        changed.
+        Use it to move to another server of a cluster, or to log in with changed credentials.
 
         Raises:
             ConnectionDrainingError: the connection is draining.
@@ -233,12 +232,12 @@ class Connection(ForeignNames):
 
     def close(self) -> None:
         """
-        End the connection now.
+        Close the connection.
 
-        What is buffered is sent, if the server takes it within a second. Whoever waits for
-        something on this connection gets `ConnectionClosedError`, and callbacks get no more messages.
-        When this returns, ``closed_cb`` has run, unless ``error_cb`` or another callback for events
-        calls this, or these callbacks take longer than 5 seconds. Closing twice is fine.
+        Buffered messages are sent, if the server accepts them within a second. Calls that wait on this
+        connection raise `ConnectionClosedError`, and callbacks get no more messages. When this returns,
+        ``closed_cb`` has run, unless this was called by ``error_cb`` or another event callback, or
+        these callbacks take longer than 5 seconds. A second call does nothing.
         """
         self._core.close()
 
@@ -253,68 +252,68 @@ class Connection(ForeignNames):
         else:
             self.close()
 
-    # --- what is known of it --------------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------------
 
     @property
     def status(self) -> ConnectionStatus:
-        """What the connection is doing."""
+        """The current status."""
         return self._core.status
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a link, and nobody is ending it."""
+        """Whether the connection is established, and neither draining nor closed."""
         return self._core.status is ConnectionStatus.CONNECTED
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is closed, for good."""
+        """Whether the connection is closed; this is final."""
         return self._core.status is ConnectionStatus.CLOSED
 
     @property
     def is_reconnecting(self) -> bool:
-        """Whether the link broke and another one is sought."""
+        """Whether the connection was lost and is being re-established."""
         return self._core.status is ConnectionStatus.RECONNECTING
 
     @property
     def is_draining(self) -> bool:
-        """Whether the connection is finishing what is under way."""
+        """Whether a drain is in progress."""
         return self._core.status is ConnectionStatus.DRAINING
 
     @property
     def connected_url(self) -> str | None:
-        """The URL of the server, without a login; ``None`` while there is no link."""
+        """The URL of the server, without a login; ``None`` while disconnected."""
         address = self._core.address
         return address.url if address is not None else None
 
     @property
     def servers(self) -> list[str]:
-        """The URLs of the servers that the connection may use, without logins; the next first."""
+        """The URLs of the server pool, without logins, in the order in which they are tried next."""
         return [server.uri for server in self._core.servers]
 
     @property
     def discovered_servers(self) -> list[str]:
-        """Those of `servers` that a cluster told of."""
+        """The URLs of the servers that were discovered from the cluster."""
         return [server.uri for server in self._core.servers if server.discovered]
 
     @property
     def server_pool(self) -> list[Server]:
-        """The same servers, each with how often it could not be reached; a copy."""
+        """A copy of the server pool, with the number of failed attempts of each server."""
         return self._core.servers
 
     def set_server_pool(self, servers: str | Sequence[str]) -> None:
         """
-        Replace the servers that the connection may use.
+        Replace the server pool.
 
-        They are used from the next reconnect on; the link that there is stays, also where its server
-        is not among them. To leave it, call `reconnect()` after this. A server that was known before
-        keeps the count of its failures, and those that the cluster tells of later are added, unless
-        ``ignore_discovered_servers`` is set. Any thread may call it.
+        The new servers are used from the next reconnect on. The current connection stays, even if its
+        server is not in the new pool; call `reconnect()` after this to leave it. A server that was in
+        the pool before keeps its number of failed attempts. Servers that are discovered later are
+        added, unless ``ignore_discovered_servers`` is set. Any thread may call it.
 
         Args:
             servers: URLs, as for `jetstream_sync.connect`.
 
         Raises:
-            InvalidOptionError: there is none, or one is not a URL; nothing has changed.
+            InvalidOptionError: no server is given, or one is not a URL; the pool is unchanged.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -322,7 +321,7 @@ class Connection(ForeignNames):
 
     @property
     def server_info(self) -> ServerInfo:
-        """What the server said of itself when it last spoke of that."""
+        """The last INFO of the server."""
         return self._core.info
 
     @property
@@ -332,16 +331,16 @@ class Connection(ForeignNames):
 
     @property
     def last_error(self) -> BaseException | None:
-        """Why the connection is closed, ``None`` while it is not."""
+        """The error that closed the connection; ``None`` while it is open."""
         return self._core.writer.closed
 
     @property
     def stats(self) -> dict[str, int]:
         """
-        Messages and bytes (headers and payloads) in and out, reconnects, errors of the server.
+        Counters: messages and bytes (headers and payloads) in and out, reconnects, server errors.
 
-        ``events_dropped`` counts errors and events that no callback was called with, because more than
-        1000 were waiting for a slow one.
+        ``events_dropped`` counts errors and events that were not reported, because more than 1000 were
+        waiting for a slow callback.
         """
         in_msgs, in_bytes = self._core.received()
         return {
@@ -355,7 +354,7 @@ class Connection(ForeignNames):
         }
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a connection can not be pickled; open one in the process that uses it")
+        raise TypeError("a connection cannot be pickled; open one in the process that uses it")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.connected_url or ''} {self.status.value}>"
@@ -363,14 +362,14 @@ class Connection(ForeignNames):
 
 def _drain_subscriptions(core: ConnectionCore, deadline: Deadline) -> None:
     """
-    End every subscription, and wait until their callbacks and what they asked for are through.
+    End every subscription, and wait for the callbacks and their requests.
 
     Raises:
-        DrainTimeoutError: not in time.
-        ConnectionClosedError: the connection is closed, or lost its link.
+        DrainTimeoutError: the deadline has passed.
+        ConnectionClosedError: the connection is closed or was lost.
 
     """
-    # Where answers come in stays: callbacks that finish may still ask for something.
+    # Reply inboxes stay: running callbacks may still make requests.
     interests = [each for each in core.interests() if not each.receiver.is_reply_inbox]
     try:
         core.drain_subscriptions(interests, deadline)
@@ -379,6 +378,6 @@ def _drain_subscriptions(core: ConnectionCore, deadline: Deadline) -> None:
             interest.receiver.on_closed(BadSubscriptionError("the connection was drained"))
     late = [each.subject for each in interests if not each.receiver.wait_drained(deadline)]
     if late:
-        raise DrainTimeoutError(f"the callback for {late[0]!r} is not through")
+        raise DrainTimeoutError(f"the callback for {late[0]!r} is still running")
     if not all(each.receiver.wait_drained(deadline) for each in core.interests()):
-        raise DrainTimeoutError("not every message that was published has its acknowledgement")
+        raise DrainTimeoutError("some published messages are not acknowledged yet")

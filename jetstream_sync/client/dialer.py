@@ -1,4 +1,4 @@
-"""Dial one server: a link, and the login on it."""
+"""Dial one server: open a transport and log in."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["Dialer"]
 
 class Dialer:
     """
-    Opens links to servers.
+    Opens transports to servers.
 
     Args:
-        options: how to log in, and how long that may take.
-        client_version: the version of this package, for the server's lists.
+        options: the login and the timeouts.
+        client_version: the version of this package, which the server shows in its connection list.
         wrap: see `open_transport`.
 
-    One thread at a time may use it. Functions that the options name run on that thread.
+    One thread at a time may use it. The login functions of the options run on that thread.
     """
 
     def __init__(
@@ -38,15 +38,15 @@ class Dialer:
         self._client_version = client_version
         self._wrap = wrap
         self._login = Login(options)
-        # Whether a server of this connection had TLS, be it one that refused the login.
+        # Whether a server of this connection used TLS, even if it refused the login.
         self._used_tls = False
 
     def open(self, address: ServerAddress) -> Transport:
         """
-        Connect to a server and log in; the login is asked for anew.
+        Connect to a server and log in; the credentials are read again each time.
 
         Raises:
-            CredentialsError: no login could be made of the options.
+            CredentialsError: the options do not give a usable login.
             Error, OSError: as `open_transport`.
 
         """

@@ -1,4 +1,4 @@
-"""Tell the user what happens to a connection, on a thread of its own."""
+"""Report the events of a connection to the user's callbacks, on a separate thread."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["Events"]
 
 log = logging.getLogger("jetstream_sync.events")
 
-#: Events that wait for their callbacks; more are dropped, and counted.
-_MAX_WAITING = 1000
+#: Maximum number of events waiting for a callback; further ones are dropped and counted.
+_MAX_QUEUED_EVENTS = 1000
 
 T = TypeVar("T")
 _Call = Callable[[], object]
@@ -38,13 +38,13 @@ _OPTIONS = {
 
 class Events:
     """
-    Calls the user's callbacks, one after the other, in the order of what happened.
+    Calls the user's callbacks one after the other, in the order of the events.
 
-    The thread is made with the first event. A callback that raises is logged.
+    The thread is started with the first event. Exceptions of callbacks are logged.
 
     Args:
-        name: the connection's name, for the thread's.
-        options: whose callbacks are called.
+        name: the connection's name, for the name of the thread.
+        options: the callbacks.
 
     Any thread may call its methods; they never wait.
 
@@ -63,16 +63,16 @@ class Events:
                 self._listeners[kind] = _listener(option, callback)
         self._lock = threading.Lock()
         self._calls: Mailbox[_Call] = Mailbox()
-        #: Events that were dropped, because a callback is slower than they come.
+        #: Number of events dropped because a callback is too slow.
         self.dropped = 0
         self._thread: threading.Thread | None = None
-        # Taken by the one who tells that it is over.
+        # Taken by the call that reports the end of the connection.
         self._closed = threading.Lock()
         # Set when the thread has called its last callback.
         self._done = threading.Event()
 
     def error(self, error: Exception) -> None:
-        """Report an error that no call can raise; without an ``error_cb`` it is logged."""
+        """Report an asynchronous error to ``error_cb``, or log it if there is none."""
         callback = self._error_cb
         if callback is None:
             log.error("%s: %s: %s", self._name, type(error).__name__, error)
@@ -80,23 +80,23 @@ class Events:
         self._add(_with(callback, error))
 
     def tell(self, event: ConnectionEvent, *, needed: bool = False) -> None:
-        """Tell of anything but the end; what is ``needed`` is never dropped."""
-        log.info("%s: %s", self._name, _in_words(event))
+        """Report an event; an event that is ``needed`` is never dropped."""
+        log.info("%s: %s", self._name, _log_line(event))
         listener = self._listeners.get(event.kind)
         if listener is not None:
             self._add(_with(listener, event), needed=needed)
 
     def closed(self, event: ConnectionEvent) -> None:
-        """Tell that it is over, once; the thread ends after this."""
+        """Report the end of the connection once; the thread ends after this event."""
         if self._closed.acquire(blocking=False):
             self.tell(event, needed=True)
         self._calls.close(ConnectionClosedError("closed"))
 
     def wait_closed(self, timeout: float) -> None:
         """
-        Wait until ``closed_cb`` has returned, unless a callback of this thread is what waits.
+        Wait until ``closed_cb`` has returned, unless called from a callback of this thread.
 
-        Without a ``closed_cb`` it returns at once: a close need not wait for the other callbacks.
+        Without a ``closed_cb`` this returns at once: closing does not wait for other callbacks.
         """
         thread = self._thread
         if (
@@ -118,13 +118,13 @@ class Events:
         with self._lock:
             if self._calls.closed:
                 return
-            if len(self._calls) >= _MAX_WAITING and not needed:
+            if len(self._calls) >= _MAX_QUEUED_EVENTS and not needed:
                 self.dropped += 1
                 if self.dropped == 1:
                     log.warning(
-                        "%s: %d events wait for a callback; more are dropped until it is faster",
+                        "%s: %d events are waiting for a slow callback; further events are dropped",
                         self._name,
-                        _MAX_WAITING,
+                        _MAX_QUEUED_EVENTS,
                     )
                 return
             self._calls.put((call,), 1)
@@ -144,8 +144,8 @@ class Events:
                 log.exception("%s: a callback raised", self._name)
 
 
-def _in_words(event: ConnectionEvent) -> str:
-    """Return an event as one line for a log."""
+def _log_line(event: ConnectionEvent) -> str:
+    """Return an event as one line for the log."""
     where = [event.server] if event.server is not None else []
     why = f": {event.error}" if event.error is not None else ""
     return " ".join([event.kind.value, *where, *event.servers]) + why
@@ -160,15 +160,15 @@ def _with(callback: Callable[[T], object], argument: T) -> _Call:
 
 def _listener(option: str, callback: EventCallback) -> _Listener:
     """
-    Return what calls a callback with an event: without it, if the callback can do without.
+    Return a function that calls a callback with an event, or without arguments if it takes none.
 
     Raises:
-        InvalidOptionError: it needs more than one argument.
+        InvalidOptionError: the callback requires more than one argument.
 
     """
     try:
         signature = inspect.signature(callback)
-    except (TypeError, ValueError):  # a function in C that does not say
+    except (TypeError, ValueError):  # a C function without a signature
         return _without_event(callback)
     if _takes(signature):
         return _without_event(callback)

@@ -1,9 +1,9 @@
 """
-What gevent's monkey patching has to have done, where it was used.
+Check that gevent's monkey patching, if used, is complete.
 
-The package needs nothing of gevent and does not import it: patched sockets, threads and locks are used
-as any others are. But all of them have to be patched, or none: a greenlet that reads from a socket that
-really blocks stops every other one, and a real thread can not wait on gevent's sockets.
+The package does not import gevent: it uses patched sockets, threads and locks like any others. But
+either all or none of them must be patched. A greenlet that reads from an unpatched socket blocks all
+others, and a real thread cannot wait on gevent's sockets.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from ..errors import Error
 
 __all__ = ["check_patches", "is_gevent"]
 
-#: The modules whose blocking calls are used.
+#: The modules with blocking calls that this package uses.
 _USED: Final = ("select", "socket", "threading")
 
 
 def is_gevent() -> bool:
-    """Return whether gevent has patched threads, which are greenlets then."""
+    """Return whether gevent has patched `threading`, so that threads are greenlets."""
     monkey = sys.modules.get("gevent.monkey")
     return monkey is not None and bool(monkey.is_module_patched("threading"))
 
 
 def check_patches() -> None:
     """
-    Refuse to run where gevent has patched only a part of what is used.
+    Raise if gevent has patched only some of the modules that are used.
 
     Raises:
         Error: it has; the message names the modules.
@@ -41,5 +41,5 @@ def check_patches() -> None:
         missing = [name for name in _USED if name not in patched]
         raise Error(
             f"gevent has patched {' and '.join(patched)}, but not {' and '.join(missing)}:"
-            " call gevent.monkey.patch_all() without leaving anything out"
+            " call gevent.monkey.patch_all() without exclusions"
         )

@@ -1,9 +1,9 @@
 """
-Log in to a server: what the options say, read and called anew for every link.
+Log in to a server with the credentials of the options, which are read again for every attempt.
 
-The user's functions run on the thread that opens the link: that of ``connect()`` first, the reader's
-later. No lock is held meanwhile. Whatever goes wrong here becomes a `CredentialsError`, which is an attempt
-that failed like any other.
+The user's functions run on the thread that opens the transport: first the one that calls ``connect()``,
+later the reader. No lock is held during the calls. Every failure becomes a `CredentialsError`, which
+counts as a failed attempt.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ __all__ = ["Login"]
 
 T = TypeVar("T")
 
-#: Bytes of a file that has a login in it, at most; a .creds file has about a thousand.
-_LARGEST: Final = 64 * 1024
+#: Maximum size of a credentials file in bytes; a .creds file has about a thousand.
+_MAX_FILE_BYTES: Final = 64 * 1024
 
 
 class Login:
     """
-    What a connection proves itself with.
+    The credentials of a connection.
 
     Args:
-        options: where the login comes from.
+        options: the source of the credentials.
 
     Raises:
-        InvalidOptionError: the options were pickled, and a secret was left out.
+        InvalidOptionError: the options were pickled without a secret.
 
     One thread at a time may use it.
     """
@@ -54,19 +54,19 @@ class Login:
 
     def connect_fields(self, address: ServerAddress, info: ServerInfo) -> dict[str, Any]:
         """
-        Return the fields of CONNECT that log in to a server which said this of itself.
+        Return the fields of CONNECT for the login to a server.
 
         Raises:
-            CredentialsError: a file can not be read, or something else is in it; or a function
-                raised, or returned something else.
+            CredentialsError: a file cannot be read or has other contents, or a function raised or
+                returned a value of another type.
 
         """
         # In both, passwords and tokens may be functions.
         given = address if address.user is not None or address.token is not None else self._options
         words = Credentials(
-            self._told("user", given.user),
-            self._told("password", given.password),
-            self._told("token", given.token),
+            self._resolve_secret("user", given.user),
+            self._resolve_secret("password", given.password),
+            self._resolve_secret("token", given.token),
         )
         if given is address:
             return words.connect_fields()
@@ -90,7 +90,7 @@ class Login:
         option = "user_credentials"
         if callable(given):
             jwt_source = seed_source = "..."
-            content = seed_content = _as_bytes(option, self._asked(option, given))
+            content = seed_content = _as_bytes(option, self._call_user(option, given))
         else:
             files = given if isinstance(given, tuple) else (given, given)
             jwt_source, seed_source = os.fspath(files[0]), os.fspath(files[1])
@@ -110,7 +110,9 @@ class Login:
             content = _read(option, source)
         else:
             option, source = "nkeys_seed_str", "..."
-            content = bytearray((self._told(option, self._options.nkeys_seed_str) or "").encode())
+            content = bytearray(
+                (self._resolve_secret(option, self._options.nkeys_seed_str) or "").encode()
+            )
         seed = _checked(option, source, lambda: find_seed(content))
         content[:] = bytes(len(content))
         public, signature = _signed(option, source, seed, nonce)
@@ -121,32 +123,32 @@ class Login:
         jwt = signature = None
         if options.user_jwt_cb is not None:
             option = "user_jwt_cb"
-            content = _as_bytes(option, self._asked(option, options.user_jwt_cb))
+            content = _as_bytes(option, self._call_user(option, options.user_jwt_cb))
             jwt = _checked(option, "...", lambda: find_jwt(content))
         sign = options.signature_cb
-        # A server that sends no nonce does not want it signed.
+        # A server that sends no nonce requires no signature.
         if sign is not None and nonce:
             option = "signature_cb"
-            given = self._asked(option, lambda: sign(nonce))
+            given = self._call_user(option, lambda: sign(nonce))
             signature = _checked(option, "...", lambda: read_signature(given))
         return Credentials(jwt=jwt, nkey=options.nkey, signature=signature)
 
-    # --- asking the user ------------------------------------------------------------------------
+    # --- user functions -------------------------------------------------------------------------
 
-    def _told(self, option: str, secret: Secret | None) -> str | None:
+    def _resolve_secret(self, option: str, secret: Secret | None) -> str | None:
         if not callable(secret):
             return secret
-        text = self._asked(option, secret)
+        text = self._call_user(option, secret)
         if not isinstance(text, str):
             raise CredentialsError(option, "...", "the function did not return a str")
         return text
 
-    def _asked(self, option: str, function: Callable[[], T]) -> T:
-        """Call a user's function, which may raise anything."""
+    def _call_user(self, option: str, function: Callable[[], T]) -> T:
+        """Call a user's function, which may raise any exception."""
         try:
             return function()
         except BaseException as error:
-            # Only who called connect() may be told to exit.
+            # SystemExit and KeyboardInterrupt may only reach the thread that called connect().
             if not isinstance(error, Exception) and threading.get_ident() == self._opener:
                 raise
             raise CredentialsError(
@@ -165,18 +167,20 @@ def _as_bytes(option: str, content: object) -> bytearray:
 def _read(option: str, path: str) -> bytearray:
     try:
         with open(os.path.expanduser(path), "rb", buffering=0) as file:  # noqa: PTH111, PTH123
-            content = bytearray(file.read(_LARGEST + 1))
+            content = bytearray(file.read(_MAX_FILE_BYTES + 1))
     except OSError as error:
         raise CredentialsError(
-            option, path, f"it can not be read: {error.strerror or type(error).__name__}"
+            option, path, f"it cannot be read: {error.strerror or type(error).__name__}"
         ) from error
-    if len(content) > _LARGEST:
-        raise CredentialsError(option, path, f"it is larger than {_LARGEST} bytes: no login is")
+    if len(content) > _MAX_FILE_BYTES:
+        raise CredentialsError(
+            option, path, f"it is not a credentials file: larger than {_MAX_FILE_BYTES} bytes"
+        )
     return content
 
 
 def _checked(option: str, source: str, look: Callable[[], T]) -> T:
-    """Call a function that looks for something in a content; say where it did not find it."""
+    """Call a function that parses credentials; name the option and the source if it fails."""
     try:
         return look()
     except BadCredentialsError as error:
@@ -184,7 +188,7 @@ def _checked(option: str, source: str, look: Callable[[], T]) -> T:
 
 
 def _signed(option: str, source: str, seed: bytearray, nonce: str) -> tuple[str, str | None]:
-    """Return the public part of the key, and the signature if the server wants one."""
+    """Return the public key, and the signature if the server requires one."""
     key = _checked(option, source, lambda: Key(seed))
     try:
         return key.public, key.sign(nonce) if nonce else None

@@ -1,4 +1,4 @@
-"""Look a host's addresses up, within a time."""
+"""Resolve a host name with a deadline."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ def look_up(host: str, port: int, deadline: Deadline, *, randomize: bool) -> lis
     """
     Return the addresses of a host.
 
-    The system's look-up of a name can not be given a time, so it gets a thread of its own, which is left
-    behind when the deadline comes and ends with the system's patience. A host that is given by its number
-    needs neither.
+    The system's resolver has no timeout, so it runs on a separate thread. After the deadline that
+    thread is abandoned, and ends when the resolver returns. An IP address needs no thread.
 
     Args:
         host: a name, or an IP address.
-        port: the port to go with it.
-        deadline: when to give up.
+        port: the port of the addresses.
+        deadline: when to stop waiting.
         randomize: shuffle the addresses of a name.
 
     Raises:
-        OSError: there is no such name, or nobody to ask.
-        UnicodeError: it can not be a name.
-        TimeoutError: the built-in one; the deadline came.
+        OSError: the name does not exist, or no name server answers.
+        UnicodeError: it is not a valid host name.
+        TimeoutError: the built-in one; the deadline has passed.
 
     """
     addresses = numeric(host, port)
@@ -45,5 +44,5 @@ def look_up(host: str, port: int, deadline: Deadline, *, randomize: bool) -> lis
 
     spawn(f"lookup-{host}", ask, slot.fail)
     if not slot.arrived(deadline):
-        raise TimeoutError(f"looking up {host!r} took too long")
+        raise TimeoutError(f"the lookup of {host!r} timed out")
     return slot.result()

@@ -1,4 +1,4 @@
-"""A message, as core NATS has it."""
+"""A message of core NATS."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Msg"]
 
-#: How a block of headers begins when there is nothing before them.
+#: The first line of a header block without a status.
 _WITHOUT_STATUS = b"NATS/1.0\r\n"
 
 
 class Msg:
     """
-    A message that arrived.
+    A received message.
 
-    Subject, reply and headers are decoded when they are read. Any thread may use a message.
+    Subject, reply and headers are decoded on access. Any thread may use a message.
     """
 
     __slots__ = ("_core", "_header", "_reply", "_subject", "data")
@@ -36,22 +36,22 @@ class Msg:
 
     @property
     def subject(self) -> str:
-        """The subject that it was published to."""
+        """The subject the message was published to."""
         return self._subject.decode("utf-8", "surrogateescape")
 
     @property
     def reply(self) -> str:
-        """The subject for an answer, empty when none is wanted."""
+        """The subject for replies; empty: none."""
         return self._reply.decode("utf-8", "surrogateescape")
 
     @property
     def headers(self) -> Headers | None:
-        """The headers, ``None`` when it has none."""
+        """The headers; ``None``: none."""
         block = self._header
         if isinstance(block, bytes):
             headers = parse_headers(block) if block else None
             if not block or block.startswith(_WITHOUT_STATUS):
-                # The block is not needed any more once somebody has read it.
+                # Keep the decoded headers instead of the block.
                 self._header = headers
             return headers
         return block
@@ -59,23 +59,23 @@ class Msg:
     @property
     def status(self) -> Status | None:
         """
-        What a server says in place of an answer, as 503 when nobody listens on a request's subject.
+        The status that a server sends instead of a reply, such as 503 for no responders.
 
-        It is ``None`` for all that was published; `Connection.request` makes an error of it.
+        ``None`` for published messages; `Connection.request` raises an error for it.
         """
         block = self._header
         return parse_status(block) if isinstance(block, bytes) and block else None
 
     def respond(self, payload: bytes = b"", headers: HeadersLike | None = None) -> None:
         """
-        Publish an answer to the message's reply subject.
+        Publish a reply to the message's reply subject.
 
         Args:
-            payload: the answer.
+            payload: the payload of the reply.
             headers: its headers; ``None``: none.
 
         Raises:
-            Error: the message wants no answer.
+            Error: the message has no reply subject.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -83,7 +83,7 @@ class Msg:
             raise Error("the message has no reply subject")
         core = self._core
         command, size = core.composer.message(self.reply, payload, "", headers)
-        # Somebody waits for it, so it does not wait for the flusher.
+        # Sent by this thread, not by the flusher: the requester is waiting for it.
         core.writer.send(command, 1, size)
 
     def __repr__(self) -> str:

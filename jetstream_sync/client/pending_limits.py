@@ -1,4 +1,4 @@
-"""How much a subscription holds that has not been read yet, counted without work per message read."""
+"""Count the pending messages and bytes of a subscription, without work for each message read."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ __all__ = ["PendingLimits"]
 
 class PendingLimits:
     """
-    The account of the messages and bytes that wait in a mailbox; one thread at a time may use it.
+    Counts the pending messages and bytes of a mailbox; one thread at a time may use it.
 
-    The readers of a mailbox take messages without a lock, so they can not count bytes. The
-    reader knows how many messages it put in, and sees how many are left; so it knows which of the
-    batches that it put in are gone, and how many bytes went with them. The sum is exact to one
-    batch: the batch that is half read counts in full.
+    The consumers of a mailbox take messages without a lock, so they cannot count bytes. The reader
+    thread knows how many messages it added and how many are left, so it can tell which batches are
+    consumed, and their bytes. The sum is exact to one batch: a partly consumed batch counts in full.
 
     Args:
-        msgs_limit: messages that may wait; 0 or less: no limit.
-        bytes_limit: bytes of headers and payloads that may wait; 0 or less: no limit.
+        msgs_limit: maximum number of pending messages; 0 or less: no limit.
+        bytes_limit: maximum number of pending bytes of headers and payloads; 0 or less: no limit.
 
     """
 
@@ -30,25 +29,25 @@ class PendingLimits:
     def __init__(self, msgs_limit: int, bytes_limit: int) -> None:
         self._msgs_limit = msgs_limit
         self._bytes_limit = bytes_limit
-        # Messages put in so far, and how many of them had been before the first batch.
+        # Number of messages added so far, and how many of them came before the first batch.
         self._put = 0
         self._first = 0
-        # Count and bytes of each batch of which something may be left.
+        # Message count and bytes of each batch that may not be consumed completely.
         self._batches: deque[tuple[int, int]] = deque()
         self.pending_bytes = 0
 
     @property
     def admitted(self) -> int:
-        """Messages that were let in so far."""
+        """Number of messages admitted so far."""
         return self._put
 
     def admit(self, deliveries: list[Delivery], waiting: int) -> int:
         """
-        Say how many of these messages may be put in, and count them.
+        Return how many of these messages may be added, and count them.
 
         Args:
             deliveries: the messages, in order.
-            waiting: how many are in the mailbox now.
+            waiting: the number of messages in the mailbox now.
 
         """
         self.settle(waiting)
@@ -65,7 +64,7 @@ class PendingLimits:
         return count
 
     def settle(self, waiting: int) -> None:
-        """Forget the batches that are read."""
+        """Remove the batches that are consumed."""
         batches = self._batches
         taken = self._put - waiting
         while batches and self._first + batches[0][0] <= taken:
@@ -75,10 +74,10 @@ class PendingLimits:
 
     def bytes_of(self, items: deque[Delivery]) -> int:
         """
-        Return the bytes of the messages that wait in a mailbox.
+        Return the bytes of the pending messages of a mailbox.
 
-        Only the batch that is half read is looked at message by message. Threads that read
-        meanwhile make the answer that of a moment ago.
+        Only a partly consumed batch is counted message by message. While other threads consume
+        messages, the result may be slightly out of date.
         """
         waiting = len(items)
         self.settle(waiting)
@@ -88,7 +87,7 @@ class PendingLimits:
         left = self._first + count - (self._put - waiting)
         if left >= count:
             return self.pending_bytes
-        # In C, so that no other thread changes the queue meanwhile.
+        # Runs in C, so no other thread changes the queue during it.
         half_read = list(islice(items, left))
         return self.pending_bytes - size + sum([len(each[2]) + len(each[3]) for each in half_read])
 

@@ -1,4 +1,4 @@
-"""Why a connection is closed, and whether its user wanted that."""
+"""Errors of closed connections: the reason, and whether the user closed the connection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["closed_error_for", "is_deliberate_close"]
 
 
 def closed_error_for(cause: BaseException) -> ConnectionClosedError:
-    """Return ``cause`` where it says that a connection is closed, else an error that has it as cause."""
+    """Return ``cause`` if it is a `ConnectionClosedError`, else a new one caused by it."""
     if isinstance(cause, ConnectionClosedError):
         return cause
     closed = ConnectionClosedError(f"the connection is closed: {cause}")
@@ -17,7 +17,7 @@ def closed_error_for(cause: BaseException) -> ConnectionClosedError:
 
 
 def is_deliberate_close(error: ConnectionClosedError) -> bool:
-    """Say whether a connection was closed or drained by its user, so that reading may end quietly."""
+    """Return whether the user closed or drained the connection, so that iteration ends normally."""
     if isinstance(error, ConnectionDrainingError):
         return True
     return type(error) is ConnectionClosedError and error.__cause__ is None

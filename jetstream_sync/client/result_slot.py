@@ -1,4 +1,4 @@
-"""One result for one waiter."""
+"""A slot for one result that one thread passes to another."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 def fresh(error: BaseException) -> BaseException:
     """
-    Return a copy of an error that may be raised in a thread of its own.
+    Return a copy of an error, for raising it in several threads.
 
-    One error wakes many waiters; raised as one object, their tracebacks would run together.
+    One error may wake many threads; raising one shared object would mix their tracebacks.
     """
     copied = type(error)(*error.args)
     copied.__cause__ = error.__cause__
@@ -25,11 +25,11 @@ def fresh(error: BaseException) -> BaseException:
 
 class ResultSlot(Generic[T]):
     """
-    A place where one thread leaves a result that another waits for.
+    Passes one result from one thread to another that waits for it.
 
-    Exactly one thread calls `set()` or `fail()`, once, and one thread waits. Who that is, when a
-    result and a time-out come together, is settled where the handoff is registered: a giver
-    that took it out of the table will give, so the waiter waits on (see ``client/request.py``).
+    Exactly one thread calls `set()` or `fail()`, once, and one thread waits. If a result and a timeout
+    coincide, the table where the slot is registered decides: a thread that removed the slot from the
+    table will set it, so the waiting thread continues to wait (see ``client/request.py``).
     """
 
     __slots__ = ("_error", "_gate", "_value")
@@ -41,25 +41,25 @@ class ResultSlot(Generic[T]):
         self._error: BaseException | None = None
 
     def set(self, value: T) -> None:
-        """Leave the result and wake the waiter."""
+        """Set the result and wake the waiting thread."""
         self._value = value
         self._gate.release()
 
     def fail(self, error: BaseException) -> None:
-        """Leave an error, which the waiter will raise, and wake the waiter."""
+        """Set an error, which the waiting thread raises, and wake that thread."""
         self._error = error
         self._gate.release()
 
     def arrived(self, deadline: Deadline) -> bool:
-        """Wait until there is a result or an error; say whether one came before the deadline."""
+        """Wait for a result or an error; return whether one arrived before the deadline."""
         return self._gate.acquire(timeout=deadline.lock_timeout())
 
     def result(self) -> T:
         """
-        Return the result, after `arrived()` said that there is one.
+        Return the result, after `arrived()` has returned ``True``.
 
         Raises:
-            BaseException: the error that was left instead.
+            BaseException: the error that was set instead of a result.
 
         """
         if self._error is not None:

@@ -1,8 +1,8 @@
 """
-The only maker of threads and timers.
+Start threads and timers; no other module of the package does.
 
-Every thread of this package is a daemon, has a name that starts with ``nats-``, and reports a crash
-instead of dying in silence. What must know of a fork says so here; importing starts nothing.
+Every thread is a daemon, has a name that starts with ``nats-``, and logs an unexpected exception.
+Objects register here for forks and for the exit of the interpreter. Importing starts no thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger("jetstream_sync.threads")
 
 
 class ForkAware(Protocol):
-    """Something that is of no use in a forked child."""
+    """An object that cannot be used in a forked child."""
 
     def forked(self) -> None:
         """Become unusable; called in the child, where only the calling thread exists."""
@@ -42,16 +42,16 @@ class ForkAware(Protocol):
 
 
 class ExitAware(Protocol):
-    """Something that has work to finish before the interpreter goes."""
+    """An object with work to complete before the interpreter exits."""
 
     def exiting(self) -> None:
-        """Finish, within a second or so."""
+        """Complete the work, within about a second."""
         ...
 
 
-# By themselves, not by a class or a `threading.local` of this module: these would be made at import, and
-# where gevent patches later they would be of the wrong kind.
-#: The threads of this package, each with what is set at its end.
+# Keyed by the threads, not a `Thread` subclass or a `threading.local`: these would be created at import,
+# and if gevent patches later, they would have the wrong type.
+#: The threads of this package, each with the event that is set at its end.
 _ours: weakref.WeakKeyDictionary[threading.Thread, threading.Event] = weakref.WeakKeyDictionary()
 
 
@@ -62,10 +62,10 @@ def spawn(
     Start a daemon thread.
 
     Args:
-        name: what comes after ``nats-`` in its name.
-        target: what it runs.
-        crashed: called on the thread with an error that ``target`` let through; ``None``: the
-            error is only logged.
+        name: the name of the thread, without the prefix ``nats-``.
+        target: the function to run.
+        crashed: called on the thread with an exception raised by ``target``; ``None``: it is only
+            logged.
 
     Returns:
         The running thread.
@@ -91,10 +91,10 @@ def spawn(
 
 def spawn_from_finalizer(name: str, target: Callable[[], None]) -> None:
     """
-    Start a daemon thread as `spawn` does, from code that may run in the middle of any other.
+    Start a daemon thread as `spawn` does, from a finalizer that may interrupt any other code.
 
-    Starting a `threading.Thread` takes locks that the interrupted code may hold. So it is started by a
-    thread of the lower level. When the interpreter is going, nothing is started.
+    Starting a `threading.Thread` takes locks that the interrupted code may hold, so a low-level thread
+    starts it. While the interpreter exits, no thread is started.
     """
     with contextlib.suppress(RuntimeError):
         _thread.start_new_thread(spawn, (name, target))
@@ -104,23 +104,22 @@ def join(thread: threading.Thread, seconds: float) -> bool:
     """
     Wait for the end of a thread that `spawn` has started, and return whether it has ended.
 
-    Not ``Thread.join(timeout)``, nor ``is_alive()`` after it: where a KeyboardInterrupt strikes in one
-    of them, CPython before 3.13 takes the thread for stopped while it runs, and later calls return at
-    once.
+    This does not use ``Thread.join(timeout)`` or ``is_alive()``: after a KeyboardInterrupt in one of
+    them, CPython before 3.13 regards the running thread as stopped, and later calls return at once.
 
     Args:
-        thread: which one; not the calling thread.
-        seconds: how long to wait; 0 only looks.
+        thread: the thread; not the calling one.
+        seconds: how long to wait; 0: do not wait.
 
     """
     ended = _ours[thread].wait(seconds)
     if ended:
-        thread.join()  # it has a few instructions left
+        thread.join()  # a few instructions remain
     return ended
 
 
 def in_callback() -> bool:
-    """Say whether user code that calls this was called by a thread of this package."""
+    """Return whether the calling thread is one of this package, as in a callback."""
     return threading.current_thread() in _ours
 
 
@@ -129,9 +128,9 @@ def start_timer(name: str, seconds: float, target: Callable[[], None]) -> thread
     Start a timer: ``target`` runs once on a daemon thread after ``seconds``, unless cancelled.
 
     Args:
-        name: what comes after ``nats-`` in the thread's name.
+        name: the name of the thread, without the prefix ``nats-``.
         seconds: how long to wait.
-        target: what to run; it must not raise.
+        target: the function to run; it must not raise.
 
     """
     timer = threading.Timer(seconds, target)
@@ -141,20 +140,20 @@ def start_timer(name: str, seconds: float, target: Callable[[], None]) -> thread
     return timer
 
 
-# Weak, so that a connection which nobody uses any more can go.
+# Weak references, so that unused connections are collected.
 _fork_aware: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 _exit_aware: weakref.WeakSet[ExitAware] = weakref.WeakSet()
 _renewals: list[Callable[[], None]] = []
 
 
 def after_fork(member: ForkAware) -> None:
-    """Have ``member.forked()`` called in every child process that is forked from now on."""
+    """Call ``member.forked()`` in every child process that is forked from now on."""
     _fork_aware.add(member)
 
 
 def in_each_child(renew: Callable[[], None]) -> None:
     """
-    Have a function called in every child process, and in theirs, for what belongs to a module.
+    Call a function in every forked child process, and in the children of those, for module state.
 
     Args:
         renew: replaces locks that a thread of the parent may have held; it must not raise.
@@ -177,7 +176,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def at_exit(member: ExitAware) -> None:
-    """Have ``member.exiting()`` called when the interpreter exits in the usual way."""
+    """Call ``member.exiting()`` when the interpreter exits normally."""
     _exit_aware.add(member)
 
 

@@ -1,15 +1,15 @@
 """
-Tell the user what goes over the links of a connection, line by line, on a thread of its own.
+Trace the protocol of a connection: pass it to the user's callback line by line, on a separate thread.
 
 Rules:
 
-1. Who sends or receives runs no user code and waits for nobody: it cuts the bytes into lines and puts
-   them into a queue, from which the thread takes them.
-2. A place in the queue is taken *before* bytes are sent, and filled afterwards with what has gone out.
-   So a command stands before the answer to it, which another thread may receive in between.
-3. The queue is bounded. What does not fit is dropped and counted, and a line in its place says so.
-4. A Ctrl-C between sending and noting loses nothing: what was begun is in ``_open``, and whoever sends
-   next finishes it first. Its lines come late, when the thread has given up to wait for them.
+1. A sending or receiving thread runs no user code and never waits: it splits the bytes into lines and
+   adds them to a queue, which the trace thread reads.
+2. A place in the queue is reserved *before* bytes are sent, and filled afterwards with the bytes that
+   were sent. So a command precedes its reply, which another thread may receive in between.
+3. The queue is bounded. Lines that do not fit are dropped and counted, and a line reports the number.
+4. A KeyboardInterrupt between sending and recording loses nothing: the send is kept in ``_open``, and
+   the next send completes it first. Its lines are late if the trace thread has stopped waiting for them.
 """
 
 from __future__ import annotations
@@ -30,42 +30,42 @@ __all__ = ["TracedStream", "Tracer"]
 
 log = logging.getLogger("jetstream_sync.trace")
 
-#: Bytes of lines, and places, that wait for the callback at most.
-_MOST_BYTES: Final = 16 * 1024 * 1024
-_MOST_PLACES: Final = 64 * 1024
-#: Bytes that a line needs besides its text.
-_OVERHEAD: Final = 64
-#: Seconds to wait until a place is filled; sending does not wait, so it is by far enough.
-_PATIENCE: Final = 1.0
+#: Maximum size of the queue, in bytes of lines and in places.
+_MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024
+_MAX_PLACES: Final = 64 * 1024
+#: Memory in bytes that a line needs besides its text.
+_LINE_OVERHEAD_BYTES: Final = 64
+#: Seconds to wait for the lines of a reserved place; sending never waits, so this is ample.
+_FILL_TIMEOUT_S: Final = 1.0
 
 
 class _Place:
-    """What one call of `send` or `receive` adds to the trace."""
+    """The lines that one call of `send` or `receive` adds to the trace."""
 
     __slots__ = ("dropped", "gate", "lines", "taken")
 
     def __init__(self, lines: list[str] | None = None, dropped: int = 0) -> None:
-        self.lines = lines  # None: they are not known yet
+        self.lines = lines  # None: not known yet
         self.dropped = dropped
-        self.taken = False  # whether the thread has it
-        self.gate = threading.Lock()  # opened when the lines are known
+        self.taken = False  # whether the trace thread has processed it
+        self.gate = threading.Lock()  # released when the lines are known
         if lines is None:
             self.gate.acquire()
 
 
 def _size(lines: list[str]) -> int:
-    return sum(map(len, lines)) + _OVERHEAD * len(lines)
+    return sum(map(len, lines)) + _LINE_OVERHEAD_BYTES * len(lines)
 
 
 class Tracer:
     """
     Calls the user's callback with each line, in order.
 
-    The thread is made with the first line. The first error that the callback raises is logged.
+    The thread is started with the first line. The first exception of the callback is logged.
 
     Args:
-        name: the connection's name, for the thread's.
-        callback: the user's.
+        name: the connection's name, for the name of the thread.
+        callback: the user's callback.
 
     Any thread may call its methods; only `close()` waits.
     """
@@ -78,20 +78,20 @@ class Tracer:
         self._lock = threading.Lock()
         self._bytes = 0
         self._thread: threading.Thread | None = None
-        self._failed = False  # the callback raised; the thread's own
+        self._failed = False  # whether the callback has raised; used by the trace thread only
         after_fork(self)
 
     @classmethod
     def of(cls, name: str, callback: Callable[[str], object] | None) -> Tracer | None:
-        """Return a tracer where there is a callback."""
+        """Return a tracer, or ``None`` without a callback."""
         return None if callback is None else cls(name, callback)
 
     def wrap(self, stream: ByteStream) -> ByteStream:
-        """Return a stream that does what the given one does, and is traced."""
+        """Return a stream that traces the given one."""
         return TracedStream(stream, self)
 
     def reserve(self) -> _Place | None:
-        """Take a place for lines that are not known yet; ``None``: there is none free."""
+        """Reserve a place for lines that are not known yet; ``None``: the queue is full."""
         with self._lock:
             if self._full():
                 return None
@@ -100,7 +100,7 @@ class Tracer:
         return place
 
     def fill(self, place: _Place | None, lines: list[str]) -> None:
-        """Put lines into the place that was taken for them; a second time does no harm."""
+        """Put lines into the place that was reserved for them; a second call is harmless."""
         if place is None:
             self.add(lines)
             return
@@ -112,7 +112,7 @@ class Tracer:
             else:
                 self._bytes += _size(lines)
                 place.lines = lines
-            if place.taken:  # as an empty one
+            if place.taken:  # processed without lines after the timeout
                 self._put(_Place(place.lines, place.dropped))
         place.gate.release()
 
@@ -125,20 +125,20 @@ class Tracer:
                 self._bytes += _size(lines)
                 self._put(_Place(lines))
 
-    def close(self, patience: float = 0.0) -> None:
+    def close(self, timeout: float = 0.0) -> None:
         """
-        Take no more lines; the thread ends when it has handed over those that are there.
+        Accept no more lines; the thread ends after the queued ones.
 
         Args:
-            patience: seconds to wait for that; not when the callback itself closes.
+            timeout: seconds to wait for the end of the thread; ignored on that thread.
 
         """
         with self._lock:
             self._places.close(ConnectionClosedError("closed"))
             thread = self._thread
-        if thread is None or not patience or thread is threading.current_thread():
+        if thread is None or not timeout or thread is threading.current_thread():
             return
-        if not join(thread, patience):
+        if not join(thread, timeout):
             log.warning("%s: trace_cb is slow; closing does not wait for it", self._name)
 
     def forked(self) -> None:
@@ -149,11 +149,11 @@ class Tracer:
         self._places.close(ForkedConnectionError("forked"))
 
     def _full(self) -> bool:
-        """Say whether nothing more fits; the lock is held."""
-        return self._bytes > _MOST_BYTES or len(self._places) > _MOST_PLACES
+        """Return whether the queue is full; the lock is held."""
+        return self._bytes > _MAX_QUEUED_BYTES or len(self._places) > _MAX_PLACES
 
     def _put(self, place: _Place) -> None:
-        """Queue a place; the lock is held."""
+        """Add a place to the queue; the lock is held."""
         if self._places.closed:
             return
         self._places.put((place,), 1)
@@ -188,9 +188,9 @@ class Tracer:
                 self._bytes -= _size(lines)
 
     def _taken(self, place: _Place) -> tuple[list[str], int]:
-        """Return the lines of a place, and how many were dropped there, waiting until it is filled."""
+        """Wait until a place is filled; return its lines and the number of dropped ones."""
         if place.lines is None:
-            place.gate.acquire(timeout=_PATIENCE)
+            place.gate.acquire(timeout=_FILL_TIMEOUT_S)
         with self._lock:
             place.taken = True
             return place.lines or [], place.dropped
@@ -201,16 +201,16 @@ class Tracer:
         except Exception:
             if not self._failed:
                 self._failed = True
-                log.exception("%s: trace_cb raised; it is called all the same", self._name)
+                log.exception("%s: trace_cb raised; tracing continues", self._name)
 
 
 class TracedStream:
     """
-    A `ByteStream` that has its bytes traced.
+    A `ByteStream` that traces another one.
 
     Args:
-        stream: what does the work.
-        tracer: where the lines go.
+        stream: the stream to trace.
+        tracer: receives the lines.
 
     """
 
@@ -220,11 +220,11 @@ class TracedStream:
         self._tracer = tracer
         self._received = LineCutter(RECEIVED)
         self._sent = LineCutter(SENT)
-        # The send that is not noted yet: its place, its data, the counts, and how many were there before.
+        # The send that is not recorded yet: its place, its data, the counts, and how many were there before.
         self._open: tuple[_Place | None, memoryview, list[int], int] | None = None
 
     def receive(self) -> bytes:
-        """Wait for bytes and return them, ``b""`` at the end."""
+        """Wait for bytes and return them; ``b""`` at the end of the stream."""
         data = self._stream.receive()
         lines = self._received.feed(data)
         if lines:
@@ -232,7 +232,7 @@ class TracedStream:
         return data
 
     def send(self, data: memoryview, sent: list[int]) -> None:
-        """Send what can be sent without waiting, and append the count to ``sent``."""
+        """Send as much as possible without waiting, and append the count to ``sent``."""
         self._settle()
         self._open = (self._tracer.reserve(), data, sent, len(sent))
         try:
@@ -241,7 +241,7 @@ class TracedStream:
             self._settle()
 
     def _settle(self) -> None:
-        """Note what the last send has sent."""
+        """Record the bytes of the last send."""
         if self._open is None:
             return
         place, data, sent, before = self._open
@@ -251,17 +251,17 @@ class TracedStream:
         self._sent, self._open = cutter, None
 
     def wait_writable(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds until something can be sent; say whether it can."""
+        """Wait up to ``timeout`` seconds until the stream is writable; return whether it is."""
         return self._stream.wait_writable(timeout)
 
     def set_timeout(self, timeout: float | None) -> None:
-        """Limit how long `receive()` waits, in seconds; ``None``: for ever."""
+        """Set the timeout of `receive()` in seconds; ``None``: wait forever."""
         self._stream.set_timeout(timeout)
 
     def shutdown(self) -> None:
-        """End the stream in both directions and wake whoever waits for it."""
+        """End the stream in both directions and wake the threads that use it."""
         self._stream.shutdown()
 
     def close(self) -> None:
-        """Release the system's resources."""
+        """Release the resources."""
         self._stream.close()

@@ -1,4 +1,4 @@
-"""Time, as the monotonic clock has it: setting the system's clock changes nothing here."""
+"""Deadlines on the monotonic clock, which changes of the system time do not affect."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["FOREVER", "Deadline", "monotonic", "seconds"]
 
 monotonic = time.monotonic
 
-# Locks take no more than this many seconds, about 292 years.
-_LONGEST: Final = 9e9
+# Maximum timeout in seconds that locks accept, about 292 years.
+_MAX_TIMEOUT_S: Final = 9e9
 
 
 def seconds(timeout: float | timedelta, option: str = "timeout") -> float:
@@ -23,7 +23,7 @@ def seconds(timeout: float | timedelta, option: str = "timeout") -> float:
 
     Args:
         timeout: seconds, or a `timedelta`.
-        option: what to call it in the error.
+        option: the name of the option, for the error.
 
     Raises:
         InvalidOptionError: it is not a number.
@@ -31,16 +31,16 @@ def seconds(timeout: float | timedelta, option: str = "timeout") -> float:
     """
     value = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-        raise InvalidOptionError(option, timeout, "a time is a number of seconds or a timedelta")
+        raise InvalidOptionError(option, timeout, "must be a number of seconds or a timedelta")
     return value
 
 
 class Deadline:
     """
-    A moment by which something has to be done, made once from a timeout and handed down.
+    The end of a wait: created once from a timeout and passed to all nested calls.
 
     Args:
-        timeout: in seconds or as a `timedelta`; ``None`` never comes, 0 or less has come.
+        timeout: in seconds or as a `timedelta`; ``None``: it never expires, 0 or less: it has expired.
 
     Raises:
         InvalidOptionError: it is not a number.
@@ -50,27 +50,27 @@ class Deadline:
     __slots__ = ("_at",)
 
     def __init__(self, timeout: float | timedelta | None) -> None:
-        self._at = None if timeout is None else monotonic() + min(seconds(timeout), _LONGEST)
+        self._at = None if timeout is None else monotonic() + min(seconds(timeout), _MAX_TIMEOUT_S)
 
     def left(self) -> float | None:
-        """Return the seconds that are left, never below 0; ``None`` when it never comes."""
+        """Return the remaining seconds, never below 0; ``None``: it never expires."""
         return None if self._at is None else max(0.0, self._at - monotonic())
 
     def lock_timeout(self) -> float:
-        """Return what is left in the form that ``Lock.acquire`` wants, where -1 is for ever."""
+        """Return the remaining seconds for ``Lock.acquire``, where -1 means forever."""
         return -1 if self._at is None else max(0.0, self._at - monotonic())
 
     def expired(self) -> bool:
-        """Say whether it has come."""
+        """Return whether the deadline has passed."""
         return self._at is not None and monotonic() >= self._at
 
     def sooner(self, timeout: float) -> Deadline:
-        """Return this one, or one in ``timeout`` seconds where that comes first."""
+        """Return the earlier one of this deadline and one in ``timeout`` seconds."""
         other = Deadline(timeout)
         if self._at is not None and other._at is not None and self._at < other._at:
             return self
         return other
 
 
-#: The deadline that never comes.
+#: The deadline that never expires.
 FOREVER: Final = Deadline(None)

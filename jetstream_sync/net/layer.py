@@ -1,16 +1,17 @@
 """
-A `ByteStream` around another one: what TLS and WebSocket have in common.
+A `ByteStream` around another one: the common base of TLS and WebSocket.
 
 Rules:
 
-1. ``_lock`` guards what turns bytes into other bytes, and is held for that only: nobody waits for the
-   network, or for another lock, with it. So the reader may decode while the writer finds a full socket.
-2. What was encoded must leave as it is, and once: a record of TLS has a number, a frame has a length. So
-   it is kept in ``_flight`` until the inner stream took all of it, and only then the bytes that the
-   caller gave count as sent. A caller who is told to come again comes with the same bytes.
-3. The reader never sends. What has to be answered (a ping of WebSocket, a change of keys) is put in
-   line, and leaves with what is sent next.
-4. A Ctrl-C strikes at a call. Where it must not come between two steps, there is none between them.
+1. ``_lock`` guards encoding and decoding, and is held only for these: no thread waits for the network
+   or for another lock while it holds it. So the reader may decode while the socket of the writer is full.
+2. Encoded data must be sent completely, unchanged and once: a TLS record has a number, a frame has a
+   length. So it is kept in ``_flight`` until the inner stream has accepted all of it; only then do the
+   caller's bytes count as sent. After a BlockingIOError the caller retries with the same bytes.
+3. The reader never sends. A reply (to a WebSocket ping, or a key update) is queued and sent with
+   the next data.
+4. A KeyboardInterrupt is raised only at a call. Where two steps must not be separated, there is no
+   call between them.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ _CHUNK: Final = 64 * 1024
 
 class Layer(ABC):
     """
-    A stream whose bytes travel on another one in another form.
+    A stream whose bytes are sent on another stream in an encoded form.
 
     Args:
-        inner: the stream below, which belongs to this one from now on.
-        make_lock: makes locks; threads are the business of who calls.
+        inner: the inner stream, which this one owns from now on.
+        make_lock: creates locks; only the caller's layer imports `threading`.
 
     """
 
@@ -46,55 +47,57 @@ class Layer(ABC):
         self.peer = inner.peer
         self._inner = inner
         self._lock = make_lock()
-        # Encoded, and not taken up by the sender yet; under _lock.
+        # Encoded data that is not in the flight yet; under _lock.
         self._coded: list[bytes] = []
-        # Held by who sends. It is never waited for long: sending does not wait.
+        # Held by the sending thread, and only for a short time, because sending does not wait.
         self._sending = make_lock()
         self._flight = memoryview(b"")
-        self._gone: list[int] = []  # how much of the flight has left, send by send
-        self._count = 0  # how many of the caller's bytes were encoded and do not count as sent yet
-        self._farewell_said = False
-        # The rest is the reader's.
+        self._gone: list[int] = []  # bytes of the flight that were sent, one entry per send
+        self._count = (
+            0  # number of the caller's bytes that are encoded and do not count as sent yet
+        )
+        self._close_sent = False
+        # The rest is used by the reader only.
         self._timeout: float | None = None
-        self._early = b""  # decoded before anybody asked for it
-        self._failure: OSError | None = None  # what came behind bytes that had to be returned first
+        self._early = b""  # decoded during the handshake
+        self._failure: OSError | None = None  # an error to raise after the bytes before it
         self._ended = False
 
-    # --- what a kind of layer does; all under _lock -------------------------------------------------
+    # --- implemented by the subclasses; called under _lock ------------------------------------------
 
     @abstractmethod
     def _encode(self, data: memoryview) -> None:
-        """Encode all of ``data`` and set ``_count`` to its length, in one step as to a Ctrl-C."""
+        """Encode all of ``data`` and set ``_count`` to its length; a KeyboardInterrupt does neither."""
 
     @abstractmethod
     def _decode(self, data: bytes) -> bytes:
         """
-        Decode what came, and return what is complete; set ``_ended`` where it says goodbye.
+        Decode received bytes, and return the complete part; set ``_ended`` at a close message.
 
         Raises:
-            OSError: it can not be decoded. Where something else could be, that is returned, and the
-                error becomes the ``_failure``.
+            OSError: the bytes cannot be decoded. If a part of them was decoded, return that part and
+                set ``_failure`` to the error.
 
         """
 
     @abstractmethod
-    def _farewell(self) -> None:
-        """Encode a goodbye."""
+    def _encode_close(self) -> None:
+        """Encode a close message."""
 
     @abstractmethod
     def _collect(self) -> None:
-        """Move what was encoded into ``_coded``, where it is not there already."""
+        """Move encoded data into ``_coded``, unless it is there already."""
 
     # --- ByteStream ---------------------------------------------------------------------------------
 
     def receive(self) -> bytes:
-        """Wait until something can be decoded and return all of it, ``b""`` at the end."""
+        """Wait until bytes can be decoded and return them; ``b""`` at the end of the stream."""
         if self._early:
             early, self._early = self._early, b""
             return early
         if self._failure is not None:
             raise self._failure
-        # More than one read may be needed; the time is for all of them.
+        # More than one read may be necessary; the timeout applies to all of them together.
         deadline = None if self._timeout is None else Deadline(self._timeout)
         while not self._ended:
             data = self._inner.receive()
@@ -112,46 +115,46 @@ class Layer(ABC):
         return b""
 
     def send(self, data: memoryview, sent: list[int]) -> None:
-        """Send without waiting; what has left completely is counted in ``sent``."""
+        """Send without waiting; bytes whose encoded form was sent completely count in ``sent``."""
         with self._sending:
             if not self._count:
                 with self._lock:
                     self._encode(data[:_CHUNK])
             self._send_coded()
-            # One step: there is no call in it.
+            # There is no call in these steps, so no KeyboardInterrupt separates them.
             count = [self._count]
             self._count = 0
             sent += count
 
     def wait_writable(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds until something can be sent; say whether it can."""
+        """Wait up to ``timeout`` seconds until the stream is writable; return whether it is."""
         return self._inner.wait_writable(timeout)
 
     def set_timeout(self, timeout: float | None) -> None:
-        """Limit how long `receive()` waits, in seconds; ``None``: for ever."""
+        """Set the timeout of `receive()` in seconds; ``None``: wait forever."""
         self._timeout = timeout
         self._inner.set_timeout(timeout)
 
     def shutdown(self) -> None:
-        """Say goodbye where that can be done without waiting, and end the stream below."""
-        # Where somebody is sending, there is no goodbye: it would come in the middle of something.
+        """Send a close message if that is possible without waiting, and shut the inner stream down."""
+        # While another thread is sending, none is sent: it would be in the middle of other data.
         if self._sending.acquire(blocking=False):
             try:
-                # A full socket, a dead one, or a state in which nothing can be said.
+                # The socket may be full or closed, or the state may not permit a close message.
                 with contextlib.suppress(OSError):
-                    self._say_goodbye()
+                    self._send_close()
             finally:
                 self._sending.release()
         self._inner.shutdown()
 
     def close(self) -> None:
-        """Close the stream below; nothing is sent and no lock is taken, for this may be a fork."""
+        """Close the inner stream without sending or taking a lock, because this may be a forked child."""
         self._inner.close()
 
-    # --- for a handshake, which comes before everything else ----------------------------------------
+    # --- for the handshakes of the subclasses -------------------------------------------------------
 
     def _push(self, deadline: Deadline) -> None:
-        """Send all that is encoded, and wait for that."""
+        """Send all encoded data, waiting for the socket."""
         while True:
             try:
                 self._send_coded()
@@ -161,7 +164,7 @@ class Layer(ABC):
                 return
 
     def _receive_by(self, deadline: Deadline) -> bytes:
-        """Receive from the stream below."""
+        """Receive from the inner stream until the deadline."""
         self._inner.set_timeout(_left(deadline))
         return self._inner.receive()
 
@@ -169,32 +172,32 @@ class Layer(ABC):
 
     def _send_coded(self) -> None:
         """
-        Send all that is encoded; ``_sending`` is held.
+        Send all encoded data; ``_sending`` is held.
 
         Raises:
             BlockingIOError: a part could not be sent now; it is kept.
-            OSError: the link broke.
+            OSError: the connection was lost.
 
         """
-        while self._more():
+        while self._next_flight():
             self._inner.send(self._flight[sum(self._gone) :], self._gone)
 
-    def _say_goodbye(self) -> None:
-        if not self._farewell_said:
-            self._farewell_said = True
+    def _send_close(self) -> None:
+        if not self._close_sent:
+            self._close_sent = True
             with self._lock:
-                self._farewell()
+                self._encode_close()
             self._send_coded()
 
-    def _more(self) -> bool:
-        """Take up what is encoded where the last flight has left; say whether there is something."""
+    def _next_flight(self) -> bool:
+        """Take the encoded data as the next flight if the last one was sent; return whether there is one."""
         if sum(self._gone) < len(self._flight):
             return True
         with self._lock:
             self._collect()
             flight = memoryview(b"".join(self._coded))
             gone: list[int] = []
-            # One step: there is no call between the assignments.
+            # There is no call between the assignments, so no KeyboardInterrupt separates them.
             self._flight, self._gone, self._coded = flight, gone, []
         return bool(flight)
 
@@ -202,5 +205,5 @@ class Layer(ABC):
 def _left(deadline: Deadline) -> float | None:
     left = deadline.left()
     if left is not None and left <= 0:
-        raise TimeoutError("the handshake took too long")
+        raise TimeoutError("the handshake timed out")
     return left

@@ -1,4 +1,4 @@
-"""Where a host is: its addresses."""
+"""Resolve host names to addresses."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ __all__ = ["Address", "numeric", "resolve"]
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One address of a host, in the form that the system's calls take."""
+    """One address of a host, as the arguments of the socket calls."""
 
     family: int
     kind: int
     protocol: int
     where: Any
-    """The host's number and the port, and for IPv6 some more."""
+    """The IP address and the port; for IPv6 also flow info and scope id."""
 
 
 def numeric(host: str, port: int) -> list[Address]:
     """
-    Return the address that a host's number stands for; none when it is a name. It never waits.
+    Return the address of a numeric host, or an empty list for a name; never waits.
 
     Raises:
-        UnicodeError: it is neither, and can not be: a part of it is empty or too long.
+        UnicodeError: it is not a valid host name: a label is empty or too long.
 
     """
     try:
@@ -37,16 +37,16 @@ def numeric(host: str, port: int) -> list[Address]:
 
 def resolve(host: str, port: int, *, randomize: bool) -> list[Address]:
     """
-    Return every address of a name; may wait for long, and nothing can end that.
+    Return all addresses of a name; may wait for a long time, without a timeout.
 
     Args:
         host: the name.
-        port: the port to go with it.
+        port: the port of the addresses.
         randomize: shuffle them, so that clients spread over servers with one name (ADR-11).
 
     Raises:
-        OSError: there is no such name, or nobody to ask.
-        UnicodeError: it can not be a name.
+        OSError: the name does not exist, or no name server answers.
+        UnicodeError: it is not a valid host name.
 
     """
     found = _addresses(host, port, 0)

@@ -1,4 +1,4 @@
-"""A `ByteStream` that plays back what a server would have sent; for tests and examples."""
+"""A `ByteStream` that replays recorded server data; for tests and examples."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class MemoryStream:
     A stream with a script instead of a network.
 
     Args:
-        script: what `receive()` returns, one piece after the other; then the stream ends.
+        script: the pieces that `receive()` returns; after the last one the stream ends.
 
-    What was sent is in `sent`.
+    Sent bytes are collected in `sent`.
     """
 
     def __init__(self, script: Iterable[bytes]) -> None:
@@ -24,18 +24,18 @@ class MemoryStream:
         self._ended = False
 
     def receive(self) -> bytes:
-        """Return the next piece of the script, ``b""`` at its end or after `shutdown()`."""
+        """Return the next piece of the script; ``b""`` at its end or after `shutdown()`."""
         return b"" if self._ended else next(self._script, b"")
 
     def send(self, data: memoryview, sent: list[int]) -> None:
-        """Remember the bytes."""
+        """Append the bytes to `sent`."""
         if self._ended:
             raise BrokenPipeError("the stream was shut down")
         self.sent += data
         sent.append(len(data))
 
     def wait_writable(self, timeout: float) -> bool:
-        """Return at once: there is always room."""
+        """Return ``True`` at once: the stream is always writable."""
         del timeout
         return True
 

@@ -1,4 +1,4 @@
-"""The seam between threads and the network: what a stream of bytes has to be able to do."""
+"""The interface of byte streams, which TCP, TLS and WebSocket implement."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ class ByteStream(Protocol):
 
     def receive(self) -> bytes:
         """
-        Wait for bytes and return them, ``b""`` at the end of the stream.
+        Wait for bytes and return them; ``b""`` at the end of the stream.
 
         Raises:
-            OSError: the link broke.
-            TimeoutError: the built-in one; the time set with `set_timeout()` ran out.
+            OSError: the connection was lost.
+            TimeoutError: the built-in one; the timeout set with `set_timeout()` has passed.
 
         """
         ...
 
     def send(self, data: memoryview, sent: list[int]) -> None:
         """
-        Send what can be sent without waiting, and append how many bytes that was to ``sent``.
+        Send as much as possible without waiting, and append the number of bytes to ``sent``.
 
-        The count is written down before anything can interrupt, so that a Ctrl-C never leaves it
-        open how much of a command has gone out.
+        No KeyboardInterrupt can be raised between sending and appending, so the caller always knows
+        how much of a command was sent.
 
         Raises:
             BlockingIOError: nothing can be sent now.
-            OSError: the link broke.
+            OSError: the connection was lost.
 
         """
         ...
 
     def wait_writable(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds until something can be sent; say whether it can."""
+        """Wait up to ``timeout`` seconds until the stream is writable; return whether it is."""
         ...
 
     def set_timeout(self, timeout: float | None) -> None:
-        """Limit how long `receive()` waits, in seconds; ``None``: for ever."""
+        """Set the timeout of `receive()` in seconds; ``None``: wait forever."""
         ...
 
     def shutdown(self) -> None:
-        """End the stream in both directions and wake whoever waits for it."""
+        """End the stream in both directions and wake the threads that use it."""
         ...
 
     def close(self) -> None:
-        """Release the system's resources; nobody may be using the stream any more."""
+        """Release the resources; no thread may use the stream any more."""
         ...

@@ -15,35 +15,37 @@ from .lookup import Address
 
 __all__ = ["RECEIVE_SIZE", "TCPStream", "dial", "dial_with", "send_now"]
 
-#: Bytes asked for with one read: a thousand small messages at a time.
+#: Bytes requested with one read, enough for a thousand small messages.
 RECEIVE_SIZE = 256 * 1024
 
-# A timeout of 0 would mean: do not wait at all.
-_SHORTEST = 0.001
+# Minimum connect timeout in seconds; a timeout of 0 would mean not to wait at all.
+_MIN_CONNECT_TIMEOUT_S = 0.001
 
 # Lets one thread send without waiting while another waits to receive on the same, blocking socket.
 _DONT_WAIT = getattr(socket, "MSG_DONTWAIT", 0)
 
-# The shortest sleep in which gevent looks at timers and sockets, too; with 0 it would not.
-_TURN = 1e-6
+# Seconds of the shortest sleep in which gevent also processes timers and sockets; with 0 it does not.
+_YIELD_S = 1e-6
 
 
-def dial(addresses: Sequence[Address], peer: str, deadline: Deadline, patience: float) -> TCPStream:
+def dial(
+    addresses: Sequence[Address], peer: str, deadline: Deadline, tcp_timeout: float
+) -> TCPStream:
     """
     Connect to a host, trying each of its addresses in turn.
 
     Args:
-        addresses: where it is.
-        peer: how to call it in messages, ``host:port``.
-        deadline: when to give up; each address gets an equal share of what is left.
-        patience: seconds after which the system gives a connection up on which the host is silent.
+        addresses: the addresses of the host.
+        peer: the name of the host in messages, ``host:port``.
+        deadline: when to stop trying; each address gets an equal share of the remaining time.
+        tcp_timeout: seconds after which the system closes a connection whose host does not answer.
 
     Raises:
-        OSError: no address could be connected to; the last one's error.
-        TimeoutError: the built-in one; the deadline came.
+        OSError: no address could be connected to; the error of the last one.
+        TimeoutError: the built-in one; the deadline has passed.
 
     """
-    return _stream(_connected(addresses, peer, deadline), peer, patience)
+    return _stream(_connect(addresses, peer, deadline), peer, tcp_timeout)
 
 
 def dial_with(
@@ -51,48 +53,48 @@ def dial_with(
     host: str,
     port: int,
     deadline: Deadline,
-    patience: float,
+    tcp_timeout: float,
 ) -> TCPStream:
     """
-    Have a function of the user connect to a host.
+    Connect to a host with a function of the user.
 
     Args:
-        dialer: the function; it gets the host, the port and the seconds that are left.
-        host: where it should connect to, as it stands in the server's URL.
-        port: the port there.
-        deadline: when to give up.
-        patience: seconds after which the system gives a connection up on which the host is silent.
+        dialer: the function; its arguments are the host, the port and the remaining seconds.
+        host: the host of the server's URL.
+        port: the port of the server's URL.
+        deadline: when to stop trying.
+        tcp_timeout: seconds after which the system closes a connection whose host does not answer.
 
     Raises:
-        InvalidOptionError: it returned no plain socket, or raised what is no `OSError`.
-        OSError: the server can not be reached.
+        InvalidOptionError: it did not return a plain socket, or raised an error other than `OSError`.
+        OSError: the server cannot be reached.
 
     """
     left = deadline.left()
     try:
-        dialed: object = dialer(host, port, patience if left is None else left)
+        dialed: object = dialer(host, port, tcp_timeout if left is None else left)
     except (Error, OSError):
         raise
     except Exception as error:
         raise InvalidOptionError("dialer", "...", f"it raised {type(error).__name__}") from error
-    # A socket that speaks TLS itself can not send without waiting.
+    # A TLS socket cannot send without waiting.
     if not isinstance(dialed, socket.socket) or hasattr(dialed, "unwrap"):
         kind = type(dialed).__name__
         raise InvalidOptionError("dialer", kind, "must return a connected, plain socket")
-    return _stream(dialed, f"{host}:{port}", patience)
+    return _stream(dialed, f"{host}:{port}", tcp_timeout)
 
 
-def _stream(connected: socket.socket, peer: str, patience: float) -> TCPStream:
-    """Return the stream of a socket that is connected."""
+def _stream(connected: socket.socket, peer: str, tcp_timeout: float) -> TCPStream:
+    """Return the stream of a connected socket."""
     with contextlib.suppress(OSError):
         # A publish that waits for its ack must not wait for Nagle's algorithm, too.
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    _watch(connected, patience)
+    _set_keepalive(connected, tcp_timeout)
     return TCPStream(connected, peer)
 
 
-def _connected(addresses: Sequence[Address], peer: str, deadline: Deadline) -> socket.socket:
-    """Return a socket that is connected to the first address that can be."""
+def _connect(addresses: Sequence[Address], peer: str, deadline: Deadline) -> socket.socket:
+    """Return a socket that is connected to the first address that accepts."""
     failure: OSError | None = None
     for tried, each in enumerate(addresses):
         if deadline.expired():
@@ -101,13 +103,13 @@ def _connected(addresses: Sequence[Address], peer: str, deadline: Deadline) -> s
         try:
             left = deadline.left()
             if left is not None:
-                left = max(left / (len(addresses) - tried), _SHORTEST)
+                left = max(left / (len(addresses) - tried), _MIN_CONNECT_TIMEOUT_S)
             connecting.settimeout(left)
             connecting.connect(each.where)
         except OSError as error:
             connecting.close()
             failure = error
-        except BaseException:  # a Ctrl-C
+        except BaseException:  # such as a KeyboardInterrupt
             connecting.close()
             raise
         else:
@@ -115,21 +117,20 @@ def _connected(addresses: Sequence[Address], peer: str, deadline: Deadline) -> s
     raise failure or OSError(f"{peer} has no address")
 
 
-def _watch(connected: socket.socket, patience: float) -> None:
+def _set_keepalive(connected: socket.socket, tcp_timeout: float) -> None:
     """
-    Have the system find out that the host at the other end is gone.
+    Make the system detect that the peer's host is unreachable, within ``tcp_timeout`` seconds.
 
-    Where nothing is under way it asks three times, and gives up within ``patience`` seconds. What is not
-    acknowledged for as long ends the connection as well; without that, Linux would send it again and
-    again for a quarter of an hour.
+    On an idle connection the system sends up to three keep-alive probes. Unacknowledged data ends the
+    connection after the same time; otherwise Linux would retransmit it for a quarter of an hour.
     """
-    interval = max(1, round(patience / 4))
+    interval = max(1, round(tcp_timeout / 4))
     wanted = {
         "TCP_KEEPIDLE": interval,
         "TCP_KEEPALIVE": interval,  # the same on macOS
         "TCP_KEEPINTVL": interval,
         "TCP_KEEPCNT": 3,
-        "TCP_USER_TIMEOUT": round(patience * 1000),
+        "TCP_USER_TIMEOUT": round(tcp_timeout * 1000),
     }
     with contextlib.suppress(OSError):
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -141,10 +142,10 @@ def _watch(connected: socket.socket, patience: float) -> None:
 
 def send_now(connected: socket.socket) -> Callable[[memoryview, int], int]:
     """
-    Return the ``send()`` of a socket that heeds the flag not to wait.
+    Return a ``send()`` for a socket that respects ``MSG_DONTWAIT``.
 
-    That is its own, but for gevent's sockets: they wait all the same, except in ``sendmsg()``, which
-    costs a fifth more.
+    This is the socket's own method, except for gevent's sockets: they ignore the flag, but not in
+    ``sendmsg()``, which costs a fifth more.
     """
     if isinstance(connected.send, BuiltinMethodType):
         return connected.send
@@ -153,15 +154,15 @@ def send_now(connected: socket.socket) -> Callable[[memoryview, int], int]:
 
 def _receive_into(connected: socket.socket) -> Callable[[bytearray], int]:
     """
-    Return the ``recv_into()`` of a socket, which under gevent lets the others have their turn first.
+    Return a ``recv_into()`` for a socket, which under gevent yields to other greenlets first.
 
-    gevent's own does so only when there is nothing to read, and a busy server always has something.
+    gevent's own method yields only if there is nothing to read, and a busy server always sends.
     """
     if isinstance(connected.recv_into, BuiltinMethodType):
         return connected.recv_into
 
     def receive_into(buffer: bytearray) -> int:
-        time.sleep(_TURN)
+        time.sleep(_YIELD_S)
         return connected.recv_into(buffer)
 
     return receive_into
@@ -172,8 +173,8 @@ class TCPStream:
     A connected socket.
 
     Args:
-        connected: the socket, which belongs to the stream from now on.
-        peer: how to call the other end in messages.
+        connected: the socket, which the stream owns from now on.
+        peer: the name of the peer in messages.
 
     """
 
@@ -182,22 +183,21 @@ class TCPStream:
         self._socket = connected
         self._send_now = send_now(connected)
         self._receive_into = _receive_into(connected)
-        # Read into one buffer that stays: a fresh one of this size for each read would be mapped
-        # and unmapped by the system every time.
+        # One buffer for all reads: the system would map and unmap a new one of this size each time.
         self._buffer = bytearray(RECEIVE_SIZE)
         self._view = memoryview(self._buffer)
 
     def receive(self) -> bytes:
-        """Wait for bytes and return them, ``b""`` at the end."""
+        """Wait for bytes and return them; ``b""`` at the end of the stream."""
         return bytes(self._view[: self._receive_into(self._buffer)])
 
     def send(self, data: memoryview, sent: list[int]) -> None:
-        """Send what can be sent without waiting, and append the count to ``sent``."""
-        # `extend` and `map` run without a byte code in between, where a Ctrl-C could strike.
+        """Send as much as possible without waiting, and append the count to ``sent``."""
+        # No bytecode runs between `map` and `extend`, so no KeyboardInterrupt is raised there.
         sent.extend(map(self._send_now, (data,), (_DONT_WAIT,)))
 
     def wait_writable(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds until something can be sent; say whether it can."""
+        """Wait up to ``timeout`` seconds until the socket is writable; return whether it is."""
         if hasattr(select, "poll"):
             poller = select.poll()
             poller.register(self._socket, select.POLLOUT)
@@ -205,11 +205,11 @@ class TCPStream:
         return bool(select.select([], [self._socket], [], timeout)[1])
 
     def set_timeout(self, timeout: float | None) -> None:
-        """Limit how long `receive()` waits, in seconds; ``None``: for ever."""
+        """Set the timeout of `receive()` in seconds; ``None``: wait forever."""
         self._socket.settimeout(timeout)
 
     def shutdown(self) -> None:
-        """End the stream in both directions and wake whoever waits for it."""
+        """End the stream in both directions and wake the threads that use it."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 

@@ -1,8 +1,8 @@
 """
 TLS as a `ByteStream` around another one.
 
-It is an `ssl.SSLObject` between two buffers in memory, and not an `ssl.SSLSocket`: that one may hold a
-lock while it waits to read, and then nobody can write.
+It uses an `ssl.SSLObject` between two memory buffers, not an `ssl.SSLSocket`: the latter may hold a lock
+while it waits for data, which blocks all writers.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 __all__ = ["TLSStream"]
 
-#: The most that one record of TLS holds, and so what one read returns at most.
-_RECORD: Final = 16 * 1024
+#: Maximum payload of a TLS record in bytes, and so the maximum that one read returns.
+_MAX_RECORD_BYTES: Final = 16 * 1024
 
 
 class TLSStream(Layer):
     """
-    A stream that is encrypted, once `handshake()` is through.
+    A stream that is encrypted after `handshake()`.
 
     Args:
-        inner: the stream to encrypt, which belongs to this one from now on.
-        context: whom to trust, and what to prove oneself with.
-        name: whom the server's certificate has to name.
-        make_lock: makes locks.
+        inner: the stream to encrypt, which this one owns from now on.
+        context: the trusted certificates, and the client certificate.
+        name: the host name that the server's certificate must contain.
+        make_lock: creates locks.
 
     Raises:
-        ssl.SSLError, ValueError: the context is not one for clients, or the name is none.
+        ssl.SSLError, ValueError: the context is not for clients, or the name is invalid.
 
     """
 
@@ -55,35 +55,35 @@ class TLSStream(Layer):
 
     def handshake(self, deadline: Deadline) -> None:
         """
-        Agree with the server on keys, and check its certificate; comes first, and once.
+        Do the TLS handshake and verify the server's certificate; must be called first, and once.
 
         Args:
-            deadline: by when it has to be through.
+            deadline: when to stop waiting.
 
         Raises:
-            SecureConnectionError: the server hung up.
-            ssl.SSLError: they do not agree, or the certificate is not to be trusted.
-            OSError: the link broke.
-            TimeoutError: the built-in one; the deadline came.
+            SecureConnectionError: the server closed the connection.
+            ssl.SSLError: no common TLS parameters, or the certificate is not trusted.
+            OSError: the connection was lost.
+            TimeoutError: the built-in one; the deadline has passed.
 
         """
-        while not self._shook_hands():
+        while not self._handshake_step():
             self._push(deadline)
             data = self._receive_by(deadline)
             if not data:
                 raise SecureConnectionError("the server closed the connection in the TLS handshake")
             self._incoming.write(data)
         self._push(deadline)
-        # A server need not wait for us to have read all of its part.
+        # The server may have sent data right after its part of the handshake.
         self._early = self._decode(b"")
 
-    def _shook_hands(self) -> bool:
+    def _handshake_step(self) -> bool:
         try:
             self._ssl.do_handshake()
         except ssl.SSLWantReadError:
             return False
         except ssl.SSLError:
-            # Tell the server why, if that can be done at once.
+            # Send the TLS alert to the server if that is possible without waiting.
             with contextlib.suppress(OSError):
                 self._send_coded()
             raise
@@ -95,8 +95,8 @@ class TLSStream(Layer):
         try:
             self._ssl.write(data)
         finally:
-            # `write` is Python code, and a Ctrl-C may strike in it when the work is done. There is no
-            # call in what follows.
+            # `write` is Python code, so a KeyboardInterrupt may be raised in it after the data was
+            # encoded. There is no call in the following lines.
             if self._outgoing.pending > before:
                 self._count = size
 
@@ -105,7 +105,7 @@ class TLSStream(Layer):
         read = self._ssl.read
         pieces = []
         try:
-            while piece := read(_RECORD):
+            while piece := read(_MAX_RECORD_BYTES):
                 pieces.append(piece)
             self._ended = True
         except ssl.SSLWantReadError:
@@ -120,10 +120,10 @@ class TLSStream(Layer):
 
     def _collect(self) -> None:
         if self._outgoing.pending:
-            # `extend` and `map` run without a byte code in between, where a Ctrl-C could strike.
+            # No bytecode runs between `map` and `extend`, so no KeyboardInterrupt is raised there.
             self._coded.extend(map(self._outgoing.read, (-1,)))
 
-    def _farewell(self) -> None:
-        # It wants the server's goodbye, too, and finds something else; ours is said by then.
+    def _encode_close(self) -> None:
+        # `unwrap` also waits for the server's close message and fails; ours is encoded by then.
         with contextlib.suppress(ssl.SSLError):
             self._ssl.unwrap()

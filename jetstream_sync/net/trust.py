@@ -1,4 +1,4 @@
-"""Whom to trust: the context of TLS made from the options, and its errors in plain words."""
+"""Create the TLS context from the options, and translate TLS errors into clear messages."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["explain", "make_context", "server_name"]
 
 _LONGEST_PASSWORD: Final = 1024
 
-#: What OpenSSL finds wrong with a certificate (``X509_V_ERR_*``), in other words.
+#: Descriptions of the certificate errors of OpenSSL (``X509_V_ERR_*``).
 _FLAWS: Final = {
     9: "is not valid yet",
     10: "has expired",
-    18: "is signed by nobody but itself",
+    18: "is self-signed",
     19: "is signed by an authority that is not trusted here",
     20: "is signed by an authority that is not trusted here",
     21: "is signed by an authority that is not trusted here",
@@ -28,7 +28,7 @@ _FLAWS: Final = {
     64: "is for another address",
 }
 
-#: What a server says when it hangs up in a handshake, or right behind it.
+#: Descriptions of the alerts that a server sends during the handshake, or right after it.
 _ALERTS: Final = (
     ("CERTIFICATE_REQUIRED", "the server wants a client certificate"),
     ("ALERT_BAD_CERTIFICATE", "the server wants a client certificate, or does not accept this one"),
@@ -52,15 +52,15 @@ _ALERTS: Final = (
 
 def make_context(tls: bool | ssl.SSLContext | TLSOptions | None) -> ssl.SSLContext:
     """
-    Return the context for a connection; files are read now, and nobody is asked for a password.
+    Return the TLS context for a connection; this reads the files, and never prompts for a password.
 
     Args:
-        tls: the option; a context is used as it is, anything but `TLSOptions` stands for the
+        tls: the option. A context is used unchanged; any value other than `TLSOptions` selects the
             certificates that the system trusts.
 
     Raises:
-        InvalidOptionError: a file can not be read or does not hold what it should, or the password is
-            wrong or missing; it says which option.
+        InvalidOptionError: a file cannot be read or has other contents, or the password is wrong or
+            missing; the error names the option.
 
     """
     if isinstance(tls, ssl.SSLContext):
@@ -82,7 +82,7 @@ def _default_context(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:
         raise InvalidOptionError(
             "ca_file", ca_file, "holds no certificate in PEM format"
         ) from error
-    # A handshake in the middle of a connection would have writers wait for the reader.
+    # During a renegotiation, writers would have to wait for the reader.
     context.options |= ssl.OP_NO_RENEGOTIATION
     return context
 
@@ -97,7 +97,7 @@ def _load_own_certificate(context: ssl.SSLContext, tls: TLSOptions) -> None:
     asked: list[str] = []
 
     def password() -> str:
-        # Without such a function OpenSSL asks on the terminal. It is called for encrypted keys only.
+        # Without this function OpenSSL prompts on the terminal. It is called for encrypted keys only.
         if tls.key_password is None:
             raise InvalidOptionError("key_password", None, "the key is encrypted, so it needs one")
         secret = tls.key_password() if callable(tls.key_password) else tls.key_password
@@ -129,21 +129,21 @@ def _check_readable(option: str, path: str | os.PathLike[str]) -> None:
 
 
 def server_name(host: str) -> str:
-    """Return the name of a host as a certificate has it: without a zone, or a dot at the end."""
+    """Return a host name as in a certificate: without a zone id or a trailing dot."""
     return host.partition("%")[0].rstrip(".")
 
 
 def explain(error: OSError, name: str) -> SecureConnectionError | None:
     """
-    Return an error of this package for one of TLS, ``None`` for any other.
+    Return the error of this package for a TLS error; ``None``: it is not a TLS error.
 
     Args:
-        error: what was raised.
-        name: whom the server's certificate should have named.
+        error: the error that was raised.
+        name: the host name that the server's certificate must contain.
 
     """
     if isinstance(error, ssl.SSLCertVerificationError):
-        flaw = _FLAWS.get(error.verify_code, "is not to be trusted")
+        flaw = _FLAWS.get(error.verify_code, "is not trusted")
         return CertificateError(f"the certificate of {name} {flaw} ({error.verify_message})")
     if not isinstance(error, ssl.SSLError):
         return None

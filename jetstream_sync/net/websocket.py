@@ -1,9 +1,9 @@
 """
 A WebSocket as a `ByteStream` around another one (RFC 6455).
 
-The protocol is that of the ``websockets`` package, in its form without I/O, which is imported when it is
-needed. What nats-server expects of a client is in ``server/websocket.go``: binary frames, masked; where
-one ends means nothing. Compression is not offered.
+It uses the sans-I/O protocol of the ``websockets`` package, which is imported on demand. The rules of
+nats-server for clients are in its ``server/websocket.go``: binary, masked frames, whose boundaries have
+no meaning. Compression is not offered.
 """
 
 from __future__ import annotations
@@ -28,26 +28,27 @@ if TYPE_CHECKING:
 
 __all__ = ["WebSocketStream"]
 
-#: The largest frame that is taken. A server sends all that waits in one, up to its ``max_pending``.
-_MAX_FRAME: Final = 1024 * 1024 * 1024
-_MAX_HEAD: Final = 64 * 1024
-_EXCERPT: Final = 64
+#: Maximum frame size in bytes. A server sends all pending data in one frame, up to its ``max_pending``.
+_MAX_FRAME_BYTES: Final = 1024 * 1024 * 1024
+_MAX_HEAD_BYTES: Final = 64 * 1024
+_MAX_EXCERPT_BYTES: Final = 64
 
-_NORMAL: Final = 1000
+#: The close code for a normal closure (RFC 6455).
+_NORMAL_CLOSURE: Final = 1000
 
 
 class WebSocketStream(Layer):
     """
-    A stream whose bytes travel in frames, once `handshake()` is through.
+    A stream whose bytes are sent in WebSocket frames after `handshake()`.
 
     Args:
-        inner: the stream below, encrypted or not, which belongs to this one from now on.
-        address: what to ask the server for.
-        headers: HTTP headers to ask with, besides those that are needed; ``None``: none.
-        make_lock: makes locks.
+        inner: the inner stream, encrypted or not, which this one owns from now on.
+        address: the address of the server.
+        headers: additional HTTP headers of the request; ``None``: none.
+        make_lock: creates locks.
 
     Raises:
-        InvalidOptionError: ``websockets`` is not installed, or the address is not one for it.
+        InvalidOptionError: ``websockets`` is not installed, or the address is not a WebSocket URL.
 
     """
 
@@ -60,7 +61,7 @@ class WebSocketStream(Layer):
     ) -> None:
         super().__init__(inner, make_lock)
         try:
-            # An extra: most users do without.
+            # An extra that most users do not install.
             from websockets import frames  # noqa: PLC0415
             from websockets.client import ClientProtocol  # noqa: PLC0415
             from websockets.exceptions import InvalidURI  # noqa: PLC0415
@@ -71,10 +72,10 @@ class WebSocketStream(Layer):
         try:
             uri = parse_uri(address.url)
         except InvalidURI as error:
-            raise InvalidOptionError("servers", address.url, "is no WebSocket's URL") from error
+            raise InvalidOptionError("servers", address.url, "must be a WebSocket URL") from error
         self._frames = frames
-        self._protocol = ClientProtocol(uri, max_size=_MAX_FRAME)
-        # Else it logs the request where that level is on, with the login that may be in the headers.
+        self._protocol = ClientProtocol(uri, max_size=_MAX_FRAME_BYTES)
+        # Otherwise it logs the request at DEBUG level, with credentials that may be in the headers.
         self._protocol.debug = False
         request = self._protocol.connect()
         for name, value in (headers or {}).items():
@@ -86,17 +87,17 @@ class WebSocketStream(Layer):
 
     def handshake(self, deadline: Deadline) -> None:
         """
-        Ask the server to speak WebSocket; comes first, and once.
+        Do the opening handshake of the WebSocket; must be called first, and once.
 
         Args:
-            deadline: by when it has to be through.
+            deadline: when to stop waiting.
 
         Raises:
-            ServerRefusedError: it answered something else than 101, which is in the message.
-            ProtocolError: it does not speak HTTP, or not WebSocket.
-            ConnectionLostError: it hung up.
-            OSError: the link broke.
-            TimeoutError: the built-in one; the deadline came.
+            ServerRefusedError: the HTTP status of the response, which the message contains, is not 101.
+            ProtocolError: the server does not speak HTTP, or not WebSocket.
+            ConnectionLostError: the server closed the connection.
+            OSError: the connection was lost.
+            TimeoutError: the built-in one; the deadline has passed.
 
         """
         self._coded = self._protocol.data_to_send()
@@ -105,20 +106,22 @@ class WebSocketStream(Layer):
         while b"\r\n\r\n" not in head:
             data = self._receive_by(deadline)
             if not data:
-                raise ConnectionLostError("the server hung up instead of opening a WebSocket")
+                raise ConnectionLostError(
+                    "the server closed the connection during the WebSocket handshake"
+                )
             head += data
             _check_head(head)
         _check_status(head)
         self._protocol.receive_data(head)
         if self._protocol.handshake_exc is not None:
-            raise ProtocolError(f"no WebSocket was opened: {self._protocol.handshake_exc}")
+            raise ProtocolError(f"the WebSocket handshake failed: {self._protocol.handshake_exc}")
         self._early = self._decoded()
 
     def _encode(self, data: memoryview) -> None:
         size = len(data)
         frame = self._frames.Frame(self._frames.Opcode.BINARY, data).serialize(mask=True)
         coded = [*self._coded, frame]
-        # One step as to a Ctrl-C: there is no call between the assignments.
+        # There is no call between the assignments, so no KeyboardInterrupt separates them.
         self._coded, self._count = coded, size
 
     def _decode(self, data: bytes) -> bytes:
@@ -126,8 +129,8 @@ class WebSocketStream(Layer):
         return self._decoded()
 
     def _decoded(self) -> bytes:
-        """Return the contents of the frames that are complete, and put answers in line."""
-        # The protocol's empty bytes stand for the end, which the reader of this stream sees to.
+        """Return the contents of the complete frames, and queue replies."""
+        # The protocol marks the end with empty bytes; the reader of this stream handles the end.
         self._coded.extend(filter(None, self._protocol.data_to_send()))
         pieces = []
         for event in self._protocol.events_received():
@@ -145,27 +148,27 @@ class WebSocketStream(Layer):
         return b"".join(pieces)
 
     def _collect(self) -> None:
-        """Do nothing: frames are there already."""
+        """Do nothing: the frames are in ``_coded`` already."""
 
-    def _farewell(self) -> None:
-        goodbye = self._frames.Close(_NORMAL, "").serialize()
-        frame = self._frames.Frame(self._frames.Opcode.CLOSE, goodbye).serialize(mask=True)
+    def _encode_close(self) -> None:
+        payload = self._frames.Close(_NORMAL_CLOSURE, "").serialize()
+        frame = self._frames.Frame(self._frames.Opcode.CLOSE, payload).serialize(mask=True)
         self._coded.append(frame)
 
 
 def _check_head(head: bytes) -> None:
-    """Say at once when this will not become the head of an HTTP response."""
+    """Raise if the bytes cannot be the start of an HTTP response."""
     if head[:5] != b"HTTP/"[: len(head)]:
         reason = "the server does not speak HTTP here; it takes WebSockets on a port of their own"
-        raise ProtocolError(reason, head[:_EXCERPT])
-    if len(head) > _MAX_HEAD and b"\r\n\r\n" not in head:
-        raise ProtocolError("the HTTP response has no end", head[:_EXCERPT])
+        raise ProtocolError(reason, head[:_MAX_EXCERPT_BYTES])
+    if len(head) > _MAX_HEAD_BYTES and b"\r\n\r\n" not in head:
+        raise ProtocolError("the HTTP response has no end", head[:_MAX_EXCERPT_BYTES])
 
 
 def _check_status(head: bytes) -> None:
     status, _, reason = head.partition(b"\r\n")[0].partition(b" ")[2].partition(b" ")
     if not status.isdigit():
-        raise ProtocolError("the server does not speak HTTP here", head[:_EXCERPT])
+        raise ProtocolError("the server does not speak HTTP here", head[:_MAX_EXCERPT_BYTES])
     if int(status) != 101:
         words = f"{status.decode()} {reason.decode(errors='replace')}".strip()
-        raise ServerRefusedError(f"the server opens no WebSocket, but answers HTTP {words}")
+        raise ServerRefusedError(f"the server refused the WebSocket with HTTP {words}")

@@ -125,7 +125,7 @@ def test_a_slow_callback_costs_lines_and_is_told_how_many(
     callback: Callback, tracer: Tracer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The queue is bounded; every line is told or counted, and the count stands where they were."""
-    monkeypatch.setattr(tracing, "_MOST_BYTES", 20_000)
+    monkeypatch.setattr(tracing, "_MAX_QUEUED_BYTES", 20_000)
     stream = tracer.wrap(
         MemoryStream([b"MSG a 1 %d\r\n%b\r\n" % (n, b"x" * n) for n in range(900)])
     )
@@ -155,7 +155,7 @@ def test_the_number_of_places_is_bounded(
     callback: Callback, tracer: Tracer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Calls that add no line, or whose lines are dropped, do not add up while the callback stands still."""
-    monkeypatch.setattr(tracing, "_MOST_PLACES", 10)
+    monkeypatch.setattr(tracing, "_MAX_PLACES", 10)
     stream = tracer.wrap(MemoryStream([b"PING\r\n"] * 1000))
     callback.gate.clear()
     for _ in range(1000):
@@ -217,7 +217,7 @@ def test_a_ctrl_c_loses_no_byte_of_the_trace(
     callback: Callback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever it strikes, the counts are right, and the trace tells each byte that went out once."""
-    monkeypatch.setattr(tracing, "_PATIENCE", 0.05)
+    monkeypatch.setattr(tracing, "_FILL_TIMEOUT_S", 0.05)
     command = b"PUB a 5\r\nhello\r\n"
     moment = 0
     struck = True
