@@ -1,19 +1,19 @@
 """
-Bytes from a server become operations.
+Parse the bytes of a server into operations.
 
 The rules, from the NATS client protocol (ADR-4 for headers, ``server/parser.go``):
 
-1. A control line ends with CR LF; its words are in upper case, with one space between them, as
-   nats-server writes them. ``MSG`` and ``HMSG`` are followed by a payload of the size that the
-   line names, and another CR LF.
-2. However the bytes are cut into pieces, the operations are the same. What is not complete yet is
-   kept, and a large payload that arrives in many pieces is copied once.
-3. Anything else is a `ProtocolError` that quotes the start of what was not understood. After that
-   the parser is of no use: it can not know where the next operation starts.
+1. A control line ends with CR LF; its words are in upper case and separated by one space, as
+   nats-server writes them. ``MSG`` and ``HMSG`` are followed by a payload of the size in the line, and
+   another CR LF.
+2. The operations do not depend on how the bytes are split into reads. An incomplete operation is kept,
+   and a large payload that arrives in many reads is copied once.
+3. Anything else raises a `ProtocolError` that quotes the start of the invalid bytes. After that the
+   parser is unusable, because it cannot know where the next operation starts.
 
-This is the hottest code of the package. A read is cut into lines with one ``split``; then a message
-costs a ``split`` of its control line and one tuple. Its subject, reply and headers stay bytes until
-somebody reads them. Only payloads that have line ends inside are put together again.
+This is the hottest code of the package. A read is split into lines with one ``split``; then a message
+costs a ``split`` of its control line and one tuple. Subject, reply and headers stay bytes until they
+are accessed. Only payloads that contain line ends are joined again.
 """
 
 from __future__ import annotations
@@ -35,37 +35,37 @@ __all__ = [
     "Pong",
 ]
 
-#: One message as it came: subject, reply, header block, payload. Absent parts are empty.
+#: One received message: subject, reply, header block, payload. Absent parts are empty.
 Delivery: TypeAlias = tuple[bytes, bytes, bytes, bytes]
 
 
 class Messages(NamedTuple):
-    """Messages for one subscription that came one after the other."""
+    """Consecutive messages for one subscription."""
 
     sid: int
     deliveries: list[Delivery]
 
 
 class Info(NamedTuple):
-    """What the server says of itself, and of the cluster around it."""
+    """Information about the server and its cluster."""
 
     fields: dict[str, object]
 
 
 class Ping(NamedTuple):
-    """The server wants a PONG."""
+    """A ping of the server, which expects a PONG."""
 
 
 class Pong(NamedTuple):
-    """The answer to a PING of ours."""
+    """The reply to a PING of this client."""
 
 
 class Ok(NamedTuple):
-    """The answer to any command in verbose mode."""
+    """The reply to any command in verbose mode."""
 
 
 class Err(NamedTuple):
-    """The server complains; the text is without its quotes."""
+    """An error of the server; the text is without its quotes."""
 
     text: str
 
@@ -130,8 +130,8 @@ class Parser:
             data = self._run_with_headers(data, operations)
             if not data:
                 return operations
-        # Cut at every line end in one go: for a message without headers, and without line ends in its
-        # payload, that gives its control line and its payload. What comes last is not complete.
+        # Split at every line end at once: for a message without headers, and without line ends in its
+        # payload, this gives its control line and its payload. The last piece is not complete.
         lines = data.split(b"\r\n")
         last = len(lines) - 1
         # The run of messages that the last one belonged to, and its sid as it was written.
@@ -186,10 +186,10 @@ class Parser:
 
     def _run_with_headers(self, data: bytes, operations: list[Operation]) -> bytes:
         """
-        Read the HMSGs that the data begins with, as far as they are complete and without fault.
+        Read the HMSGs at the start of the data, as far as they are complete and valid.
 
-        Cutting them at every line end, as the rest is, would cut their headers, too. Whatever is
-        not plain is left to the rest, which says what is wrong with it.
+        Splitting them at every line end, like the other operations, would split their headers, too.
+        Unusual and invalid ones are left to the general code, which reports the error.
 
         Returns:
             The rest of the data.
@@ -286,7 +286,7 @@ class Parser:
         raise _garbled("payload of another size than announced", lines[at])
 
     def _keep(self, lines: list[bytes], at: int) -> None:
-        """Keep the incomplete operation at ``lines[at]``, unless it can not become one."""
+        """Keep the incomplete operation at ``lines[at]``, or raise if it cannot become valid."""
         rest = b"\r\n".join(lines[at:]) if at < len(lines) - 1 else lines[at]
         if rest[0] not in _FIRST_BYTES:
             raise _garbled("unknown operation", rest)

@@ -1,17 +1,17 @@
 """
-What goes over a link, as lines that a person can read.
+Format the protocol traffic of a connection as readable lines.
 
 The rules:
 
-1. A `LineCutter` follows one direction of one link. It is told the bytes in pieces, however they are
-   cut, and returns one line of text for each command that is complete, without an end of line.
-2. A line is the command as it was, and for a message, behind `` | ``, its header block and its payload.
-   JSON is shown whole up to a limit, other payloads with their start. What can not be printed, or
-   would move a terminal's cursor, is shown as an escape.
-3. Of CONNECT only fields are shown that are known to be harmless; so are URLs without their login.
-   Payloads are the user's, and shown as they are.
-4. It knows less than the parser and refuses nothing: bytes that make no sense become lines that make
-   none. What is kept of an incomplete command is bounded.
+1. A `LineCutter` follows one direction of one transport. It takes the bytes in pieces of any size, and
+   returns one line of text for each complete command, without a line end.
+2. A line is the unchanged command; for a message, header block and payload follow after `` | ``. JSON is
+   shown completely up to a limit, other payloads with their start. Characters that are not printable,
+   or would move a terminal's cursor, are shown as escapes.
+3. Of CONNECT, only fields known to be harmless are shown, and URLs are shown without their login.
+   Payloads belong to the user and are shown unchanged.
+4. It accepts more than the parser and never raises: invalid bytes give invalid lines. The part kept of
+   an incomplete command is bounded.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ _JSON_SPACES: Final = str.maketrans("\r\n\t", "   ")
 
 class LineCutter:
     """
-    Turn the bytes of one direction into lines to be read.
+    Format the bytes of one direction as lines.
 
     Args:
-        mark: what each line begins with, `SENT` or `RECEIVED`.
+        mark: the start of each line, `SENT` or `RECEIVED`.
 
-    One thread at a time may use it. A copy goes on on its own, from the same place.
+    One thread at a time may use it. A copy continues independently from the same state.
     """
 
     __slots__ = ("_behind_payload", "_command", "_kept", "_left", "_longer", "_mark")
@@ -83,7 +83,7 @@ class LineCutter:
         self._behind_payload = False
 
     def copy(self) -> LineCutter:
-        """Return another one that knows the same."""
+        """Return a copy with the same state."""
         other = LineCutter(self._mark)
         for name in self.__slots__:
             setattr(other, name, getattr(self, name))
@@ -188,7 +188,7 @@ def _header_text(block: bytes) -> str:
 
 
 def _cut(data: bytes) -> str:
-    """Return the start of some bytes as text, and say whether there are more."""
+    """Return the start of some bytes as text, with a mark if there are more."""
     longest = 4 * _START
     return data[:longest].decode("utf-8", "backslashreplace") + _MORE * (len(data) > longest)
 
@@ -209,7 +209,7 @@ def _printable(data: bytes) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Replace what can not be printed by escapes."""
+    """Replace characters that are not printable by escapes."""
     if text.isprintable():
         return text
     return "".join(

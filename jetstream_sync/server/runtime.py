@@ -1,5 +1,5 @@
 """
-What a running nats-server has in the operating system, and how nothing of it is left behind.
+Manage the process and the directory of a nats-server, and clean up after both.
 
 Next to each server runs a *keeper*, a small shell script that waits on a pipe from this process.
 When the pipe closes, be it by `Runtime.close()`, at exit or because this process was killed, the
@@ -55,12 +55,11 @@ rm -rf -- "$1" || { sleep 1; rm -rf -- "$1"; }
 
 def reserve_port() -> tuple[int, socket.socket | None]:
     """
-    Choose a free port, and hold it where that is possible.
+    Choose a free port, and reserve it if the system permits.
 
-    On Linux a socket that is bound and does not listen keeps the port from everybody but a
-    listener with ``SO_REUSEADDR`` (which nats-server is), also while the server is down: no
-    restart finds its port taken, and no client reaches itself by a self-connect. Elsewhere the
-    port is only looked up.
+    On Linux, a socket that is bound and does not listen reserves the port for listeners with
+    ``SO_REUSEADDR``, such as nats-server. This also holds while the server is down: a restart finds its
+    port free, and no client connects to itself. On other systems the port is chosen but not reserved.
     """
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -74,17 +73,17 @@ def reserve_port() -> tuple[int, socket.socket | None]:
 
 class Runtime:
     """
-    What a `NatsServer` has in the operating system: a directory, a process and the keeper.
+    The resources of a `NatsServer` in the operating system: a directory, a process and the keeper.
 
-    Only the process that made it changes anything: in a forked child every method leaves the
-    parent's server alone. Callers hold the `NatsServer`'s lock.
+    Only the process that created it changes them: in a forked child, no method affects the parent's
+    server. Callers hold the lock of the `NatsServer`.
     """
 
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="jetstream-sync-"))
         self.log_path = self.directory / "nats-server.log"
         self.config_path = self.directory / "nats-server.conf"
-        #: Holds the client port; None when the user chose it, or the system can not hold one.
+        #: Reserves the client port; None if the user chose it, or the system cannot reserve one.
         self.port_holder: socket.socket | None = None
         self._owner_pid = os.getpid()
         self._process: subprocess.Popen[bytes] | None = None
@@ -100,7 +99,7 @@ class Runtime:
 
     @property
     def ours(self) -> bool:
-        """Whether this process made it, and is not a fork of the one that did."""
+        """Whether this process created it, not a parent process."""
         return self._owner_pid == os.getpid()
 
     @property
@@ -115,7 +114,7 @@ class Runtime:
         return process.pid
 
     def spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
-        """Start the server's process, once the keeper knows of it."""
+        """Start the server's process; the keeper gets its id before nats-server runs."""
         # A session of its own: Ctrl-C in the terminal is for the program, not for its server.
         with self.log_path.open("ab") as log:
             process = subprocess.Popen(
@@ -134,7 +133,7 @@ class Runtime:
         return process
 
     def signal(self, number: int) -> bool:
-        """Send a signal, wait for SIGSTOP to take effect; False: there is no running server of ours."""
+        """Send a signal, and wait for SIGSTOP to take effect; False: this process runs no server."""
         pid = self.pid
         if pid is None:
             return False
@@ -170,9 +169,9 @@ class Runtime:
 
     def abandon(self) -> None:
         """
-        Let go of what a forked child inherited.
+        Release the resources that a forked child inherited.
 
-        The pipe must not stay open in the child, or the keeper would wait for the child, too.
+        If the pipe stayed open in the child, the keeper would wait for the child, too.
         """
         if self._keeper.stdin is not None:
             self._keeper.stdin.close()
@@ -183,7 +182,7 @@ class Runtime:
                 process.returncode = 0  # it is the parent's to wait for
 
     def _tell(self, line: str) -> None:
-        # The keeper ends early only when somebody kills it; the server is no worse for that.
+        # The keeper ends early only if it is killed; the server keeps running without it.
         if self._keeper.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._keeper.stdin.write(line.encode())
