@@ -45,7 +45,7 @@ class MessageEncoder:
         """
         try:
             return self._checked.get(subject) or self._check(subject)
-        except TypeError:  # it can not be a key
+        except TypeError:  # not hashable
             raise BadSubjectError(repr(subject), _NOT_A_STR) from None
 
     def message(
@@ -54,7 +54,7 @@ class MessageEncoder:
         """Return the command for a message; as `command()`, but with validation of the subjects."""
         try:
             known = self._checked.get(subject)
-        except TypeError:  # it can not be a key
+        except TypeError:  # not hashable
             raise BadSubjectError(repr(subject), _NOT_A_STR) from None
         if known is None or reply or headers or payload.__class__ is not bytes:
             known = known or self._check(subject)

@@ -1,8 +1,8 @@
 """
-The login: what goes into CONNECT, made from what a user gave and the server's nonce.
+The login fields of CONNECT, created from the user's credentials and the server's nonce.
 
-Nothing here reads a file or calls a user: what came of that is passed in. What is wrong with it is said
-without repeating it. Signing needs the ``nkeys`` package, which is imported when the first key signs.
+This module neither reads files nor calls user functions: their results are passed in. Errors describe
+a credential without repeating it. Signing needs the ``nkeys`` package, which is imported on demand.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ __all__ = ["BadCredentialsError", "Credentials", "Key", "find_jwt", "find_seed",
 
 
 class BadCredentialsError(Exception):
-    """What a user gave is no login; says why, and never what. Its name is for the caller to add."""
+    """Invalid credentials; the text has the reason, never the secret. The caller adds the option."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """
-    What a client proves itself with; none of it shows up in ``repr``.
+    The credentials of a client; ``repr`` shows none of them.
 
     Args:
         user: the user's name, or ``None``.
@@ -45,7 +45,7 @@ class Credentials:
     signature: str | None = field(default=None, repr=False)
 
     def connect_fields(self) -> dict[str, Any]:
-        """Return the fields of CONNECT for this login; none when there is nothing to prove."""
+        """Return the fields of CONNECT for this login; none without credentials."""
         fields = {
             "user": self.user,
             "pass": self.password,
@@ -160,15 +160,15 @@ class Key:
 
     @property
     def public(self) -> str:
-        """The public part, by which the server knows the user."""
+        """The public key, which identifies the user."""
         return str(self._pair.public_key.decode("ascii"))
 
     def sign(self, nonce: str) -> str:
-        """Sign what the server sent; in base64, as CONNECT has it."""
+        """Return the signature of the server's nonce, in base64 as CONNECT requires it."""
         return _as_sent(self._pair.sign(nonce.encode()))
 
     def wipe(self) -> None:
-        """Forget the key, as far as Python lets us."""
+        """Erase the key, as far as Python permits."""
         self._pair.wipe()
         self._seed[:] = bytes(len(self._seed))
 

@@ -76,7 +76,7 @@ def ask_version(binary: Path) -> str:
         The version without a leading ``v``.
 
     Raises:
-        ServerUnavailableError: it can not be run, or is not a nats-server.
+        ServerUnavailableError: it cannot be run, or is not a nats-server.
 
     """
     try:
@@ -84,7 +84,7 @@ def ask_version(binary: Path) -> str:
             [str(binary), "--version"], capture_output=True, text=True, timeout=10, check=False
         ).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ServerUnavailableError(f"{binary} can not be run: {error}") from error
+        raise ServerUnavailableError(f"{binary} cannot be run: {error}") from error
     match = re.fullmatch(r"nats-server: v(\S+)\s*", answer)
     if match is None:
         raise ServerUnavailableError(f"{binary} is not a nats-server; it says {answer[:80]!r}")

@@ -179,7 +179,7 @@ class NatsCluster:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a NatsCluster can not be pickled: pass its urls")
+        raise TypeError("a NatsCluster cannot be pickled: pass its urls")
 
 
 def _close_all(holders: list[socket.socket]) -> None:

@@ -40,7 +40,7 @@ class NatsServer:
 
     Any thread may call anything here; calls that change the server wait for each other. After a
     fork, the server stays the parent's: in the child `stop()` and `close()` do nothing, and
-    whatever else would change it raises `ServerUnavailableError`. It can not be pickled.
+    whatever else would change it raises `ServerUnavailableError`. It cannot be pickled.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class NatsServer:
         The program's version, such as ``2.15.1``; works before the server is started.
 
         Raises:
-            ServerUnavailableError: the program can not be run, or is not a nats-server.
+            ServerUnavailableError: the program cannot be run, or is not a nats-server.
 
         """
         if not self._version:
@@ -238,7 +238,7 @@ class NatsServer:
 
     def pause(self) -> None:
         """
-        Freeze the server: connections stay open, and nobody answers.
+        Freeze the server: connections stay open, but the server does not respond.
 
         Raises:
             ServerUnavailableError: it is not running.
@@ -260,7 +260,7 @@ class NatsServer:
         """
         Stop the server and remove what it has written, but not a ``store_dir`` that you gave.
 
-        A `start()` afterwards begins anew, on the same port if you chose it. Safe to call again.
+        A later `start()` begins with an empty server, on the same port if you chose it. Idempotent.
         """
         runtime = self._runtime
         if runtime is None or not runtime.ours:
@@ -291,7 +291,7 @@ class NatsServer:
         return f"<NatsServer {self.name or 'unnamed'} {where}>"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a NatsServer can not be pickled: pass its url")
+        raise TypeError("a NatsServer cannot be pickled: pass its url")
 
     # --- how ----------------------------------------------------------------------------------
 
