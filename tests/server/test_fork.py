@@ -618,7 +618,7 @@ def test_a_connection_is_not_pickled(nc: Connection) -> None:
 @each_case("name", [field.name for field in fields(Inherited)])
 def test_nothing_that_has_a_connection_is_pickled(it: Inherited, name: str) -> None:
     """Pickling it is refused, with the advice what to pass instead."""
-    with pytest.raises(TypeError, match="cannot be pickled; "):
+    with pytest.raises(TypeError, match="can ?not be pickled; "):
         pickle.dumps(getattr(it, name))
 
 
