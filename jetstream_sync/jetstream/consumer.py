@@ -338,7 +338,7 @@ def continuous_pull(
     )
 
 
-@lru_cache(maxsize=64, typed=True)  # True is no number
+@lru_cache(maxsize=64, typed=True)  # because True == 1
 def fetch_request(
     batch: int | None,
     timeout: float | timedelta | None,

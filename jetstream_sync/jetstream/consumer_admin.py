@@ -124,8 +124,8 @@ class ConsumerAdmin:
         """
         Make a consumer that delivers to a subject.
 
-        One that exists with the same config is returned unchanged. Its messages are had with
-        `subscribe_bind()`. Without ``durable_name`` it goes when nobody listens on its subject.
+        One that exists with the same config is returned unchanged. Receive its messages with
+        `subscribe_bind()`. Without ``durable_name`` the server deletes it when its subject has no subscriber.
 
         Args:
             stream_name: the stream to read.

@@ -220,8 +220,8 @@ def reset_consumer(
     """
     Reset a consumer, at a sequence or behind its ack floor; raises as `consumer_info()`.
 
-    The consumer itself answers (nats-server's ``processResetReq``), so nobody does where there is
-    none, or where it is on an older server: it is looked up first.
+    The consumer itself replies (nats-server's ``processResetReq``), so there is no reply if it does
+    not exist or is on an older server. It is therefore looked up first.
 
     Raises:
         InvalidOptionError: the sequence is out of range.
@@ -254,8 +254,9 @@ def unpin_consumer(api: APIRequests, stream: str, name: str, group: str) -> None
 
 
 def _check_server(info: ConsumerInfo, feature: str, needs: tuple[int, int]) -> None:
-    """Refuse a request that a consumer's server would not answer."""
-    # Since 2.11 the server that has the consumer says its version, whoever we are connected to.
+    """Raise if the consumer's server would not reply to a request."""
+    # Since 2.11 the consumer's server puts its version into the metadata; the connected server may
+    # be another one.
     version = (info.config.metadata or {}).get("_nats.ver", "")
     if (release(version) or (0, 0)) < needs:
         raise ServerTooOldError(feature, f"{needs[0]}.{needs[1]}", version or "older than 2.11")

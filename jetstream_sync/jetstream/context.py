@@ -186,7 +186,7 @@ class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI)
                 completing or correcting it; needs server 2.11.
 
         Raises:
-            StreamNameInUseError: somebody made it, with another config, at the same moment.
+            StreamNameInUseError: another client created it with a different config at the same time.
             Error: otherwise as `update_stream()`.
 
         """

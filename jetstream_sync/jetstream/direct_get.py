@@ -322,7 +322,7 @@ def direct_get_many(
     api: APIRequests, stream: str, request: Mapping[str, Any], deadline: Deadline
 ) -> list[StoredMsg]:
     """
-    Get messages from whoever has the stream.
+    Get messages from any server that has the stream.
 
     Returns:
         The messages, one at least. Where the answer broke off they are what had come, which is in

@@ -28,12 +28,12 @@ _ACK: Final = b"+ACK"
 _NAK: Final = b"-NAK"
 _IN_PROGRESS: Final = b"+WPI"
 _TERM: Final = b"+TERM"
-# How a message was settled that is to be delivered again; `True` stands for all other ways.
+# Acknowledgement state after a nak(); `True` stands for all other acknowledgements.
 _NAKED: Final = 2
 
 
 def send_in_progress(core: ConnectionCore, ack_subject: bytes) -> None:
-    """Have the server restart the ``ack_wait`` of a message; raises as `Core.writer.publish`."""
+    """Make the server restart the ``ack_wait`` of a message; raises as `Core.writer.publish`."""
     core.writer.publish(commands.publish(ack_subject, b"", _IN_PROGRESS), len(_IN_PROGRESS))
 
 
@@ -58,7 +58,7 @@ class JetStreamMsg(Msg):
     def __init__(
         self, delivery: Delivery, core: ConnectionCore, settled: bool | None = False
     ) -> None:
-        # As Msg does it, without the cost of another call: one is made for each message.
+        # Repeats Msg.__init__ to save a call: this runs once per message.
         self._subject, self._reply, self._header, self.data = delivery
         self._core = core
         # False: not acknowledged; True, or _NAKED: it is; None: the consumer wants no
@@ -68,7 +68,7 @@ class JetStreamMsg(Msg):
     @property
     def metadata(self) -> Metadata:
         """
-        What the stream says of this delivery, read from the reply subject at each look.
+        The metadata of this delivery, parsed from the reply subject on each access.
 
         Raises:
             NotJSMessageError: the message did not come from a stream.
@@ -78,24 +78,24 @@ class JetStreamMsg(Msg):
 
     @property
     def ack_subject(self) -> bytes:
-        """The reply subject as it came: where acknowledgements go, and what `metadata` is read from."""
+        """The reply subject as bytes: the target of acknowledgements and the source of `metadata`."""
         return self._reply
 
     @property
     def is_acked(self) -> bool:
-        """Whether the message was acknowledged here, in whatever way."""
+        """Whether the message was acknowledged here, with any kind of acknowledgement."""
         return bool(self._settled)
 
     @property
     def is_done(self) -> bool:
-        """Whether the message was acknowledged here, and not with a `nak()`: it is to come no more."""
+        """Whether the message was acknowledged here other than with `nak()`: no redelivery is due."""
         return self._settled is True
 
     def ack(self) -> None:
         """
-        Say that the message is done with.
+        Acknowledge the message.
 
-        The server is not waited for; `ack_sync()` does that.
+        This does not wait for the server; `ack_sync()` does.
 
         Raises:
             MsgAlreadyAckdError: it was acknowledged before.
@@ -107,7 +107,7 @@ class JetStreamMsg(Msg):
 
     def ack_sync(self, timeout: float | timedelta | None = 1.0) -> None:
         """
-        Say that the message is done with, and wait until the server has noted it (a double ack).
+        Acknowledge the message and wait for the confirmation of the server (double ack).
 
         Args:
             timeout: in seconds; ``None``: no limit.
@@ -130,10 +130,10 @@ class JetStreamMsg(Msg):
 
     def nak(self, delay: float | timedelta | None = None) -> None:
         """
-        Say that the message could not be handled, and should be delivered again.
+        Negatively acknowledge the message, so that it is redelivered.
 
         Args:
-            delay: how long the server waits before it does, in seconds; ``None``: not at all.
+            delay: the delay of the redelivery, in seconds; ``None``: none.
 
         Raises:
             InvalidOptionError: the delay is below 0.
@@ -150,7 +150,7 @@ class JetStreamMsg(Msg):
 
     def in_progress(self) -> None:
         """
-        Say that the message is being worked on: the server restarts its ``ack_wait``.
+        Report that the message is being handled: the server restarts its ``ack_wait``.
 
         Raises:
             MsgAlreadyAckdError, NotJSMessageError, ConnectionClosedError: as `ack()`.
@@ -161,7 +161,7 @@ class JetStreamMsg(Msg):
 
     def term(self, reason: str | None = None) -> None:
         """
-        Say that the message cannot be handled, and should not be delivered again.
+        Terminate the message: it cannot be handled and must not be redelivered.
 
         Args:
             reason: put into the server's advisory (server 2.10.4); ``None``: none.
@@ -175,21 +175,21 @@ class JetStreamMsg(Msg):
             self._settle(_TERM)
             return
         if "\r" in reason or "\n" in reason:
-            raise InvalidOptionError("reason", reason, "has no line breaks")
+            raise InvalidOptionError("reason", reason, "must not contain line breaks")
         self._settle(_TERM + b" " + reason.encode())
 
     def _settle(self, answer: bytes, settled: bool | int = True) -> None:
         if self._settled is False or self._open():
             reply = self._reply or self._no_reply()
             self._core.writer.publish_deferred(commands.publish(reply, b"", answer), len(answer))
-            # Not before the answer is on its way: an ack that could not be sent may be tried again.
+            # Set after the acknowledgement was buffered: one that could not be sent may be retried.
             self._settled = settled
 
     def _no_reply(self) -> NoReturn:
         raise NotJSMessageError("the message did not come from a stream: it has no reply subject")
 
     def _open(self) -> bool:
-        """Return whether an answer is wanted; raise when there was one."""
+        """Return whether an acknowledgement is expected; raise if there was one already."""
         if self._settled:
             raise MsgAlreadyAckdError("the message was acknowledged before")
         return self._settled is False

@@ -1,4 +1,4 @@
-"""The future of an acknowledgement."""
+"""The future of a publish acknowledgement."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ class PubAckFuture(Future[PubAck]):
     """
     A `concurrent.futures.Future` that costs little until a thread waits for it.
 
-    Most futures of a fast publisher are looked at after they are done, or never. So a future answers from
-    its own fields, and the acknowledgement is read when it is asked for. The standard part, with which
-    `concurrent.futures.wait`, `concurrent.futures.as_completed`, callbacks and waiting threads work, is made when
-    it is first needed: the standard ``__init__`` is called then.
+    Most futures of a fast publisher are read after they are done, or never. A future therefore uses its
+    own fields, and decodes the acknowledgement on demand. The state of the base class, which
+    `concurrent.futures.wait`, `concurrent.futures.as_completed`, callbacks and waiting threads need, is
+    created on first use: only then the standard ``__init__`` is called.
 
-    In a forked child it is settled with `ForkedConnectionError`, unless it was before, and its callbacks
-    are not called: the parent calls them.
+    In a forked child the future is settled with `ForkedConnectionError`, unless it was settled before.
+    Its callbacks are not called there: the parent calls them.
 
     Args:
-        subject: where the message went, for errors.
-        command: what was sent, to send it again.
+        subject: the subject of the message, for errors.
+        command: the PUB command, for retries.
         size: bytes of headers and payload.
-        due: when to give up, by the monotonic clock; ``None``: never.
-        writer: what the message goes out through.
+        due: the monotonic time of the timeout; ``None``: none.
+        writer: sends the message.
 
     """
 
@@ -61,7 +61,7 @@ class PubAckFuture(Future[PubAck]):
     __answer: bytes | None = None  # the server's, until it is read
     __done = False
     __standard = False  # whether the standard part is there
-    #: Seconds before it is sent again.
+    #: Seconds before a retry.
     retry_wait = 0.25
 
     def __init__(
@@ -120,7 +120,7 @@ class PubAckFuture(Future[PubAck]):
             self.__answer = None
 
     def acknowledged(self, answer: bytes) -> None:
-        """Settle it with the server's answer, which says whether the message is stored."""
+        """Settle the future with the server's reply."""
         with _lock:
             if self.__done:
                 raise InvalidStateError("the future is settled")
@@ -132,7 +132,7 @@ class PubAckFuture(Future[PubAck]):
             self.__settle_standard()
 
     def failed(self, error: BaseException) -> None:
-        """Settle it with an error."""
+        """Settle the future with an error."""
         with _lock:
             if self.__done:
                 raise InvalidStateError("the future is settled")
@@ -164,7 +164,7 @@ class PubAckFuture(Future[PubAck]):
         self.__settle_standard()
 
     def _settled(self) -> bool:
-        """Return whether it is; in a child, one that the parent was about to settle is settled now."""
+        """Return whether the future is settled; in a forked child, settle a pending one first."""
         if self.__done:
             return True
         closed = self._writer.closed
@@ -181,30 +181,30 @@ class PubAckFuture(Future[PubAck]):
         return f"<{type(self).__name__} {self.subject!r} state={state}>"
 
     def done(self) -> bool:
-        """Return whether it is settled."""
+        """Return whether the future is settled."""
         return self._settled()
 
     def running(self) -> bool:
-        """Return whether it is not settled yet: what was sent cannot be cancelled."""
+        """Return whether it is not settled yet: a sent message cannot be cancelled."""
         return not self._settled()
 
     def cancel(self) -> bool:
-        """Return false: what was sent cannot be taken back."""
+        """Return false: a sent message cannot be cancelled."""
         return False
 
     def cancelled(self) -> bool:
-        """Return false: what was sent cannot be taken back."""
+        """Return false: a sent message cannot be cancelled."""
         return False
 
     def result(self, timeout: float | None = None) -> PubAck:
         """
-        Return the acknowledgement, waiting for it.
+        Wait for the acknowledgement and return it.
 
         Args:
-            timeout: in seconds; ``None``: wait until it is settled, which always happens.
+            timeout: in seconds; ``None``: wait until the future is settled, which always happens.
 
         Raises:
-            TimeoutError: the built-in one; it is not settled in time.
+            TimeoutError: the built-in class; the future was not settled in time.
             APIError, NoStreamResponseError, PermissionsError, TimeoutError, ConnectionClosedError:
                 why the message was not acknowledged.
 
@@ -221,13 +221,13 @@ class PubAckFuture(Future[PubAck]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """
-        Return why the message was not acknowledged, ``None`` when it was; waits for it.
+        Wait for the result; return the error, or ``None`` if the message was acknowledged.
 
         Args:
-            timeout: in seconds; ``None``: wait until it is settled, which always happens.
+            timeout: in seconds; ``None``: wait until the future is settled, which always happens.
 
         Raises:
-            TimeoutError: the built-in one; it is not settled in time.
+            TimeoutError: the built-in class; the future was not settled in time.
 
         """
         if not self._settled():
@@ -237,13 +237,13 @@ class PubAckFuture(Future[PubAck]):
                 super().exception(timeout)
             except FutureTimeoutError:
                 # The built-in one from Python 3.11 on, and one of its own before.
-                raise TimeoutError("it is not settled in time") from None
+                raise TimeoutError("the future was not settled in time") from None
         self.__read()
         return self.__error
 
     def add_done_callback(self, fn: Callable[[Future[PubAck]], object]) -> None:
         """
-        Call a function with this future once it is settled, at once where it is.
+        Call a function with this future when it is settled, or at once if it already is.
 
         Args:
             fn: called by the thread that settles futures, which logs what it raises; it should not

@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 __all__ = ["PullSubscribeAPI", "PullSubscription"]
 
 _SECOND: Final = 1_000_000_000
-#: Seconds by which a request ends before its client gives up (ADR-13), so that the server says so.
+#: Seconds by which a request expires before the client's timeout (ADR-13), so that its status arrives.
 _MARGIN: Final = 0.1
-#: The same for short ones, as a part of the time that is left.
+#: The same for short timeouts, as a fraction of the remaining time.
 _MARGIN_PART: Final = 0.1
-#: How long one request lasts when the user waits for ever.
+#: Expiry of one request if the caller waits without a limit.
 _MAX_EXPIRES_NS: Final = 60 * _SECOND
 
 
 class PullSubscription(ConsumerAccessors):
     """
-    A subscription that fetches messages when it is asked to.
+    A pull subscription: each call of `fetch()` requests messages.
 
-    Returned by `JetStream.pull_subscribe` and `JetStream.pull_subscribe_bind`. It is what ADR-13
-    describes; `PullConsumer` is the later way (ADR-37), which also pulls ahead.
+    Returned by `JetStream.pull_subscribe` and `JetStream.pull_subscribe_bind`. It follows
+    ADR-13. `PullConsumer` is the newer API (ADR-37), which also pulls ahead.
 
     Any number of threads may fetch from one subscription at the same time; each message goes to one
     of them. Used in a ``with`` block, it is unsubscribed at the end.
@@ -59,17 +59,17 @@ class PullSubscription(ConsumerAccessors):
         delete: Callable[[], None] | None = None,
     ) -> None:
         """
-        Make the subscription; nothing is sent.
+        Initialise the subscription; no request is sent.
 
         Args:
             api: the JetStream API.
             stream: the name of the stream.
             consumer: the consumer's name.
-            config: the consumer's config, as far as it is known.
-            delete: deletes the consumer at the end; ``None``: it stays.
+            config: the consumer config, as far as it is known.
+            delete: deletes the consumer at the end; ``None``: the consumer is kept.
 
         Raises:
-            InvalidOptionError: the consumer has priority groups, of which a fetch here names none.
+            InvalidOptionError: the consumer has priority groups, which this class does not support.
 
         """
         self._api = api
@@ -78,30 +78,30 @@ class PullSubscription(ConsumerAccessors):
         self._delete = delete
         self._requester = PullRequester(api, stream, consumer, config)
         self._requester.check(PullRequest(no_wait=True))
-        # Why nothing more can be fetched.
+        # The reason why the subscription has ended.
         self._ended: Error | None = None
-        # Where fetches that are under way get their answers.
+        # The inboxes of running fetches.
         self._busy: set[PullInbox] = set()
-        # Where nothing is under way: kept for the next fetch of a single message.
+        # Unused inboxes, kept for the next fetch of a single message.
         self._idle: list[AnswerInbox] = []
         self._count = threading.Lock()
         self._delivered = 0
 
-    # --- what is known of it --------------------------------------------------------------------
+    # --- counters -------------------------------------------------------------------------------
 
     @property
     def delivered(self) -> int:
-        """Messages that were fetched so far."""
+        """The number of fetched messages."""
         return self._delivered
 
     @property
     def pending_msgs(self) -> int:
-        """Messages that have come for a fetch that is under way, and that it has not looked at."""
+        """The number of messages that were received for a running fetch and not processed yet."""
         return len(self._pending())
 
     @property
     def pending_bytes(self) -> int:
-        """Their bytes of headers and payload."""
+        """The bytes of headers and payloads of the pending messages."""
         return sum(len(header) + len(payload) for header, payload in self._pending())
 
     @property
@@ -111,7 +111,7 @@ class PullSubscription(ConsumerAccessors):
 
     def _pending(self) -> list[tuple[bytes, bytes]]:
         waiting = [item for inbox in tuple(self._busy) for item in tuple(inbox.mailbox.items)]
-        # What has no reply is a status, or news of the link.
+        # An item without a reply subject is a status or a connection marker.
         return [(header, payload) for _, reply, header, payload in waiting if reply]
 
     # --- fetching -------------------------------------------------------------------------------
@@ -123,20 +123,20 @@ class PullSubscription(ConsumerAccessors):
         heartbeat: float | timedelta | None = None,
     ) -> list[JetStreamMsg]:
         """
-        Return the messages that are there now, or else wait for some.
+        Return the available messages, or wait for some.
 
-        The server is asked for what it has at once. If that is anything, it is returned, even if
-        it is less than the batch. If not, a second request waits for as many as the batch, until
-        a tenth of a second before the time is up (a tenth of it when it is short), and what came is returned then,
-        or as soon as the batch is complete. A link that breaks does not end a fetch: it asks again
-        on the next one.
+        The first request asks for the messages that are available at once. If there are any, they are
+        returned, even if the batch is not complete. Otherwise a second request waits for a whole batch.
+        It expires a tenth of a second before the timeout (a tenth of a short timeout). The messages are
+        returned then, or when the batch is complete. A lost connection does not end a fetch: it repeats
+        its request after the reconnect.
 
         Messages that arrive after the fetch has ended are redelivered after ``ack_wait``. With ack
         policy ``none`` they go to the next fetch, which returns them at once.
 
         Args:
             batch: maximum number of messages.
-            timeout: how long to wait for them, in seconds; ``None``: until the batch is complete.
+            timeout: in seconds; ``None``: wait until the batch is complete.
             heartbeat: interval of the server's heartbeats, in seconds, at most
                 half of ``timeout``; ``None``: none.
 
@@ -158,12 +158,12 @@ class PullSubscription(ConsumerAccessors):
         if self._ended is not None:
             raise fresh(self._ended)
         pull = _TwoRequests(self._requester, requests)
-        # Without acknowledgements an inbox stays open for what may be on its way.
+        # Without acknowledgements an inbox stays open for messages in flight.
         shared = batch == 1 or self._requester.without_acks
         inbox = self._shared_inbox() if shared else PullInbox(self._api.core)
         try:
             self._busy.add(inbox)
-            if self._ended is not None:  # while it was not in the set
+            if self._ended is not None:  # it ended before the inbox was in the set
                 raise fresh(self._ended)
             messages = pull.run_in(inbox)
         finally:
@@ -192,9 +192,7 @@ class PullSubscription(ConsumerAccessors):
 
     def _put_back(self, inbox: PullInbox) -> None:
         assert isinstance(inbox, AnswerInbox)
-        inbox.request_subject = (
-            b""  # should the server forbid requests, this one does not wait for any
-        )
+        inbox.request_subject = b""  # an idle inbox ignores permission errors of requests
         self._idle.append(inbox)
         if self._ended is not None:
             self._close_idle()
@@ -211,9 +209,9 @@ class PullSubscription(ConsumerAccessors):
 
     def unsubscribe(self) -> None:
         """
-        End the subscription; a fetch that waits returns what it has, or raises.
+        End the subscription; a waiting fetch returns its messages, or raises.
 
-        If `JetStream.pull_subscribe` made the consumer, and was not told to leave it, it is deleted.
+        A consumer that `JetStream.pull_subscribe` created is deleted unless ``delete_consumer`` was false.
 
         Raises:
             BadSubscriptionError: the subscription has ended before.
@@ -224,22 +222,22 @@ class PullSubscription(ConsumerAccessors):
         self._end("the subscription was ended by unsubscribe()")
         for inbox in tuple(self._busy):
             self._stop(inbox)
-            inbox.close()  # before the consumer goes, of which this fetch need not hear
+            inbox.close()  # before the consumer is deleted, so that the fetch does not see that
         if self._delete is not None:
             self._delete()
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """
-        End the subscription; a fetch that waits gets what is on its way, and returns.
+        End the subscription; a waiting fetch receives the messages in flight and returns.
 
-        The consumer is deleted as with `unsubscribe()`, after that. An error of that goes to the
+        The consumer is deleted afterwards, as by `unsubscribe()`. An error of the deletion is reported to
         ``error_cb``.
 
         Args:
             timeout: in seconds; ``None``: the connection's ``drain_timeout``.
 
         Raises:
-            DrainTimeoutError: it took longer.
+            DrainTimeoutError: the timeout expired.
             BadSubscriptionError: the subscription has ended before.
             ConnectionClosedError: the connection is closed.
 
@@ -270,7 +268,7 @@ class PullSubscription(ConsumerAccessors):
         self._close_idle()
 
     def _stop(self, inbox: PullInbox) -> None:
-        """End a fetch that is under way; what has come for it can still be read."""
+        """End a running fetch; its received messages can still be read."""
         assert self._ended is not None
         inbox.mailbox.close(self._ended)
 
@@ -286,12 +284,12 @@ class PullSubscription(ConsumerAccessors):
 
 
 class _Requests(NamedTuple):
-    """What a fetch asks for."""
+    """The two requests of a fetch."""
 
     now: PullRequest
-    """What is there."""
+    """Asks for the available messages."""
     later: PullRequest
-    """What comes."""
+    """Waits for new messages."""
     seconds: float | None
     """How long the client waits for both."""
 
@@ -345,7 +343,7 @@ class _TwoRequests(Fetch):
 
 
 class PullSubscribeAPI:
-    """The part of `JetStream` that makes pull subscriptions."""
+    """The methods of `JetStream` that create pull subscriptions."""
 
     _api: APIRequests
 
@@ -360,24 +358,24 @@ class PullSubscribeAPI:
         """
         Subscribe to a subject of a stream, to fetch messages.
 
-        A durable consumer that exists is used as it is; anything asked for that it does not have is
-        an error. One that does not exist is made, with the subject as its filter (ADR-15). So is an
-        ephemeral one when no durable is named.
+        An existing durable consumer is used unchanged; a requested option that differs is an error. A
+        missing one is created with the subject as its filter (ADR-15), and so is an ephemeral consumer if
+        no durable name is given.
 
         Args:
-            subject: what to fetch, with wildcards; may be empty when the stream is named.
+            subject: the subject, which may have wildcards; may be empty if ``stream`` is given.
             durable: the name of a durable consumer; ``None``: an ephemeral one.
-            stream: the name of the stream; ``None``: the one stream that takes the subject.
-            config: what to make the consumer of, or has to be that of the one that exists;
-                ``None``: the defaults.
+            stream: the name of the stream; ``None``: the only stream with the subject.
+            config: the config of a new consumer, or the expected config of an existing one; ``None``:
+                the defaults.
             delete_consumer: whether `PullSubscription.unsubscribe` and `PullSubscription.drain`
-                delete the consumer if this call made it, a durable one, too. One that was there
-                before is never deleted.
+                delete the consumer if this call created it, also a durable one. An existing consumer
+                is never deleted.
 
         Raises:
             StreamNotFoundError: no stream has the subject, or has that name.
-            SubscribeError: the subscription and the consumer do not fit together, or the subject
-                and the streams; see its subclasses.
+            SubscribeError: the subscription does not match the consumer, or the subject matches
+                several streams; see its subclasses.
             InvalidOptionError, InvalidNameError, BadSubjectError: an argument is invalid.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as
@@ -395,10 +393,10 @@ class PullSubscribeAPI:
 
     def pull_subscribe_bind(self, consumer: str, stream: str) -> PullSubscription:
         """
-        Subscribe to a consumer that exists, to fetch its messages.
+        Subscribe to an existing consumer, to fetch its messages.
 
-        It is looked up. Where that fails (it is not there yet, or this user may not look), it is
-        believed in, and `PullSubscription.fetch` says what is wrong (ADR-15).
+        The consumer is looked up. If that fails (it does not exist yet, or the lookup is not permitted),
+        it is assumed to exist, and `PullSubscription.fetch` raises the error (ADR-15).
 
         Args:
             consumer: the consumer's name.

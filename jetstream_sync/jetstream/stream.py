@@ -416,9 +416,9 @@ class Stream(ForeignNames):
         """
         Make a consumer that delivers to a subject.
 
-        One that exists with the same config is returned unchanged. Its messages are had with
-        `JetStream.subscribe_bind`. Without ``durable_name`` it goes when nobody listens on its
-        subject.
+        One that exists with the same config is returned unchanged. Receive its messages with
+        `JetStream.subscribe_bind`. Without ``durable_name`` the server deletes it when its
+        subject has no subscriber.
 
         Args:
             config: what it is to be, with its ``deliver_subject``; or

@@ -338,8 +338,8 @@ class PushSubscribeAPI:
         created = False
         if info is None:
             config = wanted.new_config(api.core.new_inbox())
-            # Before there is a consumer: so the server sees that somebody else listens already, and
-            # no message is delivered to nobody.
+            # Subscribe before the consumer exists, so that the server sees an existing subscriber, and
+            # no message is delivered without one.
             subscription = PushSubscription(api, stream, config, options)
             try:
                 info, created = create_or_find(api, stream, wanted, config)

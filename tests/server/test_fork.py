@@ -259,9 +259,9 @@ def it(nats_server: NatsServer) -> Iterator[Inherited]:
 
 
 def inherited(nc: Connection) -> Inherited:
-    sub = nc.subscribe("fork.own")
-    nc.publish("fork.own", b"one", reply="fork.reply")
-    nc.publish("fork.own", b"waits")
+    sub = nc.subscribe("fork.mine")
+    nc.publish("fork.mine", b"one", reply="fork.reply")
+    nc.publish("fork.mine", b"waits")
     msg = sub.next_msg(timeout=5)
     wait_until(lambda: sub.pending_msgs)
     js = nc.jetstream(timeout=None)
@@ -443,7 +443,7 @@ def busy(it: Inherited) -> Iterator[list[str]]:
     """Threads that use the connection in every way, all the time; the errors that they met."""
     nc, js = it.nc, it.js
     nc.subscribe("fork.service", cb=lambda msg: msg.respond(b"yes"))
-    own = nc.subscribe("fork.own", pending_msgs_limit=100)
+    mine = nc.subscribe("fork.mine", pending_msgs_limit=100)
     stop = threading.Event()
     wrong: list[str] = []
     counts: dict[str, int] = {}
@@ -458,8 +458,8 @@ def busy(it: Inherited) -> Iterator[list[str]]:
                 return
 
     def read() -> None:
-        nc.publish("fork.own")
-        own.next_msg(timeout=5)
+        nc.publish("fork.mine")
+        mine.next_msg(timeout=5)
 
     calls: dict[str, Callable[[], object]] = {
         "publish": lambda: nc.publish("fork.noise", b"x" * 3000),

@@ -167,9 +167,9 @@ def test_a_callable_that_is_compared_by_value_and_can_not_be_hashed(listener: Li
         def __call__(self, error: Exception) -> None:
             pass
 
-    own = Callback(1)
-    first = shared_connection(listener.url, error_cb=own)
-    assert shared_connection(listener.url, error_cb=own) is first
+    mine = Callback(1)
+    first = shared_connection(listener.url, error_cb=mine)
+    assert shared_connection(listener.url, error_cb=mine) is first
     assert shared_connection(listener.url, error_cb=Callback(1)) is not first
 
 
@@ -356,7 +356,7 @@ def test_it_is_kept_alive_without_a_reference(listener: Listener) -> None:
 @needs_fork
 def test_a_child_gets_its_own(listener: Listener) -> None:
     """After a fork the same call opens another one, in a child of the child, too."""
-    own = shared_connection(listener.url)
+    mine = shared_connection(listener.url)
 
     def grandchild(parents: Connection) -> None:
         own = shared_connection(listener.url)
@@ -367,14 +367,14 @@ def test_a_child_gets_its_own(listener: Listener) -> None:
 
     def child() -> None:
         own = shared_connection(listener.url)
-        assert own is not own
+        assert own is not mine
         assert own.is_connected
         assert shared_connection(listener.url) is own
         in_child(lambda: grandchild(own))
 
     in_child(child)
-    assert shared_connection(listener.url) is own
-    assert own.is_connected
+    assert shared_connection(listener.url) is mine
+    assert mine.is_connected
     assert listener.clients == 3
 
 
