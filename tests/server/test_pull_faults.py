@@ -167,7 +167,7 @@ def test_a_request_that_the_server_refuses_is_an_error(consumer: PullConsumer) -
             return b"{"
 
     with between(0, 1), pytest.raises(PullError, match="Bad Request") as caught:
-        Fetch(consumer._puller, Mad(batch=1, expires_ns=5_000_000_000), 5).run()
+        Fetch(consumer._requester, Mad(batch=1, expires_ns=5_000_000_000), 5).run()
     assert caught.value.code == 400
 
 

@@ -376,8 +376,8 @@ def test_without_a_link_it_waits_for_one(fresh_server: NatsServer) -> None:
         sub = read_ordered(js, js.get_stream("S"))
         fresh_server.stop()
         wait_until(lambda: nc._core.address is None)
-        with sub._counting:
-            sub._disturbed("a test")
+        with sub._receive_lock:
+            sub._replace_consumer("a test")
         wait_until(lambda: not sub._renewing)
         fresh_server.start()
         wait_until(lambda: nc.is_connected, 15)
@@ -401,8 +401,8 @@ def test_closing_ends_the_making_of_a_consumer(
             return renew(*args)
 
         monkeypatch.setattr(sub._cursor, "renew", slow)
-        with sub._counting:
-            sub._disturbed("a test")
+        with sub._receive_lock:
+            sub._replace_consumer("a test")
         assert making.wait(5)
         nc.close()
         go_on.set()
@@ -429,8 +429,8 @@ def test_it_ends_while_a_consumer_is_made(
         return renew(*args)
 
     monkeypatch.setattr(sub._cursor, "renew", slow)
-    with sub._counting:
-        sub._disturbed("a test")
+    with sub._receive_lock:
+        sub._replace_consumer("a test")
     assert making.wait(5)
     getattr(sub, end)()
     go_on.set()
