@@ -220,9 +220,9 @@ ASKS_NOBODY = {
 INTERNAL = {
     "MessageIterator.forked",
     "MessageIterator.take",
-    "MessageIterator.handed_to",
+    "MessageIterator.set_callback_waiter",
     "OrderedMessages.take",
-    "OrderedMessages.handed_to",
+    "OrderedMessages.set_callback_waiter",
     "OrderedMessages.start",
     "PushSubscription.abandon",
     "PushSubscription.bound",
