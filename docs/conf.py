@@ -69,6 +69,14 @@ def shield_colon(
         lines[:0] = ["..", ""]  # an empty comment, which has no colon
 
 
+def drop_field_list(
+    _app: Sphinx, what: str, _name: str, obj: object, _options: object, lines: list[str]
+) -> None:
+    """Remove the list of fields that records show in `help()`: the page documents each field itself."""
+    if what == "class" and isinstance(obj, type) and issubclass(obj, Record) and "Fields:" in lines:
+        del lines[lines.index("Fields:") :]
+
+
 def say_type(
     _app: Sphinx, what: str, name: str, _obj: object, _options: object, lines: list[str]
 ) -> None:
@@ -99,7 +107,7 @@ def shorten_record(
     if what != "class" or not isinstance(obj, type) or not issubclass(obj, Record) or not signature:
         return None
     if signature == "()":
-        return "", None  # nobody makes one
+        return "", None  # created by the server only
     needed = [
         each.name
         for each in fields(obj)
@@ -112,5 +120,6 @@ def setup(app: Sphinx) -> None:
     """Go before napoleon, whose priority is 500."""
     app.connect("source-read", name_source)
     app.connect("autodoc-process-docstring", shield_colon, priority=400)
+    app.connect("autodoc-process-docstring", drop_field_list, priority=400)
     app.connect("autodoc-process-docstring", say_type, priority=600)
     app.connect("autodoc-process-signature", shorten_record)

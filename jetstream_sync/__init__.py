@@ -1,7 +1,31 @@
 """
-A synchronous client for NATS and JetStream: no event loop, just calls that wait.
+A synchronous client for NATS and JetStream: blocking calls, no event loop.
 
-Start with `connect()`.
+Example::
+
+    import jetstream_sync
+
+    with jetstream_sync.connect("nats://127.0.0.1:4222") as nc:
+        js = nc.jetstream()
+        stream = js.create_or_update_stream(name="ORDERS", subjects=["ORDERS.*"])
+        js.publish("ORDERS.received", b"{}")
+        for msg in stream.create_or_update_consumer(durable_name="billing").fetch(10, timeout=1.0):
+            msg.ack()
+
+The public names by topic:
+
+* Connections: `connect`, `shared_connection`, `Connection`, `ConnectOptions`, `TLSOptions`,
+  `ConnectionEvent`, `EventKind`, `ConnectionStatus`, `Server`, `ServerInfo`
+* Core messages: `Msg`, `Headers`, `Status`, `Subscription`
+* JetStream: `JetStream`, `JetStreamMsg`, `Metadata`, `PubAck`, `PublishOptions`, `AccountInfo`
+* Streams: `Stream`, `StreamConfig`, `StreamInfo`, `StreamState`, `StoredMsg`, `StreamSnapshot`
+* Pull consumers: `PullConsumer`, `ConsumerConfig`, `ConsumerInfo`, `MessageIterator`,
+  `ConsumeHandle`, `ContinuousOptions`, `PriorityOptions`
+* Ordered consumers: `OrderedConsumer`, `OrderedMessages`, `OrderedOptions`
+* Subscriptions to streams: `PushSubscription`, `PullSubscription`, `SubscribeOptions`, `BindOptions`
+* Policies: `AckPolicy`, `DeliverPolicy`, `DiscardPolicy`, `PersistMode`, `PriorityPolicy`,
+  `ReplayPolicy`, `RetentionPolicy`, `StorageType`, `StoreCompression`
+* Errors: all are subclasses of `Error`; `jetstream_sync.errors` lists the hierarchy
 """
 
 from __future__ import annotations

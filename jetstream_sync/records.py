@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 __all__ = ["RecordBase", "record"]
@@ -30,7 +32,71 @@ else:
 )
 def record(cls: type[_T]) -> type[_T]:
     """Turn a subclass of `RecordBase` into a frozen, slotted, keyword-only dataclass."""
-    return dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, kw_only=True)(cls)
+    made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, kw_only=True)(cls)
+    if not TYPE_CHECKING and made.__doc__:
+        made.__doc__ = _FieldDocs(made.__doc__)
+    return made
+
+
+class _FieldDocs:
+    """
+    A class docstring that lists the fields of a record, so that ``help(StreamConfig)`` explains them.
+
+    The strings below the fields exist in the source only. They are read on first access, which keeps the
+    import fast; without the source, as in a package of ``.pyc`` files, the docstring has no list.
+    """
+
+    __slots__ = ("_complete", "_text")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._complete: str | None = None
+
+    def __get__(self, instance: object, cls: type[Any]) -> str:
+        if self._complete is None:
+            docs: dict[str, str] = {}
+            for base in reversed(cls.__mro__):
+                docs.update(_docs_in_source(base))
+            names = [each.name for each in dataclasses.fields(cls) if each.name in docs]
+            names.sort(key="extra".__eq__)  # the base class has it first
+            listed = "".join(f"\n\n{_wrapped(name, docs[name])}" for name in names)
+            text = inspect.cleandoc(self._text)
+            self._complete = f"{text}\n\nFields:{listed}\n" if names else self._text
+        return self._complete
+
+
+def _docs_in_source(cls: type[Any]) -> dict[str, str]:
+    """Return the strings that follow the fields in the source of a class."""
+    import ast  # noqa: PLC0415 - for help() only
+
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[cls.__module__]))
+    except (OSError, TypeError, KeyError):
+        return {}
+    body = next(
+        (
+            each.body
+            for each in tree.body
+            if isinstance(each, ast.ClassDef) and each.name == cls.__name__
+        ),
+        [],
+    )
+    return {
+        field.target.id: doc.value.value
+        for field, doc in pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(doc, ast.Expr)
+        and isinstance(doc.value, ast.Constant)
+        and isinstance(doc.value.value, str)
+    }
+
+
+def _wrapped(name: str, text: str) -> str:
+    import textwrap  # noqa: PLC0415 - for help() only
+
+    text = f"{name}: {' '.join(text.split())}"
+    return textwrap.fill(text, 96, initial_indent=" " * 4, subsequent_indent=" " * 8)
 
 
 class _Signature:

@@ -17,6 +17,7 @@ from fix_cases import each_case
 
 import jetstream_sync
 from jetstream_sync import errors
+from jetstream_sync.api import config_fields
 from jetstream_sync.codec import Record
 from jetstream_sync.options import ConnectionOptions
 
@@ -192,7 +193,9 @@ def parameters(function: FunctionType) -> set[str]:
     found = set()
     for name, parameter in inspect.signature(function).parameters.items():
         if unpacked := re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation)):
-            found |= function.__globals__[unpacked[1]].__annotations__.keys()
+            # The types of config fields are imported for type checking only.
+            names = function.__globals__ | vars(config_fields)
+            found |= names[unpacked[1]].__annotations__.keys()
         else:
             found.add(name)
     return found

@@ -39,7 +39,7 @@ __all__ = ["Connection", "connect", "shared_connection"]
 
 
 class Connection(CoreConnection):
-    """A connection to NATS, from which JetStream can be had."""
+    """A connection to NATS with access to JetStream."""
 
     def jetstream(
         self,
@@ -79,23 +79,38 @@ def connect(
     """
     Connect to a NATS server.
 
-    On return the server has accepted the login. The first server that accepts is taken; each
-    is tried once, for at most ``connect_timeout``.
+    On return the server has accepted the login. The servers are tried once each, for at most
+    ``connect_timeout``, until one accepts.
+
+    The most used options, with types and defaults; times are seconds or a `timedelta`::
+
+        name: str = None                       name in the server's monitoring
+        user: str = None                       user name, with password: str
+        token: str = None                      authentication token
+        user_credentials: path = None          a .creds file
+        tls: bool | SSLContext | TLSOptions = None   require TLS; None: if the server requires it
+        connect_timeout: float = 2             timeout of one connection attempt
+        allow_reconnect: bool = True           reconnect when the connection is lost
+        max_reconnect_attempts: int = 60       consecutive failures of one server; -1: no limit
+        reconnect_time_wait: float = 2         wait between two rounds of attempts
+        ping_interval: float = 120             interval between pings
+        drain_timeout: float = 30              timeout of Connection.drain()
+        error_cb: callable = None              receives asynchronous errors; None: they are logged
 
     Args:
-        servers: a URL (``nats://127.0.0.1:4222``), several with commas between them, or a list.
-        **options: see `ConnectOptions`.
+        servers: a URL (``nats://127.0.0.1:4222``), comma-separated URLs, or a list of URLs.
+        **options: all options are documented in `ConnectOptions`.
 
     Returns:
         The connection; use it in a ``with`` block, or call `Connection.drain` or
         `Connection.close` at the end.
 
     Raises:
-        NoServersError: no server could be reached; it says which and why.
+        NoServersError: no server could be reached; the error names each server and the reason.
         AuthorizationError: the server refused the login.
-        ProtocolError: what is there does not speak NATS.
-        SecureConnectionError: one side wants TLS, and the other cannot.
-        InvalidOptionError: an option is out of range or not known.
+        ProtocolError: the server does not speak the NATS protocol.
+        SecureConnectionError: one side requires TLS and the other does not support it.
+        InvalidOptionError: an option is unknown or invalid.
 
     """
     core = ConnectionCore(ConnectionOptions.of(parse_servers(servers), options), __version__)

@@ -5,6 +5,8 @@ import dataclasses
 import importlib.util
 import inspect
 import pickle
+import pydoc
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
@@ -15,7 +17,7 @@ from fix_cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync import codec
+from jetstream_sync import AccountInfo, ConsumerConfig, ConsumerReset, StreamConfig, codec
 from jetstream_sync.codec import (
     UNSET,
     Duration,
@@ -506,3 +508,17 @@ def test_repr_shows_what_is_said():
     """A config of forty fields shows the three that are set."""
     assert repr(Tree(name="a", count=3)) == "Tree(name='a', count=3, color=<Color.RED: 'red'>)"
     assert repr(decode(Leaf, {"name": "a", "new": 1})) == "Leaf(name='a', extra=Extra({'new': 1}))"
+
+
+@pytest.mark.parametrize("record", [StreamConfig, ConsumerConfig, ConsumerReset, AccountInfo])
+def test_help_lists_each_field_with_its_meaning(record):
+    """The docstring of a record names every field, its own and inherited ones, with its text."""
+    text = pydoc.render_doc(record, renderer=pydoc.plaintext)
+    for each in dataclasses.fields(record):
+        assert re.search(rf"\b{each.name}: [A-Z]", text), each.name
+
+
+def test_help_has_the_text_of_a_field():
+    """What stands below a field in the source is what `help()` shows, and that of the class stays."""
+    assert "name: The stream name, unique in the account" in " ".join(StreamConfig.__doc__.split())
+    assert StreamConfig.__doc__.startswith("The configuration of a stream.")
