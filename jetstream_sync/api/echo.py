@@ -1,9 +1,9 @@
 """
-What a server left out of a config that it was given.
+Detection of config fields that a server ignored.
 
-A server older than a field ignores it without a word, and answers with the config as it understood
-it. So what was asked for is compared with that answer, field by field and at every depth. A value
-that differs is the server's normalization and counts as taken; only what is absent was left out.
+A server that does not know a field ignores it silently and replies with the config that it applied. The
+requested config is therefore compared with the reply, field by field and at every depth. A different
+value is a normalization by the server and counts as applied; only an absent field was ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["fields_left_out", "release", "server_release", "since"]
 
 Release = tuple[int, int]
 
-#: The release of nats-server that brought a field; those that are not here are older than 2.11.
+#: The release of nats-server that introduced a field; all other fields are older than 2.11.
 _SINCE: Final[Mapping[str, Release]] = {
     "allow_msg_ttl": (2, 11),
     "subject_delete_marker_ttl": (2, 11),
@@ -37,50 +37,50 @@ _SINCE: Final[Mapping[str, Release]] = {
     "consumer": (2, 14),
     "sourcing": (2, 14),
 }
-#: Servers may drop these whatever their release: ``direct`` is theirs alone (``jetstream_api.go``), and
-#: filters go by whether there are any, see `_left_out`.
+#: Fields that any server may omit: ``direct`` is internal (``jetstream_api.go``), and filters are
+#: compared separately, see `_left_out`.
 _SERVERS_OWN: Final = frozenset({"direct", "extra", "filter_subject", "filter_subjects"})
-#: Words that stand for the default, which a server leaves out of its answer.
-_DEFAULT_WORDS: Final = {
+#: Enum values that are defaults, which a server omits in its reply.
+_DEFAULT_VALUES: Final = {
     "persist_mode": PersistMode.DEFAULT,
     "priority_policy": PriorityPolicy.NONE,
 }
-#: Metadata that the server sets and removes itself.
+#: Prefix of the metadata keys that the server sets and removes.
 _RESERVED: Final = "_nats."
 
 
 def release(version: str) -> Release | None:
-    """Return the first two numbers of a server's version; ``None``: it does not have them."""
+    """Return major and minor version of a server; ``None`` if the version is malformed."""
     major, _, rest = version.partition(".")
     minor = rest.partition(".")[0]
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
 
 
 def server_release(metadata: Mapping[str, str] | None) -> Release | None:
-    """Return the release of the server that sent a config; ``None``: it is older than 2.11."""
+    """Return the release of the server that sent a config; ``None`` if older than 2.11."""
     return release((metadata or {}).get("_nats.ver", ""))
 
 
 def since(path: str) -> Release | None:
-    """Return the release that a field from `fields_left_out` needs, where that is known."""
+    """Return the release that a field from `fields_left_out` requires, if known."""
     return _SINCE.get(path.rpartition(".")[2])
 
 
 def fields_left_out(asked: Record, given: Record) -> list[str]:
     """
-    Return the fields of a config that were asked for and are absent in the server's answer.
+    Return the requested fields of a config that are absent in the server's reply.
 
     Args:
-        asked: a `StreamConfig` or `ConsumerConfig` as it was sent.
-        given: the config in the answer.
+        asked: the `StreamConfig` or `ConsumerConfig` that was sent.
+        given: the config in the reply.
 
     Returns:
-        Paths such as ``allow_atomic`` or ``sources[1].consumer``; empty: the server took them all.
+        Paths such as ``allow_atomic`` or ``sources[1].consumer``; empty: the server applied all fields.
 
     """
     sender = server_release(getattr(given, "metadata", None))
-    # What a server knows and yet leaves out has another reason than its age: it keeps pause_until
-    # as it is when an existing consumer is changed.
+    # A server that knows a field can omit it for another reason than its age: an update of a consumer
+    # does not change pause_until.
     known = {name for name, needs in _SINCE.items() if sender is not None and sender >= needs}
     return list(_left_out(asked, given, "", known))
 
@@ -103,7 +103,7 @@ def _left_out(asked: Record, given: Record, prefix: str, known: set[str]) -> Ite
 
 
 def _within(asked: Any, given: Any, path: str, known: set[str]) -> Iterator[str]:
-    """Compare what is there on both sides; scalars that differ are the server's choice."""
+    """Compare values present on both sides; different scalars are normalizations by the server."""
     if isinstance(asked, Record):
         yield from _left_out(asked, given, f"{path}.", known)
     elif isinstance(asked, Mapping):
@@ -117,14 +117,14 @@ def _within(asked: Any, given: Any, path: str, known: set[str]) -> Iterator[str]
 
 
 def _filters_left_out(asked: Record, given: Record, prefix: str) -> Iterator[str]:
-    """Compare filters: one may come back as the only one of several, and the other way round."""
+    """Compare filters: a server may convert a single filter to a list and vice versa."""
     names = ("filter_subject", "filter_subjects")
     if not any(getattr(given, name, None) for name in names):
         yield from (prefix + name for name in names if getattr(asked, name, None))
 
 
 def _is_default(name: str, value: Any) -> bool:
-    """Return whether a value asks for nothing: a server may leave that out of its answer."""
+    """Return whether a value is a default, which a server may omit in its reply."""
     if isinstance(value, Record):
         return not value.extra and all(
             _is_default(each.name, getattr(value, each.name))
@@ -133,4 +133,4 @@ def _is_default(name: str, value: Any) -> bool:
         )
     if name == "metadata" and value:
         return all(key.startswith(_RESERVED) for key in value)
-    return not value or value == timedelta(0) or value == _DEFAULT_WORDS.get(name)
+    return not value or value == timedelta(0) or value == _DEFAULT_VALUES.get(name)

@@ -1,8 +1,8 @@
 """
-What somebody who subscribes wants, and whether it fits: the checks of ADR-15 without I/O.
+Subscribe requests and their validation against existing consumers (ADR-15), without I/O.
 
-A consumer that exists is never changed by subscribing. So everything that was asked for is compared
-with what it has, and the first thing that differs is an error of its own class, which names both.
+Subscribing never changes an existing consumer. Each requested option is compared with the consumer's
+config, and the first difference raises an error of its own class, which names both values.
 """
 
 from __future__ import annotations
@@ -33,36 +33,36 @@ from .enums import AckPolicy
 
 __all__ = ["SubscribeRequest", "ordered_config"]
 
-#: Compared by checks of their own.
+#: Fields with separate checks.
 _NOT_COMPARED: Final = frozenset(
     ("name", "filter_subject", "filter_subjects", "deliver_group", "extra")
 )
-#: Heartbeat of an ordered push consumer where nobody says (ADR-17).
+#: Default heartbeat of an ordered push consumer (ADR-17).
 _ORDERED_HEARTBEAT: Final = timedelta(seconds=5)
-#: Something large, since nothing is acknowledged (ADR-17).
+#: A long time, because nothing is acknowledged (ADR-17).
 _ORDERED_ACK_WAIT: Final = timedelta(hours=22)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscribeRequest:
-    """A subscription as it is asked for; make it with `of()`."""
+    """A request for a subscription; create it with `of()`."""
 
     subject: str
-    """The subject, empty when only a stream is named."""
+    """The subject; empty if only a stream is given."""
     stream: str | None
-    """The stream; ``None``: to be found by the subject."""
+    """The stream; ``None``: look it up by the subject."""
     queue: str
-    """The queue group, empty without one."""
+    """The queue group, or an empty string."""
     consumer: str | None
-    """The consumer to look up; ``None``: make an ephemeral one."""
+    """The consumer to look up; ``None``: create an ephemeral one."""
     bound: bool
-    """Whether that consumer must exist."""
+    """Whether the consumer must exist."""
     pull: bool
-    """Whether messages are to be pulled."""
+    """Whether this is a pull subscription."""
     config: ConsumerConfig
-    """What to make the consumer of: what was said, and defaults."""
-    said: Mapping[str, Any]
-    """The fields of it that somebody said, with their values."""
+    """The config of a new consumer: the requested fields and defaults."""
+    requested: Mapping[str, Any]
+    """The explicitly requested fields of the config."""
 
     @classmethod
     def of(
@@ -78,23 +78,23 @@ class SubscribeRequest:
         options: Mapping[str, Any] | None = None,
     ) -> SubscribeRequest:
         """
-        Check what can be checked without the server.
+        Create a request, with all checks that need no server.
 
         Args:
-            subject: what to subscribe to; may be missing when the stream is named.
+            subject: the subject to subscribe to; optional if the stream is given.
             stream: the stream's name.
-            queue: the queue group; without a durable or a name it becomes the durable's name.
-            durable: the name of a durable consumer, which is made when it does not exist.
+            queue: the queue group; without a durable or name also the durable name.
+            durable: the name of a durable consumer, created if it does not exist.
             bind: the name of a consumer that must exist.
-            pull: whether messages are to be pulled.
-            config: the consumer's config; all of its policies count as said.
-            options: fields of the config that were said as arguments; they go before ``config``,
-                and ``None`` is *not said*.
+            pull: whether this is a pull subscription.
+            config: the config of the consumer; all of its policies count as requested.
+            options: config fields given as arguments; they take precedence over ``config``, and
+                ``None`` means *not set*.
 
         Raises:
-            SubscribeError: two of these do not fit together; the class says which.
-            InvalidOptionError: a name is said in two ways, or the config is not one.
-            BadSubjectError, InvalidNameError: a name is not well formed.
+            SubscribeError: two arguments cannot be combined; the class names them.
+            InvalidOptionError: two arguments give different names, or ``config`` has a wrong type.
+            BadSubjectError, InvalidNameError: a name is malformed.
 
         """
         if stream is not None:
@@ -103,25 +103,27 @@ class SubscribeRequest:
             raise SubjectRequiredError(subject, stream)
         if config is not None and not isinstance(config, ConsumerConfig):
             raise InvalidOptionError("config", config, "expected a ConsumerConfig")
-        said = _said(config)
+        requested = _fields_set_in(config)
         given = {name: value for name, value in (options or {}).items() if value is not None}
-        said.update(given)
+        requested.update(given)
         if durable is not None:
             check_consumer_name(durable)
-            _same("durable", durable, "durable_name", said)
-            said["durable_name"] = durable
-        group = _same("queue", check_queue("" if queue is None else queue), "deliver_group", said)
+            _same("durable", durable, "durable_name", requested)
+            requested["durable_name"] = durable
+        group = _same(
+            "queue", check_queue("" if queue is None else queue), "deliver_group", requested
+        )
         group = group or ""
-        consumer = bind or said.get("durable_name") or said.get("name")
+        consumer = bind or requested.get("durable_name") or requested.get("name")
         if group and not consumer:
-            # Else every member would get a consumer, and all messages, of its own.
-            consumer = said["durable_name"] = check_consumer_name(group)
+            # Otherwise each member would get its own consumer and all messages.
+            consumer = requested["durable_name"] = check_consumer_name(group)
         merged = config or ConsumerConfig()
-        changes = _changes(subject or "", said, merged)
-        if changes:  # the config of a server, as it came, is not checked again
+        changes = _changes(subject or "", requested, merged)
+        if changes:  # an unmodified config of a server is not validated again
             merged = replace(merged, **changes)
-        said.update((name, getattr(merged, name)) for name in given)
-        wanted = cls(
+        requested.update((name, getattr(merged, name)) for name in given)
+        request = cls(
             subject=subject or "",
             stream=stream,
             queue=group,
@@ -129,34 +131,34 @@ class SubscribeRequest:
             bound=bind is not None,
             pull=pull,
             config=merged,
-            said=said,
+            requested=requested,
         )
-        wanted._check()
-        return wanted
+        request._check()
+        return request
 
     def _check(self) -> None:
-        """Check what was asked for by itself."""
-        if self.queue and self.said.get("idle_heartbeat"):
-            raise QueueHeartbeatError(self.queue, self.said["idle_heartbeat"])
-        if self.queue and self.said.get("flow_control"):
+        """Check that the arguments can be combined."""
+        if self.queue and self.requested.get("idle_heartbeat"):
+            raise QueueHeartbeatError(self.queue, self.requested["idle_heartbeat"])
+        if self.queue and self.requested.get("flow_control"):
             raise QueueFlowControlError(self.queue, True)
         if not self.pull:
             return
-        policy = self.said.get("ack_policy")
+        policy = self.requested.get("ack_policy")
         if policy in (AckPolicy.NONE, AckPolicy.ALL):
             raise PullAckPolicyError("a pull subscription", policy)
-        if self.said.get("deliver_subject"):
-            raise PullOnPushConsumerError(self.consumer, self.said["deliver_subject"])
+        if self.requested.get("deliver_subject"):
+            raise PullOnPushConsumerError(self.consumer, self.requested["deliver_subject"])
 
     def new_config(self, inbox: str | None) -> ConsumerConfig:
         """
-        Return the config of a consumer that is made for this subscription.
+        Return the config of a new consumer for this subscription.
 
         Args:
-            inbox: where it delivers to unless the user said; ``None``: nowhere, it is pulled from.
+            inbox: the default delivery subject; ``None``: a pull consumer.
 
         Raises:
-            InvalidOptionError: two options exclude each other.
+            InvalidOptionError: two options cannot be combined.
 
         """
         if inbox is None:
@@ -168,14 +170,14 @@ class SubscribeRequest:
             deliver_group=self.queue or None,
         )
 
-    # --- a consumer that exists -----------------------------------------------------------------
+    # --- existing consumers ---------------------------------------------------------------------
 
     def check_existing(self, info: ConsumerInfo) -> None:
         """
-        Check that this subscription can be bound to a consumer that exists.
+        Check that this subscription can bind to an existing consumer.
 
         Raises:
-            SubscribeError: it can not; the class says why.
+            SubscribeError: it cannot; the class names the reason.
 
         """
         config = info.config
@@ -191,8 +193,8 @@ class SubscribeRequest:
 
     def _check_filter(self, config: ConsumerConfig) -> None:
         found = list(config.filter_subjects or filter(None, [config.filter_subject]))
-        several = self.said.get("filter_subjects")
-        single = self.subject or self.said.get("filter_subject")
+        several = self.requested.get("filter_subjects")
+        single = self.subject or self.requested.get("filter_subject")
         asked = list(several) if several else [single] if single else []
         if several and not found:
             raise ConfigMismatchError("filter_subjects", asked, None)
@@ -220,46 +222,48 @@ class SubscribeRequest:
             raise QueueHeartbeatError(self.queue, config.idle_heartbeat)
 
     def _check_config(self, config: ConsumerConfig) -> None:
-        for name, asked in self.said.items():
-            if name in _NOT_COMPARED or (name == "ack_wait" and self.said.get("backoff")):
-                continue  # the first backoff is the ack_wait
+        for name, asked in self.requested.items():
+            if name in _NOT_COMPARED or (name == "ack_wait" and self.requested.get("backoff")):
+                continue  # the first value of backoff is the ack_wait
             found = getattr(config, name)
             if _differs(name, asked, found):
                 raise ConfigMismatchError(name, asked, found)
 
 
-def _changes(subject: str, said: Mapping[str, Any], config: ConsumerConfig) -> dict[str, Any]:
-    """Return what makes a config one of the consumer to be; refuses two different subjects."""
-    changes = {name: value for name, value in said.items() if value is not getattr(config, name)}
+def _changes(subject: str, requested: Mapping[str, Any], config: ConsumerConfig) -> dict[str, Any]:
+    """Return the changes to a config; raise if subject and filter differ."""
+    changes = {
+        name: value for name, value in requested.items() if value is not getattr(config, name)
+    }
     if subject:
-        _same("subject", check_subject(subject), "filter_subject", said)
-        if not said.get("filter_subjects"):
+        _same("subject", check_subject(subject), "filter_subject", requested)
+        if not requested.get("filter_subjects"):
             changes["filter_subject"] = subject
     return changes
 
 
-def _said(config: ConsumerConfig | None) -> dict[str, Any]:
-    """Return the fields that a config says."""
+def _fields_set_in(config: ConsumerConfig | None) -> dict[str, Any]:
+    """Return the fields that are set in a config."""
     if config is None:
         return {}
     values = {each.name: getattr(config, each.name) for each in fields(config)}
     return {name: value for name, value in values.items() if value is not None and name != "extra"}
 
 
-def _same(option: str, value: str, field: str, said: Mapping[str, Any]) -> str | None:
-    """Return a name that may be said as an argument, in the config, or alike in both."""
-    other = said.get(field)
+def _same(option: str, value: str, field: str, requested: Mapping[str, Any]) -> str | None:
+    """Return a name given as an argument or in the config; raise if both differ."""
+    other = requested.get(field)
     if value and other and value != other:
-        raise InvalidOptionError(option, value, f"the config has {field}={other!r}")
+        raise InvalidOptionError(option, value, f"must be equal to {field}={other!r} of the config")
     return value or other
 
 
 def _differs(name: str, asked: Any, found: Any) -> bool:
-    """Say whether an option is not what a consumer has."""
+    """Return whether an option differs from the config of a consumer."""
     if isinstance(asked, bool):
         return asked is not bool(found)
     if not asked:
-        return False  # 0 and nothing stand for the server's default
+        return False  # 0 and empty values request the server's default
     if name == "metadata":
         known = found or {}
         return any(known.get(key) != value for key, value in asked.items())
@@ -273,48 +277,56 @@ def _differs(name: str, asked: Any, found: Any) -> bool:
 # --- ordered consumers --------------------------------------------------------------------------
 
 
-def ordered_config(wanted: SubscribeRequest, name: str, deliver_subject: str) -> ConsumerConfig:
+def ordered_config(request: SubscribeRequest, name: str, deliver_subject: str) -> ConsumerConfig:
     """
     Return the config of the first consumer of an ordered push subscription (ADR-17).
 
     Args:
-        wanted: what was asked for.
-        name: the consumer's name where the user says none.
-        deliver_subject: where it delivers to.
+        request: the subscribe request.
+        name: the default name of the consumer.
+        deliver_subject: the delivery subject.
 
     Raises:
-        InvalidOptionError: something was said that an ordered consumer can not have.
+        InvalidOptionError: an option is not valid for an ordered consumer.
 
     """
-    said = wanted.said
+    requested = request.requested
     reasons = {
         "durable_name": "an ordered consumer is not durable",
-        "deliver_subject": "an ordered consumer chooses its own",
+        "deliver_subject": "an ordered consumer generates its own",
         "deliver_group": "an ordered consumer is not shared by a queue group",
         "num_replicas": "an ordered consumer has one replica",
     }
-    if wanted.queue:
-        raise InvalidOptionError("queue", wanted.queue, reasons["deliver_group"])
-    if wanted.bound:
-        raise InvalidOptionError("consumer", wanted.consumer, "an ordered consumer is its own")
+    if request.queue:
+        raise InvalidOptionError("queue", request.queue, reasons["deliver_group"])
+    if request.bound:
+        raise InvalidOptionError(
+            "consumer",
+            request.consumer,
+            "an ordered consumer cannot be bound to an existing consumer",
+        )
     for option, reason in reasons.items():
-        if said.get(option):
-            raise InvalidOptionError(option, said[option], reason)
+        if requested.get(option):
+            raise InvalidOptionError(option, requested[option], reason)
     for option, only in (("max_deliver", 1), ("flow_control", True), ("mem_storage", True)):
-        if said.get(option, only) != only:
-            raise InvalidOptionError(option, said[option], f"an ordered consumer has {only}")
-    # Explicit is what a config has where nobody says.
-    if said.get("ack_policy", AckPolicy.NONE) not in (AckPolicy.NONE, AckPolicy.EXPLICIT):
-        raise InvalidOptionError("ack_policy", said["ack_policy"], "an ordered consumer has none")
+        if requested.get(option, only) != only:
+            raise InvalidOptionError(
+                option, requested[option], f"must be {only} for an ordered consumer"
+            )
+    # Explicit is the default of a config.
+    if requested.get("ack_policy", AckPolicy.NONE) not in (AckPolicy.NONE, AckPolicy.EXPLICIT):
+        raise InvalidOptionError(
+            "ack_policy", requested["ack_policy"], "must be none for an ordered consumer"
+        )
     return replace(
-        wanted.config,
-        name=said.get("name") or name,
+        request.config,
+        name=requested.get("name") or name,
         ack_policy=AckPolicy.NONE,
         ack_wait=_ORDERED_ACK_WAIT,
         max_deliver=1,
         flow_control=True,
         mem_storage=True,
         num_replicas=1,
-        idle_heartbeat=said.get("idle_heartbeat") or _ORDERED_HEARTBEAT,
+        idle_heartbeat=requested.get("idle_heartbeat") or _ORDERED_HEARTBEAT,
         deliver_subject=deliver_subject,
     )

@@ -101,7 +101,7 @@ class OrderedPushSubscription(PushSubscription):
             InvalidOptionError: an option is invalid for an ordered consumer.
 
         """
-        prefix = wanted.said.get("name") or os.urandom(8).hex()
+        prefix = wanted.requested.get("name") or os.urandom(8).hex()
         first = ordered_config(wanted, f"{prefix}_0", api.core.new_inbox())
         self._cursor = OrderedCursor(api, stream, prefix, first)
         # --- under _receive_lock ---
