@@ -1,10 +1,10 @@
 """
-Durations and times with nanoseconds, exact, as the types that Python programs use.
+Exact durations and times with nanoseconds, as subclasses of `timedelta` and `datetime`.
 
-On the wire JetStream's durations are integer nanoseconds and its times have nine digits after the
-second. `timedelta` and `datetime` stop at the microsecond, so a value that they can not hold comes
-as `NanoDuration` or `NanoTime`, which are such a `timedelta` or `datetime` and know the rest. All
-arithmetic is on integers, never on floats. Everything here is pure; any thread may call it.
+JetStream's JSON has durations in integer nanoseconds and times with nine fractional digits. `timedelta`
+and `datetime` have a resolution of a microsecond, so other values are returned as the subclasses
+`NanoDuration` and `NanoTime`. All arithmetic uses integers, never floats. All functions are pure and
+safe to call from any thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
     "time_to_text",
 ]
 
-_SECOND: Final = 1_000_000_000
+_NS_PER_S: Final = 1_000_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MAX_NS: Final = 2**63 - 1
 _RFC3339: Final = re.compile(
@@ -43,8 +43,8 @@ class NanoDuration(timedelta):
     """
     A duration with nanoseconds that a plain `timedelta` would drop.
 
-    As a `timedelta` it is rounded down to the microsecond; the results of arithmetic with it are
-    plain ones. `duration_from_ns()` makes one only where it is needed.
+    Its `timedelta` value is rounded down to the microsecond; arithmetic returns plain `timedelta`
+    objects. `duration_from_ns()` creates one only if needed.
     """
 
     __slots__ = ("ns",)
@@ -53,7 +53,7 @@ class NanoDuration(timedelta):
     ns: int
 
     def __new__(cls, ns: int) -> Self:
-        """Make the duration of so many nanoseconds."""
+        """Create a duration from nanoseconds."""
         self = super().__new__(cls, microseconds=ns // 1000)
         self.ns = ns
         return self
@@ -69,13 +69,13 @@ class NanoTime(datetime):
     """
     An aware time in UTC with nanoseconds that a plain `datetime` would drop.
 
-    As a `datetime` (comparing, computing, printing) it is rounded down to the microsecond; what is
-    computed from it has no nanoseconds. `time_from_ns()` makes one only where it is needed.
+    Its `datetime` value (for comparison, arithmetic and printing) is rounded down to the microsecond;
+    results of arithmetic have no nanoseconds. `time_from_ns()` creates one only if needed.
     """
 
-    __slots__ = ("_tail",)
+    __slots__ = ("_nanoseconds",)
 
-    _tail: int
+    _nanoseconds: int
 
     @property
     def ns(self) -> int:
@@ -84,54 +84,54 @@ class NanoTime(datetime):
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         plain = datetime.combine(self.date(), self.timetz())
-        return _with_tail, (plain, _tail(self))
+        return _with_nanoseconds, (plain, _sub_microseconds(self))
 
 
 def duration(value: timedelta | float, option: str = "duration") -> timedelta:
     """
-    Bring a duration that a user gave into its one form.
+    Normalize a duration given by the user to a `timedelta`.
 
     Args:
         value: a `timedelta`, or seconds. Seconds are taken as they are written (``1.001`` is
             1,001,000,000 ns, although no float is exactly that) and rounded to the nanosecond.
-        option: what the error calls it.
+        option: the name of the option, for the error.
 
     Raises:
-        InvalidOptionError: it is not a number, or does not fit the wire's signed 64-bit nanoseconds
-            (about 292 years).
+        InvalidOptionError: the value is not a number, or exceeds signed 64-bit nanoseconds (about 292
+            years).
 
     """
     if isinstance(value, timedelta):
         if abs(duration_to_ns(value)) > _MAX_NS:
-            raise InvalidOptionError(option, value, "longer than the wire can say (292 years)")
+            raise InvalidOptionError(option, value, "must not exceed 292 years")
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidOptionError(option, value, "a duration is a timedelta, or seconds")
+        raise InvalidOptionError(option, value, "must be a timedelta or a number of seconds")
     # The negated form also catches NaN.
-    if not abs(value) * _SECOND <= _MAX_NS:
-        raise InvalidOptionError(option, value, "not a duration that the wire can say (292 years)")
+    if not abs(value) * _NS_PER_S <= _MAX_NS:
+        raise InvalidOptionError(option, value, "must be a finite duration of at most 292 years")
     if isinstance(value, int) or value.is_integer():
-        return duration_from_ns(int(value) * _SECOND)
-    # Imported late: it takes a good part of the time that importing the package may take.
+        return duration_from_ns(int(value) * _NS_PER_S)
+    # Imported late to keep the import time of the package low.
     from decimal import Decimal  # noqa: PLC0415
 
-    # repr() of a float is the shortest text that means it: what the user wrote.
-    return duration_from_ns(round(Decimal(float.__repr__(value)) * _SECOND))
+    # repr() of a float is the shortest text with its value: the number that the user wrote.
+    return duration_from_ns(round(Decimal(float.__repr__(value)) * _NS_PER_S))
 
 
 def duration_to_ns(value: timedelta) -> int:
     """Return a duration in nanoseconds, exactly."""
     if isinstance(value, NanoDuration):
         return value.ns
-    return (value.days * 86_400 + value.seconds) * _SECOND + value.microseconds * 1000
+    return (value.days * 86_400 + value.seconds) * _NS_PER_S + value.microseconds * 1000
 
 
 def duration_from_ns(ns: int) -> timedelta:
     """
-    Return the duration of so many nanoseconds, exactly.
+    Return the exact duration for a number of nanoseconds.
 
     Returns:
-        A plain `timedelta`, or a `NanoDuration` where that would drop nanoseconds.
+        A plain `timedelta`, or a `NanoDuration` if it would lose nanoseconds.
 
     """
     return NanoDuration(ns) if ns % 1000 else timedelta(microseconds=ns // 1000)
@@ -142,35 +142,35 @@ def time_to_ns(value: datetime) -> int:
     Return an aware time in nanoseconds since 1970-01-01 UTC, exactly.
 
     Raises:
-        TypeError: it has no time zone.
+        TypeError: the time has no time zone.
 
     """
-    return duration_to_ns(value - _EPOCH) + _tail(value)
+    return duration_to_ns(value - _EPOCH) + _sub_microseconds(value)
 
 
 def time_from_ns(ns: int) -> datetime:
     """
-    Return the time so many nanoseconds after 1970-01-01 UTC, exactly.
+    Return the exact time for a number of nanoseconds since 1970-01-01 UTC.
 
     Returns:
-        An aware `datetime` in UTC, or a `NanoTime` where that would drop nanoseconds.
+        An aware `datetime` in UTC, or a `NanoTime` if it would lose nanoseconds.
 
     """
-    return _with_tail(_EPOCH + timedelta(microseconds=ns // 1000), ns % 1000)
+    return _with_nanoseconds(_EPOCH + timedelta(microseconds=ns // 1000), ns % 1000)
 
 
 def time_from_text(text: str) -> datetime:
     """
-    Read an RFC 3339 time.
+    Parse an RFC 3339 time.
 
     Args:
         text: such as ``2026-01-31T12:00:00.123456789Z``; digits after the ninth are dropped.
 
     Returns:
-        The same instant in UTC, a `NanoTime` where a `datetime` would drop nanoseconds.
+        The same instant in UTC, as a `NanoTime` if a `datetime` would lose nanoseconds.
 
     Raises:
-        ValueError: it is not an RFC 3339 time, or not within the years 1 to 9999.
+        ValueError: the text is not an RFC 3339 time, or not within the years 1 to 9999.
 
     """
     match = _RFC3339.fullmatch(text)
@@ -194,31 +194,31 @@ def time_from_text(text: str) -> datetime:
             time = time - offset if sign == "+" else time + offset
         except OverflowError as error:
             raise ValueError(f"not within the years 1 to 9999: {text!r}") from error
-    return _with_tail(time, nanos % 1000)
+    return _with_nanoseconds(time, nanos % 1000)
 
 
 def time_to_text(value: datetime) -> str:
     """
-    Write an aware time as RFC 3339 in UTC, as Go does: without trailing zeros, with a final Z.
+    Format an aware time as RFC 3339 in UTC, like Go: without trailing zeros, with a final Z.
 
     Args:
-        value: a `NanoTime` is written with its nanoseconds.
+        value: the time; a `NanoTime` is formatted with its nanoseconds.
 
     """
     second = value.astimezone(timezone.utc).replace(microsecond=0, tzinfo=None).isoformat()
-    nanos = value.microsecond * 1000 + _tail(value)
+    nanos = value.microsecond * 1000 + _sub_microseconds(value)
     return f"{second}.{nanos:09}".rstrip("0") + "Z" if nanos else f"{second}Z"
 
 
-def _with_tail(time: datetime, tail: int) -> datetime:
-    if not tail:
+def _with_nanoseconds(time: datetime, nanoseconds: int) -> datetime:
+    if not nanoseconds:
         return time
     exact = NanoTime.combine(time.date(), time.timetz())
-    exact._tail = tail  # noqa: SLF001 - only this makes one
+    exact._nanoseconds = nanoseconds  # noqa: SLF001 - the only constructor
     return exact
 
 
-def _tail(time: datetime) -> int:
-    # Datetime arithmetic on a NanoTime makes a NanoTime whose slot is empty.
-    tail: int = getattr(time, "_tail", 0)
-    return tail
+def _sub_microseconds(time: datetime) -> int:
+    # Arithmetic on a NanoTime returns a NanoTime with an empty slot.
+    nanoseconds: int = getattr(time, "_nanoseconds", 0)
+    return nanoseconds

@@ -1,4 +1,4 @@
-"""What can happen to a connection, as its callbacks are told."""
+"""Connection events, as passed to the callbacks."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ __all__ = ["ConnectionEvent", "EventKind"]
 
 
 class EventKind(Enum):
-    """What happened."""
+    """Kind of a connection event."""
 
     DISCONNECTED = "disconnected"
-    """The link broke."""
+    """The connection was lost."""
     RECONNECTED = "reconnected"
-    """There is a new link; also the first one, where connecting went on in the background."""
+    """The client reconnected, or connected for the first time in the background."""
     CLOSED = "closed"
-    """The connection is closed, for good."""
+    """The connection is closed."""
     DISCOVERED_SERVERS = "discovered servers"
-    """The cluster told of servers that were not known."""
+    """The cluster announced new servers."""
     LAME_DUCK = "lame duck"
-    """The server will stop soon; clients should look for another one."""
+    """The server is in lame duck mode: it will shut down soon, clients should reconnect elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionEvent:
-    """One thing that happened to a connection."""
+    """An event of a connection."""
 
     kind: EventKind
-    """What happened."""
+    """Kind of the event."""
     server: str | None = None
-    """The URL of the server that it happened with, without a login; ``None`` where there was none."""
+    """URL of the server concerned, without credentials; ``None`` if there is none."""
     error: BaseException | None = None
-    """Why, where there is a reason: of a broken link, and of a close that the user did not ask for."""
+    """Reason of a lost connection or of a close that the user did not request."""
     servers: tuple[str, ...] = ()
-    """The URLs of the servers that were discovered."""
+    """URLs of the discovered servers."""

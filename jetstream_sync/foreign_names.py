@@ -1,4 +1,4 @@
-"""Names of nats-py and nats.go that are called otherwise here, and the error that says how."""
+"""Names of nats-py and nats.go that differ in this package, and the error that names the replacement."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 __all__ = ["FOREIGN_NAMES", "ForeignNames"]
 
-_NO_KV: Final = "there are no key-value stores yet"
-_NO_OBJECTS: Final = "there are no object stores yet"
+_NO_KV: Final = "key-value stores are not supported yet"
+_NO_OBJECTS: Final = "object stores are not supported yet"
 
-#: For each class the names that it does not have, with what to write here.
+#: For each class the names of other clients, with their replacement.
 FOREIGN_NAMES: Final[Mapping[str, Mapping[str, str]]] = {
     "Connection": {
         "client_id": "use server_info.client_id",
@@ -22,12 +22,12 @@ FOREIGN_NAMES: Final[Mapping[str, Mapping[str, str]]] = {
         "is_draining_pubs": "use status",
         "jet_stream": "use jetstream()",
         "jsm": "use jetstream(), which also manages streams and consumers",
-        "options": "options are given to connect() and can not be read",
-        "pending_data_size": "there is no such number; the option pending_size limits it",
+        "options": "options are passed to connect() and cannot be read",
+        "pending_data_size": "not available; the option pending_size limits it",
         "publish_msg": "use publish()",
         "queue_subscribe": "use subscribe(subject, queue=...)",
         "request_msg": "use request()",
-        "ssl_context": "the option tls has it",
+        "ssl_context": "it is the tls option of connect()",
         "subscribe_sync": "use subscribe() without cb",
     },
     "JetStream": {
@@ -75,19 +75,19 @@ FOREIGN_NAMES: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 class ForeignNames:
-    """A class whose missing attributes are explained where another client has them."""
+    """Base class that explains missing attributes known from other clients."""
 
     __slots__ = ()
 
-    # Hidden from type checkers, to which every attribute would exist otherwise.
+    # Hidden from type checkers, which would otherwise accept every attribute.
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
             """
-            Say how the attribute is called here.
+            Raise an error that names the replacement of the attribute.
 
             Raises:
-                AttributeError: always; it is called when there is no such attribute.
+                AttributeError: always, because it is called for missing attributes only.
 
             """
             for base in type(self).__mro__:
@@ -95,5 +95,5 @@ class ForeignNames:
                 if hint is not None:
                     text = f"{type(self).__name__!r} object has no attribute {name!r}: {hint}"
                     raise AttributeError(text, name=name, obj=self)
-            # The usual error, or the one of a property that raised it.
+            # Raise the usual error, or the one raised in a property.
             return object.__getattribute__(self, name)

@@ -1,4 +1,4 @@
-"""Read what a server says when it does not permit something."""
+"""Parse the permissions violations of the server."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 __all__ = ["PermissionsViolation", "parse_permissions_violation"]
 
-# What nats-server's client.go says, in any case; it quotes subjects as Go's %q does. Compiling it takes
-# a millisecond, so that is done when a server says something of the kind.
+# The texts of nats-server's client.go, with subjects quoted by Go's %q; case is ignored. Compiling takes
+# a millisecond, so the pattern is compiled on first use.
 _VIOLATION: Final = (
     r"permissions violation for (?P<operation>publish to|publish with reply of|subscription to) "
     r'"(?P<subject>(?:[^"\\]|\\.)*)"'
@@ -25,7 +25,7 @@ _LAST_CHARACTER: Final = 0x10FFFF
 
 
 class PermissionsViolation(NamedTuple):
-    """What is not permitted; a text that does not say leaves it empty."""
+    """The refused operation, subject and queue; empty if the text does not name them."""
 
     operation: str = ""
     subject: str = ""
@@ -33,7 +33,7 @@ class PermissionsViolation(NamedTuple):
 
 
 def parse_permissions_violation(text: str) -> PermissionsViolation:
-    """Read the text of an ``-ERR``, without its quotes."""
+    """Parse the text of an ``-ERR``, without its quotes."""
     found = re.search(_VIOLATION, text, re.IGNORECASE)
     if found is None:
         return PermissionsViolation()
@@ -45,13 +45,13 @@ def parse_permissions_violation(text: str) -> PermissionsViolation:
 
 
 def _unquoted(text: str) -> str:
-    """Return what Go's ``%q`` was given; the quotes around it are gone already."""
+    """Undo the quoting of Go's ``%q``, without the surrounding quotes."""
 
-    def meant(escape: re.Match[str]) -> str:
+    def unescaped(escape: re.Match[str]) -> str:
         what = escape[1]
         if len(what) == 1:
             return _ESCAPED.get(what, what)
         code = int(what[1:], 16)
         return chr(code) if code <= _LAST_CHARACTER else "\ufffd"
 
-    return re.sub(_ESCAPE, meant, text)
+    return re.sub(_ESCAPE, unescaped, text)

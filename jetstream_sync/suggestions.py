@@ -1,4 +1,4 @@
-"""Which of some names was meant by one that is none of them."""
+"""Suggest the closest known name for an unknown one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["closest_match"]
 
 
 def closest_match(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that looks most like one with a slip; ``None``: none does."""
-    from difflib import get_close_matches  # noqa: PLC0415 - for slips only
+    """Return the known name that is most similar to a misspelled one, or ``None``."""
+    from difflib import get_close_matches  # noqa: PLC0415 - for errors only
 
     return next(iter(get_close_matches(name, list(known), 1)), None)

@@ -1,4 +1,4 @@
-"""The version of this package, known without asking the installation: a bare zip has none."""
+"""The version of this package, independent of installed metadata, which a zip file does not have."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """
-Every subject of the JetStream API, named.
+The subjects of the JetStream API.
 
-A `Routes` knows the prefix, so that a domain (ADR-19) or an import under another prefix is honoured
-everywhere. The subjects are nats-server's (``server/jetstream_api.go``).
+`Routes` adds the prefix of a domain (ADR-19) or of an account import to every subject. The subjects are nats-server's (``server/jetstream_api.go``).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from ..subjects import check_publish_subject, check_stream_name
 
 __all__ = ["DEFAULT_PREFIX", "Routes"]
 
-#: Where the API is when neither a domain nor a prefix is given.
+#: The API prefix without a domain or a custom prefix.
 DEFAULT_PREFIX: Final = "$JS.API"
 
 
@@ -32,14 +31,14 @@ class Routes:
 
         Args:
             domain: a JetStream domain; its API is at ``$JS.<domain>.API``.
-            prefix: another place for the API, as an account import makes it.
+            prefix: another API prefix, as defined by an account import.
 
         Raises:
-            InvalidOptionError: both are given, or one is not well formed.
+            InvalidOptionError: both are given, or one is malformed.
 
         """
         if domain is not None and prefix is not None:
-            raise InvalidOptionError("prefix", prefix, f"excludes domain={domain!r}")
+            raise InvalidOptionError("prefix", prefix, f"cannot be combined with domain={domain!r}")
         try:
             if domain is not None:
                 return cls(f"$JS.{check_stream_name(domain)}.API")
@@ -71,7 +70,7 @@ class Routes:
         return f"{self.prefix}.STREAM.INFO.{stream}"
 
     def stream_delete(self, stream: str) -> str:
-        """Delete a stream with all that is in it."""
+        """Delete a stream and its messages and consumers."""
         return f"{self.prefix}.STREAM.DELETE.{stream}"
 
     def stream_purge(self, stream: str) -> str:
@@ -87,15 +86,15 @@ class Routes:
         return f"{self.prefix}.STREAM.LIST"
 
     def stream_snapshot(self, stream: str) -> str:
-        """Have a stream's data sent to a subject."""
+        """Send a snapshot of a stream to a subject."""
         return f"{self.prefix}.STREAM.SNAPSHOT.{stream}"
 
     def stream_restore(self, stream: str) -> str:
-        """Make a stream of such data, which goes to a subject that the answer names."""
+        """Restore a stream from a snapshot, which is sent to the subject in the response."""
         return f"{self.prefix}.STREAM.RESTORE.{stream}"
 
     def msg_get(self, stream: str) -> str:
-        """Get one message, answered by the stream's leader."""
+        """Get one message from the stream's leader."""
         return f"{self.prefix}.STREAM.MSG.GET.{stream}"
 
     def msg_delete(self, stream: str) -> str:
@@ -116,8 +115,8 @@ class Routes:
         """
         Create or change a consumer.
 
-        A single filter subject is part of the route, so that permissions can be given by filter;
-        several are not.
+        A single filter subject is part of the subject, so that permissions can depend on it; several
+        filters are not.
         """
         if filter_subject:
             return f"{self.prefix}.CONSUMER.CREATE.{stream}.{consumer}.{filter_subject}"
@@ -136,11 +135,11 @@ class Routes:
         return f"{self.prefix}.CONSUMER.PAUSE.{stream}.{consumer}"
 
     def consumer_reset(self, stream: str, consumer: str) -> str:
-        """Let a consumer start over; it answers itself."""
+        """Reset a consumer."""
         return f"{self.prefix}.CONSUMER.RESET.{stream}.{consumer}"
 
     def consumer_unpin(self, stream: str, consumer: str) -> str:
-        """Take the pin of a priority group from the client that has it."""
+        """Unpin the pinned client of a priority group."""
         return f"{self.prefix}.CONSUMER.UNPIN.{stream}.{consumer}"
 
     def consumer_names(self, stream: str) -> str:
