@@ -1,5 +1,5 @@
 """
-Accounts: what JetStream lets an account use, and what it uses.
+JetStream usage and limits of accounts.
 
 Follows nats-server's ``server/jetstream.go``.
 """
@@ -15,7 +15,7 @@ __all__ = ["APIStats", "AccountInfo", "AccountLimits", "Tier"]
 
 @record
 class AccountLimits(Record):
-    """What an account, or a tier of it, may use; -1 is no limit."""
+    """Limits of an account or a tier; -1 means no limit."""
 
     max_memory: int
     """Bytes in memory streams."""
@@ -24,19 +24,19 @@ class AccountLimits(Record):
     """Bytes in file streams."""
 
     max_streams: int
-    """Streams."""
+    """Maximum number of streams."""
 
     max_consumers: int
-    """Consumers."""
+    """Maximum number of consumers."""
 
     max_ack_pending: int | None = None
-    """The most `ConsumerConfig.max_ack_pending` of a consumer."""
+    """Maximum of `ConsumerConfig.max_ack_pending`."""
 
     memory_max_stream_bytes: int | None = None
-    """Bytes in one memory stream; 0 is no limit, too."""
+    """Maximum size of a memory stream in bytes; 0 and -1 mean no limit."""
 
     storage_max_stream_bytes: int | None = None
-    """Bytes in one file stream; 0 is no limit, too."""
+    """Maximum size of a file stream in bytes; 0 and -1 mean no limit."""
 
     max_bytes_required: bool | None = None
     """Whether every stream must have a `StreamConfig.max_bytes`."""
@@ -44,29 +44,29 @@ class AccountLimits(Record):
 
 @record
 class APIStats(Record):
-    """How much an account used the JetStream API since the server started."""
+    """JetStream API requests of an account since the server started."""
 
     level: int | None = None
     """
     The API level that the server implements (ADR-44).
 
-    0 or not said before server 2.11, 1 there, 2 with 2.12. To find out whether a feature is there,
-    look at this and not at the server's version.
+    0 or not set before server 2.11, 1 with 2.11, 2 with 2.12. To test for a feature, check the API level
+    and not the server version.
     """
 
     total: int
-    """Requests."""
+    """Number of requests."""
 
     errors: int
-    """Requests that were answered with an error."""
+    """Number of requests that failed."""
 
     inflight: int | None = None
-    """Requests that are being served now."""
+    """Number of requests in progress."""
 
 
 @record
 class Tier(Record):
-    """What an account uses, or what it uses of one tier such as ``R3``."""
+    """Usage of an account, or of one tier such as ``R3``."""
 
     memory: int
     """Bytes in memory streams."""
@@ -87,18 +87,18 @@ class Tier(Record):
     """Consumers."""
 
     limits: AccountLimits
-    """What it may use."""
+    """Limits of the account or tier."""
 
 
 @record
 class AccountInfo(Tier):
-    """What an account uses and may use; with `tiers`, its own numbers are the sums."""
+    """Usage and limits of an account; with `tiers`, the numbers are totals."""
 
     domain: str | None = None
     """The JetStream domain of the server."""
 
     api: APIStats
-    """How much it used the API."""
+    """API requests of the account."""
 
     tiers: Mapping[str, Tier] | None = None
-    """The same by tier, for accounts that have tiers."""
+    """Usage and limits per tier, for accounts with tiers."""

@@ -1,5 +1,5 @@
 """
-Clusters: where streams and consumers are, and where they are wanted.
+Placement and replicas of streams and consumers.
 
 Follows nats-server's ``server/stream.go`` and ``server/jetstream_api.go``.
 """
@@ -27,16 +27,16 @@ class Placement(Record):
     """Which servers may hold a stream."""
 
     cluster: str | None = None
-    """The name of their cluster; any when not said."""
+    """Name of the cluster; default: any."""
 
     tags: Sequence[str] | None = None
-    """Tags that each of them has; none needed when not said."""
+    """Tags that each server must have; default: none."""
 
     preferred: str | None = None
     """
-    The server that should lead, for a request to step down; needs server 2.11.
+    Preferred new leader in a step-down request; needs server 2.11.
 
-    The server refuses it in a stream's config.
+    Not valid in a stream config.
     """
 
 
@@ -48,70 +48,70 @@ class PeerInfo(Record):
     """The server's name."""
 
     current: bool
-    """Whether it was heard of lately and has everything."""
+    """Whether the replica is in contact and up to date."""
 
     offline: bool | None = None
-    """Whether it counts as gone."""
+    """Whether the server is considered offline."""
 
     active: timedelta
-    """How long ago it was last heard of."""
+    """Time since the last contact."""
 
     lag: int | None = None
-    """How many operations it is behind the leader."""
+    """Number of operations behind the leader."""
 
     peer: str | None = None
-    """Its id in the Raft group."""
+    """Id in the Raft group."""
 
     pending: bool | None = None
-    """Whether it is assigned and not in the Raft group yet; server 2.15."""
+    """Whether the server is assigned but not yet in the Raft group; needs server 2.15."""
 
 
 @record
 class DesiredClusterInfoOrigin(Record):
-    """What a stream or consumer was before the change that is under way; server 2.15."""
+    """State of a stream or consumer before a migration; needs server 2.15."""
 
     replicas: int
-    """How many replicas it had."""
+    """Number of replicas."""
 
     placement: Placement | None = None
-    """Where it was wanted."""
+    """Requested placement."""
 
     retention: RetentionPolicy | str | None = None
-    """The retention that still applies; not said when it does not change."""
+    """Retention that still applies; not set if unchanged."""
 
 
 @record
 class DesiredClusterInfoStatus(Record):
-    """What a change under way does, or waits for; server 2.15."""
+    """Progress of a migration; needs server 2.15."""
 
     description: str
-    """A short line for people."""
+    """Readable description."""
 
     type: MigrationStatusType | str
-    """The same, for programs."""
+    """Kind of the status, for programs."""
 
     err: str | None = None
-    """What fails again and again, if something does."""
+    """Recurring error, if any."""
 
 
 @record
 class DesiredClusterInfo(Record):
-    """Where a stream or consumer is to be, while it moves; server 2.15."""
+    """Target of a migration in progress; needs server 2.15."""
 
     created: datetime | None = None
-    """When the move was asked for."""
+    """Time of the request."""
 
     name: str | None = None
-    """The cluster that it moves to."""
+    """Target cluster."""
 
     replicas: Sequence[PeerInfo] | None = None
-    """The servers that are to hold it."""
+    """Target replicas."""
 
     origin: DesiredClusterInfoOrigin | None = None
-    """What it was before."""
+    """State before the migration."""
 
     status: DesiredClusterInfoStatus | None = None
-    """How far it is."""
+    """Progress of the migration."""
 
 
 @record
@@ -119,16 +119,16 @@ class ClusterInfo(Record):
     """The servers that hold a stream or consumer."""
 
     name: str | None = None
-    """The name of their cluster."""
+    """Name of the cluster."""
 
     raft_group: str | None = None
-    """The name of their Raft group; server 2.12."""
+    """Name of the Raft group; needs server 2.12."""
 
     leader: str | None = None
-    """The name of the server that leads; not said while there is none."""
+    """Name of the leader; not set without a leader."""
 
     leader_since: datetime | None = None
-    """Since when it leads; server 2.12."""
+    """Time of the leader's election; needs server 2.12."""
 
     system_account: bool | None = None
     """Whether replication uses the system account; server 2.12."""
@@ -137,7 +137,7 @@ class ClusterInfo(Record):
     """The account that replication uses; server 2.12."""
 
     replicas: Sequence[PeerInfo] | None = None
-    """The servers that hold it, without the leader."""
+    """The replicas without the leader."""
 
     desired: DesiredClusterInfo | None = None
-    """Where it is to be, while it moves; server 2.15."""
+    """Target of a migration in progress; needs server 2.15."""

@@ -1,9 +1,9 @@
 """
-The policies of streams and consumers: the wire word of each, and what it means.
+Enums of stream and consumer configs.
 
-Every policy is a ``str``: ``AckPolicy.EXPLICIT == "explicit"``, and it prints as its word. A word
-that a newer server sends and this version does not know stays a `jetstream_sync.codec.UnknownEnumValue` and is
-sent back as it came. Words and meanings are nats-server's (``server/stream.go``,
+Every member is a ``str``: ``AckPolicy.EXPLICIT == "explicit"``, and prints as its value. An unknown value
+of a newer server is decoded as `jetstream_sync.codec.UnknownEnumValue` and sent back unchanged. Values and
+meanings are nats-server's (``server/stream.go``,
 ``server/consumer.go``, ``server/store.go``).
 """
 
@@ -25,50 +25,50 @@ __all__ = [
 ]
 
 
-class _WireWord(str, Enum):
+class _StrEnum(str, Enum):
     """A string enum whose members print as their value; Python 3.10 has no ``StrEnum``."""
 
-    # Otherwise str() and format() differ between the Pythons that we support.
+    # Otherwise str() and format() differ between the supported Python versions.
     __str__ = str.__str__
 
     def __format__(self, format_spec: str) -> str:
         return format(self.value, format_spec)
 
 
-class RetentionPolicy(_WireWord):
-    """When a stream lets go of a message."""
+class RetentionPolicy(_StrEnum):
+    """When a stream removes a message."""
 
     LIMITS = "limits"
     """A message stays until a limit of the stream (count, bytes, age) removes it."""
 
     INTEREST = "interest"
-    """It stays until every consumer that wants it has acknowledged it; without any, not at all."""
+    """A message stays until every interested consumer has acknowledged it; without any, it is dropped."""
 
     WORK_QUEUE = "workqueue"
-    """It stays until the one consumer for its subject has acknowledged it."""
+    """A message stays until the only consumer of its subject has acknowledged it."""
 
 
-class DiscardPolicy(_WireWord):
-    """What gives way when a stream is full."""
+class DiscardPolicy(_StrEnum):
+    """What to discard when a stream reaches a limit."""
 
     OLD = "old"
     """The oldest messages are removed."""
 
     NEW = "new"
-    """New messages are refused, and the publisher gets an error."""
+    """New messages are rejected with an error."""
 
 
-class StorageType(_WireWord):
+class StorageType(_StrEnum):
     """Where a stream keeps its messages."""
 
     FILE = "file"
     """On disk."""
 
     MEMORY = "memory"
-    """In the server's memory; gone when the server (or all its replicas) stops."""
+    """In memory; lost when the server (or all replicas) stops."""
 
 
-class StoreCompression(_WireWord):
+class StoreCompression(_StrEnum):
     """How a file-based stream compresses what it stores."""
 
     NONE = "none"
@@ -78,7 +78,7 @@ class StoreCompression(_WireWord):
     """With S2, a fast relative of Snappy; needs server 2.10."""
 
 
-class PersistMode(_WireWord):
+class PersistMode(_StrEnum):
     """When a stream's acknowledgement is sent, relative to writing the message to disk."""
 
     DEFAULT = "default"
@@ -88,7 +88,7 @@ class PersistMode(_WireWord):
     """The acknowledgement may come first; a server that is killed can lose what it acknowledged."""
 
 
-class DeliverPolicy(_WireWord):
+class DeliverPolicy(_StrEnum):
     """Where in the stream a new consumer starts."""
 
     ALL = "all"
@@ -98,49 +98,49 @@ class DeliverPolicy(_WireWord):
     """At the last message."""
 
     NEW = "new"
-    """At the first message that arrives after the consumer was made."""
+    """At the first message stored after the consumer was created."""
 
     BY_START_SEQUENCE = "by_start_sequence"
     """At ``opt_start_seq``, or the first message after it."""
 
     BY_START_TIME = "by_start_time"
-    """At the first message that is as young as ``opt_start_time`` or younger."""
+    """At the first message stored at or after ``opt_start_time``."""
 
     LAST_PER_SUBJECT = "last_per_subject"
-    """With the last message of each subject that the filter takes in; needs a filter."""
+    """With the last message of each matching subject; requires a filter."""
 
 
-class AckPolicy(_WireWord):
+class AckPolicy(_StrEnum):
     """Which messages of a consumer have to be acknowledged."""
 
     NONE = "none"
-    """None: a message counts as done when it is sent."""
+    """No acknowledgements: a message counts as acknowledged when it is sent."""
 
     ALL = "all"
     """An acknowledgement covers the message and all before it."""
 
     EXPLICIT = "explicit"
-    """Each on its own."""
+    """Each message is acknowledged individually."""
 
     FLOW_CONTROL = "flow_control"
     """Like `ALL`, by answering flow-control messages; push consumers only, needs server 2.14."""
 
 
-class ReplayPolicy(_WireWord):
+class ReplayPolicy(_StrEnum):
     """How fast a consumer gets messages that the stream already holds."""
 
     INSTANT = "instant"
     """As fast as possible."""
 
     ORIGINAL = "original"
-    """With the pauses between them that they arrived with."""
+    """With the original intervals between messages."""
 
 
-class PriorityPolicy(_WireWord):
+class PriorityPolicy(_StrEnum):
     """How a consumer with priority groups chooses among waiting pull requests (ADR-42)."""
 
     NONE = "none"
-    """By turns, as without groups."""
+    """Round-robin, as without groups."""
 
     OVERFLOW = "overflow"
     """A request may wait until enough messages are pending or unacknowledged; server 2.11."""
@@ -152,7 +152,7 @@ class PriorityPolicy(_WireWord):
     """The requests with the lowest priority number come first; server 2.12."""
 
 
-class MigrationStatusType(_WireWord):
+class MigrationStatusType(_StrEnum):
     """What has to happen before the move of a stream or consumer to other peers goes on."""
 
     META = "meta"
