@@ -1,11 +1,13 @@
-"""Settings of Sphinx; every reference has to resolve (``-n -W``)."""
+"""Configure Sphinx. Every reference must resolve (``-n -W``), without network access."""
 
 from __future__ import annotations
 
-import importlib
+import builtins
 import re
 from dataclasses import MISSING, fields
 
+from docutils import nodes
+from sphinx import addnodes
 from sphinx.application import Sphinx
 
 import jetstream_sync
@@ -19,21 +21,38 @@ version = release = jetstream_sync.__version__
 
 extensions = [
     "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinxcontrib.svgbob",
 ]
 exclude_patterns = ["changelog.d/*"]
 
-# `name` is code; where a link helps the reader, a role is written out.
+# `name` is code. Where a link helps the reader, the page uses a role.
 default_role = "code"
 
-# What a user passes where the source has a name for it.
-TYPES = {
-    "Duration": "timedelta | float | None",
-    "Durations": "Sequence[timedelta | float] | None",
-    "ErrorCallback": "Callable[[Exception], object]",
-    "EventCallback": "Callable[[], object]",
+# The names of the standard library that the reference uses. The full inventory of Python would have
+# to be downloaded for each build.
+intersphinx_mapping = {"python": ("https://docs.python.org/3", "python.inv")}
+
+# Fields of these types keep the name, which docs/reference/options.rst explains: they are given as
+# seconds or as a timedelta, and always read as a timedelta.
+autodoc_type_aliases = {"Duration": "Duration", "Durations": "Durations"}
+
+# The full names of types that stand in signatures by their last part.
+FULL_NAMES = {
+    "Callable": "collections.abc.Callable",
+    "ConnectionEvent": "jetstream_sync.ConnectionEvent",
+    "Future": "concurrent.futures.Future",
+    "Headers": "jetstream_sync.Headers",
+    "JetStreamMsg": "jetstream_sync.JetStreamMsg",
+    "Mapping": "collections.abc.Mapping",
+    "Msg": "jetstream_sync.Msg",
+    "PathLike": "os.PathLike",
+    "SSLContext": "ssl.SSLContext",
+    "Sequence": "collections.abc.Sequence",
+    "socket": "socket.socket",
+    "timedelta": "datetime.timedelta",
 }
 
 html_theme = "furo"
@@ -41,30 +60,33 @@ html_title = f"jetstream_sync {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 
-# The copy button leaves out prompts and what a command prints.
+# The copy button copies commands without prompts and output.
 copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
 autodoc_member_order = "bysource"
-# Signatures stay short, and what is imported for them needs no page.
-autodoc_typehints = "none"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+# A longer signature has one line for each parameter.
+python_maximum_signature_line_length = 80
 autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 
 
-def name_source(_app: Sphinx, _page: str, source: list[str]) -> None:
-    """Have every page name what pip installs as the package does; pages have what works in a clone."""
+def insert_install_command(_app: Sphinx, _page: str, source: list[str]) -> None:
+    """Replace the install command of a clone by the one of a released package."""
     source[0] = re.sub(
         r"pip install '\.\[([\w,]+)\]'", lambda found: install_command(found[1]), source[0]
     )
 
 
-def shield_colon(
+def protect_colon(
     _app: Sphinx, what: str, _name: str, _obj: object, _options: object, lines: list[str]
 ) -> None:
-    """Keep napoleon from taking "Never sent: the server sets it" for a type and a text."""
+    """Prevent napoleon from reading the text before a colon as a type ("Never sent: the server sets it")."""
     if what in {"attribute", "data", "property"}:
         lines[:0] = ["..", ""]  # an empty comment, which has no colon
 
@@ -77,23 +99,6 @@ def drop_field_list(
         del lines[lines.index("Fields:") :]
 
 
-def say_type(
-    _app: Sphinx, what: str, name: str, _obj: object, _options: object, lines: list[str]
-) -> None:
-    """Add the type of a field as it stands in the source, without links that need a page each."""
-    owner, _, field_name = name.rpartition(".")
-    module, _, class_name = owner.rpartition(".")
-    if what != "attribute" or not class_name:
-        return
-    found = getattr(importlib.import_module(module), class_name, None)
-    annotation = getattr(found, "__annotations__", {}).get(field_name)
-    if annotation is None:
-        return
-    text = str(getattr(annotation, "__forward_arg__", annotation))
-    if not text.startswith(("Final", "ClassVar")):
-        lines += ["", f"``{TYPES.get(text, text)}``"]
-
-
 def shorten_record(
     _app: Sphinx,
     what: str,
@@ -103,11 +108,11 @@ def shorten_record(
     signature: str | None,
     _returns: str | None,
 ) -> tuple[str, None] | None:
-    """Name only what must be given: the other fields, forty for a stream, follow on the page."""
+    """Reduce the signature of a record to its required fields; the page lists all of them below."""
     if what != "class" or not isinstance(obj, type) or not issubclass(obj, Record) or not signature:
         return None
     if signature == "()":
-        return "", None  # created by the server only
+        return "", None  # only the client creates these records
     needed = [
         each.name
         for each in fields(obj)
@@ -116,10 +121,24 @@ def shorten_record(
     return f"({', '.join(['*', *needed, '...'])})", None
 
 
+def resolve_types(_app: Sphinx, page: nodes.document) -> None:
+    """
+    Give the types in signatures the names under which they are found.
+
+    ``bytes`` is the built-in type: Sphinx would find the fields of that name.
+    """
+    for reference in page.findall(addnodes.pending_xref):
+        name = reference.get("reftarget", "")
+        if reference.get("refdomain") == "py" and reference.get("reftype") in {"class", "obj"}:
+            reference["reftarget"] = FULL_NAMES.get(name, name)
+            if name in dir(builtins):
+                reference.attributes.pop("refspecific", None)
+
+
 def setup(app: Sphinx) -> None:
-    """Go before napoleon, whose priority is 500."""
-    app.connect("source-read", name_source)
-    app.connect("autodoc-process-docstring", shield_colon, priority=400)
+    """Connect the functions above. Docstrings are processed before napoleon, whose priority is 500."""
+    app.connect("source-read", insert_install_command)
+    app.connect("autodoc-process-docstring", protect_colon, priority=400)
     app.connect("autodoc-process-docstring", drop_field_list, priority=400)
-    app.connect("autodoc-process-docstring", say_type, priority=600)
     app.connect("autodoc-process-signature", shorten_record)
+    app.connect("doctree-read", resolve_types)
