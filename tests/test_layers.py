@@ -1,7 +1,7 @@
 """
 The architecture rules, checked on the syntax tree of every file of the package.
 
-The tables come first: they are the rules. An exception is a line in a table, with its reason.
+The tables below are the rules. To make an exception, add a line to a table, with its reason.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ PACKAGE = Path(__file__).parents[1] / "jetstream_sync"
 
 # --- the tables -------------------------------------------------------------------------------
 
-# A *part* is a folder of the package; "words" are the modules at its top (layer 0) and "names" is
-# its __init__.py. A part may import itself and what stands here: imports point down only.
+# A *part* is a folder of the package; "base" is the modules at its top (layer 0), and "names" is its
+# __init__.py. A part may import itself and the parts listed here: imports point downwards only.
 MAY_IMPORT: dict[str, set[str]] = {
-    "words": set(),
-    "protocol": {"words"},
-    "api": {"words"},
-    "net": {"words"},
-    "client": {"words", "protocol", "net"},
-    "jetstream": {"words", "api", "client"},
-    "server": {"words"},
-    "names": {"words", "protocol", "api", "net", "client", "jetstream"},
-    "spark": {"words", "protocol", "api", "net", "client", "jetstream", "names"},
-    "cli": {"words", "protocol", "api", "net", "client", "jetstream", "server", "spark", "names"},
+    "base": set(),
+    "protocol": {"base"},
+    "api": {"base"},
+    "net": {"base"},
+    "client": {"base", "protocol", "net"},
+    "jetstream": {"base", "api", "client"},
+    "server": {"base"},
+    "names": {"base", "protocol", "api", "net", "client", "jetstream"},
+    "spark": {"base", "protocol", "api", "net", "client", "jetstream", "names"},
+    "cli": {"base", "protocol", "api", "net", "client", "jetstream", "server", "spark", "names"},
     "top_level": {"spark", "cli"},
 }
 
-# The folders of a part that has some, in the same way. What is at its top is for all of them, and only
-# its doors, the files that `DOORS` names, look into the folders.
+# The folders inside a part, in the same way. Every folder may import the modules at the top of its
+# part. Of these modules, only the ones in `ENTRY_POINTS` may import from the folders.
 FOLDERS: dict[str, dict[str, set[str]]] = {
     "spark": {
         "reading": set(),
@@ -46,15 +46,15 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
         "writing": {"reading"},
     },
 }
-DOORS: dict[str, set[str]] = {
+ENTRY_POINTS: dict[str, set[str]] = {
     "spark": {"__init__.py", "source.py", "task_helpers.py", "work_queue.py"},
 }
 
-# Where a part may import some modules of another part only, by that part's name.
+# Where a part may import only some modules of another part.
 MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
-    # It is for scripts without a client, too.
-    ("server", "words"): {"errors", "install"},
-    # Deadlines go all the way down; sockets do not come all the way up.
+    # Scripts that do not use the client can start a server.
+    ("server", "base"): {"errors", "install"},
+    # Deadlines are passed down to every layer; sockets stay in `net`.
     ("jetstream", "net"): {"net.clock"},
     # jsm uses only the public API; `api.reply` parses a subject that is public, too.
     ("cli", "protocol"): set(),
@@ -62,11 +62,11 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
     ("cli", "net"): {"net.clock"},
     ("cli", "client"): set(),
     ("cli", "jetstream"): set(),
-    # Acks and pulls are made and read by the million: as bytes, in the form that they travel in.
+    # Acks and pull requests are a hot path: they are built and parsed as bytes in wire format.
     ("jetstream", "protocol"): {"protocol.commands", "protocol.parser"},
 }
 
-# Standard modules that only some places may import; everywhere else they are a mistake.
+# Standard library modules that only some places may import.
 ONLY_IN: dict[str, set[str]] = {
     "asyncio": set(),
     "concurrent": {"client", "jetstream", "cli", "spark"},
@@ -79,43 +79,43 @@ ONLY_IN: dict[str, set[str]] = {
     "signal": {"server", "cli", "spark/streaming/reader.py"},
     "socket": {"net", "server"},
     "ssl": {"net"},
-    # sub --translate runs a command of the user's; bench has clients in processes of their own.
+    # sub --translate runs a command given by the user; bench runs clients in separate processes.
     "subprocess": {"server", "cli/messages/translate.py", "cli/bench/worker_process.py"},
     "threading": {"client", "jetstream", "server", "cli"},
     "time": {"net", "server", "cli", "spark"},
 }
 
-# Other packages, and where they may be imported.
+# Third-party packages, and where they may be imported.
 THIRD_PARTY: dict[str, set[str]] = {
-    "typing_extensions": {"words", "protocol", "api", "net", "client", "jetstream", "server"}
+    "typing_extensions": {"base", "protocol", "api", "net", "client", "jetstream", "server"}
     | {"spark", "cli"},
     "orjson": {"codec.py"},
     "nkeys": {"protocol"},
     "websockets": {"net"},
     "click": {"cli"},
     "questionary": {"cli"},
-    # What questionary draws with, and where it is told to draw.
+    # questionary draws with it, and takes its output object.
     "prompt_toolkit": {"cli"},
     "rich": {"cli"},
     "pyarrow": {"spark"},
     "pyspark": {"spark", "top_level"},
 }
 
-# The only maker of threads and timers: it names them, makes them daemons and reports their crashes.
-MAKES_THREADS = "client/threads.py"
+# The only file that creates threads and timers: it names them, makes them daemons and reports crashes.
+THREADS_FILE = "client/threads.py"
 
 MAX_FILE_LINES = 900
 MAX_FUNCTION_LINES = 80  # without the docstring
 MAX_NESTING = 4
 
-# A handler of Exception or BaseException is for the top of a thread or of a user's callback,
-# where it records and reports, and for a handler that raises again.
+# A handler of Exception or BaseException must raise again, except at the top of a thread and around
+# a user's callback, where it records and reports the error.
 BROAD_HANDLERS: dict[tuple[str, str], str] = {
     ("cli/__main__.py", "main"): "the top of the process: an unexpected error is one line, too",
     ("client/events.py", "_run"): "a user's callback for connection events may raise anything",
-    ("client/connector.py", "_delay"): "a user's function for the wait may raise anything",
+    ("client/connector.py", "_delay"): "the user's reconnect delay callback may raise anything",
     ("client/subscription.py", "_run"): "a user's callback for messages may raise anything",
-    ("client/threads.py", "run"): "the top of every thread: it reports what crashed it",
+    ("client/threads.py", "run"): "the top of every thread: it reports the error that ended it",
     ("client/tracing.py", "_call"): "a user's callback for the trace may raise anything",
     ("jetstream/consume.py", "_run"): "a user's callback for messages may raise anything",
 }
@@ -125,7 +125,7 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
 
 @dataclass(frozen=True)
 class Import:
-    """One module that a file imports, and whether it does so for type checkers only."""
+    """One imported module, and whether it is imported under TYPE_CHECKING only."""
 
     module: str
     line: int
@@ -159,7 +159,7 @@ class File:
         return self.part in places or self.name in places
 
     def imports(self) -> Iterator[Import]:
-        """Every import, also those in functions; ``from . import x`` counts as ``.x`` if it is one."""
+        """Yield all imports, also those in functions; ``from . import x`` counts as ``.x`` if x is a module."""
         typing_only = {
             id(node)
             for branch in ast.walk(self.tree)
@@ -184,10 +184,10 @@ class File:
 
 
 def part_of(parts: tuple[str, ...]) -> str:
-    """Name the part that a module is in, from its path below the package."""
+    """Return the part that contains a module, given its path below the package."""
     if parts in {(), ("__init__",)}:
         return "names"
-    return parts[0] if len(parts) > 1 or (PACKAGE / parts[0]).is_dir() else "words"
+    return parts[0] if len(parts) > 1 or (PACKAGE / parts[0]).is_dir() else "base"
 
 
 @cache
@@ -218,19 +218,19 @@ def functions(file: File) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 
 def test_the_tables_know_every_part() -> None:
-    """A new folder gets its line in the table before its first import."""
+    """Every folder of the package has a line in the table."""
     assert {file.part for file in files()} <= MAY_IMPORT.keys()
 
 
-def test_the_tables_themselves_point_down_only() -> None:
-    """No two parts may import each other."""
+def test_no_two_parts_import_each_other() -> None:
+    """The table does not allow two parts to import each other."""
     for part, lower in MAY_IMPORT.items():
         for other in lower:
             assert part not in MAY_IMPORT[other], f"{part} and {other} import each other"
 
 
 @every_file
-def test_imports_point_down_only(file: File) -> None:
+def test_imports_point_downwards(file: File) -> None:
     """A file imports its own part and the parts below it."""
     wrong = []
     for imported in file.imports():
@@ -247,8 +247,8 @@ def test_imports_point_down_only(file: File) -> None:
 
 
 @pytest.mark.parametrize("part", FOLDERS)
-def test_folders_of_a_part_import_down_only(part: str) -> None:
-    """A folder imports itself and the folders below it; the top of the part imports none of them."""
+def test_imports_between_folders_point_downwards(part: str) -> None:
+    """A folder imports itself and the folders below it; only entry points import from folders."""
     folders = FOLDERS[part]
     wrong = []
     found = set()
@@ -258,7 +258,7 @@ def test_folders_of_a_part_import_down_only(part: str) -> None:
         own, _, rest = file.name.removeprefix(f"{part}/").partition("/")
         if rest:
             found.add(own)
-        elif own in DOORS[part]:
+        elif own in ENTRY_POINTS[part]:
             continue
         for imported in file.imports():
             folder = imported.module.removeprefix(f"jetstream_sync.{part}.").partition(".")[0]
@@ -269,8 +269,8 @@ def test_folders_of_a_part_import_down_only(part: str) -> None:
 
 
 @every_file
-def test_outside_modules_stay_where_they_belong(file: File) -> None:
-    """Sockets, clocks, threads, JSON and other packages are imported where the tables say."""
+def test_restricted_modules_are_imported_where_allowed(file: File) -> None:
+    """Sockets, clocks, threads, JSON and third-party packages are imported where the tables allow."""
     wrong = []
     for imported in file.imports():
         first = imported.module.partition(".")[0]
@@ -285,8 +285,8 @@ def test_outside_modules_stay_where_they_belong(file: File) -> None:
     assert not wrong
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
-    """Every module can be imported first; what is imported for type checkers only is no circle."""
+def test_there_are_no_import_cycles() -> None:
+    """Any module can be imported first; imports under TYPE_CHECKING do not count."""
     graph = {
         file.module: {
             imported.module
@@ -301,11 +301,11 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         if not leaves:
             break
         graph = {module: needs for module, needs in graph.items() if module not in leaves}
-    assert not graph, f"in a circle, or above one: {sorted(graph)}"
+    assert not graph, f"in an import cycle, or importing from one: {sorted(graph)}"
 
 
 @every_file
-def test_every_file_puts_off_its_annotations(file: File) -> None:
+def test_every_file_postpones_annotations(file: File) -> None:
     """Annotations are never evaluated at import."""
     names = {
         alias.name
@@ -319,7 +319,7 @@ def test_every_file_puts_off_its_annotations(file: File) -> None:
 
 @every_file
 def test_files_and_functions_are_short(file: File) -> None:
-    """What outgrows its limit is split by noun."""
+    """Files, functions and nesting stay within the limits; split a longer file by noun."""
     wrong = []
     lines = file.path.read_text(encoding="utf-8").count("\n")
     if lines > MAX_FILE_LINES:
@@ -345,7 +345,7 @@ def nesting(node: ast.AST, depth: int = 0) -> int:
     deepest = depth
     for child in ast.iter_child_nodes(node):
         opens = isinstance(child, ast.If | ast.For | ast.While | ast.With | ast.Try)
-        # An elif is the If in the else branch of an If, one level and not two.
+        # An elif is an If in the else branch of another If, but adds no level.
         if isinstance(node, ast.If) and isinstance(child, ast.If) and node.orelse == [child]:
             opens = False
         deepest = max(deepest, nesting(child, depth + opens))
@@ -369,24 +369,24 @@ def test_the_wall_clock_is_not_used(file: File) -> None:
 
 
 @every_file
-def test_threads_are_made_in_one_place(file: File) -> None:
+def test_threads_are_created_in_one_file(file: File) -> None:
     """No other file calls Thread, Timer or an executor."""
     wrong = [
         f"line {node.lineno}: {ast.unparse(node.func)}"
         for node in ast.walk(file.tree)
         if isinstance(node, ast.Call)
         and ast.unparse(node.func).rpartition(".")[2] in {"Thread", "Timer", "ThreadPoolExecutor"}
-        and file.name != MAKES_THREADS
+        and file.name != THREADS_FILE
         and file.part not in {"cli", "spark"}
     ]
     assert not wrong
 
 
 def broad_handlers(file: File) -> Iterator[tuple[str, int]]:
-    """Find handlers of everything that do not raise again, each with its function's name."""
+    """Yield the broad handlers that do not raise again: the name of the function, and the line."""
     owner = {
         id(node): function.name
-        for function in functions(file)  # inner functions come later, and win
+        for function in functions(file)  # an inner function comes later and replaces the outer one
         for node in ast.walk(function)
     }
     for node in ast.walk(file.tree):
@@ -400,7 +400,7 @@ def broad_handlers(file: File) -> Iterator[tuple[str, int]]:
 
 @every_file
 def test_broad_handlers_are_at_the_top_of_threads(file: File) -> None:
-    """Nothing swallows an error that it does not know."""
+    """A handler of all exceptions raises again, or is listed in the table with its reason."""
     wrong = [
         f"line {line}: {function}"
         for function, line in broad_handlers(file)
@@ -410,6 +410,6 @@ def test_broad_handlers_are_at_the_top_of_threads(file: File) -> None:
 
 
 def test_every_exception_in_the_tables_is_needed() -> None:
-    """A line that excuses nothing is removed."""
+    """Every line of the table of broad handlers matches a handler."""
     found = {(file.name, function) for file in files() for function, _ in broad_handlers(file)}
     assert BROAD_HANDLERS.keys() <= found
