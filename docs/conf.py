@@ -55,6 +55,9 @@ FULL_NAMES = {
     "timedelta": "datetime.timedelta",
 }
 
+# Types of optional packages, which have no page here.
+nitpick_ignore = [("py:class", "SparkSession"), ("py:class", "pa.RecordBatch")]
+
 html_theme = "furo"
 html_title = f"jetstream_sync {version}"
 html_static_path = ["_static"]
