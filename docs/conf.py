@@ -31,15 +31,15 @@ exclude_patterns = ["changelog.d/*"]
 # `name` is code. Where a link helps the reader, the page uses a role.
 default_role = "code"
 
-# The names of the standard library that the reference uses. The full inventory of Python would have
-# to be downloaded for each build.
+# A list of the names of the standard library that the reference uses, with their pages. Python's own
+# inventory would have to be downloaded for each build.
 intersphinx_mapping = {"python": ("https://docs.python.org/3", "python.inv")}
 
 # Fields of these types keep the name, which docs/reference/options.rst explains: they are given as
 # seconds or as a timedelta, and always read as a timedelta.
 autodoc_type_aliases = {"Duration": "Duration", "Durations": "Durations"}
 
-# The full names of types that stand in signatures by their last part.
+# The full names of types whose last part alone appears in signatures.
 FULL_NAMES = {
     "Callable": "collections.abc.Callable",
     "ConnectionEvent": "jetstream_sync.ConnectionEvent",
