@@ -25,13 +25,13 @@ PAGE = Path(__file__).parents[1] / "docs" / "reference" / "jsm.rst"
 STATUSES = {
     ExitStatus.OK: "It is done.",
     ExitStatus.FAILED: "The server refused, or the operation failed.",
-    ExitStatus.USAGE: "Wrong usage: an option, a missing value and nobody to ask, an input that "
-    "can not be read, a consumer of the wrong kind.",
+    ExitStatus.USAGE: "Wrong usage: an option, a missing value without a terminal to ask on, "
+    "an input that cannot be read, a consumer of the wrong kind.",
     ExitStatus.NOT_FOUND: "A stream, consumer, message or context does not exist.",
     ExitStatus.TIMED_OUT: "There is nothing to deliver, or the time to wait ran out.",
     ExitStatus.NO_CONNECTION: "No server, a login that was refused, a connection that was lost, or "
     "JetStream is disabled.",
-    ExitStatus.NO_RESPONDERS: "Nobody answers on the subject of a request.",
+    ExitStatus.NO_RESPONDERS: "The subject of a request has no responders.",
     ExitStatus.INTERRUPTED: "It was interrupted with Ctrl-C.",
     ExitStatus.BROKEN_PIPE: "The reader of its output went away.",
     ExitStatus.TERMINATED: "It was terminated.",

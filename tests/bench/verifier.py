@@ -1,8 +1,8 @@
 """
-Who prepares the work of a cell and checks afterwards that the server really saw it done.
+Prepare the data of one measurement, and verify afterwards that the server received the work.
 
-The referee speaks the protocol itself over a socket of its own: it must depend on none of the
-clients that it judges. It does nothing while a client's clock runs.
+The verifier speaks the protocol itself over its own socket: it must not depend on any of the
+clients under test. It does nothing while a measurement runs.
 """
 
 from __future__ import annotations

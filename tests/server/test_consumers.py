@@ -53,10 +53,10 @@ def at_once() -> Iterator[None]:
 
 
 @pytest.fixture
-def nobody(nc: Connection) -> JetStream:
-    """A context that gets no answer: a call that sends something fails in another way."""
-    nc.subscribe("nobody.API.>")
-    return nc.jetstream(prefix="nobody.API", timeout=0.2)
+def unanswered(nc: Connection) -> JetStream:
+    """A context whose requests get no reply: a call that sends one times out."""
+    nc.subscribe("unanswered.API.>")
+    return nc.jetstream(prefix="unanswered.API", timeout=0.2)
 
 
 # --- making and changing ------------------------------------------------------------------------
@@ -401,26 +401,26 @@ def test_lists_are_put_together_of_pages(fresh_server: NatsServer) -> None:
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-def test_a_bad_name_is_refused_here(nobody: JetStream, name: str) -> None:
+def test_a_bad_name_is_refused_here(unanswered: JetStream, name: str) -> None:
     """A name that would change the request's subject is never sent, a stream's or a consumer's."""
     until = datetime.now(timezone.utc)
     calls: list[Callable[[], object]] = [
-        lambda: nobody.create_consumer("S", durable_name=name),
-        lambda: nobody.create_consumer("S", name=name),
-        lambda: nobody.get_consumer("S", name),
-        lambda: nobody.delete_consumer("S", name),
-        lambda: nobody.pause_consumer("S", name, until),
-        lambda: nobody.resume_consumer("S", name),
-        lambda: nobody.create_consumer(name, durable_name="C"),
-        lambda: nobody.update_consumer(name, durable_name="C"),
-        lambda: nobody.create_or_update_consumer(name, durable_name="C"),
-        lambda: nobody.get_consumer(name, "C"),
-        lambda: nobody.delete_consumer(name, "C"),
-        lambda: nobody.consumer_names(name),
-        lambda: nobody.list_consumers(name),
-        lambda: nobody.pause_consumer(name, "C", until),
-        lambda: nobody.resume_consumer(name, "C"),
-        lambda: nobody.ordered_consumer(name),
+        lambda: unanswered.create_consumer("S", durable_name=name),
+        lambda: unanswered.create_consumer("S", name=name),
+        lambda: unanswered.get_consumer("S", name),
+        lambda: unanswered.delete_consumer("S", name),
+        lambda: unanswered.pause_consumer("S", name, until),
+        lambda: unanswered.resume_consumer("S", name),
+        lambda: unanswered.create_consumer(name, durable_name="C"),
+        lambda: unanswered.update_consumer(name, durable_name="C"),
+        lambda: unanswered.create_or_update_consumer(name, durable_name="C"),
+        lambda: unanswered.get_consumer(name, "C"),
+        lambda: unanswered.delete_consumer(name, "C"),
+        lambda: unanswered.consumer_names(name),
+        lambda: unanswered.list_consumers(name),
+        lambda: unanswered.pause_consumer(name, "C", until),
+        lambda: unanswered.resume_consumer(name, "C"),
+        lambda: unanswered.ordered_consumer(name),
     ]
     for call in calls:
         with pytest.raises(InvalidNameError):
@@ -428,12 +428,12 @@ def test_a_bad_name_is_refused_here(nobody: JetStream, name: str) -> None:
 
 
 @pytest.mark.parametrize("subject", ["", "a b", "a..b", "a.>.b", "a\r\nb"])
-def test_a_bad_filter_is_refused_here(nobody: JetStream, subject: str) -> None:
+def test_a_bad_filter_is_refused_here(unanswered: JetStream, subject: str) -> None:
     """A filter becomes part of the request's subject, so it is checked."""
     with pytest.raises(BadSubjectError):
-        nobody.create_consumer("S", name="C", filter_subject=subject)
+        unanswered.create_consumer("S", name="C", filter_subject=subject)
     with pytest.raises(BadSubjectError):
-        nobody.create_consumer("S", name="C", filter_subjects=["a", subject])
+        unanswered.create_consumer("S", name="C", filter_subjects=["a", subject])
 
 
 @pytest.mark.parametrize(
@@ -450,23 +450,23 @@ def test_a_bad_filter_is_refused_here(nobody: JetStream, subject: str) -> None:
     ],
 )
 def test_a_bad_config_is_refused_here(
-    nobody: JetStream, config: Any, fields: dict[str, Any], option: str
+    unanswered: JetStream, config: Any, fields: dict[str, Any], option: str
 ) -> None:
-    """Both of record and fields, or a field that can not work, is refused here."""
+    """Both of record and fields, or an invalid field, is refused by the client."""
     for call in (
-        nobody.create_consumer,
-        nobody.update_consumer,
-        nobody.create_or_update_consumer,
+        unanswered.create_consumer,
+        unanswered.update_consumer,
+        unanswered.create_or_update_consumer,
     ):
         with pytest.raises(InvalidOptionError) as caught:
             call("S", config, **fields)
         assert caught.value.option == option
 
 
-def test_an_update_needs_a_name(nobody: JetStream) -> None:
-    """Without one nobody knows what to change."""
+def test_an_update_needs_a_name(unanswered: JetStream) -> None:
+    """An update without a name is refused by the client."""
     with pytest.raises(InvalidOptionError) as caught:
-        nobody.update_consumer("S", max_deliver=5)
+        unanswered.update_consumer("S", max_deliver=5)
     assert caught.value.option == "name"
 
 
@@ -477,10 +477,10 @@ def test_an_update_needs_a_name(nobody: JetStream) -> None:
     "until",
     [None, 5, "2030-01-01T00:00:00Z", datetime(2030, 1, 1)],  # noqa: DTZ001 - that is the point
 )
-def test_a_time_has_a_zone(nobody: JetStream, until: Any) -> None:
+def test_a_time_has_a_zone(unanswered: JetStream, until: Any) -> None:
     """A time that could be any hour of the day is refused."""
     with pytest.raises(InvalidOptionError) as caught:
-        nobody.pause_consumer("S", "C", until)
+        unanswered.pause_consumer("S", "C", until)
     assert caught.value.option == "until"
 
 

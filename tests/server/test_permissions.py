@@ -33,7 +33,7 @@ LONG = 30.0
 
 @pytest.fixture(scope="module")
 def strict() -> Iterator[NatsServer]:
-    """A server with a guest who has few permissions, and a user without replies."""
+    """A server with a guest with few permissions, and a user without replies."""
     with NatsServer(name="strict", jetstream=False, config=CONFIG) as server:
         yield server
 

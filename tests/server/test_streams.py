@@ -241,42 +241,42 @@ def test_a_refused_update(js: JetStream, stream_name: str) -> None:
 
 
 @pytest.fixture
-def nobody(nc: Connection) -> JetStream:
-    """A context that gets no answer: a call that sends something fails in another way."""
-    nc.subscribe("nobody.API.>")
-    return nc.jetstream(prefix="nobody.API", timeout=0.2)
+def unanswered(nc: Connection) -> JetStream:
+    """A context whose requests get no reply: a call that sends one times out."""
+    nc.subscribe("unanswered.API.>")
+    return nc.jetstream(prefix="unanswered.API", timeout=0.2)
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-def test_a_bad_name_is_refused_here(nobody: JetStream, name: str) -> None:
+def test_a_bad_name_is_refused_here(unanswered: JetStream, name: str) -> None:
     """A name that would change the request's subject is never sent."""
     for call in (
-        lambda: nobody.create_stream(name=name),
-        lambda: nobody.update_stream(name=name),
-        lambda: nobody.create_or_update_stream(name=name),
-        lambda: nobody.get_stream(name),
-        lambda: nobody.delete_stream(name),
+        lambda: unanswered.create_stream(name=name),
+        lambda: unanswered.update_stream(name=name),
+        lambda: unanswered.create_or_update_stream(name=name),
+        lambda: unanswered.get_stream(name),
+        lambda: unanswered.delete_stream(name),
     ):
         with pytest.raises(InvalidNameError):
             call()
 
 
 @pytest.mark.parametrize("name", [None, 1, b"S"])
-def test_a_name_is_text(nobody: JetStream, name: Any) -> None:
+def test_a_name_is_text(unanswered: JetStream, name: Any) -> None:
     """Something else than a string is refused, too."""
     with pytest.raises(InvalidNameError):
-        nobody.get_stream(name)
+        unanswered.get_stream(name)
 
 
 @pytest.mark.parametrize("subject", ["", "a b", "a..b", "a.>.b"])
-def test_a_bad_subject_is_refused_here(nobody: JetStream, subject: str) -> None:
+def test_a_bad_subject_is_refused_here(unanswered: JetStream, subject: str) -> None:
     """Subjects are checked wherever one is given."""
-    stream = Stream(nobody._api, any_info())
+    stream = Stream(unanswered._api, any_info())
     for call in (
-        lambda: nobody.create_stream(name="S", subjects=[subject]),
-        lambda: nobody.stream_names(subject),
-        lambda: nobody.list_streams(subject),
-        lambda: nobody.find_stream_name_by_subject(subject),
+        lambda: unanswered.create_stream(name="S", subjects=[subject]),
+        lambda: unanswered.stream_names(subject),
+        lambda: unanswered.list_streams(subject),
+        lambda: unanswered.find_stream_name_by_subject(subject),
         lambda: stream.info(subjects_filter=subject),
         lambda: stream.purge(subject),
     ):
@@ -306,19 +306,23 @@ def any_info() -> jetstream_sync.StreamInfo:
     ],
 )
 def test_a_bad_config_is_refused_here(
-    nobody: JetStream, config: Any, fields: dict[str, Any], option: str
+    unanswered: JetStream, config: Any, fields: dict[str, Any], option: str
 ) -> None:
     """Both or neither of record and fields, or an invalid field, is refused by the client."""
-    for call in (nobody.create_stream, nobody.update_stream, nobody.create_or_update_stream):
+    for call in (
+        unanswered.create_stream,
+        unanswered.update_stream,
+        unanswered.create_or_update_stream,
+    ):
         with pytest.raises(InvalidOptionError) as caught:
             call(config, **fields)
         assert caught.value.option == option
 
 
-def test_a_field_with_a_typing_mistake_is_explained(nobody: JetStream) -> None:
+def test_a_field_with_a_typing_mistake_is_explained(unanswered: JetStream) -> None:
     """The nearest field is named."""
     with pytest.raises(InvalidOptionError, match="did you mean max_msgs"):
-        nobody.create_stream(name="S", max_mesgs=1)
+        unanswered.create_stream(name="S", max_mesgs=1)
 
 
 # --- listing ------------------------------------------------------------------------------------

@@ -207,8 +207,8 @@ def test_binding_to_a_consumer(js: JetStream, stream: Stream) -> None:
 def test_one_stream_is_needed(js: JetStream, stream: Stream) -> None:
     """No stream, or several, for a subject is an error that says so."""
     name = stream.cached_info.config.name
-    with pytest.raises(StreamNotFoundError, match="no.stream"):
-        js.subscribe("no.stream")
+    with pytest.raises(StreamNotFoundError, match="unserved.subject"):
+        js.subscribe("unserved.subject")
     js.create_stream(name=f"{name}_MORE", subjects=[f"{name}_more"])
     with pytest.raises(AmbiguousSubjectError) as caught:
         js.subscribe(">")

@@ -38,7 +38,7 @@ def test_who_says_that_it_leads_now_is_asked_at_once() -> None:
 
 
 def test_only_the_first_is_news() -> None:
-    """One backoff is one notice, whatever is said meanwhile; afterwards it begins anew."""
+    """One failure is reported once, whatever the errors; after a success it is reported again."""
     backoff = RetryBackoff()
     assert [backoff.record(each) for each in (ANOTHER, NO_RESPONDERS, ANOTHER)] == [
         True,
