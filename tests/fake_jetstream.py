@@ -1,4 +1,4 @@
-"""A JetStream that a test plays: it notes what a client says, answers its API, and delivers by hand."""
+"""A fake JetStream server: it records client commands, answers API requests, and delivers on demand."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fix_proxy import Listener, ScriptedPeer
 from fix_threads import SCALE
 from typing_extensions import Self
 
-__all__ = ["PlayedJetStream", "Said", "consumer_info"]
+__all__ = ["ClientCommand", "FakeJetStream", "consumer_info"]
 
 _STATE = {"consumer_seq": 0, "stream_seq": 0}
 
 
-class Said(NamedTuple):
-    """One thing that a client said."""
+class ClientCommand(NamedTuple):
+    """One protocol command of a client."""
 
     verb: str
     subject: str
@@ -27,7 +27,7 @@ class Said(NamedTuple):
 
 
 def consumer_info(name: str, config: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """What nats-server says of a consumer."""
+    """Return a CONSUMER.INFO response as nats-server sends it."""
     return {
         "type": "io.nats.jetstream.api.v1.consumer_info_response",
         "stream_name": "S",
@@ -44,51 +44,53 @@ def consumer_info(name: str, config: dict[str, Any], **fields: Any) -> dict[str,
     }
 
 
-class PlayedJetStream:
+class FakeJetStream:
     """
-    The server of one client.
+    A server for one client.
 
     Args:
         answer: called with the subject of an API request, without ``$JS.API.``, and its decoded
-            body; returns the answer, or ``None`` to say nothing.
+            body; returns the response, or ``None`` to send none.
 
     """
 
     def __init__(self, answer: Callable[[str, Any], dict[str, Any] | None]) -> None:
         self._answer = answer
-        self._heard = threading.Condition()
+        self._received_one = threading.Condition()
         self._sids: dict[str, int] = {}
-        self._puppet: ScriptedPeer | None = None
-        self.said: list[Said] = []
-        """What the client said after the handshake, in order, without PINGs."""
-        self._listener = Listener(self._play)
+        self._peer: ScriptedPeer | None = None
+        self.received: list[ClientCommand] = []
+        """The commands of the client after the handshake, in order, without PINGs."""
+        self._listener = Listener(self._serve)
         self.url = self._listener.url
 
-    def _play(self, puppet: ScriptedPeer) -> None:
-        puppet.shake_hands()
-        self._puppet = puppet
-        while line := puppet.line().decode():
+    def _serve(self, peer: ScriptedPeer) -> None:
+        peer.handshake()
+        self._peer = peer
+        while line := peer.line().decode():
             verb, *words = line.split()
             if verb == "PING":
-                puppet.say(b"PONG\r\n")
+                peer.send(b"PONG\r\n")
             elif verb == "SUB":
-                self._note(Said("SUB", words[0], words[1] if len(words) == 3 else "", b""), words)
+                self._record(
+                    ClientCommand("SUB", words[0], words[1] if len(words) == 3 else "", b""), words
+                )
             elif verb == "UNSUB":
                 subject = next((s for s, sid in self._sids.items() if str(sid) == words[0]), "")
-                self._note(Said("UNSUB", subject, " ".join(words[1:]), b""))
+                self._record(ClientCommand("UNSUB", subject, " ".join(words[1:]), b""))
             elif verb in {"PUB", "HPUB"}:
-                body = puppet.read(int(words[-1]) + 2)[:-2]
+                body = peer.read(int(words[-1]) + 2)[:-2]
                 sizes = 2 if verb == "HPUB" else 1
                 reply = words[1] if len(words) == sizes + 2 else ""
-                self._note(Said(verb, words[0], reply, body))
+                self._record(ClientCommand(verb, words[0], reply, body))
                 self._respond(words[0], reply, body)
 
-    def _note(self, said: Said, words: list[str] | None = None) -> None:
-        with self._heard:
+    def _record(self, command: ClientCommand, words: list[str] | None = None) -> None:
+        with self._received_one:
             if words is not None:
                 self._sids[words[0]] = int(words[-1])
-            self.said.append(said)
-            self._heard.notify_all()
+            self.received.append(command)
+            self._received_one.notify_all()
 
     def _respond(self, subject: str, reply: str, body: bytes) -> None:
         if not reply or not subject.startswith("$JS.API."):
@@ -100,9 +102,9 @@ class PlayedJetStream:
     def deliver(
         self, subject: str, payload: bytes = b"", reply: str = "", header: bytes = b""
     ) -> None:
-        """Deliver a message to the subscription of its subject, or of its mux."""
-        assert self._puppet is not None
-        self._puppet.say(self.message(subject, payload, reply, header))
+        """Deliver a message to the subscription of its subject, or to the reply inbox wildcard."""
+        assert self._peer is not None
+        self._peer.send(self.message(subject, payload, reply, header))
 
     def message(
         self, subject: str, payload: bytes = b"", reply: str = "", header: bytes = b""
@@ -115,24 +117,26 @@ class PlayedJetStream:
             return f"HMSG {subject} {sid} {reply}{sizes}\r\n".encode() + header + payload + b"\r\n"
         return f"MSG {subject} {sid} {reply}{len(payload)}\r\n".encode() + payload + b"\r\n"
 
-    def say(self, data: bytes) -> None:
-        """Say bytes, which may be many messages at once."""
-        assert self._puppet is not None
-        self._puppet.say(data)
+    def send(self, data: bytes) -> None:
+        """Send bytes, which may be many messages at once."""
+        assert self._peer is not None
+        self._peer.send(data)
 
-    def wait_for(self, wanted: Callable[[Said], bool], number: int = 1) -> Said:
-        """Wait until the client has said so many things that fit, and return the last of them."""
+    def wait_for(self, wanted: Callable[[ClientCommand], bool], number: int = 1) -> ClientCommand:
+        """Wait until the client has sent that many matching commands, and return the last of them."""
 
-        def found() -> list[Said]:
-            return [said for said in self.said if wanted(said)]
+        def found() -> list[ClientCommand]:
+            return [command for command in self.received if wanted(command)]
 
-        with self._heard:
-            assert self._heard.wait_for(lambda: len(found()) >= number, 5 * SCALE), self.said
+        with self._received_one:
+            assert self._received_one.wait_for(lambda: len(found()) >= number, 5 * SCALE), (
+                self.received
+            )
             return found()[number - 1]
 
-    def published(self, subject: str) -> list[Said]:
-        """Return what was published to a subject so far."""
-        return [said for said in self.said if "PUB" in said.verb and said.subject == subject]
+    def published(self, subject: str) -> list[ClientCommand]:
+        """Return the messages published to a subject so far."""
+        return [each for each in self.received if "PUB" in each.verb and each.subject == subject]
 
     def __enter__(self) -> Self:
         return self

@@ -1,5 +1,5 @@
 """
-A network that goes wrong on demand: a proxy between clients and a real server.
+A fault-injecting proxy between clients and a real server.
 
 One thread moves all bytes, so every fault takes effect at a definite place in the stream: what was
 forwarded before a call has been forwarded, and nothing after it is. Faults can be changed while
@@ -42,14 +42,14 @@ BOTH = (Toward.SERVER, Toward.CLIENT)
 
 
 class _LinkConditions:
-    """What happens to bytes of one direction."""
+    """Faults that apply to one direction of every link."""
 
     def __init__(self) -> None:
         self.held = False
         self.delay = 0.0  # seconds that every byte is late
         self.piece = _PIECE  # bytes sent at a time
         self.pause = 0.0  # seconds between two pieces
-        # The next link over which `needle` went is cut, or held, so many bytes behind it.
+        # The next link that forwards `needle` is cut, or held, this many bytes after it.
         self.cut_after: tuple[bytes, int, Callable[[_Link], None]] | None = None
 
 
@@ -57,30 +57,30 @@ class _Pipe:
     """One direction of one link."""
 
     def __init__(
-        self, source: socket.socket, sink: socket.socket, weather: _LinkConditions
+        self, source: socket.socket, sink: socket.socket, conditions: _LinkConditions
     ) -> None:
         self.source = source
         self.sink = sink
-        self.weather = weather
-        self.waiting: deque[tuple[float, bytes]] = deque()  # when it may go, and what
+        self.conditions = conditions
+        self.waiting: deque[tuple[float, bytes]] = deque()  # time to forward it, and the bytes
         self.size = 0
         self.not_before = 0.0
-        self.tail = b""  # the end of what went, to find the needle in
+        self.tail = b""  # the last bytes forwarded, to find the needle in
         self.budget: int | None = None  # bytes until the link is cut; None: not counted
-        self.ended = False  # the source has nothing more
-        self.done = False  # the sink was told so
-        self.silent = False  # nothing goes this way any more
+        self.ended = False  # the source has reached end of file
+        self.done = False  # end of file was forwarded
+        self.silent = False  # nothing is forwarded any more
 
     def readable(self) -> bool:
-        return not (self.ended or self.weather.held or self.silent) and self.size < _PIECE
+        return not (self.ended or self.conditions.held or self.silent) and self.size < _PIECE
 
     def left(self) -> int | None:
-        """Return the bytes until the cut; ``None``: none is near."""
-        return self.budget if self.weather.cut_after is not None else None
+        """Return the bytes until the cut; ``None``: no cut is scheduled."""
+        return self.budget if self.conditions.cut_after is not None else None
 
     def due(self) -> float | None:
-        """Say when something can be sent; ``None``: nothing is there, or it is held."""
-        if self.weather.held or self.silent or not self.waiting:
+        """Return the time of the next send; ``None``: nothing is buffered, or it is held."""
+        if self.conditions.held or self.silent or not self.waiting:
             return None
         return max(self.waiting[0][0], self.not_before)
 
@@ -91,13 +91,13 @@ class _Link:
     def __init__(self, client: socket.socket, server: socket.socket, proxy: FaultProxy) -> None:
         self.client = client
         self.server = server
-        weather = proxy._weather
+        conditions = proxy._conditions
         self.pipes = (
-            _Pipe(client, server, weather[Toward.SERVER]),
-            _Pipe(server, client, weather[Toward.CLIENT]),
+            _Pipe(client, server, conditions[Toward.SERVER]),
+            _Pipe(server, client, conditions[Toward.CLIENT]),
         )
         self.dropped: set[socket.socket] = set()  # closed already
-        self.draining = False  # said goodbye on both sides; waits for theirs
+        self.draining = False  # shut down on both sides; waits for their end of file
 
     def sockets(self) -> list[socket.socket]:
         return [each for each in (self.client, self.server) if each not in self.dropped]
@@ -115,11 +115,11 @@ class _Link:
 
 class FaultProxy:
     """
-    A port on 127.0.0.1 behind which a server is, with a network in between that a test rules.
+    A proxy on 127.0.0.1 for a server, with network conditions that the test sets.
 
     Args:
         target: the server's port.
-        small: take little from clients at a time, so that a large write is under way for long.
+        small: use small receive buffers towards clients, so that a large write takes long.
 
     Any thread may call its methods; a fault has taken effect when the call returns.
     """
@@ -127,7 +127,7 @@ class FaultProxy:
     def __init__(self, target: int, *, small: bool = False) -> None:
         self._target = target
         self._small = small
-        self._weather = {toward: _LinkConditions() for toward in Toward}
+        self._conditions = {toward: _LinkConditions() for toward in Toward}
         self._links: list[_Link] = []
         self.port, self._holder = reserve_port()
         self.url = f"nats://127.0.0.1:{self.port}"
@@ -138,8 +138,8 @@ class FaultProxy:
         self.passed = dict.fromkeys(Toward, 0)
         self._orders: deque[Callable[[], object]] = deque()
         self._closing = False
-        self._wake_flusher, self._roused = socket.socketpair()
-        self._roused.setblocking(False)
+        self._waker, self._wakeups = socket.socketpair()
+        self._wakeups.setblocking(False)
         self._listening: socket.socket | None = None
         self._listen()
         self._thread = threading.Thread(target=self._run, name="fault-proxy", daemon=True)
@@ -169,7 +169,7 @@ class FaultProxy:
         reset: bool = False,
     ) -> None:
         """
-        Cut the first link over which so many more bytes went in one direction, exactly there.
+        Cut the first link that forwards ``count`` more bytes in one direction, at exactly that byte.
 
         Args:
             count: the bytes that still go through.
@@ -182,10 +182,10 @@ class FaultProxy:
         self._act_after(count, toward, after, lambda link: self._cut(link, tell, reset=reset))
 
     def hold_after(self, count: int, toward: Toward) -> None:
-        """Forward so many more bytes of one link in one direction, and nothing more until `heal()`."""
+        """Forward ``count`` more bytes of one link in one direction, then nothing until `heal()`."""
 
         def hold(_: _Link) -> None:
-            self._weather[toward].held = True
+            self._conditions[toward].held = True
 
         self._act_after(count, toward, b"", hold)
 
@@ -196,12 +196,12 @@ class FaultProxy:
             for link in self._links:
                 for pipe in link.pipes:
                     pipe.budget, pipe.tail = None, b""
-            self._weather[toward].cut_after = (needle, count, act)
+            self._conditions[toward].cut_after = (needle, count, act)
 
         self._do(order)
 
     def half_close(self, toward: Toward) -> None:
-        """Say to one side that nothing more will come from the other; it may go on talking."""
+        """Send end of file to one side only; that side can still send."""
 
         def order() -> None:
             for link in self._links:
@@ -214,11 +214,11 @@ class FaultProxy:
         self._do(order)
 
     def hold(self, *toward: Toward) -> None:
-        """Become a black hole: take connections, and forward nothing until `heal()`."""
+        """Become a black hole: accept connections, and forward nothing until `heal()`."""
 
         def order() -> None:
             for each in toward or BOTH:
-                self._weather[each].held = True
+                self._conditions[each].held = True
 
         self._do(order)
 
@@ -226,11 +226,11 @@ class FaultProxy:
         self, *toward: Toward, delay: float = 0.0, piece: int = _PIECE, pause: float = 0.0
     ) -> None:
         """
-        Make a bad line of it.
+        Slow down all links.
 
         Args:
-            *toward: which way; both where nothing is said.
-            delay: seconds that every byte is late.
+            *toward: the directions; both by default.
+            delay: latency of every byte, in seconds.
             piece: bytes that are sent at a time; 1 is a trickle.
             pause: seconds between two pieces.
 
@@ -238,19 +238,19 @@ class FaultProxy:
 
         def order() -> None:
             for each in toward or BOTH:
-                weather = self._weather[each]
-                weather.delay, weather.piece, weather.pause = delay, piece, pause
+                conditions = self._conditions[each]
+                conditions.delay, conditions.piece, conditions.pause = delay, piece, pause
 
         self._do(order)
 
     def heal(self) -> None:
-        """Be a good network again; what was held goes on, and what one side alone knew ends."""
+        """Remove all faults; held bytes are forwarded, and links cut on one side only are closed."""
 
         def order() -> None:
-            for weather in self._weather.values():
-                weather.held = False
-                weather.delay, weather.piece, weather.pause = 0.0, _PIECE, 0.0
-                weather.cut_after = None
+            for conditions in self._conditions.values():
+                conditions.held = False
+                conditions.delay, conditions.piece, conditions.pause = 0.0, _PIECE, 0.0
+                conditions.cut_after = None
             for link in list(self._links):
                 for pipe in link.pipes:
                     pipe.budget = None
@@ -285,11 +285,11 @@ class FaultProxy:
         if self._closing:
             return
         self._closing = True
-        self._wake_flusher.send(b".")
+        self._waker.send(b".")
         self._thread.join(5 * SCALE)
         assert not self._thread.is_alive(), "the proxy hangs"
-        self._wake_flusher.close()
-        self._roused.close()
+        self._waker.close()
+        self._wakeups.close()
         if self._holder is not None:
             self._holder.close()
 
@@ -318,7 +318,7 @@ class FaultProxy:
                 done.set()
 
         self._orders.append(carry_out)
-        self._wake_flusher.send(b".")
+        self._waker.send(b".")
         assert done.wait(5 * SCALE), "the proxy hangs"
         return result[0] or 0
 
@@ -336,7 +336,7 @@ class FaultProxy:
         while not self._closing:
             ready = self._wait()
             with contextlib.suppress(BlockingIOError):
-                while self._roused.recv(4096):
+                while self._wakeups.recv(4096):
                     pass
             while self._orders:
                 self._orders.popleft()()
@@ -354,7 +354,7 @@ class FaultProxy:
         now = time.monotonic()
         soonest = now + 60
         with selectors.PollSelector() as selector:
-            selector.register(self._roused, selectors.EVENT_READ)
+            selector.register(self._wakeups, selectors.EVENT_READ)
             if self._listening is not None:
                 selector.register(self._listening, selectors.EVENT_READ)
             for link in self._links:
@@ -390,7 +390,7 @@ class FaultProxy:
             self._links.append(_Link(client, server, self))
 
     def _move(self, link: _Link, ready: set[int]) -> None:
-        """Read and send what is there."""
+        """Read and forward what is available."""
         try:
             for pipe in link.pipes:
                 if pipe.source not in link.dropped and pipe.source.fileno() in ready:
@@ -414,14 +414,14 @@ class FaultProxy:
         if not data:
             pipe.ended = True
         elif not (link.draining or pipe.silent):
-            pipe.waiting.append((time.monotonic() + pipe.weather.delay, data))
+            pipe.waiting.append((time.monotonic() + pipe.conditions.delay, data))
             pipe.size += len(data)
 
     def _send(self, link: _Link, toward: Toward, pipe: _Pipe) -> None:
         while (due := pipe.due()) is not None and due <= time.monotonic():
             ready_at, data = pipe.waiting.popleft()
-            piece = data[: pipe.weather.piece]
-            if pipe.budget is None and pipe.weather.cut_after is not None:
+            piece = data[: pipe.conditions.piece]
+            if pipe.budget is None and pipe.conditions.cut_after is not None:
                 self._look_for_needle(pipe, piece)
             left = pipe.left()
             if left is not None:
@@ -436,7 +436,7 @@ class FaultProxy:
                 return
             pipe.size -= sent
             self.passed[toward] += sent
-            pipe.not_before = time.monotonic() + pipe.weather.pause
+            pipe.not_before = time.monotonic() + pipe.conditions.pause
             if left is not None:
                 pipe.budget = left - sent
                 if left <= sent:
@@ -447,9 +447,9 @@ class FaultProxy:
             pipe.sink.shutdown(socket.SHUT_WR)
 
     def _look_for_needle(self, pipe: _Pipe, piece: bytes) -> None:
-        """Start the count where the needle ends within this piece, which is about to go."""
-        assert pipe.weather.cut_after is not None
-        needle, count, _ = pipe.weather.cut_after
+        """Start the count where the needle ends within this piece, which is about to be sent."""
+        assert pipe.conditions.cut_after is not None
+        needle, count, _ = pipe.conditions.cut_after
         seen = pipe.tail + piece
         at = seen.find(needle)
         if at >= 0:
@@ -457,9 +457,9 @@ class FaultProxy:
         pipe.tail = seen[len(seen) - len(needle) + 1 :] if len(needle) > 1 else b""
 
     def _cut_here(self, link: _Link, pipe: _Pipe) -> None:
-        assert pipe.weather.cut_after is not None
-        cut = pipe.weather.cut_after[2]
-        pipe.weather.cut_after = None
+        assert pipe.conditions.cut_after is not None
+        cut = pipe.conditions.cut_after[2]
+        pipe.conditions.cut_after = None
         cut(link)
 
     # --- ends -------------------------------------------------------------------------------
@@ -483,7 +483,7 @@ class FaultProxy:
                 self._links.remove(link)
             return
         if len(toward) == 2:
-            # Not closed yet: with something unread that would be a reset.
+            # Not closed yet: closing with unread bytes would send RST.
             link.draining = True
         for each in toward:
             with contextlib.suppress(OSError):

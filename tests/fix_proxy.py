@@ -1,4 +1,4 @@
-"""Peers that a test plays by hand: a server that says what the test says, and takes what it wants."""
+"""Scripted servers: they send and read exactly what the test decides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ScriptedPeer:
     """
     The server's end of one connection, after the handshake.
 
-    It reads only when the test tells it to, so it can be deaf, and it says whatever the test says.
+    It reads only when the test reads, so the client's socket can be made to fill up.
     """
 
     def __init__(self, accepted: socket.socket) -> None:
@@ -27,22 +27,22 @@ class ScriptedPeer:
         self._socket.settimeout(10 * SCALE)
         self._input = accepted.makefile("rb")
 
-    def shake_hands(self, **info: object) -> dict[str, object]:
-        """Take a client in, and return what it said in CONNECT."""
-        fields = {"server_id": "puppet", "headers": True, "max_payload": 1048576, **info}
-        self.say(b"INFO %s\r\n" % json.dumps(fields).encode())
+    def handshake(self, **info: object) -> dict[str, object]:
+        """Do the server's part of the handshake, and return the fields of CONNECT."""
+        fields = {"server_id": "fake", "headers": True, "max_payload": 1048576, **info}
+        self.send(b"INFO %s\r\n" % json.dumps(fields).encode())
         connect = self.line()
         assert connect.startswith(b"CONNECT "), connect
         assert self.line() == b"PING\r\n"
-        self.say(b"PONG\r\n")
-        said: dict[str, object] = json.loads(connect[8:])
-        return said
+        self.send(b"PONG\r\n")
+        sent: dict[str, object] = json.loads(connect[8:])
+        return sent
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         self._socket.sendall(data)
 
-    def say_until_full(self, data: bytes) -> int:
-        """Say the same again and again until the client's end takes no more; return how often."""
+    def send_until_full(self, data: bytes) -> int:
+        """Send the same bytes repeatedly until the client's socket is full; return how often."""
         self._socket.settimeout(0.5)
         times = 0
         with contextlib.suppress(TimeoutError):
@@ -57,17 +57,17 @@ class ScriptedPeer:
         return self._input.readline()
 
     def read(self, count: int) -> bytes:
-        """Read so many bytes, fewer at the end."""
+        """Read ``count`` bytes, fewer at the end."""
         return self._input.read(count)
 
     def rest(self) -> bytes:
-        """Read all that comes until the client hangs up."""
+        """Read everything until the client closes."""
         try:
             return self._input.read()
         except ConnectionError:
             return b""
 
-    def hang_up(self) -> None:
+    def close(self) -> None:
         # Not close() alone: the file made of the socket holds it open.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -78,11 +78,11 @@ class ScriptedPeer:
 
 class Listener:
     """
-    A port on 127.0.0.1 where a test plays the server.
+    A listening port on 127.0.0.1 with a scripted server.
 
     Args:
-        play: called with a `ScriptedPeer` for each client, on a thread of its own; ``None``: it shakes
-            hands and waits for the test to `take()` it.
+        play: called with a `ScriptedPeer` for each client, on its own thread; ``None``: only the
+            handshake is done, and the test gets the peer with `take()`.
         port: the port; 0: any.
 
     """
@@ -92,8 +92,8 @@ class Listener:
         self._listening = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listening.getsockname()[1]
         self.url = f"nats://127.0.0.1:{self.port}"
-        self._puppets: list[ScriptedPeer] = []
-        self._came = threading.Condition()
+        self._peers: list[ScriptedPeer] = []
+        self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._acceptor = threading.Thread(target=self._accept, daemon=True)
         self._acceptor.start()
@@ -110,24 +110,24 @@ class Listener:
             self._threads.append(thread)
             thread.start()
 
-    def _serve(self, puppet: ScriptedPeer) -> None:
-        with self._came:
-            self._puppets.append(puppet)
+    def _serve(self, peer: ScriptedPeer) -> None:
+        with self._changed:
+            self._peers.append(peer)
         try:
-            (self._play or ScriptedPeer.shake_hands)(puppet)
+            (self._play or ScriptedPeer.handshake)(peer)
         except (OSError, ValueError, AssertionError):
-            return  # the test ended, or the client did; the test knows what it wanted
-        with self._came:
-            self._came.notify_all()
+            return  # the test or the client has ended; the test makes its own assertions
+        with self._changed:
+            self._changed.notify_all()
 
     def take(self, number: int = 0) -> ScriptedPeer:
-        """Return the puppet of a client, the first one by default, waiting for it."""
-        with self._came:
-            assert self._came.wait_for(lambda: len(self._puppets) > number, 5 * SCALE)
-            return self._puppets[number]
+        """Wait for a client, the first one by default, and return its peer."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self._peers) > number, 5 * SCALE)
+            return self._peers[number]
 
     def refuse(self) -> None:
-        """Take no more clients."""
+        """Stop accepting clients."""
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
@@ -135,8 +135,8 @@ class Listener:
 
     @property
     def clients(self) -> int:
-        """How many came so far."""
-        return len(self._puppets)
+        """Number of clients accepted so far."""
+        return len(self._peers)
 
     def __enter__(self) -> Self:
         return self
@@ -148,8 +148,8 @@ class Listener:
         traceback: TracebackType | None,
     ) -> None:
         self.refuse()
-        for puppet in self._puppets:
-            puppet.hang_up()
+        for peer in self._peers:
+            peer.close()
         for thread in self._threads:
             thread.join(5 * SCALE)
 

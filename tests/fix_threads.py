@@ -1,4 +1,4 @@
-"""Threads and sockets: unit tests use none, the others leave none behind; how a test waits."""
+"""Waiting for conditions, and checks that tests leave no threads or sockets behind."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["SCALE", "STALL", "between", "wait_until", "within"]
 
 T = TypeVar("T")
 
-#: Every limit is this much longer on a slow machine.
+#: Factor for every time limit, above 1 on a slow machine.
 SCALE = float(os.environ.get("JETSTREAM_SYNC_TEST_SCALE", "1"))
 
-#: Seconds for which a slow machine may stand still; what would not come at once takes longer.
+#: Seconds that a slow machine may stall in addition to the limit of a measurement.
 STALL = 0.5 * (SCALE - 1)
 
 _HERE = Path(__file__).parent
@@ -31,7 +31,7 @@ def wait_until(condition: Callable[[], T], limit: float = 5.0) -> T:
     Wait until a condition holds, and return its value.
 
     Args:
-        condition: called again and again; anything true ends the wait.
+        condition: called repeatedly; a true value ends the wait.
         limit: seconds after which the test fails; scaled by ``JETSTREAM_SYNC_TEST_SCALE``.
 
     """
@@ -41,13 +41,13 @@ def wait_until(condition: Callable[[], T], limit: float = 5.0) -> T:
         if value:
             return value
         if time.monotonic() > give_up:
-            pytest.fail(f"still not so after {limit * SCALE:g} s: {condition}")
+            pytest.fail(f"still false after {limit * SCALE:g} s: {condition}")
         time.sleep(0.001)
 
 
 @contextmanager
 def between(least: float, most: float) -> Iterator[None]:
-    """What is in this block takes so many seconds, and on a slow machine `STALL` more at most."""
+    """Assert that the block takes from ``least`` to ``most`` seconds, plus `STALL` on a slow machine."""
     began = time.monotonic()
     yield
     took = time.monotonic() - began
@@ -56,7 +56,7 @@ def between(least: float, most: float) -> Iterator[None]:
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """What is in this block takes less than so many seconds, which are more on a slow machine."""
+    """Assert that the block takes less than ``seconds``, scaled on a slow machine."""
     with between(0, seconds * SCALE):
         yield
 
@@ -70,7 +70,7 @@ def _folder(request: pytest.FixtureRequest) -> str:
 def no_sockets_in_unit_tests(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unit tests are about code without I/O; a socket in one is a mistake."""
+    """Fail a unit test that connects a socket: unit tests are for code without I/O."""
 
     def refuse(self: socket.socket, *_: object) -> NoReturn:
         self.close()
@@ -82,7 +82,7 @@ def no_sockets_in_unit_tests(
 
 @pytest.fixture(autouse=True)
 def no_thread_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A server or thread test ends with the threads of this package that it began with."""
+    """Fail a server or thread test that leaves threads of this package running."""
     if _folder(request) not in {"server", "thread"}:
         yield
         return

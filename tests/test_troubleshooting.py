@@ -108,7 +108,7 @@ def test_texts_of_managing_and_reading(js: JetStream) -> None:
     assert on_the_page(text_of(message.ack))
 
 
-def test_texts_of_connections_that_can_not_be_used(nats_server: NatsServer) -> None:
+def test_texts_of_connections_that_cannot_be_used(nats_server: NatsServer) -> None:
     """After a fork, after a close, and when too much waits, the page has the words."""
     nc = jetstream_sync.connect(nats_server.url)
     reading, writing = os.pipe()

@@ -74,7 +74,7 @@ def test_an_order_goes_through_view_and_worker(
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "Ctrl-C"])
-def test_a_worker_that_is_told_to_stop(fresh_server: NatsServer, project: Path, how: str) -> None:
+def test_a_worker_stops_on_a_signal(fresh_server: NatsServer, project: Path, how: str) -> None:
     """It finishes what it has asked for, leaves nothing open, and its successor goes on from there."""
     with (
         Program(COMMAND, fresh_server.url, project) as first,
@@ -96,7 +96,7 @@ def test_a_worker_that_is_told_to_stop(fresh_server: NatsServer, project: Path, 
     assert consumer(fresh_server)["num_ack_pending"] == 0
 
 
-def test_orders_that_can_not_be_handled(fresh_server: NatsServer, project: Path) -> None:
+def test_orders_that_cannot_be_handled(fresh_server: NatsServer, project: Path) -> None:
     """An unreadable message is terminated, a failed one is redelivered after a delay; the worker stays."""
     unlucky = project / "unlucky.py"
     unlucky.write_text(

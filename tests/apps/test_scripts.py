@@ -80,7 +80,7 @@ def test_ctrl_c_while_working(fresh_server: NatsServer, tmp_path: Path) -> None:
     assert open_acks(fresh_server, "work") == 0
 
 
-def test_orders_that_can_not_be_handled(fresh_server: NatsServer, tmp_path: Path) -> None:
+def test_orders_that_cannot_be_handled(fresh_server: NatsServer, tmp_path: Path) -> None:
     """A worker survives a message that its handler rejects; the next worker does not get it at once."""
     with RawClient(fresh_server.port) as raw:
         raw.api("STREAM.CREATE.ORDERS", name="ORDERS", subjects=["ORDERS.*"])

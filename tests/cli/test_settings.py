@@ -229,10 +229,10 @@ def test_names_and_inboxes_are_told_to_the_server() -> None:
     """The connection has a name, and answers come below the prefix that was given."""
     said: list[Any] = []
 
-    def serve(puppet: Any) -> None:
-        said.append(puppet.shake_hands())
-        said.append(puppet.line())
-        puppet.rest()
+    def serve(peer: Any) -> None:
+        said.append(peer.handshake())
+        said.append(peer.line())
+        peer.rest()
 
     with Listener(serve) as listener:
         args = ("--connection-name", "nightly", "--inbox-prefix", "_INBOX_me", "--timeout", "200ms")

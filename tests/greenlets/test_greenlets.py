@@ -80,7 +80,7 @@ def test_who_waits_does_not_stop_the_others(
     assert 0.25 < time.monotonic() - began < 2 * SCALE
 
 
-def test_a_full_socket_stops_only_who_publishes() -> None:
+def test_a_full_socket_blocks_only_publishers() -> None:
     """While a publisher waits for a server that takes nothing, other greenlets run, and get answers."""
     with Listener() as listener, jetstream_sync.connect(listener.url) as nc:
         listener.take()
@@ -94,7 +94,9 @@ def test_a_full_socket_stops_only_who_publishes() -> None:
         assert isinstance(publisher.exception, jetstream_sync.errors.ConnectionClosedError)
 
 
-def test_a_flood_of_messages_stops_nobody(nats_server: NatsServer, nc: Connection) -> None:
+def test_a_flood_of_messages_blocks_no_other_greenlet(
+    nats_server: NatsServer, nc: Connection
+) -> None:
     """A server that always has more to send does not keep the one greenlet that reads running."""
     program = """
         import sys
@@ -112,7 +114,7 @@ def test_a_flood_of_messages_stops_nobody(nats_server: NatsServer, nc: Connectio
     publisher.get()
 
 
-def test_looking_for_a_server_stops_nobody() -> None:
+def test_reconnect_attempts_block_no_other_greenlet() -> None:
     """Failing attempts to reconnect leave other greenlets running."""
     server = NatsServer()
     server.start()

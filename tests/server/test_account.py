@@ -85,7 +85,7 @@ def test_without_jetstream_every_call_says_so_at_once() -> None:
         assert nc.is_connected
 
 
-def test_an_account_without_jetstream_is_told_so() -> None:
+def test_an_account_without_jetstream_gets_a_specific_error() -> None:
     """JetStream may be on for some accounts only."""
     config = """
     accounts {

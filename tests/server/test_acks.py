@@ -302,7 +302,9 @@ def test_nothing_is_sent_where_no_acks_are_wanted(stream: Stream, nc: Connection
     assert not msg.is_acked
 
 
-def test_nobody_confirms_for_a_deleted_consumer(stream: Stream, consumer: PullConsumer) -> None:
+def test_ack_sync_of_a_deleted_consumer_has_no_responders(
+    stream: Stream, consumer: PullConsumer
+) -> None:
     """``ack_sync`` where the consumer is gone is a `NoRespondersError` at once."""
     msg = consumer.next()
     stream.delete_consumer("C")
@@ -311,7 +313,7 @@ def test_nobody_confirms_for_a_deleted_consumer(stream: Stream, consumer: PullCo
     assert not msg.is_acked
 
 
-def test_a_message_from_elsewhere_can_not_be_acknowledged(nc: Connection) -> None:
+def test_a_message_without_a_consumer_cannot_be_acknowledged(nc: Connection) -> None:
     """A message without a reply subject is no message of a stream."""
     msg = JetStreamMsg((b"s", b"", b"", b""), nc._core)
     for settle in SETTLE.values():

@@ -83,7 +83,7 @@ class Gate:
 # --- close --------------------------------------------------------------------------------------
 
 
-def test_close_wakes_everybody(fresh_server: NatsServer, subject: str) -> None:
+def test_close_wakes_all_waiting_threads(fresh_server: NatsServer, subject: str) -> None:
     """Closing wakes threads that wait for a message, a reply or a flush; only iterations end quietly."""
     nc = jetstream_sync.connect(fresh_server.url)
     sub = nc.subscribe(subject)
@@ -235,7 +235,7 @@ def test_closing_does_not_wait_for_ever_for_closed_cb(
     assert called.wait(5)
 
 
-def test_a_closed_connection_calls_nobody(own: Connection, subject: str) -> None:
+def test_a_closed_connection_calls_no_callback(own: Connection, subject: str) -> None:
     """After a close a callback gets no more messages, though some were waiting."""
     gate = Gate()
     sub = own.subscribe(subject, cb=gate)

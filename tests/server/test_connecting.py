@@ -105,7 +105,7 @@ def test_dead_servers_in_front_are_passed_over(
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 70 + ".org"])
-def test_a_host_name_that_can_not_exist_is_a_server_that_can_not_be_reached(
+def test_an_impossible_host_name_is_an_unreachable_server(
     nats_server: NatsServer, host: str
 ) -> None:
     """A host name that DNS cannot express fails like one that does not exist."""
@@ -133,7 +133,7 @@ def test_a_host_name_that_can_not_exist_is_a_server_that_can_not_be_reached(
         ("name", 7),
     ],
 )
-def test_an_option_that_can_not_work_is_refused_by_name(option: str, value: object) -> None:
+def test_an_invalid_option_is_refused_by_name(option: str, value: object) -> None:
     """An option that is unknown or out of range is refused by name before anything is dialled."""
     options: Any = {option: value}
     with black_hole() as listening:
@@ -193,11 +193,11 @@ def test_a_server_that_never_answers_takes_the_connect_timeout() -> None:
 def test_a_server_that_trickles_takes_no_longer_than_one_that_is_silent() -> None:
     """The connect_timeout is for the whole handshake, not for each byte of it."""
 
-    def trickle(puppet: ScriptedPeer) -> None:
-        puppet.say(b"INFO {")
+    def trickle(peer: ScriptedPeer) -> None:
+        peer.send(b"INFO {")
         ended = threading.Event()
         while not ended.wait(0.05):
-            puppet.say(b" ")
+            peer.send(b" ")
 
     with (
         Listener(trickle) as listener,
@@ -300,11 +300,11 @@ def test_a_server_that_requires_tls_gets_no_login_in_the_clear() -> None:
     """Where the server requires TLS, that is what it gets, and no password goes out before."""
     heard: SimpleQueue[bytes] = SimpleQueue()
 
-    def require_tls(puppet: ScriptedPeer) -> None:
-        puppet.say(b'INFO {"server_id":"S","tls_required":true,"max_payload":1048576}\r\n')
-        record = puppet.read(5)
-        heard.put(record + puppet.read(int.from_bytes(record[3:], "big")))
-        puppet.hang_up()
+    def require_tls(peer: ScriptedPeer) -> None:
+        peer.send(b'INFO {"server_id":"S","tls_required":true,"max_payload":1048576}\r\n')
+        record = peer.read(5)
+        heard.put(record + peer.read(int.from_bytes(record[3:], "big")))
+        peer.close()
 
     with Listener(require_tls) as listener:
         with within(1.0), pytest.raises(SecureConnectionError) as caught:
@@ -354,7 +354,7 @@ NOISE = bytes(range(128, 256)) * 8
 def test_what_is_not_nats_is_quoted(banner: bytes, start: bytes) -> None:
     """A peer that does not speak NATS is an error that quotes how it began, at once."""
     with (
-        Listener(lambda puppet: puppet.say(banner)) as listener,
+        Listener(lambda peer: peer.send(banner)) as listener,
         within(1.0),
         pytest.raises(ProtocolError) as caught,
     ):
@@ -368,7 +368,7 @@ def test_what_is_not_nats_is_quoted(banner: bytes, start: bytes) -> None:
 def test_nats_out_of_order_is_not_nats() -> None:
     """A peer that answers before it has introduced itself does not speak NATS."""
     with (
-        Listener(lambda puppet: puppet.say(b"PONG\r\n")) as listener,
+        Listener(lambda peer: peer.send(b"PONG\r\n")) as listener,
         pytest.raises(ProtocolError, match="INFO"),
     ):
         jetstream_sync.connect(listener.url)
@@ -378,9 +378,9 @@ def test_nats_out_of_order_is_not_nats() -> None:
 def test_a_server_that_hangs_up_at_once(before: bytes) -> None:
     """A peer that closes during the handshake is a lost connection, or one that was reset."""
 
-    def hang_up(puppet: ScriptedPeer) -> None:
-        puppet.say(before)
-        puppet.hang_up()
+    def hang_up(peer: ScriptedPeer) -> None:
+        peer.send(before)
+        peer.close()
 
     with (
         Listener(hang_up) as listener,
@@ -399,7 +399,7 @@ def test_no_thread_is_left_after_failures_and_after_close(
     before = our_threads()
     with pytest.raises(NoServersError):
         jetstream_sync.connect(dead_url)
-    with Listener(lambda puppet: puppet.say(SSH)) as listener, pytest.raises(ProtocolError):
+    with Listener(lambda peer: peer.send(SSH)) as listener, pytest.raises(ProtocolError):
         jetstream_sync.connect(listener.url)
     assert our_threads() == before
     nc = jetstream_sync.connect(nats_server.url)
@@ -462,7 +462,7 @@ def test_the_server_knows_the_connections_name() -> None:
     assert listed["version"] == jetstream_sync.__version__
 
 
-def test_a_connection_can_not_be_pickled(nats_server: NatsServer) -> None:
+def test_a_connection_cannot_be_pickled(nats_server: NatsServer) -> None:
     """Pickling a connection is an error that says what to do instead."""
     with jetstream_sync.connect(nats_server.url) as nc:
         with pytest.raises(TypeError, match="open one in the process that uses it"):
@@ -488,12 +488,12 @@ def test_garbage_in_mid_stream_breaks_the_link(garbage: bytes) -> None:
         nc = jetstream_sync.connect(listener.url, error_cb=errors.put)
         sub = nc.subscribe("orders")
         waiter = pool.submit(sub.next_msg, timeout=None)
-        puppet = listener.take()
-        assert puppet.line().startswith(b"SUB orders")
-        puppet.say(b"MSG orders %d 5\r\nfirst\r\n" % sub.sid)
+        peer = listener.take()
+        assert peer.line().startswith(b"SUB orders")
+        peer.send(b"MSG orders %d 5\r\nfirst\r\n" % sub.sid)
         assert waiter.result(5 * SCALE).data == b"first"
         waiter = pool.submit(sub.next_msg, timeout=None)
-        puppet.say(garbage)
+        peer.send(garbage)
         error = errors.get(timeout=5 * SCALE)
         assert isinstance(error, ProtocolError), error
         assert error.excerpt
@@ -502,7 +502,7 @@ def test_garbage_in_mid_stream_breaks_the_link(garbage: bytes) -> None:
         wait_until(lambda: nc.stats["reconnects"])
         again = listener.take(1)
         assert again.line().startswith(b"SUB orders")
-        again.say(b"MSG orders %d 6\r\nsecond\r\n" % sub.sid)
+        again.send(b"MSG orders %d 6\r\nsecond\r\n" % sub.sid)
         assert waiter.result(5 * SCALE).data == b"second"
         nc.close()
 
@@ -518,11 +518,11 @@ def test_garbage_in_mid_stream_closes_what_may_not_reconnect(garbage: bytes) -> 
         sub = nc.subscribe("orders")
         waiters = [pool.submit(sub.next_msg, timeout=None) for _ in range(2)]
         waiters.append(pool.submit(nc.request, "service", timeout=None))  # type: ignore[arg-type]
-        puppet = listener.take()
+        peer = listener.take()
         heard: set[bytes] = set()
         while not heard >= {b"SUB", b"PUB"}:
-            heard.update(puppet.line().split()[:1])
-        puppet.say(garbage)
+            heard.update(peer.line().split()[:1])
+        peer.send(garbage)
         for each in waiters:
             error = each.exception(5 * SCALE)
             assert isinstance(error, ProtocolError), error
@@ -546,7 +546,7 @@ authorization {
 
 
 @pytest.mark.parametrize("kind", ["publish", "subscribe"])
-def test_what_is_not_permitted_is_told_and_ends_nothing(kind: str) -> None:
+def test_a_permission_violation_is_reported_and_the_connection_stays(kind: str) -> None:
     """A subject that is not permitted is reported to error_cb, and the connection stays."""
     errors: SimpleQueue[Exception] = SimpleQueue()
     with NatsServer(config=PERMISSIONS, jetstream=False) as server:
@@ -564,9 +564,9 @@ def test_what_is_not_permitted_is_told_and_ends_nothing(kind: str) -> None:
     assert errors.empty()
 
 
-def refuse(puppet: ScriptedPeer) -> None:
-    puppet.say(b"-ERR 'The moon is full'\r\n")
-    puppet.hang_up()
+def refuse(peer: ScriptedPeer) -> None:
+    peer.send(b"-ERR 'The moon is full'\r\n")
+    peer.close()
 
 
 def test_an_unknown_error_before_the_end_says_why_the_connection_closed() -> None:
@@ -576,9 +576,9 @@ def test_an_unknown_error_before_the_end_says_why_the_connection_closed() -> Non
         nc = jetstream_sync.connect(listener.url, allow_reconnect=False, error_cb=errors.put)
         with ThreadPoolExecutor() as pool:
             waiter = pool.submit(nc.subscribe("orders").next_msg, timeout=None)
-            puppet = listener.take()
-            assert puppet.line().startswith(b"SUB orders")
-            refuse(puppet)
+            peer = listener.take()
+            assert peer.line().startswith(b"SUB orders")
+            refuse(peer)
             error = waiter.exception(5 * SCALE)
         assert isinstance(error, ServerRefusedError)
         assert str(error) == "The moon is full"
@@ -600,5 +600,5 @@ def test_an_unknown_error_before_the_end_leads_to_another_link() -> None:
         assert nc.is_connected
         assert listener.clients == 2
         assert nc.stats["errors_received"] == 1
-        listener.take(1).hang_up()
+        listener.take(1).close()
         nc.close()

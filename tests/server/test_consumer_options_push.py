@@ -97,7 +97,7 @@ def test_the_deliver_subject_is_where_messages_go(
     assert all(msg.reply.startswith(f"$JS.ACK.{stream.name}.C.") for msg in messages)
 
 
-def test_nothing_is_delivered_while_nobody_listens(
+def test_nothing_is_delivered_without_a_subscriber(
     js: JetStream, stream: Stream, raw: RawClient, nc: Connection
 ) -> None:
     """A late subscriber gets everything; the server reports whether there is a subscriber."""

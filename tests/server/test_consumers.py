@@ -192,7 +192,7 @@ def test_an_update_changes_what_it_says(stream: Stream) -> None:
     assert changed == replace(config, ack_wait=7)
 
 
-def test_what_can_not_be_changed_is_refused(stream: Stream) -> None:
+def test_changing_a_fixed_property_is_refused(stream: Stream) -> None:
     """The refusal is the call's error, and the consumer stays as it was."""
     stream.create_consumer(durable_name="a")
     with at_once(), pytest.raises(APIError):

@@ -222,7 +222,7 @@ def test_only_a_group_of_the_consumer_is_unpinned(js: JetStream, stream: Stream)
 
 
 @pytest.mark.server("<2.14")
-def test_an_old_server_can_not_reset(stream: Stream) -> None:
+def test_an_old_server_cannot_reset(stream: Stream) -> None:
     """A server that would not answer is not asked, and the error names the version that can."""
     stream.create_consumer(durable_name="a")
     with pytest.raises(ServerTooOldError, match=r"2\.14"):
@@ -230,7 +230,7 @@ def test_an_old_server_can_not_reset(stream: Stream) -> None:
 
 
 @pytest.mark.server("<2.11")
-def test_an_old_server_can_not_unpin(stream: Stream) -> None:
+def test_an_old_server_cannot_unpin(stream: Stream) -> None:
     """A server that would not answer is not asked, and the error names the version that can."""
     stream.create_consumer(durable_name="a")
     with pytest.raises(ServerTooOldError, match=r"2\.11"):

@@ -220,7 +220,7 @@ def test_bad_subjects_are_refused(nc: Connection, subject: str, bad: str) -> Non
 
 
 @pytest.mark.parametrize("bad", ["", "a..b", "a b", "a\r\nPING", "a.>.b", ">.a"])
-def test_bad_subjects_can_not_be_subscribed_to(nc: Connection, bad: str) -> None:
+def test_invalid_subjects_cannot_be_subscribed_to(nc: Connection, bad: str) -> None:
     """A pattern or a queue group that is not well formed is refused, and the connection goes on."""
     with pytest.raises(BadSubjectError):
         nc.subscribe(bad)
@@ -410,7 +410,9 @@ def test_next_msg_with_timeout_0_takes_what_is_there(nc: Connection, subject: st
 
 
 @pytest.mark.parametrize("timeout", [None, 20])
-def test_a_message_wakes_who_waits(nc: Connection, subject: str, timeout: float | None) -> None:
+def test_a_message_wakes_a_waiting_thread(
+    nc: Connection, subject: str, timeout: float | None
+) -> None:
     """A thread that waits gets the message that another thread publishes, at once."""
     with nc.subscribe(subject) as sub, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(sub.next_msg, timeout)
@@ -599,7 +601,7 @@ def test_a_callback_that_raises_is_reported(reports: Reports, subject: str) -> N
     assert [error.args for error in errors] == [(b"1",), (b"2",)]
 
 
-def test_with_a_callback_nobody_else_reads(nc: Connection, subject: str) -> None:
+def test_with_a_callback_other_ways_to_read_are_refused(nc: Connection, subject: str) -> None:
     """`next_msg` and iterating are refused where a callback gets the messages."""
     sub = nc.subscribe(subject, cb=lambda _: None)
     with pytest.raises(SubscriptionError, match="callback"):

@@ -84,7 +84,7 @@ def test_the_first_answer_counts(nc: Connection, subject: str) -> None:
 
 
 @pytest.mark.parametrize("timeout", [5, None])
-def test_nobody_listens(nc: Connection, subject: str, timeout: float | None) -> None:
+def test_a_request_without_responders(nc: Connection, subject: str, timeout: float | None) -> None:
     """Without responders a request fails at once, whatever the timeout."""
     began = time.monotonic()
     with pytest.raises(NoRespondersError) as caught:
@@ -94,7 +94,7 @@ def test_nobody_listens(nc: Connection, subject: str, timeout: float | None) -> 
 
 
 @pytest.mark.parametrize("timeout", [0.05, timedelta(milliseconds=50)])
-def test_a_late_answer_is_nobody_elses(
+def test_a_late_reply_goes_to_no_other_request(
     nc: Connection, other: Connection, subject: str, timeout: float | timedelta
 ) -> None:
     """A request gives up in time, and its late answer is not taken for another one's."""
@@ -157,7 +157,7 @@ def test_no_answer_is_wanted(nc: Connection, subject: str) -> None:
             msg.respond(b"y")
 
 
-def test_what_can_not_be_asked(nc: Connection, subject: str) -> None:
+def test_invalid_requests_are_refused(nc: Connection, subject: str) -> None:
     """A request that cannot be sent is refused like a message, and the next one works."""
     nc.subscribe(subject, cb=lambda msg: msg.respond(msg.data))
     with pytest.raises(BadSubjectError):
@@ -181,7 +181,7 @@ def test_a_callback_may_ask(nc: Connection, subject: str) -> None:
 
 
 @pytest.mark.parametrize("timeout", [30, None])
-def test_closing_wakes_who_asks(
+def test_closing_wakes_waiting_requests(
     nats_server: NatsServer, other: Connection, subject: str, timeout: float | None
 ) -> None:
     """A thread that waits for a reply when the connection is closed gets `ConnectionClosedError`."""

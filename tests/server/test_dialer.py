@@ -138,7 +138,7 @@ def test_a_connection_through_socks_comes_back_through_socks(proxy: SocksProxy) 
             assert sub.next_msg(5 * SCALE).data == b"%d" % times
 
 
-def test_a_host_that_the_proxy_can_not_reach(proxy: SocksProxy) -> None:
+def test_a_host_that_the_proxy_cannot_reach(proxy: SocksProxy) -> None:
     """An OSError of the dialer is that of the server, and the next server is tried."""
     dial = through(proxy.port)
     with pytest.raises(NoServersError, match="SOCKS error 4"):

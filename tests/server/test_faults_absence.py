@@ -164,7 +164,7 @@ def test_a_fetch_waits_for_it(
         assert single.result(5 * SCALE).data == b"2"
 
 
-def test_a_fetch_says_in_time_that_nobody_was_there(consumer: PullConsumer) -> None:
+def test_a_fetch_reports_missing_responders_in_time(consumer: PullConsumer) -> None:
     """A fetch that times out reports the last refusal; one that cannot wait does so at once."""
     began = time.monotonic()
     with pytest.raises(PullError, match="No Responders") as caught:

@@ -219,7 +219,7 @@ def test_a_large_message_passes(js: JetStream, stream: Stream, nc: Connection) -
         ({"batch": 1, "no_wait": True}, "no_wait"),
     ],
 )
-def test_options_that_can_not_work_are_refused_locally(
+def test_invalid_options_are_refused_by_the_client(
     consumer: PullConsumer, nc: Connection, options: dict[str, Any], named: str
 ) -> None:
     """The option is named in the error, nothing is sent, and no subscription is left."""

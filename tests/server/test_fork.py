@@ -573,9 +573,9 @@ def test_a_link_that_is_being_opened_is_the_parents_alone() -> None:
     """A child keeps no copy of a socket on which its parent is still shaking hands."""
     go_on = threading.Event()
 
-    def play(puppet: ScriptedPeer) -> None:
+    def play(peer: ScriptedPeer) -> None:
         assert go_on.wait(10 * SCALE)
-        puppet.shake_hands()
+        peer.handshake()
 
     def check() -> None:
         assert peers(listener.port) == 0

@@ -172,7 +172,7 @@ def test_a_stream_that_is_gone_is_not_found(
         ({"max_messages": 1, "next_by_subject": ""}, BadSubjectError),
     ],
 )
-def test_what_can_not_be_is_refused(
+def test_invalid_arguments_are_refused(
     stream: Stream, given: dict[str, object], error: type[Exception]
 ) -> None:
     """Arguments are checked before anything is sent."""
@@ -194,7 +194,7 @@ def test_what_came_of_an_answer_that_broke_off_is_returned(
         assert [msg.seq for msg in js.get_stream(stream.name).get_msgs(5)] == [1, 2]
 
 
-def test_where_nobody_answers_the_leader_is_asked(
+def test_without_responders_the_leader_is_asked(
     nats_server: NatsServer, nc: Connection, stream: Stream
 ) -> None:
     """A replica that is down does not matter while the leader is well."""

@@ -31,7 +31,7 @@ def said(log: pytest.LogCaptureFixture, logger: str, level: str) -> list[str]:
     ]
 
 
-def test_the_life_of_a_connection_is_told_on_the_level_info(
+def test_connection_events_are_logged_at_level_info(
     log: pytest.LogCaptureFixture,
 ) -> None:
     """The log has connects, failed attempts, disconnects with the reason, reconnects and the close only."""
@@ -59,7 +59,7 @@ def test_a_connection_that_ends_by_itself_says_why(log: pytest.LogCaptureFixture
     """The reason is in the event, and as an error, since there is no error_cb."""
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, allow_reconnect=False)
-        listener.take().hang_up()
+        listener.take().close()
         wait_until(lambda: nc.is_closed)
         wait_until(lambda: len(said(log, "events", "INFO")) == 2)
         nc.close()
@@ -69,7 +69,7 @@ def test_a_connection_that_ends_by_itself_says_why(log: pytest.LogCaptureFixture
     assert len(said(log, "events", "ERROR")) == 1
 
 
-def test_servers_that_can_not_be_reached_are_named(log: pytest.LogCaptureFixture) -> None:
+def test_unreachable_servers_are_named(log: pytest.LogCaptureFixture) -> None:
     """Each attempt of the first walk has its line."""
     with pytest.raises(NoServersError):
         jetstream_sync.connect(["nats://127.0.0.1:1", "nats://me:secret@127.0.0.1:2"])

@@ -61,7 +61,7 @@ def raises(error: BaseException) -> Callable[..., Any]:
 
 def test_a_key_may_come_with_words():
     """A key and a user both reach the server, as an auth callout may want it."""
-    with Listener(lambda puppet: said.append(puppet.shake_hands(nonce="abc"))) as listener:
+    with Listener(lambda peer: said.append(peer.handshake(nonce="abc"))) as listener:
         said: list[dict[str, object]] = []
         options = {"user": "u", "password": "p", "nkeys_seed_str": NKEY_USER.seed}
         jetstream_sync.connect(listener.url, **options).close()
@@ -278,7 +278,7 @@ def test_a_file_with_something_else_in_it(nkey_server, tmp_path, option, content
 
 
 @pytest.mark.parametrize("option", ["user_credentials", "nkeys_seed"])
-def test_a_file_that_can_not_be_read(nkey_server, tmp_path, option):
+def test_an_unreadable_file(nkey_server, tmp_path, option):
     """The error names the option and the path, and says why; the system's error is behind it."""
     for path, reason in [(tmp_path / "none", "No such file"), (tmp_path, "Is a directory")]:
         with pytest.raises(CredentialsError, match=reason) as caught:
@@ -334,7 +334,7 @@ def test_a_function_that_returns_something_else(nkey_server, option, returned):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
-def test_who_connects_may_be_told_to_exit(nkey_server, error):
+def test_a_callback_may_raise_system_exit_while_connecting(nkey_server, error):
     """What ends a program ends it also out of a function that is called while it connects."""
     with pytest.raises(type(error)) as caught:
         jetstream_sync.connect(nkey_server.url, token=raises(error))

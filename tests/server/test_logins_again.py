@@ -278,11 +278,11 @@ def test_a_whole_account_may_run_out():
     expired = b"-ERR 'Account Authentication Expired'\r\n"
     events: SimpleQueue[ConnectionEvent] = SimpleQueue()
 
-    def play(puppet: ScriptedPeer) -> None:
-        puppet.shake_hands()
+    def play(peer: ScriptedPeer) -> None:
+        peer.handshake()
         if server.clients == 1:
-            puppet.say(expired)
-            puppet.hang_up()
+            peer.send(expired)
+            peer.close()
 
     with (
         Listener(play) as server,
@@ -297,11 +297,11 @@ def test_the_same_words_count_only_when_nothing_was_between():
     """A server that lets the client in has forgotten what it said before: logins may run out again."""
     expired = b"-ERR 'User Authentication Expired'\r\n"
 
-    def play(puppet: ScriptedPeer) -> None:
-        puppet.shake_hands()
+    def play(peer: ScriptedPeer) -> None:
+        peer.handshake()
         if server.clients <= 4:
-            puppet.say(expired)
-            puppet.hang_up()
+            peer.send(expired)
+            peer.close()
 
     with Listener(play) as server, jetstream_sync.connect(server.url, **QUICK) as nc:
         wait_until(lambda: is_back(nc, 4))
@@ -312,17 +312,17 @@ def test_another_refusal_in_between_starts_the_count_again():
     """Only the same words twice in a row end it."""
     words = [b"Authorization Violation", b"Authentication Timeout", b"Authorization Violation"]
 
-    def play(puppet: ScriptedPeer) -> None:
+    def play(peer: ScriptedPeer) -> None:
         said = server.clients - 2
         if 0 <= said < len(words):
-            puppet.say(b"INFO {}\r\n")
-            puppet.line()
-            puppet.say(b"-ERR '%b'\r\n" % words[said])
-            puppet.hang_up()
+            peer.send(b"INFO {}\r\n")
+            peer.line()
+            peer.send(b"-ERR '%b'\r\n" % words[said])
+            peer.close()
         else:
-            puppet.shake_hands()
+            peer.handshake()
             if said < 0:
-                puppet.hang_up()
+                peer.close()
 
     with Listener(play) as server, jetstream_sync.connect(server.url, **QUICK) as nc:
         wait_until(lambda: is_back(nc, 1))

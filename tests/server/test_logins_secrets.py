@@ -194,40 +194,40 @@ Play = Callable[[ScriptedPeer], object]
 INFO = b'INFO {"nonce": "bm9uY2U", "auth_required": true, "headers": true}\r\n'
 
 
-def refuses(puppet: ScriptedPeer) -> None:
-    puppet.say(INFO)
-    puppet.line()
-    puppet.say(b"-ERR 'Authorization Violation'\r\n")
-    puppet.hang_up()
+def refuses(peer: ScriptedPeer) -> None:
+    peer.send(INFO)
+    peer.line()
+    peer.send(b"-ERR 'Authorization Violation'\r\n")
+    peer.close()
 
 
-def hangs_up(puppet: ScriptedPeer) -> None:
-    puppet.say(INFO)
-    puppet.line()
-    puppet.hang_up()
+def hangs_up(peer: ScriptedPeer) -> None:
+    peer.send(INFO)
+    peer.line()
+    peer.close()
 
 
-def talks_http(puppet: ScriptedPeer) -> None:
-    puppet.say(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-    puppet.hang_up()
+def talks_http(peer: ScriptedPeer) -> None:
+    peer.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    peer.close()
 
 
-def talks_nonsense(puppet: ScriptedPeer) -> None:
-    puppet.say(INFO)
-    puppet.line()
-    puppet.say(b"WHAT?\r\n")
-    puppet.hang_up()
+def talks_nonsense(peer: ScriptedPeer) -> None:
+    peer.send(INFO)
+    peer.line()
+    peer.send(b"WHAT?\r\n")
+    peer.close()
 
 
-def wants_tls(puppet: ScriptedPeer) -> None:
-    puppet.say(b'INFO {"tls_required": true, "nonce": "bm9uY2U"}\r\n')
-    puppet.hang_up()
+def wants_tls(peer: ScriptedPeer) -> None:
+    peer.send(b'INFO {"tls_required": true, "nonce": "bm9uY2U"}\r\n')
+    peer.close()
 
 
-def lets_in_once(puppet: ScriptedPeer) -> None:
-    puppet.shake_hands(nonce="bm9uY2U")
-    puppet.say(b"-ERR 'User Authentication Expired'\r\n")
-    puppet.hang_up()
+def lets_in_once(peer: ScriptedPeer) -> None:
+    peer.handshake(nonce="bm9uY2U")
+    peer.send(b"-ERR 'User Authentication Expired'\r\n")
+    peer.close()
 
 
 PLAYS = [refuses, hangs_up, talks_http, talks_nonsense, wants_tls, lets_in_once]
@@ -355,7 +355,7 @@ WRONG = [
 ]
 
 
-def test_options_that_can_not_be(watch):
+def test_invalid_options(watch):
     """A mistake in an option does not show what was given, not even in the wrong place."""
     for options in WRONG:
         with pytest.raises(InvalidOptionError) as caught:

@@ -334,7 +334,7 @@ def test_the_consumer_s_limits_bound_the_defaults(js: JetStream, stream: Stream)
         assert take(messages, 50) == list(range(50))
 
 
-def test_options_that_can_not_work_are_refused(consumer: PullConsumer, nc: Connection) -> None:
+def test_invalid_options_are_refused(consumer: PullConsumer, nc: Connection) -> None:
     """The option is named in the error, and no subscription is left."""
     cases: list[tuple[dict[str, Any], str]] = [
         ({"max_messages": 0}, "max_messages"),
@@ -443,7 +443,7 @@ def test_leaving_the_block_stops_it(consumer: PullConsumer, nc: Connection) -> N
 
 
 @pytest.mark.parametrize("way", ["next", "iteration"])
-def test_stop_wakes_who_waits(consumer: PullConsumer, way: str) -> None:
+def test_stop_wakes_waiting_threads(consumer: PullConsumer, way: str) -> None:
     """Another thread that waits for a message gets `IteratorClosedError`, its iteration an end."""
     messages = consumer.messages()
     with ThreadPoolExecutor(1) as pool:

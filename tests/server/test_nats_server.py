@@ -263,7 +263,7 @@ def test_before_the_first_start_there_is_no_port_and_no_log() -> None:
         server.pause()
 
 
-def test_a_server_can_not_be_pickled() -> None:
+def test_a_server_cannot_be_pickled() -> None:
     """A process is not a value."""
     with pytest.raises(TypeError, match="pass its url"):
         pickle.dumps(NatsServer())
@@ -303,7 +303,7 @@ def test_killed_and_started_again_the_data_is_there(fresh_server: NatsServer) ->
     assert stored(fresh_server.start()) == 3
 
 
-def test_nobody_takes_the_port_of_a_stopped_server(fresh_server: NatsServer) -> None:
+def test_the_port_of_a_stopped_server_stays_reserved(fresh_server: NatsServer) -> None:
     """While the server is down its port is given to no other socket."""
     if sys.platform != "linux":
         pytest.skip("only Linux can hold a port without listening")
@@ -365,7 +365,7 @@ def test_close_removes_the_temporary_directory() -> None:
     server.close()
 
 
-def test_a_closed_server_can_begin_anew() -> None:
+def test_a_closed_server_can_start_again() -> None:
     """start() after close() is a new server with an empty store."""
     server = NatsServer().start()
     store_three(server)

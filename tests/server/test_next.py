@@ -61,7 +61,7 @@ def test_no_message_is_a_timeout(consumer: PullConsumer, timeout: float) -> None
         consumer.next(timeout)
 
 
-def test_options_that_can_not_work_are_refused(consumer: PullConsumer) -> None:
+def test_invalid_options_are_refused(consumer: PullConsumer) -> None:
     """A timeout of 0 or less, and a heartbeat above half of it, are `InvalidOptionError`."""
     for timeout, heartbeat in ((0, None), (-1, None), (1, 0.51), (1, -1)):
         with pytest.raises(InvalidOptionError):

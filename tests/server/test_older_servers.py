@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from fake_jetstream import PlayedJetStream
+from fake_jetstream import FakeJetStream
 from fix_threads import wait_until
 from packaging.version import Version
 
@@ -311,7 +311,7 @@ def test_only_what_is_new_and_empty_is_removed(created, messages, outcome, delet
             return {"error": {"code": 500, "err_code": 1, "description": "no, no"}}
         return answer
 
-    with PlayedJetStream(played) as server:
+    with FakeJetStream(played) as server:
         with jetstream_sync.connect(server.url) as nc:
             with pytest.raises(ServerTooOldError, match=outcome) as caught:
                 nc.jetstream(timeout=5).create_stream(name="S", max_msgs=3, allow_atomic=True)
@@ -324,7 +324,7 @@ def test_only_what_is_new_and_empty_is_removed(created, messages, outcome, delet
 # --- the level of the API -----------------------------------------------------------------------
 
 
-def info_requests(server: PlayedJetStream) -> int:
+def info_requests(server: FakeJetStream) -> int:
     """How often the client asked for the level."""
     return len(server.published("$JS.API.INFO"))
 
@@ -334,7 +334,7 @@ def level(number: int | None) -> dict[str, Any]:
     return {"api": {"total": 0, "errors": 0} | ({} if number is None else {"level": number})}
 
 
-def ack(server: PlayedJetStream, number: int) -> None:
+def ack(server: FakeJetStream, number: int) -> None:
     """Acknowledge the n-th message."""
     said = server.wait_for(lambda said: said.subject == "a", number)
     server.deliver(said.rest, b'{"stream":"S","seq":1}')
@@ -343,7 +343,7 @@ def ack(server: PlayedJetStream, number: int) -> None:
 @pytest.mark.parametrize("number", [None, 0])
 def test_a_ttl_is_refused_at_once_by_an_older_server(number):
     """Without the level, the message would be kept for ever: it is not sent."""
-    with PlayedJetStream(lambda *_: level(number)) as server:
+    with FakeJetStream(lambda *_: level(number)) as server:
         with jetstream_sync.connect(server.url) as nc:
             js = nc.jetstream(timeout=5)
             for publish in (js.publish, js.publish_async):
@@ -361,7 +361,7 @@ def test_a_ttl_is_refused_at_once_by_an_older_server(number):
 def test_the_level_is_asked_for_once_for_each_link():
     """It costs no request per message, for all contexts of a connection."""
     with (
-        PlayedJetStream(lambda *_: level(1)) as server,
+        FakeJetStream(lambda *_: level(1)) as server,
         jetstream_sync.connect(server.url, reconnect_time_wait=0.01) as nc,
     ):
         for number in range(1, 4):

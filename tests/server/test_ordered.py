@@ -137,7 +137,7 @@ def test_messages_of_later_follow(js: JetStream, stream: Stream) -> None:
         ),
     ],
 )
-def test_it_starts_and_filters_as_told(
+def test_it_starts_and_filters_as_configured(
     js: JetStream, stream: Stream, options: dict[str, Any], expected: list[int] | None
 ) -> None:
     """Each policy gives what it says of the stored messages, then what comes, also after a reset."""
@@ -215,7 +215,7 @@ def test_readers_of_one_prefix_do_not_share_a_consumer(js: JetStream, stream: St
     "options",
     [{"foo": 1}, {"durable_name": "D"}, {"max_reset_attempts": -1}, {"opt_start_seq": -1}],
 )
-def test_options_that_can_not_work_are_refused(stream: Stream, options: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(stream: Stream, options: dict[str, Any]) -> None:
     """What is unknown or out of range is an `InvalidOptionError`, and nothing is made."""
     with pytest.raises(InvalidOptionError):
         stream.ordered_consumer(**options)
@@ -293,7 +293,7 @@ def test_a_gap_is_read_again(js: JetStream, stream: Stream) -> None:
     assert got == list(range(100))
 
 
-def test_a_gap_while_threads_wait_wakes_nobody_for_good(js: JetStream, stream: Stream) -> None:
+def test_a_gap_does_not_end_the_wait_of_other_threads(js: JetStream, stream: Stream) -> None:
     """A gap that one thread meets is no end for another one that waits at the same iterator."""
     with stream.ordered_consumer().messages() as messages, ThreadPoolExecutor(2) as pool:
         inner = messages._messages
@@ -449,7 +449,7 @@ def test_drain_gives_what_is_buffered(js: JetStream, stream: Stream) -> None:
     wait_until(lambda: not stream.consumer_names(), 1)
 
 
-def test_stop_wakes_who_waits(stream: Stream) -> None:
+def test_stop_wakes_waiting_threads(stream: Stream) -> None:
     """Another thread that waits for a message gets `IteratorClosedError` at once."""
     messages = stream.ordered_consumer().messages()
     inner = messages._messages
@@ -463,7 +463,7 @@ def test_stop_wakes_who_waits(stream: Stream) -> None:
                 waiting.result(5)
 
 
-def test_stop_ends_a_reset_that_can_not_succeed(alone: Connection, filed: Stream) -> None:
+def test_stop_ends_a_reset_that_cannot_succeed(alone: Connection, filed: Stream) -> None:
     """``stop`` also wakes a reader that waits for a consumer that cannot be created."""
     messages = filed.ordered_consumer().messages()
     messages._cursor._api.routes = alone.jetstream(prefix="unserved.api")._api.routes

@@ -129,7 +129,7 @@ def test_what_came_for_an_interrupted_fetch_is_read_again(js: JetStream, stream:
     assert read_to(ordered, 9, [0]) == list(range(10))
 
 
-def test_an_interrupted_fetch_waits_in_vain_for_nothing(js: JetStream, stream: Stream) -> None:
+def test_an_interrupted_fetch_loses_no_message(js: JetStream, stream: Stream) -> None:
     """After a Ctrl-C before any message came, what is published later comes."""
     ordered = stream.ordered_consumer()
     assert ordered.fetch(1, timeout=0.05) == []

@@ -110,7 +110,7 @@ def test_reading_a_subscription_that_is_not_permitted(guest):
             end()
 
 
-def test_whoever_waits_for_a_message_is_woken(guest):
+def test_a_thread_waiting_for_a_message_is_woken(guest):
     """All threads that read the subscription learn of it, also those who came first."""
     sub = guest.nc.subscribe("private.b")
     with ThreadPoolExecutor(3) as pool, soon():
@@ -133,7 +133,7 @@ def test_a_queue_group_may_be_what_is_not_permitted(guest):
     assert allowed.is_valid
 
 
-def test_all_subscriptions_to_the_subject_are_told(guest):
+def test_all_subscriptions_to_the_subject_get_the_error(guest):
     """Each is refused by the server, and each raises it."""
     subs = [guest.nc.subscribe("public.hidden") for _ in range(3)]
     with soon():
@@ -158,15 +158,15 @@ def test_what_has_come_before_can_be_read():
     reported: SimpleQueue[Exception] = SimpleQueue()
     with Listener() as server, jetstream_sync.connect(server.url, error_cb=reported.put) as nc:
         sub = nc.subscribe("a")
-        puppet = server.take()
-        puppet.line()
-        puppet.say(b"MSG a 1 2\r\nhi\r\n" * 2 + refusal)
+        peer = server.take()
+        peer.line()
+        peer.send(b"MSG a 1 2\r\nhi\r\n" * 2 + refusal)
         with soon():
             assert [sub.next_msg(LONG).data, sub.next_msg(LONG).data] == [b"hi", b"hi"]
             with pytest.raises(PermissionsError):
                 sub.next_msg(timeout=LONG)
         assert isinstance(reported.get(timeout=5), PermissionsError)
-        assert puppet.line() == b"UNSUB 1\r\n"
+        assert peer.line() == b"UNSUB 1\r\n"
         nc.close()
 
 
@@ -193,11 +193,11 @@ def test_a_refused_subscription_does_not_come_back(strict):
         )
         nc.subscribe("private.d")
         kept = nc.subscribe("public.d")
-        puppet = server.take()
-        assert b"private.d" in puppet.line()
-        puppet.say(b"-ERR 'Permissions Violation for Subscription to \"private.d\"'\r\n")
+        peer = server.take()
+        assert b"private.d" in peer.line()
+        peer.send(b"-ERR 'Permissions Violation for Subscription to \"private.d\"'\r\n")
         guest.reported.get(timeout=5)
-        puppet.hang_up()
+        peer.close()
         wait_until(lambda: nc.connected_url == strict.url)
         nc.publish("public.d", b"x")
         assert kept.next_msg(timeout=5).data == b"x"
@@ -303,15 +303,15 @@ def test_a_reply_that_is_not_permitted():
     with Listener() as server, jetstream_sync.connect(server.url, error_cb=print) as nc:
         with ThreadPoolExecutor(2) as pool, soon():
             asked = [pool.submit(nc.request, "a", b"", LONG) for _ in range(2)]
-            puppet = server.take()
+            peer = server.take()
             replies = []
             while len(replies) < 2:
-                words = puppet.line().split()
+                words = peer.line().split()
                 if words[0] == b"PUB":
                     replies.append(words[2])
-                    puppet.line()
+                    peer.line()
             for reply in reversed(replies):
-                puppet.say(
+                peer.send(
                     b"-ERR 'Permissions Violation for Publish with Reply of \"%b\"'\r\n" % reply
                 )
             for each in asked:
@@ -331,11 +331,11 @@ def test_a_text_that_makes_no_sense_does_no_harm():
     reported: SimpleQueue[Exception] = SimpleQueue()
     with Listener() as server, jetstream_sync.connect(server.url, error_cb=reported.put) as nc:
         sub = nc.subscribe("a")
-        puppet = server.take()
-        puppet.line()
+        peer = server.take()
+        peer.line()
         for text in texts:
-            puppet.say(b"-ERR '%b'\r\n" % text)
-        puppet.say(b"MSG a 1 2\r\nhi\r\n")
+            peer.send(b"-ERR '%b'\r\n" % text)
+        peer.send(b"MSG a 1 2\r\nhi\r\n")
         assert sub.next_msg(timeout=5).data == b"hi"
         for _ in texts:
             assert isinstance(reported.get(timeout=5), PermissionsError)
@@ -352,13 +352,13 @@ def test_requests_may_fail_as_soon_as_the_link_breaks(timeout):
         nc = jetstream_sync.connect(
             server.url, fail_requests_on_disconnect=True, allow_reconnect=True
         )
-        puppet = server.take()
+        peer = server.take()
         with ThreadPoolExecutor(1) as pool, soon():
             asked = pool.submit(nc.request, "a", b"", timeout)
-            line: Callable[[], bytes] = puppet.line
+            line: Callable[[], bytes] = peer.line
             while not line().startswith(b"PUB a"):
                 pass
-            puppet.hang_up()
+            peer.close()
             assert isinstance(asked.exception(LONG), ConnectionLostError)
         nc.close()
 
@@ -367,11 +367,11 @@ def test_requests_wait_for_the_next_link_otherwise():
     """Without the option, a request has its time, whatever becomes of the link."""
     with Listener() as server:
         nc = jetstream_sync.connect(server.url, reconnect_time_wait=0.01)
-        puppet = server.take()
+        peer = server.take()
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(nc.request, "a", b"", 0.5)
-            while not puppet.line().startswith(b"PUB a"):
+            while not peer.line().startswith(b"PUB a"):
                 pass
-            puppet.hang_up()
+            peer.close()
             assert isinstance(asked.exception(LONG), TimeoutError)
         nc.close()

@@ -130,7 +130,7 @@ def test_an_ordered_consumer(strict):
             stream.ordered_consumer().fetch(1, timeout=LONG)
 
 
-def test_an_ordered_consumer_that_can_not_be_made(strict):
+def test_an_ordered_consumer_that_cannot_be_created(strict):
     """It does not try again and again to make a consumer that is refused."""
     with connected(strict, "reader") as (nc, reported):
         stream = nc.jetstream(timeout=LONG).get_stream("S")

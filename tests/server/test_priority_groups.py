@@ -143,7 +143,7 @@ def test_one_client_is_pinned(
     assert {msg.headers["Nats-Pin-Id"] for msg in again if msg.headers} == {pin}
 
 
-def test_a_client_that_lost_the_pin_is_told_and_may_ask_again(
+def test_a_client_that_lost_the_pin_gets_an_error_and_can_pull_again(
     js: JetStream, stream: Stream, pinned: PullConsumer, other: Connection
 ) -> None:
     """With another client's pin in force a fetch is a `PinIDMismatchError`; the next one waits."""

@@ -230,7 +230,7 @@ def test_a_ttl_is_refused_where_the_stream_does_not_allow_it(js: JetStream, stre
         ("expected_last_msg_id", 5),
     ],
 )
-def test_arguments_that_can_not_work_are_refused_locally(
+def test_invalid_arguments_are_refused_by_the_client(
     js: JetStream, stream: Stream, nc: Connection, argument: str, value: object
 ) -> None:
     """Such an argument is named in an `InvalidOptionError`, and nothing is sent."""
@@ -341,7 +341,7 @@ def test_retries_may_end_with_the_time_alone(
         ("retry_atempts", 1),
     ],
 )
-def test_retries_that_can_not_work_are_refused(js: JetStream, option: str, value: object) -> None:
+def test_invalid_retry_options_are_refused(js: JetStream, option: str, value: object) -> None:
     """The error names the option, and nothing is sent."""
     for publish in (js.publish, js.publish_async):
         with pytest.raises(InvalidOptionError) as caught:
@@ -364,7 +364,7 @@ def test_a_stream_that_comes_during_the_retries_gets_the_message(
     assert stream.get_msg(1).data == b"late"
 
 
-def test_an_answer_of_somebody_else_is_no_ack(nc: Connection, stream_name: str) -> None:
+def test_a_reply_that_is_not_from_a_stream_is_no_ack(nc: Connection, stream_name: str) -> None:
     """A reply from a responder that is not a stream gives an `InvalidResponseError`."""
     for answer in (b"hello", b"[]", b'{"stream": "S"}', b'{"stream": "", "seq": 1}', b""):
         subject = f"{stream_name}.{len(answer)}"
@@ -395,7 +395,7 @@ def test_a_silent_server_means_a_timeout(fresh_server: NatsServer) -> None:
         assert stream.info().state.messages == 3
 
 
-def test_closing_wakes_who_waits_for_an_ack(fresh_server: NatsServer) -> None:
+def test_closing_wakes_a_call_that_waits_for_an_ack(fresh_server: NatsServer) -> None:
     """A call that waits for an acknowledgement gets an error at once when the connection is closed."""
     nc = jetstream_sync.connect(fresh_server.url)
     js = nc.jetstream(timeout=None)

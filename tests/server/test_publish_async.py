@@ -97,7 +97,7 @@ def test_a_refusal_is_the_future_s_error(js: JetStream, stream: Stream) -> None:
     assert again.result(5).duplicate
 
 
-def test_what_can_not_be_sent_is_an_error_at_once(
+def test_an_invalid_message_is_an_error_at_once(
     js: JetStream, stream: Stream, nc: Connection
 ) -> None:
     """Bad subjects, options and sizes raise where the message is given, and nothing waits."""
@@ -160,7 +160,7 @@ def test_callbacks_run_off_the_reader(js: JetStream, stream: Stream, nc: Connect
     js.publish_async_completed(5)
 
 
-def test_a_callback_that_raises_harms_nobody(
+def test_a_callback_that_raises_affects_nothing_else(
     js: JetStream, stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An error of a callback is logged, and the futures behind it settle."""
@@ -192,7 +192,7 @@ def test_a_callback_may_publish_though_the_window_is_full(js: JetStream, stream:
     assert stream.info().state.messages == 40
 
 
-def test_a_callback_can_not_wait_for_all_messages(js: JetStream, stream: Stream) -> None:
+def test_a_callback_cannot_wait_for_all_messages(js: JetStream, stream: Stream) -> None:
     """A callback that waits for the others, which wait for it, gets a `TimeoutError` at once."""
     errors: list[BaseException] = []
     others: list[Future[PubAck]] = []

@@ -143,7 +143,7 @@ def test_messages_that_came_before_the_failure_are_returned(
         consumer.fetch(1)
 
 
-def test_a_push_consumer_can_not_be_pulled_from(
+def test_a_push_consumer_cannot_be_pulled_from(
     nats_server: NatsServer, stream: Stream, consumer: PullConsumer
 ) -> None:
     """Where the consumer pushes now, the error says so."""

@@ -178,7 +178,7 @@ def test_a_batch_is_not_exceeded(js: JetStream, subject: str, sub: PullSubscript
     assert numbers_of(sub.fetch(2)) == [3]
 
 
-def test_one_is_what_is_fetched_when_nobody_says(
+def test_one_message_is_fetched_by_default(
     js: JetStream, subject: str, sub: PullSubscription
 ) -> None:
     """``fetch()`` returns a list with one message, again and again."""
@@ -246,7 +246,7 @@ def test_options_of_a_fetch_are_checked(
     assert subscriptions(nc) == []
 
 
-def test_messages_that_nobody_waits_for_are_not_sent(
+def test_messages_are_not_sent_to_an_unused_inbox(
     js: JetStream, subject: str, sub: PullSubscription
 ) -> None:
     """After a failed fetch the server does not send to its inbox; the next fetch gets it, once."""
@@ -320,7 +320,9 @@ def test_what_it_made_it_deletes(
 
 
 @pytest.mark.parametrize("how", ["unsubscribe", "drain", "with"])
-def test_it_may_be_told_to_leave_it(js: JetStream, stream: Stream, subject: str, how: str) -> None:
+def test_deleting_the_consumer_can_be_disabled(
+    js: JetStream, stream: Stream, subject: str, how: str
+) -> None:
     """With ``delete_consumer=False`` the consumer stays."""
     end(js.pull_subscribe(subject, "D", delete_consumer=False), how)
     assert stream.consumer_names() == ["D"]

@@ -201,7 +201,7 @@ def test_who_may_not_look_may_pull() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_can_not_use_it(alone: Connection, sub: PullSubscription) -> None:
+def test_a_forked_child_cannot_use_it(alone: Connection, sub: PullSubscription) -> None:
     """Every call of a forked child is refused at once, even while the parent fetches; that goes on."""
     js = alone.jetstream()
     js.publish("s", b"0")

@@ -32,8 +32,8 @@ NOT_FOUND = {"error": {"code": 404, "err_code": 10014, "description": "consumer 
 class Server:
     """A server that is played by hand, as far as one pull subscription sees it."""
 
-    def __init__(self, puppet: ScriptedPeer) -> None:
-        self._puppet = puppet
+    def __init__(self, peer: ScriptedPeer) -> None:
+        self._peer = peer
         #: Subject -> number, of what the client is subscribed to.
         self.subscriptions: dict[bytes, bytes] = {}
         #: The lines that came, but for pings.
@@ -42,9 +42,9 @@ class Server:
     def line(self) -> bytes:
         """Read what the client says next."""
         while True:
-            line = self._puppet.line().rstrip()
+            line = self._peer.line().rstrip()
             if line == b"PING":
-                self._puppet.say(b"PONG\r\n")
+                self._peer.send(b"PONG\r\n")
             elif line != b"PONG":
                 self.lines.append(line)
                 return line
@@ -56,7 +56,7 @@ class Server:
             if fields[0] == b"SUB":
                 self.subscriptions[fields[1]] = fields[-1]
             elif fields[0] == b"PUB":
-                body = self._puppet.read(int(fields[-1]) + 2)[:-2]
+                body = self._peer.read(int(fields[-1]) + 2)[:-2]
                 assert fields[1] == subject
                 assert len(fields) == 4
                 return fields[2], json.loads(body) if body else None
@@ -68,7 +68,7 @@ class Server:
         reply, body = self.request(b"$JS.API.CONSUMER.INFO.bar.dur")
         assert body is None
         answer = json.dumps(NOT_FOUND).encode()
-        self._puppet.say(b"MSG %b %b %d\r\n%b\r\n" % (reply, self.sid(reply), len(answer), answer))
+        self._peer.send(b"MSG %b %b %d\r\n%b\r\n" % (reply, self.sid(reply), len(answer), answer))
         self.subscriptions.clear()
         self.lines.clear()
 
@@ -82,14 +82,14 @@ class Server:
         """Send a status to a reply subject."""
         block = b"NATS/1.0 " + said + b"\r\n\r\n"
         sizes = (len(block), len(block))
-        self._puppet.say(
+        self._peer.send(
             b"HMSG %b %b %d %d\r\n%b\r\n" % (reply, sid or self.sid(reply), *sizes, block)
         )
 
     def message(self, reply: bytes, number: int) -> None:
         """Send a message of the stream to a reply subject: it comes under its own."""
         ack = b"$JS.ACK.bar.dur.1.%d.%d.1626845015078897000.0" % (number, number)
-        self._puppet.say(b"MSG hello %b %b 4\r\nhelo\r\n" % (self.sid(reply), ack))
+        self._peer.send(b"MSG hello %b %b 4\r\nhelo\r\n" % (self.sid(reply), ack))
 
 
 class Stage:

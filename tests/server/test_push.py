@@ -124,7 +124,7 @@ def test_a_reader_that_pauses_is_not_forgotten(
     assert errors == []
 
 
-def test_without_flow_control_a_limit_is_told_of(
+def test_without_flow_control_exceeding_the_limit_is_reported(
     js: JetStream, stream: Stream, errors: list[Any]
 ) -> None:
     """Above the pending limit messages are dropped, which is reported, and is no gap."""
@@ -156,7 +156,7 @@ def test_an_idle_consumer_is_not_silent(js: JetStream, stream: Stream, errors: l
 
 
 @pytest.mark.parametrize(("intervals", "limit"), [(None, 0.6), (2, 0.4)])
-def test_silence_is_told_of(
+def test_a_silent_server_is_reported(
     js: JetStream,
     stream: Stream,
     errors: list[Any],
@@ -242,7 +242,7 @@ def test_it_may_end_while_there_is_no_link(fresh_server: NatsServer) -> None:
 # --- ways to read -------------------------------------------------------------------------------
 
 
-def test_the_end_wakes_who_waits(js: JetStream, stream: Stream) -> None:
+def test_the_end_wakes_waiting_threads(js: JetStream, stream: Stream) -> None:
     """Those who wait for a message learn that there will be none."""
     sub = js.subscribe(stream.name)
     with ThreadPoolExecutor(3) as pool:

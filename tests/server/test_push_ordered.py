@@ -141,7 +141,7 @@ NOON = datetime(2020, 1, 1, tzinfo=timezone.utc)
     ],
 )
 @pytest.mark.parametrize("lost", [False, True])
-def test_it_starts_where_it_is_told(
+def test_it_starts_where_configured(
     js: JetStream,
     nc: Connection,
     stream: Stream,
@@ -163,7 +163,7 @@ def test_it_starts_where_it_is_told(
     sub.unsubscribe()
 
 
-def test_what_it_can_not_have_is_refused(js: JetStream, stream: Stream) -> None:
+def test_unsupported_options_are_refused(js: JetStream, stream: Stream) -> None:
     """Nothing is made when an option is forbidden for ordered consumers."""
     for wrong in ({"durable": "d"}, {"queue": "q"}, {"config": ConsumerConfig(max_deliver=3)}):
         with pytest.raises(InvalidOptionError):

@@ -90,24 +90,24 @@ def test_subscriptions_then_the_buffer() -> None:
         nc = jetstream_sync.connect(
             listener.url, disconnected_cb=gone.set, reconnected_cb=back.set, **QUICK
         )
-        puppet = listener.take()
+        peer = listener.take()
         first, second = nc.subscribe("first"), nc.subscribe("second", queue="q")
         second.unsubscribe(limit=5)
         for line in (b"SUB first 1\r\n", b"SUB second q 2\r\n", b"UNSUB 2 5\r\n"):
-            assert puppet.line() == line
-        puppet.say(b"MSG second 2 1\r\nx\r\n" * 2)
+            assert peer.line() == line
+        peer.send(b"MSG second 2 1\r\nx\r\n" * 2)
         wait_until(lambda: second.pending_msgs == 2)
 
         served = threading.Event()
         again: list[ScriptedPeer] = []
 
-        def late(puppet: ScriptedPeer) -> None:
+        def late(peer: ScriptedPeer) -> None:
             served.wait(10 * SCALE)
-            puppet.shake_hands()
-            again.append(puppet)
+            peer.handshake()
+            again.append(peer)
 
         listener._play = late
-        puppet.hang_up()
+        peer.close()
         assert gone.wait(5 * SCALE)
         nc.publish("orders", b"1")
         nc.subscribe("third")
@@ -132,7 +132,7 @@ def test_pings_of_the_old_link_stay_there() -> None:
     """A flush that the old server owes an answer ends with the link; one on the new link is its own."""
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, **QUICK)
-        puppet = listener.take()
+        peer = listener.take()
         flushed: SimpleQueue[BaseException | None] = SimpleQueue()
 
         def flush() -> None:
@@ -145,9 +145,9 @@ def test_pings_of_the_old_link_stay_there() -> None:
 
         thread = threading.Thread(target=flush)
         thread.start()
-        assert puppet.line() == b"PING\r\n"
-        puppet.say(b"PING\r\n")
-        puppet.hang_up()
+        assert peer.line() == b"PING\r\n"
+        peer.send(b"PING\r\n")
+        peer.close()
         assert isinstance(flushed.get(timeout=5 * SCALE), ConnectionLostError)
         thread.join()
         again = listener.take(1)
@@ -156,7 +156,7 @@ def test_pings_of_the_old_link_stay_there() -> None:
         thread.start()
         assert again.line() == b"PING\r\n"
         assert flushed.empty()
-        again.say(b"PONG\r\n")
+        again.send(b"PONG\r\n")
         assert flushed.get(timeout=5 * SCALE) is None
         thread.join()
         nc.close()
@@ -171,7 +171,7 @@ def test_events_say_what_happened() -> None:
     with Listener() as listener:
         url = listener.url.replace("nats://", "nats://me:secret@")
         nc = jetstream_sync.connect(url, **diary.options, **QUICK)
-        listener.take().hang_up()
+        listener.take().close()
         lost = diary.event(EventKind.DISCONNECTED)
         assert lost.server == listener.url
         assert isinstance(lost.error, (ConnectionLostError, OSError))
@@ -191,7 +191,7 @@ def test_the_end_says_why() -> None:
             listener.url, max_reconnect_attempts=1, reconnect_time_wait=0, **diary.options
         )
         listener.refuse()
-        listener.take().hang_up()
+        listener.take().close()
         diary.event(EventKind.DISCONNECTED)
         error = diary.error()
         assert isinstance(error, NoServersError)
@@ -219,9 +219,9 @@ def test_a_server_that_ends_the_link_is_asked_again(words: bytes, kind: type[Exc
     diary = EventLog()
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, **diary.options, **QUICK)
-        puppet = listener.take()
-        puppet.say(b"-ERR '%b'\r\n" % words)
-        puppet.hang_up()
+        peer = listener.take()
+        peer.send(b"-ERR '%b'\r\n" % words)
+        peer.close()
         lost = diary.event(EventKind.DISCONNECTED)
         assert isinstance(lost.error, kind)
         assert diary.error() is lost.error
@@ -246,12 +246,10 @@ def test_the_login_is_asked_for_at_each_link() -> None:
 
     with Listener() as listener:
         said: SimpleQueue[object] = SimpleQueue()
-        listener._play = lambda puppet: said.put(
-            puppet.shake_hands(auth_required=True)["auth_token"]
-        )
+        listener._play = lambda peer: said.put(peer.handshake(auth_required=True)["auth_token"])
         made.append(jetstream_sync.connect(listener.url, token=token, **QUICK))
         assert said.get(timeout=5 * SCALE) == "one"
-        listener.take().hang_up()
+        listener.take().close()
         assert said.get(timeout=5 * SCALE) == "two"
         assert listener.take(1).line() == b"PUB from.the.callback 0\r\n"
         made[0].close()
@@ -259,12 +257,12 @@ def test_the_login_is_asked_for_at_each_link() -> None:
     assert threads[1].startswith("nats-reader")
 
 
-def refusing(puppet: ScriptedPeer) -> None:
+def refusing(peer: ScriptedPeer) -> None:
     """Refuse a login as nats-server does."""
-    puppet.say(b"INFO {}\r\n")
-    puppet.line()
-    puppet.say(b"-ERR 'Authorization Violation'\r\n")
-    puppet.hang_up()
+    peer.send(b"INFO {}\r\n")
+    peer.line()
+    peer.send(b"-ERR 'Authorization Violation'\r\n")
+    peer.close()
 
 
 def test_the_same_refusal_twice_ends_it() -> None:
@@ -273,7 +271,7 @@ def test_the_same_refusal_twice_ends_it() -> None:
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, **diary.options, **QUICK)
         listener._play = refusing
-        listener.take().hang_up()
+        listener.take().close()
         diary.event(EventKind.DISCONNECTED)
         for _ in range(2):
             assert isinstance(diary.error(), AuthorizationError)
@@ -295,15 +293,15 @@ def test_refusals_may_be_ignored() -> None:
             listener.url, ignore_auth_error_abort=True, error_cb=lambda _: None, **QUICK
         )
 
-        def play(puppet: ScriptedPeer) -> None:
+        def play(peer: ScriptedPeer) -> None:
             if listener.clients < 6:
-                refusing(puppet)
+                refusing(peer)
             else:
                 refused.set()
-                puppet.shake_hands()
+                peer.handshake()
 
         listener._play = play
-        listener.take().hang_up()
+        listener.take().close()
         assert refused.wait(5 * SCALE)
         wait_until(lambda: nc.is_connected)
         nc.close()
@@ -314,19 +312,19 @@ def test_discovered_servers_and_lame_ducks() -> None:
     diary = EventLog()
     with Listener() as listener, Listener() as other:
         here, there = (f"127.0.0.1:{each.port}" for each in (listener, other))
-        listener._play = lambda puppet: puppet.shake_hands(connect_urls=[here])
+        listener._play = lambda peer: peer.handshake(connect_urls=[here])
         nc = jetstream_sync.connect(listener.url, **diary.options, **QUICK)
-        puppet = listener.take()
+        peer = listener.take()
         for _ in range(2):
-            puppet.say(b'INFO {"server_id":"puppet","connect_urls":["%b"]}\r\n' % there.encode())
+            peer.send(b'INFO {"server_id":"peer","connect_urls":["%b"]}\r\n' % there.encode())
         found = diary.event(EventKind.DISCOVERED_SERVERS)
         assert (found.server, found.servers) == (listener.url, (other.url,))
         for _ in range(2):
-            puppet.say(b'INFO {"server_id":"puppet","ldm":true}\r\n')
+            peer.send(b'INFO {"server_id":"peer","ldm":true}\r\n')
         lame = diary.event(EventKind.LAME_DUCK)
         assert lame == ConnectionEvent(EventKind.LAME_DUCK, listener.url)
         assert nc.is_connected, "a lame duck still serves"
-        puppet.hang_up()
+        peer.close()
         diary.event(EventKind.DISCONNECTED)
         assert diary.event(EventKind.RECONNECTED).server == other.url
         nc.close()
@@ -357,18 +355,18 @@ def test_callbacks_may_do_anything(what: str) -> None:
         elif what != "reconnect" or len(calls) < 3:
             getattr(nc, what)()
 
-    def play(puppet: ScriptedPeer) -> None:
-        puppet.shake_hands()
-        while line := puppet.line():  # until the client hangs up
+    def play(peer: ScriptedPeer) -> None:
+        peer.handshake()
+        while line := peer.line():  # until the client hangs up
             if line == b"PING\r\n":
-                puppet.say(b"PONG\r\n")
+                peer.send(b"PONG\r\n")
 
     with Listener() as listener:
         nc = jetstream_sync.connect(
             listener.url, reconnected_cb=reconnected, closed_cb=over.set, **QUICK
         )
         listener._play = play
-        listener.take().hang_up()
+        listener.take().close()
         wait_until(lambda: len(calls) == (3 if what == "reconnect" else 1))
         if what not in {"close", "drain"}:
             wait_until(lambda: nc.is_connected)
@@ -391,16 +389,16 @@ def test_reconnect_moves_to_another_server() -> None:
             reconnect_time_wait=60,
             **diary.options,
         )
-        puppet = first.take()
+        peer = first.take()
         nc.subscribe("orders")
-        assert puppet.line() == b"SUB orders 1\r\n"
+        assert peer.line() == b"SUB orders 1\r\n"
         nc.reconnect()
         lost = diary.event(EventKind.DISCONNECTED)
         assert lost.server == first.url
         assert isinstance(lost.error, ConnectionLostError)
         assert diary.event(EventKind.RECONNECTED).server == second.url
         assert second.take().line() == b"SUB orders 1\r\n"
-        assert puppet.rest() == b""
+        assert peer.rest() == b""
         nc.reconnect()
         diary.event(EventKind.DISCONNECTED)
         assert diary.event(EventKind.RECONNECTED).server == first.url
@@ -500,9 +498,9 @@ def test_retry_on_failed_connect() -> None:
     nc.subscribe("answers")
     assert diary.no_more()
     with Listener(port=port) as listener:
-        puppet = listener.take()
+        peer = listener.take()
         assert diary.event(EventKind.RECONNECTED) == ConnectionEvent(EventKind.RECONNECTED, url)
-        lines = [puppet.line() for _ in range(3)]
+        lines = [peer.line() for _ in range(3)]
         assert lines[0].startswith(b"SUB answers")
         assert lines[1:] == [b"PUB orders 5\r\n", b"early\r\n"]
         assert nc.is_connected
@@ -580,7 +578,7 @@ def test_leaving_the_block_before_the_first_link() -> None:
 def test_a_server_that_hangs_up_at_once_is_not_asked_without_end() -> None:
     """Links that break as soon as they are made are followed by the wait, too."""
     with Listener() as listener:
-        listener._play = lambda puppet: (puppet.shake_hands(), puppet.hang_up())
+        listener._play = lambda peer: (peer.handshake(), peer.close())
         nc = jetstream_sync.connect(listener.url, reconnect_time_wait=60)
         wait_until(lambda: listener.clients == 2)
         wait_until(lambda: nc.is_reconnecting)
@@ -604,7 +602,7 @@ def test_a_delay_of_your_own() -> None:
             listener.url, reconnect_delay_cb=delay, max_reconnect_attempts=-1
         )
         listener.refuse()
-        listener.take().hang_up()
+        listener.take().close()
         assert [walks.get(timeout=5 * SCALE) for _ in range(4)] == [1, 2, 3, 4]
         began = time.monotonic()
         nc.close()

@@ -431,7 +431,7 @@ def test_a_new_pool_is_used_at_the_next_reconnect(server: NatsServer) -> None:
         assert nc.connected_url is None, "the first server is not used any more"
 
 
-def test_a_new_pool_ends_a_search_in_vain(server: NatsServer) -> None:
+def test_a_new_pool_ends_fruitless_attempts(server: NatsServer) -> None:
     """While a server is sought, a pool that is set is used by the search that is under way."""
     with (
         NatsServer(jetstream=False) as other,
@@ -444,7 +444,7 @@ def test_a_new_pool_ends_a_search_in_vain(server: NatsServer) -> None:
         assert nc.connected_url == other.url
 
 
-def test_a_pool_that_can_not_be_is_refused(server: NatsServer) -> None:
+def test_an_invalid_pool_is_refused(server: NatsServer) -> None:
     """Nothing changes then; on a closed connection it is an error."""
     nc = jetstream_sync.connect(server.url, **QUICK)
     for wrong in ([], ["nats://a", "nats://:x"], ""):
@@ -456,7 +456,7 @@ def test_a_pool_that_can_not_be_is_refused(server: NatsServer) -> None:
         nc.set_server_pool(server.url)
 
 
-def test_the_pool_shows_what_a_cluster_told_of() -> None:
+def test_the_pool_shows_discovered_servers() -> None:
     """Servers that were discovered are in the pool, and are marked."""
     with (
         NatsCluster(3) as cluster,

@@ -361,13 +361,13 @@ def test_without_reconnecting_a_lost_link_is_the_end() -> None:
             error_cb=lambda error: told.put(type(error).__name__),
             closed_cb=lambda: told.put("closed"),
         )
-        puppet = listener.take()
+        peer = listener.take()
         sub = nc.subscribe("orders")
         waiting = [pool.submit(wait) for wait in waiters(nc, sub)]
         heard: set[bytes] = set()
         while not heard >= {b"SUB", b"PUB", b"PING"}:
-            heard.update(puppet.line().split()[:1])
-        puppet.hang_up()
+            heard.update(peer.line().split()[:1])
+        peer.close()
         for each in waiting:
             error = each.exception(5 * SCALE)
             assert isinstance(error, ConnectionLostError), error
@@ -435,8 +435,8 @@ def test_attempts_are_made_as_often_as_allowed() -> None:
             closed_cb=closed.set,
             error_cb=lambda _: None,
         )
-        listener._play = lambda puppet: puppet.say(b"-ERR 'Authorization Violation'\r\n")
-        listener.take().hang_up()
+        listener._play = lambda peer: peer.send(b"-ERR 'Authorization Violation'\r\n")
+        listener.take().close()
         assert closed.wait(5 * SCALE)
         assert listener.clients == 1 + 4
         assert isinstance(nc.last_error, AuthorizationError)
@@ -468,13 +468,13 @@ def test_close_during_an_attempt_makes_no_new_link() -> None:
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, connect_timeout=5, **QUICK)
 
-        def late(puppet: Any) -> None:
+        def late(peer: Any) -> None:
             asked.set()
             answer.wait(10)
-            puppet.shake_hands()
+            peer.handshake()
 
         listener._play = late
-        listener.take().hang_up()
+        listener.take().close()
         assert asked.wait(5 * SCALE)
         with within(2.0):
             nc.close()

@@ -204,22 +204,22 @@ def test_what_is_owed_to_a_flood_of_pings_is_bounded() -> None:
     """A server that pings without end and reads nothing makes the client keep next to nothing."""
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, allow_reconnect=False)
-        puppet = listener.take()
+        peer = listener.take()
         writer = nc._core.writer
         for _ in range(PLENTY):
             writer.append(b"PUB big %d\r\n%b\r\n" % (len(BIG), BIG))
         wait_until(lambda: writer._batch and writer._sent)
         before = writer._size
         for _ in range(300):
-            puppet.say(b"PING\r\n" * 1000)
-        puppet.say(b'INFO {"server_id":"after"}\r\n')
+            peer.send(b"PING\r\n" * 1000)
+        peer.send(b'INFO {"server_id":"after"}\r\n')
         wait_until(lambda: nc.server_info.server_id == "after", 20)
         assert writer._size <= max(before, 64 * 1024) + 1000
         # When it listens again it gets everything in order, and an answer.
         for _ in range(PLENTY):
-            assert puppet.line() == b"PUB big %d\r\n" % len(BIG)
-            assert len(puppet.read(len(BIG) + 2)) == len(BIG) + 2
-        assert puppet.line() == b"PONG\r\n"
+            assert peer.line() == b"PUB big %d\r\n" % len(BIG)
+            assert len(peer.read(len(BIG) + 2)) == len(BIG) + 2
+        assert peer.line() == b"PONG\r\n"
         nc.close()
 
 
@@ -227,10 +227,10 @@ def test_every_ping_of_a_peer_that_listens_is_answered() -> None:
     """As many answers as pings, where they are read."""
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url)
-        puppet = listener.take()
+        peer = listener.take()
         for _ in range(20):
-            puppet.say(b"PING\r\n" * 50)
-            assert puppet.read(6 * 50) == b"PONG\r\n" * 50
+            peer.send(b"PING\r\n" * 50)
+            assert peer.read(6 * 50) == b"PONG\r\n" * 50
         nc.close()
 
 
@@ -241,13 +241,13 @@ def test_a_deaf_and_flooding_server_is_found_out() -> None:
         nc = jetstream_sync.connect(
             listener.url, allow_reconnect=False, ping_interval=0.2, error_cb=lambda _: None
         )
-        puppet = listener.take()
+        peer = listener.take()
         sub = nc.subscribe("a", pending_msgs_limit=10)
 
         def flood() -> None:
             with pytest.raises((OSError, ValueError)):
                 while not stop.is_set():
-                    puppet.say(b"MSG a %d 5\r\nhello\r\n" % sub.sid * 100 + b"PING\r\n" * 100)
+                    peer.send(b"MSG a %d 5\r\nhello\r\n" % sub.sid * 100 + b"PING\r\n" * 100)
 
         flooding = threading.Thread(target=flood)
         flooding.start()
@@ -286,7 +286,7 @@ def test_a_publisher_goes_on_with_the_next_link() -> None:
         while not got or got[-1] < count - 1:
             line = second.line()
             if line == b"PING\r\n":
-                second.say(b"PONG\r\n")
+                second.send(b"PONG\r\n")
                 continue
             assert line == b"PUB big %d\r\n" % (len(BIG) + 6)
             got.append(int(second.read(len(BIG) + 8)[:6]))
@@ -300,7 +300,7 @@ def test_a_publisher_goes_on_with_the_next_link() -> None:
 # --- a subscription that is slow --------------------------------------------------------------
 
 
-def test_a_slow_subscription_is_told_and_the_connection_goes_on(nats_server: NatsServer) -> None:
+def test_a_slow_subscription_is_reported_and_the_connection_stays(nats_server: NatsServer) -> None:
     """A subscription above its limit drops what is new and says so, the others miss nothing."""
     errors: SimpleQueue[Exception] = SimpleQueue()
     with jetstream_sync.connect(nats_server.url, error_cb=errors.put) as nc:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fake_jetstream import PlayedJetStream
+from fake_jetstream import FakeJetStream
 from fix_faults import BOTH, FaultProxy
 from fix_threads import wait_until
 from rawnats import RawClient
@@ -193,7 +193,7 @@ def test_a_snapshot_that_is_left_early_is_over(nc: Connection, orders: Stream) -
 
 
 @pytest.mark.server(">=2.15")  # earlier ones have a window of their own
-def test_who_takes_nothing_is_told_that_it_is_over(orders: Stream) -> None:
+def test_a_reader_that_takes_nothing_gets_an_error(orders: Stream) -> None:
     """The server gives up when its window stays full; the error has its status."""
     with orders.snapshot(chunk_size=1024, window_size=1024) as snapshot:
         # The server ends it by itself, with the one piece that was on its way.
@@ -297,7 +297,7 @@ def test_data_is_bytes(js: JetStream, orders: Stream) -> None:
     assert js.restore_stream(info, views).cached_info.state.messages == 498  # type: ignore[arg-type]
 
 
-def test_somebody_elses_stream_is_not_removed(js: JetStream, orders: Stream) -> None:
+def test_an_existing_stream_is_not_removed(js: JetStream, orders: Stream) -> None:
     """A stream that was made while a restore went wrong belongs to who made it."""
     info, data = taken(orders)
     delete(js, orders.name)
@@ -494,7 +494,7 @@ inboxes: list[str] = []
 
 def test_a_piece_that_is_missing_is_noticed() -> None:
     """Pieces are numbered; one that did not arrive ends the snapshot."""
-    with PlayedJetStream(played) as server, jetstream_sync.connect(server.url) as nc:
+    with FakeJetStream(played) as server, jetstream_sync.connect(server.url) as nc:
         snapshot = nc.jetstream().get_stream("S").snapshot()
         server.deliver(inboxes[-1], b"one", "$JS.SNAPSHOT.ACK.S.id.3.1")
         server.deliver(inboxes[-1], b"three", "$JS.SNAPSHOT.ACK.S.id.5.3")
@@ -508,7 +508,7 @@ def test_a_piece_that_is_missing_is_noticed() -> None:
 @pytest.mark.parametrize("end", [b"", b"NATS/1.0 204\r\n\r\n"])
 def test_an_empty_message_is_the_end(end: bytes) -> None:
     """Without a status, or with 204, all is well."""
-    with PlayedJetStream(played) as server, jetstream_sync.connect(server.url) as nc:
+    with FakeJetStream(played) as server, jetstream_sync.connect(server.url) as nc:
         snapshot = nc.jetstream().get_stream("S").snapshot()
         server.deliver(inboxes[-1], b"last")
         server.deliver(inboxes[-1], header=end)
@@ -519,7 +519,7 @@ def test_an_empty_message_is_the_end(end: bytes) -> None:
 
 def test_a_status_is_an_error() -> None:
     """What the server ends it with is in the error."""
-    with PlayedJetStream(played) as server, jetstream_sync.connect(server.url) as nc:
+    with FakeJetStream(played) as server, jetstream_sync.connect(server.url) as nc:
         snapshot = nc.jetstream().get_stream("S").snapshot()
         server.deliver(inboxes[-1], header=b"NATS/1.0 500 disk on fire\r\n\r\n")
         with pytest.raises(SnapshotBrokenError, match="500 disk on fire"):
@@ -532,7 +532,7 @@ def test_a_refused_snapshot_has_its_class() -> None:
     def refusing(subject: str, asked: Any) -> dict[str, Any] | None:
         return played("" if "SNAPSHOT" in subject else subject, asked)
 
-    with PlayedJetStream(refusing) as server, jetstream_sync.connect(server.url) as nc:
+    with FakeJetStream(refusing) as server, jetstream_sync.connect(server.url) as nc:
         stream = nc.jetstream().get_stream("S")
         with pytest.raises(SnapshotFailedError):
             stream.snapshot()

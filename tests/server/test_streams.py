@@ -366,7 +366,7 @@ def test_lists_are_put_together_of_pages(fresh_server: NatsServer) -> None:
         assert [info.config.name for info in js.list_streams("s.S0001")] == ["S0001"]
 
 
-def test_what_can_not_be_listed_does_not_come_twice(nc: Connection) -> None:
+def test_what_cannot_be_listed_does_not_come_twice(nc: Connection) -> None:
     """A cluster names the streams it has no info of; the next page starts behind those, too."""
     asked = []
     pages = {
@@ -580,7 +580,7 @@ def test_a_message_is_deleted(js: JetStream, nc: Connection, stream: Stream, sec
 
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("seq", [2, 4])
-def test_a_message_that_is_not_there_can_not_be_deleted(
+def test_a_message_that_is_not_there_cannot_be_deleted(
     js: JetStream, stream: Stream, seq: int, secure: bool
 ) -> None:
     """Deleted before or never there: the error is the same, in each kind of storage."""

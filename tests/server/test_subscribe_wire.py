@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from fake_jetstream import PlayedJetStream, consumer_info
+from fake_jetstream import FakeJetStream, consumer_info
 from fix_threads import wait_until
 
 import jetstream_sync
@@ -64,20 +64,20 @@ class Streams:
 @contextmanager
 def played(
     streams: Callable[[str, Any], dict[str, Any] | None], errors: list[Error] | None = None
-) -> Iterator[tuple[PlayedJetStream, Connection]]:
+) -> Iterator[tuple[FakeJetStream, Connection]]:
     """A played server and a connection to it."""
     heard: Any = [] if errors is None else errors
     with (
-        PlayedJetStream(streams) as server,
+        FakeJetStream(streams) as server,
         jetstream_sync.connect(server.url, error_cb=heard.append, drain_timeout=5) as nc,
     ):
         yield server, nc
 
 
-def story(server: PlayedJetStream) -> list[str]:
+def story(server: FakeJetStream) -> list[str]:
     """What a client said, in short: inboxes as ``_``, without the inbox for answers."""
     lines = []
-    for verb, subject, rest, _ in server.said:
+    for verb, subject, rest, _ in server.received:
         if subject.endswith(".*"):
             continue
         inbox = subject.startswith("_INBOX.")
@@ -86,10 +86,10 @@ def story(server: PlayedJetStream) -> list[str]:
     return lines
 
 
-def body(server: PlayedJetStream, route: str) -> Any:
+def body(server: FakeJetStream, route: str) -> Any:
     """The decoded body of the one request to a route."""
-    (said,) = (each for each in server.said if each.subject.startswith(f"$JS.API.{route}"))
-    return json.loads(said.body) if said.body else None
+    (request,) = (each for each in server.received if each.subject.startswith(f"$JS.API.{route}"))
+    return json.loads(request.body) if request.body else None
 
 
 def config(**fields: Any) -> dict[str, Any]:
@@ -276,7 +276,7 @@ def test_a_lost_race_without_a_queue() -> None:
 # --- the end ------------------------------------------------------------------------------------
 
 
-def deletions(server: PlayedJetStream) -> list[str]:
+def deletions(server: FakeJetStream) -> list[str]:
     return [line for line in story(server) if "CONSUMER.DELETE" in line]
 
 
@@ -372,7 +372,7 @@ def ack(seq: int, form: int = 1) -> str:
 class Wire:
     """A subscription to a played consumer with heartbeats, and what may be said to it."""
 
-    def __init__(self, server: PlayedJetStream, sub: PushSubscription) -> None:
+    def __init__(self, server: FakeJetStream, sub: PushSubscription) -> None:
         self._server = server
         self.sub = sub
 
@@ -387,7 +387,7 @@ class Wire:
         return self.status(BEAT % (seq, 100 + seq, extra))
 
     def say(self, *parts: bytes) -> None:
-        self._server.say(b"".join(parts))
+        self._server.send(b"".join(parts))
 
     def answers(self, subject: str) -> int:
         return len(self._server.published(subject))
@@ -568,7 +568,7 @@ def test_queues_are_not_checked_for_gaps() -> None:
 
 
 @pytest.mark.parametrize("reply", ["", "some.where", "$JS.ACK.a.b.c.d.e.f.g.h"])
-def test_what_comes_from_no_stream_can_not_be_acknowledged(reply: str) -> None:
+def test_a_message_without_a_stream_cannot_be_acknowledged(reply: str) -> None:
     """A foreign message on the deliver subject is delivered; acknowledging it is an error."""
     errors: list[Error] = []
     with wired(errors) as (wire, _):
@@ -619,8 +619,10 @@ def test_messages_without_a_payload_are_messages() -> None:
 # --- acks ---------------------------------------------------------------------------------------
 
 
-def acks(server: PlayedJetStream) -> list[tuple[str, bytes]]:
-    return [(said.subject, said.body) for said in server.said if said.subject.startswith("$JS.ACK")]
+def acks(server: FakeJetStream) -> list[tuple[str, bytes]]:
+    return [
+        (said.subject, said.body) for said in server.received if said.subject.startswith("$JS.ACK")
+    ]
 
 
 def test_a_callback_acknowledges_when_it_returns() -> None:
@@ -660,7 +662,7 @@ def test_a_connection_that_is_closed_by_the_callback() -> None:
             closed.append(msg.data)
 
         sub = nc.jetstream().subscribe("foo", stream="S", cb=work)
-        server.say(Wire(server, sub).message(1))
+        server.send(Wire(server, sub).message(1))
         wait_until(lambda: closed)
         wait_until(lambda: sub.wait_drained(Deadline(0)))
         assert acks(server) == []

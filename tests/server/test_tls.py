@@ -230,7 +230,7 @@ def test_the_name_to_check_can_be_given(certificates: Certificates) -> None:
             connect(server.url, tls=trusted, tls_hostname=".bad")
 
 
-def test_a_discovered_server_goes_by_the_name_of_the_one_that_told(
+def test_a_discovered_server_is_verified_with_the_name_of_its_announcer(
     certificates: Certificates,
 ) -> None:
     """A server known by its address alone may be checked against a name."""
@@ -430,9 +430,9 @@ def test_nothing_may_come_between_info_and_tls(behind: bytes) -> None:
     """Bytes inserted on the way are not taken for what TLS protects."""
     heard: SimpleQueue[bytes] = SimpleQueue()
 
-    def play(puppet: ScriptedPeer) -> None:
-        puppet.say(INFO + behind)
-        heard.put(puppet.rest())
+    def play(peer: ScriptedPeer) -> None:
+        peer.send(INFO + behind)
+        heard.put(peer.rest())
 
     with Listener(play) as listener:
         with refused(ProtocolError, "more than INFO before TLS"):
@@ -444,11 +444,11 @@ def test_nothing_may_come_between_info_and_tls(behind: bytes) -> None:
 def test_a_server_that_hangs_up_in_the_handshake(when: str) -> None:
     """It is said that TLS was under way; it is no timeout."""
 
-    def play(puppet: ScriptedPeer) -> None:
-        puppet.say(INFO)
+    def play(peer: ScriptedPeer) -> None:
+        peer.send(INFO)
         if when == "hello":
-            puppet.read(100)
-        puppet.hang_up()
+            peer.read(100)
+        peer.close()
 
     with Listener(play) as listener, refused(SecureConnectionError, "the TLS handshake"):
         connect(listener.url)
@@ -457,9 +457,9 @@ def test_a_server_that_hangs_up_in_the_handshake(when: str) -> None:
 def test_a_server_that_stops_answering_in_the_handshake() -> None:
     """TLS has to be through within connect_timeout."""
 
-    def play(puppet: ScriptedPeer) -> None:
-        puppet.say(INFO)
-        puppet.rest()
+    def play(peer: ScriptedPeer) -> None:
+        peer.send(INFO)
+        peer.rest()
 
     with (
         Listener(play) as listener,

@@ -21,7 +21,7 @@ from jetstream_sync.options import TLSOptions
 from jetstream_sync.server import NatsServer
 
 
-def test_every_line_of_a_session_is_told(nats_server: NatsServer) -> None:
+def test_every_protocol_line_is_traced(nats_server: NatsServer) -> None:
     """From the greeting to the last command, both directions, each command before its answer."""
     lines: list[str] = []
     with (
@@ -100,7 +100,7 @@ def test_a_slow_callback_does_not_hold_up_close(nats_server: NatsServer) -> None
     flush_and_shutdown.set()
 
 
-def test_a_login_that_is_refused_is_told() -> None:
+def test_a_refused_login_is_traced() -> None:
     """The lines of a connection that was not made are there when `connect()` raises, without secrets."""
     lines: list[str] = []
     with NatsServer(config="authorization { user: alice, password: secret-1 }") as guarded:
@@ -119,7 +119,7 @@ def test_a_login_that_is_refused_is_told() -> None:
     assert "secret" not in "".join(lines)
 
 
-def test_every_link_is_told() -> None:
+def test_every_link_is_traced() -> None:
     """After a reconnect the trace goes on with the new link's greeting; half a line is forgotten."""
     lines: list[str] = []
     with (
@@ -129,8 +129,8 @@ def test_every_link_is_told() -> None:
         nc.subscribe("a")
         first = listener.take()
         assert first.line() == b"SUB a 1\r\n"
-        first.say(b"MSG a 1 100\r\nhalf")
-        first.hang_up()
+        first.send(b"MSG a 1 100\r\nhalf")
+        first.close()
         wait_until(lambda: nc.stats["reconnects"] == 1)
         assert listener.take(1).line() == b"SUB a 1\r\n"
         nc.close()
@@ -138,7 +138,7 @@ def test_every_link_is_told() -> None:
     assert len([line for line in lines if line == "> SUB a 1"]) == 2
 
 
-def test_what_tls_hides_is_told(tmp_path: Path) -> None:
+def test_plaintext_under_tls_is_traced(tmp_path: Path) -> None:
     """The trace has what is said inside TLS: the greeting once, and then the login and all the rest."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")

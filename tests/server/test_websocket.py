@@ -156,11 +156,11 @@ def test_the_port_for_other_clients(nats_server: NatsServer) -> None:
 def test_an_http_server_is_quoted(status: bytes) -> None:
     """With its status, although it keeps the connection open."""
 
-    def play(puppet: ScriptedPeer) -> None:
-        while puppet.line().strip():
+    def play(peer: ScriptedPeer) -> None:
+        while peer.line().strip():
             pass
-        puppet.say(b"HTTP/1.1 " + status + b"\r\nConnection: keep-alive\r\n\r\n<html>")
-        puppet.rest()
+        peer.send(b"HTTP/1.1 " + status + b"\r\nConnection: keep-alive\r\n\r\n<html>")
+        peer.rest()
 
     with Listener(play) as listener, refused(ServerRefusedError, status.decode()):
         connect(listener.url.replace("nats://", "ws://"))
@@ -170,7 +170,7 @@ def test_a_server_that_never_answers() -> None:
     """The WebSocket has to be open within connect_timeout."""
     began = time.monotonic()
     with (
-        Listener(lambda puppet: puppet.rest()) as listener,
+        Listener(lambda peer: peer.rest()) as listener,
         pytest.raises(jetstream_sync.NoServersError, match="timed out|took too long"),
     ):
         jetstream_sync.connect(listener.url.replace("nats://", "ws://"), connect_timeout=0.2)
@@ -181,7 +181,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the extra the error names the package to install."""
     monkeypatch.setitem(sys.modules, "websockets.client", None)
     with (
-        Listener(lambda puppet: puppet.rest()) as listener,
+        Listener(lambda peer: peer.rest()) as listener,
         refused(InvalidOptionError, r"pip install '\.\[websocket\]'"),
     ):
         connect(listener.url.replace("nats://", "ws://"))

@@ -33,9 +33,9 @@ def listener() -> Iterator[Listener]:
 def nc(listener: Listener) -> Iterator[Connection]:
     """A connection to a server that is deaf after the handshake."""
     connection = jetstream_sync.connect(listener.url, allow_reconnect=False)
-    puppet = listener.take()
+    peer = listener.take()
     yield connection
-    puppet.hang_up()
+    peer.close()
     connection.close()
 
 
@@ -118,7 +118,7 @@ def test_drain_keeps_its_timeout(nc: Connection) -> None:
 
 def test_a_publisher_waits_and_goes_on(nc: Connection, listener: Listener) -> None:
     """A publisher faster than the server waits for it, and everything arrives in order, whole."""
-    puppet = listener.take()
+    peer = listener.take()
     count = 60
 
     def publish() -> None:
@@ -131,10 +131,10 @@ def test_a_publisher_waits_and_goes_on(nc: Connection, listener: Listener) -> No
     wait_until(lambda: nc.stats["out_msgs"] > 2)
     assert publisher.is_alive()
     for number in range(count):
-        assert puppet.line() == b"PUB big %d\r\n" % (len(BIG) + 6)
-        payload = puppet.read(len(BIG) + 8)
+        assert peer.line() == b"PUB big %d\r\n" % (len(BIG) + 6)
+        payload = peer.read(len(BIG) + 8)
         assert payload == b"%06d%b\r\n" % (number, BIG)
-    assert puppet.line() == b"PUB end 0\r\n"
+    assert peer.line() == b"PUB end 0\r\n"
     publisher.join()
 
 
@@ -158,12 +158,12 @@ def test_a_server_that_takes_nothing_is_found_out(listener: Listener, filled: ob
 def test_both_directions_may_be_full(listener: Listener, noise: bytes) -> None:
     """A server that does not read while it floods the client does not stop the reader."""
     nc = jetstream_sync.connect(listener.url, allow_reconnect=False)
-    puppet = listener.take()
+    peer = listener.take()
     sub = nc.subscribe("a", pending_msgs_limit=10)
     publisher = fill(nc)
     for _ in range(200):
-        puppet.say(noise)
-    puppet.say(b"MSG a 1 4\r\nlast\r\n")
+        peer.send(noise)
+    peer.send(b"MSG a 1 4\r\nlast\r\n")
     expected = 200_001 if noise.startswith(b"MSG") else 1
     wait_until(lambda: nc.stats["in_msgs"] == expected, 20)
     assert sub.delivered == expected
@@ -175,13 +175,13 @@ def test_a_deaf_server_that_listens_again_gets_everything(
     nc: Connection, listener: Listener
 ) -> None:
     """What a timed-out call left in the buffer is sent when the socket takes it, in order."""
-    puppet: ScriptedPeer = listener.take()
+    peer: ScriptedPeer = listener.take()
     fill_alone(nc)
     with pytest.raises(TimeoutError):
         nc.flush(timeout=0.05)
     for _ in range(PLENTY):
-        assert puppet.line() == b"PUB big %d\r\n" % len(BIG)
-        assert len(puppet.read(len(BIG) + 2)) == len(BIG) + 2
-    assert puppet.line() == b"PING\r\n"
+        assert peer.line() == b"PUB big %d\r\n" % len(BIG)
+        assert len(peer.read(len(BIG) + 2)) == len(BIG) + 2
+    assert peer.line() == b"PING\r\n"
     nc.publish("after", b"1")
-    assert puppet.line() == b"PUB after 1\r\n"
+    assert peer.line() == b"PUB after 1\r\n"

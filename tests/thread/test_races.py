@@ -169,15 +169,15 @@ def listener() -> Iterator[Listener]:
 def test_requests_and_answers_that_meet_their_timeouts() -> None:
     """A late reply is delivered to its own request, or to none."""
 
-    def play(puppet: ScriptedPeer) -> None:
-        puppet.shake_hands()
+    def play(peer: ScriptedPeer) -> None:
+        peer.handshake()
         dice = random.Random(1)
-        while line := puppet.line():
+        while line := peer.line():
             if line.startswith(b"PUB "):
                 _, _, reply, size = line.split()
-                payload = puppet.read(int(size) + 2)[:-2]
+                payload = peer.read(int(size) + 2)[:-2]
                 threading.Event().wait(dice.choice([0, 0.0002, 0.0006]))
-                puppet.say(b"MSG %b 1 %d\r\n%b\r\n" % (reply, len(payload), payload))
+                peer.send(b"MSG %b 1 %d\r\n%b\r\n" % (reply, len(payload), payload))
 
     with Listener(play) as listener, jetstream_sync.connect(listener.url) as nc:
         late = answered = 0
@@ -190,7 +190,7 @@ def test_requests_and_answers_that_meet_their_timeouts() -> None:
             except TimeoutError:
                 late += 1
         assert not nc._core._mux._waiting
-        nc.close()  # the puppet answers no pings, so a drain would wait
+        nc.close()  # the peer answers no pings, so a drain would wait
     assert late > 10
     assert answered > 10
 
@@ -198,33 +198,33 @@ def test_requests_and_answers_that_meet_their_timeouts() -> None:
 def test_pongs_find_their_flushes(listener: Listener) -> None:
     """A pong that comes after its flush gave up is not taken for the next one's."""
     nc = jetstream_sync.connect(listener.url)
-    puppet = listener.take()
+    peer = listener.take()
     with pytest.raises(TimeoutError):
         nc.flush(timeout=0.02)
     second = threading.Thread(target=nc.flush, args=(5,))
     second.start()
-    assert puppet.line() == b"PING\r\n"
-    assert puppet.line() == b"PING\r\n"
-    puppet.say(b"PONG\r\n")
+    assert peer.line() == b"PING\r\n"
+    assert peer.line() == b"PING\r\n"
+    peer.send(b"PONG\r\n")
     second.join(0.1)
     assert second.is_alive(), "it took the pong of the first one"
-    puppet.say(b"PONG\r\n")
+    peer.send(b"PONG\r\n")
     second.join(5 * SCALE)
     assert not second.is_alive()
     nc.close()
 
 
-def test_pongs_that_nobody_asked_for_are_ignored(listener: Listener) -> None:
+def test_unsolicited_pongs_are_ignored(listener: Listener) -> None:
     """A server that sends too many pongs does no harm."""
     nc = jetstream_sync.connect(listener.url)
     sub = nc.subscribe("a")
-    listener.take().say(b"PONG\r\n" * 5 + b"MSG a 1 1\r\nx\r\n")
+    listener.take().send(b"PONG\r\n" * 5 + b"MSG a 1 1\r\nx\r\n")
     assert sub.next_msg(timeout=5).data == b"x"
     nc.close()
 
 
 @pytest.mark.parametrize("refused", ["reader", "flusher"])
-def test_a_thread_that_can_not_be_started(
+def test_a_thread_that_cannot_be_started(
     listener: Listener, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
     """Where the system has no more threads, connecting fails and leaves neither thread nor socket."""
@@ -255,7 +255,7 @@ def test_an_error_inside_closes_the_connection(
         raise fault
 
     monkeypatch.setattr(sub, "deliver", deliver)
-    listener.take().say(b"MSG a 1 1\r\nx\r\n")
+    listener.take().send(b"MSG a 1 1\r\nx\r\n")
     with pytest.raises(ConnectionClosedError, match="internal error"):
         sub.next_msg(timeout=None)
     assert closed.wait(5 * SCALE)
@@ -271,7 +271,7 @@ def test_who_sees_that_it_is_closed_can_ask_why() -> None:
     for _ in range(40):
         with Listener() as listener:
             nc = jetstream_sync.connect(listener.url, allow_reconnect=False)
-            puppet = listener.take()
+            peer = listener.take()
 
             def watch() -> None:
                 give_up = time.monotonic() + 5 * SCALE
@@ -279,7 +279,7 @@ def test_who_sees_that_it_is_closed_can_ask_why() -> None:
                     pass
                 wrong.append(nc.last_error)  # noqa: B023
 
-            run_all(watch, puppet.hang_up)
+            run_all(watch, peer.close)
             nc.close()
     assert all(isinstance(error, ConnectionClosedError) for error in wrong), wrong
 
@@ -296,7 +296,7 @@ def test_closing_meets_reconnecting() -> None:
     for _ in range(40):
         with Listener() as listener:
             nc = jetstream_sync.connect(listener.url, reconnect_time_wait=0)
-            listener.take().hang_up()
+            listener.take().close()
             moment = dice.uniform(0, 0.003)
             give_up = time.monotonic() + moment
             while time.monotonic() < give_up and listener.clients < 2:
@@ -324,18 +324,18 @@ def test_pings_while_there_is_no_link_say_nothing_of_the_next(listener: Listener
     # The flusher may think that pings go unanswered while the reader looks for a server.
     port = listener.port
     listener.refuse()
-    listener.take().hang_up()
+    listener.take().close()
     wait_until(lambda: nc.is_reconnecting)
     assert not back.wait(0.2)
     returned = Listener(port=port)
     assert back.wait(5 * SCALE)
     # The new server answers the pings; then it hangs up, which is what the error has to say.
     with returned:
-        puppet = returned.take()
+        peer = returned.take()
         for _ in range(3):
-            while puppet.line() != b"PING\r\n":
+            while peer.line() != b"PING\r\n":
                 pass
-            puppet.say(b"PONG\r\n")
+            peer.send(b"PONG\r\n")
     wait_until(lambda: nc.is_closed and told, 10)
     (error,) = told
     assert isinstance(error, NoServersError)
@@ -348,13 +348,13 @@ def test_pings_while_there_is_no_link_say_nothing_of_the_next(listener: Listener
 def test_a_limit_that_meets_its_messages(listener: Listener, limit: int) -> None:
     """A limit set while messages arrive ends the subscription, whichever thread is faster."""
     nc = jetstream_sync.connect(listener.url)
-    puppet = listener.take()
+    peer = listener.take()
     for sid in range(1, 60):
         sub = nc.subscribe("a")
         assert sub.sid == sid
         run_all(
             lambda: sub.unsubscribe(limit),  # noqa: B023
-            lambda: puppet.say(b"MSG a %d 1\r\nx\r\n" % sid * 60),  # noqa: B023
+            lambda: peer.send(b"MSG a %d 1\r\nx\r\n" % sid * 60),  # noqa: B023
         )
         got = len(list(sub))
         assert got == limit, sid

@@ -60,9 +60,9 @@ class Door:
         self.listener = Listener(self._play)
         self.url = self.listener.url
 
-    def _play(self, puppet: ScriptedPeer) -> None:
+    def _play(self, peer: ScriptedPeer) -> None:
         self.opened.wait(10 * SCALE)
-        puppet.shake_hands()
+        peer.handshake()
 
     def wait_for_knock(self) -> None:
         wait_until(lambda: self.listener.clients)
@@ -152,7 +152,7 @@ def test_servers_that_mean_the_same() -> None:
     assert key("nats://me:pw@a") != key("nats://you:pw@a")
 
 
-def test_a_callable_that_is_compared_by_value_and_can_not_be_hashed(listener: Listener) -> None:
+def test_a_callable_that_is_compared_by_value_and_not_hashable(listener: Listener) -> None:
     """Such an option is the same if it is the same object."""
 
     class Callback:
@@ -185,7 +185,7 @@ def test_other_options_are_another_connection(listener: Listener) -> None:
         assert (listener.clients, second.clients) == (2, 1)
 
 
-def test_a_slip_is_told_as_connect_tells_it() -> None:
+def test_a_misspelled_option_is_reported_as_by_connect() -> None:
     """Options are checked at the door, every time."""
     for _ in range(2):
         with pytest.raises(InvalidOptionError, match="did you mean connect_timeout"):
@@ -196,7 +196,9 @@ def test_a_slip_is_told_as_connect_tells_it() -> None:
             shared_connection("nats://127.0.0.1:1", x=[[]])  # type: ignore[call-arg]
 
 
-def test_too_many_are_told_of(listener: Listener, caplog: pytest.LogCaptureFixture) -> None:
+def test_too_many_connections_are_logged(
+    listener: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
     """A lambda in the call, which makes a connection each time, is a mistake that the log tells."""
     caplog.set_level(logging.WARNING)
     for _ in range(9):
@@ -233,17 +235,17 @@ def test_openings_do_not_wait_for_each_other(door: Door, listener: Listener) -> 
         assert slow.result(5).is_connected
 
 
-def test_a_failure_is_everybody_s_and_the_next_call_tries_anew() -> None:
+def test_all_callers_get_a_failure_and_the_next_call_tries_again() -> None:
     """Callers waiting for an opening that fails get a copy of its error; the next call tries again."""
     go = threading.Event()
     refuse = threading.Event()
 
-    def play(puppet: ScriptedPeer) -> None:
+    def play(peer: ScriptedPeer) -> None:
         go.wait(10 * SCALE)
         if refuse.is_set():
-            puppet.hang_up()
+            peer.close()
         else:
-            puppet.shake_hands()
+            peer.handshake()
 
     refuse.set()
     with Listener(play) as listener, ThreadPoolExecutor(4) as pool:
@@ -258,7 +260,7 @@ def test_a_failure_is_everybody_s_and_the_next_call_tries_anew() -> None:
         assert shared_connection(listener.url).is_connected
 
 
-def test_an_error_of_a_users_function_is_raised_in_all_who_wait() -> None:
+def test_an_error_of_a_users_function_is_raised_in_all_waiting_callers() -> None:
     """Any error of a callback that the opening asks passes through."""
 
     class OddError(Exception):
@@ -307,7 +309,7 @@ def test_a_closed_one_is_replaced(listener: Listener, how: str) -> None:
     if how == "close":
         first.close()
     else:
-        listener.take().hang_up()
+        listener.take().close()
         wait_until(lambda: first.is_closed)
     second = shared_connection(listener.url, allow_reconnect=False)
     assert second is not first
@@ -318,9 +320,9 @@ def test_a_closed_one_is_replaced(listener: Listener, how: str) -> None:
 def test_one_that_is_being_drained_is_replaced() -> None:
     """A `with` block would close it for all other users."""
 
-    def play(puppet: ScriptedPeer) -> None:
-        puppet.shake_hands()
-        while puppet.line():  # deaf to pings
+    def play(peer: ScriptedPeer) -> None:
+        peer.handshake()
+        while peer.line():  # deaf to pings
             pass
 
     with Listener(play) as listener, ThreadPoolExecutor(1) as pool:
@@ -337,7 +339,7 @@ def test_one_that_is_being_drained_is_replaced() -> None:
 def test_one_that_is_reconnecting_is_kept(listener: Listener) -> None:
     """A broken link is no reason for another connection: the one that there is seeks the next link."""
     first = shared_connection(listener.url, reconnect_time_wait=0.01)
-    listener.take().hang_up()
+    listener.take().close()
     wait_until(lambda: not first.is_connected or listener.clients == 2)
     assert shared_connection(listener.url, reconnect_time_wait=0.01) is first
     wait_until(lambda: first.is_connected)

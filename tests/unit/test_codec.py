@@ -159,7 +159,7 @@ def test_what_is_not_json_is_an_invalid_response(either, data):
         Leaf(name="a"),
     ],
 )
-def test_what_json_can_not_say_is_an_invalid_argument(either, value):
+def test_a_value_without_json_form_is_an_invalid_argument(either, value):
     """Records and times go through encode(); nothing is written some other way."""
     with pytest.raises(InvalidArgumentError):
         either.dumps({"a": value})
@@ -460,7 +460,7 @@ def test_the_wrong_keywords_are_a_type_error(values, named):
         Leaf("a")
 
 
-def test_a_record_is_a_dataclass_for_everybody():
+def test_a_record_works_with_the_dataclasses_module():
     """Its fields can be listed, and its signature has them, with what they are when not given."""
     assert dataclasses.is_dataclass(Leaf)
     assert [each.name for each in dataclasses.fields(Leaf)] == ["extra", "name", "size"]

@@ -112,7 +112,7 @@ def test_equality():
 
 
 @pytest.mark.parametrize("other", [{1: "1"}, {"A": 1}, {"A": None}, {"a b": "1"}])
-def test_what_can_not_be_headers_is_not_equal(other):
+def test_a_mapping_that_is_no_headers_is_not_equal(other):
     """A comparison works, also with a mapping that cannot be sent."""
     assert Headers({"A": "1"}) != other
 

@@ -345,7 +345,7 @@ def test_the_mark_of_a_lost_secret_is_one():
 
 
 @pytest.mark.parametrize("option", CALLBACKS)
-def test_what_can_not_be_imported_is_not_pickled(option):
+def test_an_unimportable_callable_is_not_pickled(option):
     """Pickle says so in its usual way."""
     needs = {"signature_cb": {"nkey": "UABC"}}.get(option, {})
     with pytest.raises((pickle.PicklingError, AttributeError)):

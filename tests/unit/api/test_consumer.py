@@ -221,7 +221,7 @@ def test_what_goes_together_is_accepted(fields):
         ("priority_groups", {"priority_policy": "overflow", "priority_groups": ["a" * 17]}),
     ],
 )
-def test_what_can_not_work_is_refused(option, fields):
+def test_invalid_values_are_refused(option, fields):
     """An impossible value or combination names the option at fault."""
     with pytest.raises(InvalidOptionError) as caught:
         ConsumerConfig(**fields)

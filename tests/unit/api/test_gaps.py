@@ -75,7 +75,7 @@ def test_a_heartbeat_says_how_many_were_sent() -> None:
 
 
 @pytest.mark.parametrize("reply", [b"", b"_INBOX.a.b", b"$JS.ACK.a.b.c.d.e.f.g.h", b"$JS.ACK.a"])
-def test_other_messages_are_told_apart(reply: bytes) -> None:
+def test_other_messages_are_distinguished(reply: bytes) -> None:
     """A reply subject that no stream sends is an error, and changes nothing."""
     sequence = DeliverySequence()
     for look in (sequence.follows, sequence.jump, lambda reply: sequence.follow(v1(1), reply, 2)):

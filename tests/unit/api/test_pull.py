@@ -47,7 +47,7 @@ REFUSED = [
 
 
 @each_case(("blamed", "arguments"), REFUSED)
-def test_requests_that_can_not_work_are_refused(blamed, arguments):
+def test_invalid_requests_are_refused(blamed, arguments):
     """The error names the option as the user knows it; nothing is left to the server's mercy."""
     with pytest.raises(InvalidOptionError) as caught:
         PullRequest(**arguments)
@@ -153,7 +153,7 @@ def test_what_depends_on_what(said, worked_out):
         ("heartbeat", {"expires_ns": S, "heartbeat_ns": S // 2 + 1}),
     ],
 )
-def test_limits_that_can_not_work_are_refused(blamed, said):
+def test_invalid_limits_are_refused(blamed, said):
     """Messages and bytes exclude each other, a threshold is at most its limit (ADR-37)."""
     with pytest.raises(InvalidOptionError) as caught:
         ContinuousPull.of(**said)

@@ -449,7 +449,7 @@ def test_the_queue_is_the_durable_where_neither_is_named() -> None:
     assert named.new_config("inbox").durable_name is None
 
 
-def test_a_queue_that_can_not_be_a_durable_needs_one() -> None:
+def test_a_queue_with_an_invalid_durable_name_needs_a_durable() -> None:
     """The queue's name becomes a consumer's only if it can be one."""
     with pytest.raises(InvalidNameError):
         SubscribeRequest.of(subject="a", queue="my.workers")
@@ -591,7 +591,7 @@ def test_an_ordered_consumer_is_made_as_the_document_says() -> None:
         ("consumer", {"bind": "C", "stream": "S"}),
     ],
 )
-def test_what_an_ordered_consumer_can_not_have_is_refused(
+def test_options_unsupported_by_ordered_consumers_are_refused(
     option: str, asked: dict[str, Any]
 ) -> None:
     """Each forbidden option is an error that names it."""

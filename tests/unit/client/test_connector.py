@@ -127,7 +127,7 @@ def test_zero_attempts(world):
     assert it.asked == []
 
 
-def test_a_success_starts_the_count_anew(world):
+def test_a_success_resets_the_count(world):
     """Failures count in a row."""
     it = world(max_reconnect_attempts=3)
     for _ in range(5):
@@ -136,7 +136,7 @@ def test_a_success_starts_the_count_anew(world):
         assert it.reconnect() is not None
 
 
-def test_nobody_to_reconnect_to_yet(world):
+def test_no_server_to_reconnect_to_yet(world):
     """Where the first connect failed, there is no lost server, and the walk begins at once."""
     it = world((A, B))
     it.answers = {"a": [DOWN]}
@@ -449,7 +449,7 @@ def info(*urls, **fields):
     return ServerInfo.from_fields({"connect_urls": list(urls), "server_id": "S1", **fields})
 
 
-def test_new_servers_are_told_of(world):
+def test_new_servers_are_reported(world):
     """Not those of the first INFO; each once; and they are tried."""
     it = world()
     it.finder.on_info(info("a:1", "b:1"), A)
@@ -492,7 +492,7 @@ def test_websockets_find_websockets(world):
     assert [each.url for each in it.finder._pool.addresses()] == ["nats://a:1", "nats://b:1"]
 
 
-def test_a_lame_duck_is_told_of_once(world):
+def test_a_lame_duck_is_reported_once(world):
     """Once for each server, after the first INFO; its list counts like any other."""
     it = world()
     it.finder.on_info(info(ldm=True, server_id="S0"), A)

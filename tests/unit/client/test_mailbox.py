@@ -103,7 +103,7 @@ def test_as_many_are_woken_as_there_are_items(mailbox):
     assert woken(third)
 
 
-def test_everybody_is_woken(mailbox):
+def test_all_waiters_are_woken(mailbox):
     """By a close."""
     gates = [sleeping(mailbox) for _ in range(3)]
     mailbox.close(ConnectionClosedError("why"))

@@ -138,7 +138,7 @@ def test_discovered_servers_are_added():
     assert servers.addresses() == [current, *new]
 
 
-def test_an_ip_goes_by_the_name_of_who_told():
+def test_an_ip_is_verified_with_the_name_of_its_announcer():
     """Also where that one was itself discovered; a host name keeps its own name."""
     seed = ServerAddress("seed", 4222, scheme="tls")
     servers = pool((seed,))

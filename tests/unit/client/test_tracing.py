@@ -121,7 +121,7 @@ def test_a_command_stands_before_its_answer(callback: Callback, tracer: Tracer) 
     assert callback.lines == ["> PING", "< PONG"]
 
 
-def test_a_slow_callback_costs_lines_and_is_told_how_many(
+def test_a_slow_callback_drops_lines_and_gets_their_number(
     callback: Callback, tracer: Tracer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The queue is bounded; every line is told or counted, and the count stands where they were."""

@@ -336,7 +336,7 @@ def test_answers_are_owed_to_one_server(writer):
     assert second.sent == b"SUB a 1"
 
 
-def test_a_stream_that_is_let_go_gets_what_was_buffered(writer, stream):
+def test_a_released_stream_gets_the_buffered_bytes(writer, stream):
     """And nothing that comes later, which is for the next one."""
     writer.publish(b"before", 0)
     writer.flush_and_shutdown(stream, Deadline(0.1))
@@ -351,14 +351,14 @@ def test_a_stream_that_is_let_go_gets_what_was_buffered(writer, stream):
     assert second.sent == b"first,after"
 
 
-def test_another_stream_is_not_let_go(writer, stream):
+def test_another_stream_is_not_released(writer, stream):
     """A thread that is late with its old stream does not affect the new one."""
     writer.flush_and_shutdown(MemoryStream([]), Deadline(0.1))
     writer.send(b"one", 1, 0)
     assert stream.sent == b"one"
 
 
-def test_a_full_stream_is_let_go_in_time(writer):
+def test_a_full_stream_is_released_in_time(writer):
     """What it did not take at all is kept."""
     narrow = Narrow(0, 0, 0, 0, 0, 0, 0, 0)
     writer.attach(narrow, b"")

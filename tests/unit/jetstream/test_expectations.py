@@ -106,7 +106,7 @@ def test_a_ttl_is_exact(ttl: float | timedelta, text: str) -> None:
         ("expected_last_subject", "a"),
     ],
 )
-def test_what_can_not_work_is_refused_here(argument: str, value: object) -> None:
+def test_invalid_values_are_refused_by_the_client(argument: str, value: object) -> None:
     """The error names the argument."""
     with pytest.raises(InvalidOptionError) as caught:
         made(**{argument: value})
@@ -134,7 +134,7 @@ def test_a_stream_has_a_streams_name() -> None:
 
 
 @pytest.mark.parametrize("headers", [None, {"a": "b"}])
-def test_an_id_can_not_bring_headers_of_its_own(headers: Any) -> None:
+def test_an_id_cannot_add_headers(headers: Any) -> None:
     """A line break in an id is refused, and not sent."""
     with pytest.raises(InvalidHeaderError):
         encode_headers(made(headers, msg_id="a\r\nNats-Rollup: all"))

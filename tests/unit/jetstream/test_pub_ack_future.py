@@ -102,7 +102,7 @@ def test_a_message_that_no_stream_took(future):
 
 
 @pytest.mark.parametrize("answer", [None, STORED])
-def test_what_was_sent_can_not_be_taken_back(future, answer):
+def test_a_sent_message_cannot_be_cancelled(future, answer):
     """Cancelling does nothing and says so."""
     if answer:
         future.acknowledged(answer)

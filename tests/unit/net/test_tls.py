@@ -20,7 +20,7 @@ def soon() -> Deadline:
     return Deadline(10)
 
 
-def shake_hands(
+def handshake(
     name: str = "localhost",
     context: ssl.SSLContext | None = None,
     server: ssl.SSLContext | None = None,
@@ -39,11 +39,11 @@ def certified(*names: str, **how: Any) -> ssl.SSLContext:
 
 def test_the_certificate_has_to_name_the_server() -> None:
     """By its name or by its address; another name is refused in plain words."""
-    shake_hands("localhost")
-    shake_hands("127.0.0.1")
+    handshake("localhost")
+    handshake("127.0.0.1")
     for name, word in (("other.example", "name"), ("127.0.0.2", "address")):
         with pytest.raises(ssl.SSLCertVerificationError) as caught:
-            shake_hands(name)
+            handshake(name)
         error = explain(caught.value, name)
         assert type(error) is CertificateError
         assert f"the certificate of {name} is for another {word}" in str(error)
@@ -52,7 +52,7 @@ def test_the_certificate_has_to_name_the_server() -> None:
 def test_an_unknown_authority_is_refused() -> None:
     """A certificate of an unknown signer is not trusted."""
     with pytest.raises(ssl.SSLCertVerificationError) as caught:
-        shake_hands(context=ssl.create_default_context())
+        handshake(context=ssl.create_default_context())
     error = explain(caught.value, "localhost")
     assert type(error) is CertificateError
     assert "signed by an authority that is not trusted here" in str(error)
@@ -64,24 +64,24 @@ def test_an_expired_certificate_is_refused() -> None:
 
     past = datetime(2020, 1, 1, tzinfo=timezone.utc)
     with pytest.raises(ssl.SSLCertVerificationError) as caught:
-        shake_hands(server=certified("localhost", not_after=past))
+        handshake(server=certified("localhost", not_after=past))
     error = explain(caught.value, "localhost")
     assert type(error) is CertificateError
     assert "the certificate of localhost has expired" in str(error)
 
 
-def test_a_certificate_that_nobody_signed_is_refused() -> None:
+def test_a_self_signed_certificate_is_refused() -> None:
     """So is one that only signs itself."""
     alone = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     alone.issue_cert("localhost").configure_cert(context)
     own = ssl.create_default_context()
     with pytest.raises(ssl.SSLCertVerificationError) as caught:
-        shake_hands(context=own, server=context)
+        handshake(context=own, server=context)
     assert isinstance(explain(caught.value, "localhost"), CertificateError)
 
 
-def test_the_server_is_told_why() -> None:
+def test_the_server_gets_the_reason() -> None:
     """A refused server gets an alert, and not just a link that ends."""
     peer = TLSPeer()
     wire = Wire(peer)

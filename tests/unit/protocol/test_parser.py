@@ -389,7 +389,7 @@ def test_a_control_line_without_an_end_is_given_up(start, limit):
         assert caught.value.excerpt == line[:64]
 
 
-def test_what_can_not_become_an_operation_is_refused_at_once():
+def test_an_invalid_operation_is_refused_at_its_first_wrong_byte():
     """A server that speaks something else is found out by its first byte."""
     for first in range(256):
         byte = bytes([first])

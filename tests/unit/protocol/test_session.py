@@ -242,7 +242,7 @@ def test_a_stopped_interest_gets_what_is_on_its_way():
     assert session.interests == {}
 
 
-def test_a_new_server_is_told_of_every_interest():
+def test_every_subscription_is_sent_to_a_new_server():
     """With what is left of the limits; what is ending is not taken up again."""
     session = Session()
     assert session.resubscribe() == b""

@@ -110,7 +110,7 @@ def test_long_payloads_are_shown_with_their_start() -> None:
         ("\u202eabc".encode(), "\\u202eabc"),
     ],
 )
-def test_what_can_not_be_printed_is_escaped(payload: bytes, shown: str) -> None:
+def test_unprintable_bytes_are_escaped(payload: bytes, shown: str) -> None:
     """A line is one line, and moves no cursor."""
     assert lines_of(b"PUB a %d\r\n%b\r\n" % (len(payload), payload)) == [
         f"> PUB a {len(payload)} | {shown}"
