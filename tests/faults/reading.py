@@ -92,7 +92,7 @@ def _check(error: Error) -> None:
         raise error
 
 
-class Consuming(Reader):
+class ConsumeReader(Reader):
     """With a callback, which fails now and then."""
 
     def run(self, stop: threading.Event) -> None:
@@ -112,7 +112,7 @@ class Consuming(Reader):
             raise RuntimeError("a callback fails")
 
 
-class Iterating(Reader):
+class MessagesReader(Reader):
     """With an iterator that goes on for ever."""
 
     def run(self, stop: threading.Event) -> None:
@@ -122,7 +122,7 @@ class Iterating(Reader):
                 self.looking("messages.next", _LOOK, lambda: [messages.next(_LOOK)])
 
 
-class Fetching(Reader):
+class FetchReader(Reader):
     """With fetches of all kinds."""
 
     def run(self, stop: threading.Event) -> None:
@@ -150,7 +150,7 @@ class Fetching(Reader):
             self.looking("fetch", timeout + 1, lambda: consumer.fetch(batch, timeout))
 
 
-class Nexting(Reader):
+class NextReader(Reader):
     """One message at a time."""
 
     def run(self, stop: threading.Event) -> None:
@@ -162,7 +162,7 @@ class Nexting(Reader):
         self.looking("next", timeout + 1, lambda: [consumer.next(timeout)])
 
 
-class _InOrder(Reader):
+class _OrderedReader(Reader):
     def __init__(self, name: str, nc: Connection, book: Book, rng: random.Random) -> None:
         super().__init__(name, nc, book, rng)
         self.order = book.order.setdefault(name, [])
@@ -179,7 +179,7 @@ class _InOrder(Reader):
         self._last = seq
 
 
-class OrderedIterating(_InOrder):
+class OrderedMessagesReader(_OrderedReader):
     """An ordered iterator."""
 
     def run(self, stop: threading.Event) -> None:
@@ -188,7 +188,7 @@ class OrderedIterating(_InOrder):
                 self.looking("ordered.next", _LOOK, lambda: [messages.next(_LOOK)])
 
 
-class OrderedConsuming(_InOrder):
+class OrderedConsumeReader(_OrderedReader):
     """An ordered consume."""
 
     def run(self, stop: threading.Event) -> None:
@@ -202,7 +202,7 @@ class OrderedConsuming(_InOrder):
             self.book.complain(f"ordered consume ended: {handle.error!r}")
 
 
-class OrderedFetching(_InOrder):
+class OrderedFetchReader(_OrderedReader):
     """Ordered fetches."""
 
     def run(self, stop: threading.Event) -> None:
@@ -221,7 +221,7 @@ class OrderedFetching(_InOrder):
             self.looking("ordered.fetch", limit, lambda: self.consumer.fetch(batch, timeout))
 
 
-class Asking(Reader):
+class RequestReader(Reader):
     """No reader: asks the API and another connection's responder, and flushes."""
 
     def run(self, stop: threading.Event) -> None:
@@ -245,14 +245,14 @@ def readers(
 ) -> list[Reader]:
     """Return one of each kind."""
     kinds: tuple[tuple[type[Reader], str, str], ...] = (
-        (Consuming, "consume", "reading"),
-        (Iterating, "messages", "reading"),
-        (Fetching, "fetch", "fetching"),
-        (Nexting, "next", "fetching"),
-        (OrderedIterating, "ordered messages", "reading"),
-        (OrderedConsuming, "ordered consume", "publishing"),
-        (OrderedFetching, "ordered fetch", "fetching"),
-        (OrderedFetching, "patient ordered fetch", "patient"),
-        (OrderedIterating, "patient ordered messages", "patient"),
+        (ConsumeReader, "consume", "reading"),
+        (MessagesReader, "messages", "reading"),
+        (FetchReader, "fetch", "fetching"),
+        (NextReader, "next", "fetching"),
+        (OrderedMessagesReader, "ordered messages", "reading"),
+        (OrderedConsumeReader, "ordered consume", "publishing"),
+        (OrderedFetchReader, "ordered fetch", "fetching"),
+        (OrderedFetchReader, "patient ordered fetch", "patient"),
+        (OrderedMessagesReader, "patient ordered messages", "patient"),
     )
     return [kind(name, lines[line], book, make_rng(name)) for kind, name, line in kinds]

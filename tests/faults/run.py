@@ -52,7 +52,7 @@ from jetstream_sync.jetstream.pull import PullInbox
 from .invariants import judge, read_back
 from .plan import LINES, Fault, network_plan, server_plan
 from .publishing import Crowd, Single
-from .reading import DURABLES, Asking, Reader, readers
+from .reading import DURABLES, Reader, RequestReader, readers
 from .recorder import SLACK, Book, payload_of
 from .testbed import STREAM, Ground
 
@@ -210,7 +210,7 @@ class _Run:
     def start_workers(self) -> None:
         lines = self.ground.connections
         reading: list[Reader] = readers(lines, self.book, self.rng)
-        asking = Asking("asking", lines["fetching"], self.book, self.rng("asking"))
+        asking = RequestReader("asking", lines["fetching"], self.book, self.rng("asking"))
         del self.book.seen["asking"]
         nc = lines["publishing"]
         for kind, name in ((Single, "one"), (Single, "other"), (Crowd, "many")):

@@ -1,0 +1,73 @@
+"""
+The wording rules of the contributing page, as far as patterns can check them.
+
+Each pattern is refused in code, tests and documentation. The list is short on purpose: a pattern
+belongs here only if every use of it is a mistake.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+THIS_FILE = Path(__file__).resolve()
+
+# Pattern -> what to write instead. All patterns ignore case.
+REFUSED: dict[str, str] = {
+    r"\b(?:some|no|every)body\b": "name the thing: the caller, a thread, the server, no responders",
+    r"\bwho(?:ever|m)\b": "threads and calls are things: 'which', 'that', or a noun",
+    r"\bwho (?:\w+s|has|is|was)\b": "threads and calls are things: 'which', 'that', or a noun",
+    r"\bsay whether\b": "a summary line begins with 'Return whether'",
+    r"\bthe house\b|\bhouse rules?\b": "'architecture', 'package', 'rules'",
+    r"\bso-manieth\b": "'n-th'",
+    r"\bis no (?:size|time|duration|number|name|subject)\b": "name the value, the rule and the remedy",
+    r"\bon and on\b": "'continuously'",
+    r"\bgoes? on (?:trying|reading|waiting)\b": "'continues to'",
+    r"\bin vain\b": "'without success', 'failed'",
+    r"\banew\b": "'again'",
+    r"\b(?:tells?|told) of\b": "'reports', 'announces', 'discovered'",
+    r"\bcan not\b": "'cannot'",
+    r"\blet go\b": "'release', 'close'",
+}
+
+_COMPILED = [(re.compile(pattern, re.IGNORECASE), reason) for pattern, reason in REFUSED.items()]
+
+
+def checked_files() -> list[Path]:
+    """Return the files that are written by hand, without data files and recorded replies."""
+    found = [ROOT / "README.md"]
+    for folder, suffix in (("jetstream_sync", ".py"), ("tests", ".py"), ("docs", ".rst")):
+        found += sorted((ROOT / folder).rglob(f"*{suffix}"))
+    return [path for path in found if path.resolve() != THIS_FILE]
+
+
+def refused_phrases(text: str) -> list[str]:
+    """Return one line for each use of a refused pattern."""
+    return [
+        f"{number}: {match[0]!r}: {reason}"
+        for number, line in enumerate(text.splitlines(), 1)
+        for pattern, reason in _COMPILED
+        for match in [pattern.search(line)]
+        if match
+    ]
+
+
+@pytest.mark.parametrize("folder", ["README.md", "jetstream_sync", "tests", "docs"])
+def test_wording(folder: str) -> None:
+    """No text uses a phrase that the wording rules refuse."""
+    problems = [
+        f"{path.relative_to(ROOT)}:{problem}"
+        for path in checked_files()
+        if path.relative_to(ROOT).parts[0] == folder
+        for problem in refused_phrases(path.read_text(encoding="utf-8"))
+    ]
+    assert not problems, f"{len(problems)} phrases:\n" + "\n".join(problems[:50])
+
+
+def test_a_refused_phrase_is_reported_with_its_reason() -> None:
+    """A refused phrase is reported with its line and the reason."""
+    (problem,) = refused_phrases("first line\nThe thread wakes whoever waits.\n")
+    assert problem.startswith("2: 'whoever'")
