@@ -6,7 +6,7 @@ from collections import Counter
 
 from rawnats import RawClient
 
-from .recorder import Book, read_payload
+from .recorder import Recorder, read_payload
 from .testbed import STREAM
 
 __all__ = ["judge", "read_back"]
@@ -17,26 +17,26 @@ def read_back(raw: RawClient) -> list[str]:
     return [read_payload(each.data) for each in raw.stored(STREAM)]
 
 
-def judge(book: Book, stored: list[str]) -> None:
+def judge(recorder: Recorder, stored: list[str]) -> None:
     """Complain of every promise that was broken."""
     times = Counter(stored)
     twice = [each for each, count in times.items() if count > 1]
-    lost = [each for each in book.acknowledged if each not in times]
+    lost = [each for each in recorder.acknowledged if each not in times]
     if twice:
-        book.complain(f"{len(twice)} messages are stored more than once: {twice[:5]}")
+        recorder.complain(f"{len(twice)} messages are stored more than once: {twice[:5]}")
     if lost:
-        book.complain(f"{len(lost)} acknowledged messages are not stored: {lost[:5]}")
-    for name, seen in book.seen.items():
+        recorder.complain(f"{len(lost)} acknowledged messages are not stored: {lost[:5]}")
+    for name, seen in recorder.seen.items():
         missing = [each for each in stored if each not in seen]
         if missing:
-            book.complain(f"{name} has not seen {len(missing)} messages: {missing[:5]}")
-    for name, order in book.order.items():
+            recorder.complain(f"{name} has not seen {len(missing)} messages: {missing[:5]}")
+    for name, order in recorder.order.items():
         if order != stored:
             at = next(
                 (i for i, (a, b) in enumerate(zip(order, stored, strict=False)) if a != b),
                 min(len(order), len(stored)),
             )
-            book.complain(
+            recorder.complain(
                 f"{name} read {len(order)} of {len(stored)} messages, and goes wrong at {at}: "
                 f"{order[at : at + 3]} instead of {stored[at : at + 3]}"
             )

@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 
 from jetstream_sync import Connection, ConnectionClosedError, ConnectionLostError, Error, PubAck
 
-from .recorder import SLACK, Book, payload_of
+from .recorder import SLACK, Recorder, payload_of
 
 __all__ = ["Crowd", "Single", "await_settled"]
 
@@ -31,7 +31,7 @@ def _may_go_on(error: Error) -> bool:
 
 
 def await_settled(
-    future: Future[PubAck], nc: Connection, link: object, book: Book, name: str
+    future: Future[PubAck], nc: Connection, link: object, recorder: Recorder, name: str
 ) -> None:
     """
     Wait until a future is settled, and complain if that takes long after its link was lost.
@@ -40,7 +40,7 @@ def await_settled(
         future: of ``publish_async``.
         nc: its connection.
         link: the link before and after the call; ``None``: it is not known.
-        book: where to complain.
+        recorder: where to complain.
         name: of the message.
 
     """
@@ -50,27 +50,29 @@ def await_settled(
         if link is not None and lost_at is None and nc._core._transport is not link:
             lost_at = now
         if lost_at is not None and now > lost_at + SLACK:
-            book.complain(f"the future of {name} is not settled {SLACK:g} s after its link broke")
+            recorder.complain(
+                f"the future of {name} is not settled {SLACK:g} s after its link broke"
+            )
             return
 
 
 class Single:
     """Publishes one message after the other, waiting for each."""
 
-    def __init__(self, name: str, nc: Connection, book: Book, rng: random.Random) -> None:
+    def __init__(self, name: str, nc: Connection, recorder: Recorder, rng: random.Random) -> None:
         self._name = name
         self._js = nc.jetstream()
-        self._book = book
+        self._recorder = recorder
         self._rng = rng
 
     def run(self, stop: threading.Event, give_up: threading.Event) -> None:
         number = 0
         while not stop.wait(_REST):
-            if self._book.too_far_ahead():
+            if self._recorder.too_far_ahead():
                 continue
             message = f"{self._name}-{number}"
             number += 1
-            self._book.published += 1
+            self._recorder.published += 1
             self._publish(message, give_up)
             if self._rng.randrange(_PAUSES * 10) == 0:
                 stop.wait(self._rng.uniform(0.5, 3))
@@ -79,7 +81,7 @@ class Single:
         payload = payload_of(message, self._rng.choice((0, 100, 1000, 10_000)))
         while True:
             try:
-                with self._book.within(f"publish {message}", _PATIENCE):
+                with self._recorder.within(f"publish {message}", _PATIENCE):
                     ack = self._js.publish(
                         f"F.{self._name}", payload, timeout=_PATIENCE, msg_id=message
                     )
@@ -87,21 +89,21 @@ class Single:
                 if not _may_go_on(error):
                     raise
             else:
-                self._book.stored(message, ack.seq, duplicate=ack.duplicate)
+                self._recorder.stored(message, ack.seq, duplicate=ack.duplicate)
                 return
             if give_up.wait(_REST):
-                self._book.complain(f"{message} was never acknowledged")
+                self._recorder.complain(f"{message} was never acknowledged")
                 return
 
 
 class Crowd:
     """Publishes many messages at a time, with `publish_async`."""
 
-    def __init__(self, name: str, nc: Connection, book: Book, rng: random.Random) -> None:
+    def __init__(self, name: str, nc: Connection, recorder: Recorder, rng: random.Random) -> None:
         self._name = name
         self._nc = nc
         self._js = nc.jetstream()
-        self._book = book
+        self._recorder = recorder
         self._rng = rng
 
     def run(self, stop: threading.Event, give_up: threading.Event) -> None:
@@ -109,19 +111,19 @@ class Crowd:
         while not stop.wait(_REST):
             if self._rng.randrange(_PAUSES) == 0:
                 stop.wait(self._rng.uniform(0.5, 3))
-            if self._book.too_far_ahead():
+            if self._recorder.too_far_ahead():
                 continue
             count = self._rng.choice((1, 5, 10, 200))
             left = [f"{self._name}-{number + each}" for each in range(count)]
             number += count
-            self._book.published += count
+            self._recorder.published += count
             payloads = {each: payload_of(each, self._rng.choice((0, 50, 3000))) for each in left}
             while left and not give_up.is_set():
                 left = self._attempt(left, payloads)
                 if left:
                     give_up.wait(_REST)
             for each in left:
-                self._book.complain(f"{each} was never acknowledged")
+                self._recorder.complain(f"{each} was never acknowledged")
 
     def _attempt(self, messages: list[str], payloads: dict[str, bytes]) -> list[str]:
         """Publish these, and return those that were not acknowledged."""
@@ -131,7 +133,7 @@ class Crowd:
         for each in messages:
             link = self._nc._core._transport
             try:
-                with self._book.within(f"publish_async {each}", timeout):
+                with self._recorder.within(f"publish_async {each}", timeout):
                     futures[each] = self._js.publish_async(
                         f"F.{self._name}", payloads[each], timeout=timeout, msg_id=each
                     )
@@ -143,14 +145,14 @@ class Crowd:
         for each, future in futures.items():
             try:
                 # Settled within its time; the sweep is twice a second.
-                with self._book.within(f"result {each}", timeout + 0.5):
-                    await_settled(future, self._nc, links[each], self._book, each)
+                with self._recorder.within(f"result {each}", timeout + 0.5):
+                    await_settled(future, self._nc, links[each], self._recorder, each)
                     ack = future.result(timeout + 10)
             except Error as error:
                 if not future.done():
-                    self._book.complain(f"the future of {each} is not settled: {error}")
+                    self._recorder.complain(f"the future of {each} is not settled: {error}")
                 if not _may_go_on(error):
                     raise
             else:
-                self._book.stored(each, ack.seq, duplicate=ack.duplicate)
-        return [each for each in messages if each not in self._book.acknowledged]
+                self._recorder.stored(each, ack.seq, duplicate=ack.duplicate)
+        return [each for each in messages if each not in self._recorder.acknowledged]

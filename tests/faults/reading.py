@@ -18,7 +18,7 @@ from jetstream_sync import (
     TimeoutError,
 )
 
-from .recorder import Book, read_payload
+from .recorder import Recorder, read_payload
 from .testbed import STREAM
 
 __all__ = ["DURABLES", "Reader", "readers"]
@@ -40,13 +40,13 @@ _RENEWAL = 5.0
 class Reader:
     """A thread that reads until it is stopped."""
 
-    def __init__(self, name: str, nc: Connection, book: Book, rng: random.Random) -> None:
+    def __init__(self, name: str, nc: Connection, recorder: Recorder, rng: random.Random) -> None:
         self.name = name
         self.nc = nc
         self.js = nc.jetstream()
-        self.book = book
+        self.recorder = recorder
         self.rng = rng
-        self.seen = book.seen.setdefault(name, Counter())
+        self.seen = recorder.seen.setdefault(name, Counter())
 
     def run(self, stop: threading.Event) -> None:
         """Read until ``stop`` is set, and then end everything that was begun."""
@@ -58,7 +58,7 @@ class Reader:
         way = self.rng.random()
         try:
             if way < 0.03:
-                with self.book.within("ack_sync", _LOOK):
+                with self.recorder.within("ack_sync", _LOOK):
                     msg.ack_sync(_LOOK)
             elif way < 0.04:
                 msg.nak(delay=0.1)
@@ -74,7 +74,7 @@ class Reader:
     def looking(self, what: str, limit: float, look: Callable[[], list[JetStreamMsg]]) -> None:
         """Look once, and take what is there."""
         try:
-            with self.book.within(what, limit):
+            with self.recorder.within(what, limit):
                 messages = look()
         except TimeoutError:
             return
@@ -99,12 +99,12 @@ class ConsumeReader(Reader):
         consumer = self.js.get_consumer(STREAM, self.name)
         handle = consumer.consume(self._called, max_messages=200, expires=4, heartbeat=1)
         stop.wait()
-        with self.book.within("consume.stop", 1):
+        with self.recorder.within("consume.stop", 1):
             handle.stop()
-        with self.book.within("consume.wait_closed", 2):
+        with self.recorder.within("consume.wait_closed", 2):
             handle.wait_closed(2)
         if handle.error is not None:
-            self.book.complain(f"consume ended: {handle.error!r}")
+            self.recorder.complain(f"consume ended: {handle.error!r}")
 
     def _called(self, msg: JetStreamMsg) -> None:
         self.take(msg)
@@ -163,9 +163,9 @@ class NextReader(Reader):
 
 
 class _OrderedReader(Reader):
-    def __init__(self, name: str, nc: Connection, book: Book, rng: random.Random) -> None:
-        super().__init__(name, nc, book, rng)
-        self.order = book.order.setdefault(name, [])
+    def __init__(self, name: str, nc: Connection, recorder: Recorder, rng: random.Random) -> None:
+        super().__init__(name, nc, recorder, rng)
+        self.order = recorder.order.setdefault(name, [])
         self._last = 0
         self.consumer = self.js.ordered_consumer(STREAM, inactive_threshold=5)
 
@@ -175,7 +175,7 @@ class _OrderedReader(Reader):
         self.order.append(message)
         seq = msg.metadata.stream_seq
         if seq != self._last + 1:
-            self.book.complain(f"{self.name}: {seq} came after {self._last}")
+            self.recorder.complain(f"{self.name}: {seq} came after {self._last}")
         self._last = seq
 
 
@@ -194,12 +194,12 @@ class OrderedConsumeReader(_OrderedReader):
     def run(self, stop: threading.Event) -> None:
         handle = self.consumer.consume(self.take, max_messages=300, expires=3, heartbeat=0.5)
         stop.wait()
-        with self.book.within("ordered.stop", 1):
+        with self.recorder.within("ordered.stop", 1):
             handle.stop()
-        with self.book.within("ordered.wait_closed", 7):
+        with self.recorder.within("ordered.wait_closed", 7):
             handle.wait_closed(7)
         if handle.error is not None:
-            self.book.complain(f"ordered consume ended: {handle.error!r}")
+            self.recorder.complain(f"ordered consume ended: {handle.error!r}")
 
 
 class OrderedFetchReader(_OrderedReader):
@@ -234,14 +234,14 @@ class RequestReader(Reader):
         while not stop.wait(0.02):
             what, deed = self.rng.choice(deeds)
             try:
-                with self.book.within(what, _LOOK):
+                with self.recorder.within(what, _LOOK):
                     deed()
             except Error as error:
                 _check(error)
 
 
 def readers(
-    lines: dict[str, Connection], book: Book, make_rng: Callable[[str], random.Random]
+    lines: dict[str, Connection], recorder: Recorder, make_rng: Callable[[str], random.Random]
 ) -> list[Reader]:
     """Return one of each kind."""
     kinds: tuple[tuple[type[Reader], str, str], ...] = (
@@ -255,4 +255,4 @@ def readers(
         (OrderedFetchReader, "patient ordered fetch", "patient"),
         (OrderedMessagesReader, "patient ordered messages", "patient"),
     )
-    return [kind(name, lines[line], book, make_rng(name)) for kind, name, line in kinds]
+    return [kind(name, lines[line], recorder, make_rng(name)) for kind, name, line in kinds]

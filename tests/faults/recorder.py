@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from fix_threads import SCALE
 
-__all__ = ["SLACK", "Book", "payload_of", "read_payload"]
+__all__ = ["SLACK", "Recorder", "payload_of", "read_payload"]
 
 #: Seconds that a call may take longer than its timeout.
 SLACK = 2.0 * SCALE
@@ -36,7 +36,7 @@ def read_payload(payload: bytes) -> str:
     return message.decode()
 
 
-class Book:
+class Recorder:
     """What all the workers write down; any thread may call its methods."""
 
     def __init__(self) -> None:

@@ -53,8 +53,8 @@ from .invariants import judge, read_back
 from .plan import LINES, Fault, network_plan, server_plan
 from .publishing import Crowd, Single
 from .reading import DURABLES, Reader, RequestReader, readers
-from .recorder import SLACK, Book, payload_of
-from .testbed import STREAM, Ground
+from .recorder import SLACK, Recorder, payload_of
+from .testbed import STREAM, Testbed
 
 __all__ = ["Outcome", "main", "run"]
 
@@ -105,22 +105,22 @@ class Outcome:
     faults: Counter[str]
     reconnects: int
     stored: int
-    book: Book = field(repr=False)
+    recorder: Recorder = field(repr=False)
 
     def __str__(self) -> str:
-        book = self.book
-        delivered = sum(sum(seen.values()) for seen in book.seen.values())
-        again = delivered - sum(map(len, book.seen.values()))
+        recorder = self.recorder
+        delivered = sum(sum(seen.values()) for seen in recorder.seen.values())
+        again = delivered - sum(map(len, recorder.seen.values()))
         servers = "three servers" if self.cluster else "one server"
         lines = [
             f"seed {self.seed}, {self.seconds:.0f} s, {servers}",
-            f"messages: {book.published} published, {len(book.acknowledged)} acknowledged, {self.stored} stored",
-            f"acknowledged as duplicates: {book.duplicates}",
-            f"delivered: {delivered} to {len(book.seen)} readers, {again} of them again",
+            f"messages: {recorder.published} published, {len(recorder.acknowledged)} acknowledged, {self.stored} stored",
+            f"acknowledged as duplicates: {recorder.duplicates}",
+            f"delivered: {delivered} to {len(recorder.seen)} readers, {again} of them again",
             f"faults: {self.faults.total()}: {_listed(self.faults)}",
             f"reconnects: {self.reconnects}",
-            f"calls: {book.calls}; they raised {book.errors.total()}: {_listed(book.errors)}",
-            f"reported: {_listed(book.reports)}",
+            f"calls: {recorder.calls}; they raised {recorder.errors.total()}: {_listed(recorder.errors)}",
+            f"reported: {_listed(recorder.reports)}",
             *(f"WRONG: {each}" for each in self.wrong),
             "everything held" if not self.wrong else f"{len(self.wrong)} things went wrong",
         ]
@@ -138,8 +138,8 @@ class _Run:
         self.seed = seed
         self._tell = tell
         self._began = time.monotonic()
-        self.book = Book()
-        self.ground = Ground(cluster=cluster, seed=seed)
+        self.recorder = Recorder()
+        self.testbed = Testbed(cluster=cluster, seed=seed)
         self.replicas = 3 if cluster else 1
         self.plans: list[list[Fault]] = [
             network_plan(seed, seconds),
@@ -166,7 +166,7 @@ class _Run:
                 target()
             except Exception as error:
                 logging.getLogger("faults").exception("%s", name)
-                self.book.complain(f"{name} ended with {error!r}")
+                self.recorder.complain(f"{name} ended with {error!r}")
 
         thread = threading.Thread(target=run, name=f"fault-run {name}", daemon=True)
         thread.start()
@@ -175,13 +175,13 @@ class _Run:
     # --- the beginning ----------------------------------------------------------------------
 
     def begin(self, stack: ExitStack) -> None:
-        ground = self.ground
-        stack.callback(ground.close)
-        ground.start()
+        testbed = self.testbed
+        stack.callback(testbed.close)
+        testbed.start()
         for line in LINES:
-            ground.connections[line] = nc = self._connect(line)
+            testbed.connections[line] = nc = self._connect(line)
             stack.callback(nc.close)
-        nc = ground.connections["publishing"]
+        nc = testbed.connections["publishing"]
         js = nc.jetstream(timeout=20 * SCALE)
         js.create_stream(
             name=STREAM, subjects=["F.*"], num_replicas=self.replicas, duplicate_window=3600
@@ -193,14 +193,14 @@ class _Run:
 
     def _connect(self, line: str) -> Connection:
         def report(error: Exception) -> None:
-            self.book.reports[type(error).__name__] += 1
+            self.recorder.reports[type(error).__name__] += 1
 
         def closed() -> None:
             if not self.closing:
-                self.book.complain(f"the connection for {line} was closed")
+                self.recorder.complain(f"the connection for {line} was closed")
 
         return jetstream_sync.connect(
-            self.ground.urls(line),
+            self.testbed.urls(line),
             name=line,
             error_cb=report,
             closed_cb=closed,
@@ -208,13 +208,13 @@ class _Run:
         )
 
     def start_workers(self) -> None:
-        lines = self.ground.connections
-        reading: list[Reader] = readers(lines, self.book, self.rng)
-        asking = RequestReader("asking", lines["fetching"], self.book, self.rng("asking"))
-        del self.book.seen["asking"]
+        lines = self.testbed.connections
+        reading: list[Reader] = readers(lines, self.recorder, self.rng)
+        asking = RequestReader("asking", lines["fetching"], self.recorder, self.rng("asking"))
+        del self.recorder.seen["asking"]
         nc = lines["publishing"]
         for kind, name in ((Single, "one"), (Single, "other"), (Crowd, "many")):
-            worker = kind(name, nc, self.book, self.rng(name))
+            worker = kind(name, nc, self.recorder, self.rng(name))
             self.publishers.append(
                 self.thread(
                     name, lambda worker=worker: worker.run(self.stop_publishing, self.give_up)
@@ -231,9 +231,9 @@ class _Run:
         """Wait until something is so; complain where it is not in time."""
         began = time.monotonic()
         while not condition():
-            self.book.look_for_hanging()
+            self.recorder.look_for_hanging()
             if time.monotonic() > began + limit:
-                self.book.complain(f"not after {limit:g} s: {what}")
+                self.recorder.complain(f"not after {limit:g} s: {what}")
                 return False
             time.sleep(0.05)
         self.told(f"{what}, after {time.monotonic() - began:.1f} s")
@@ -244,12 +244,14 @@ class _Run:
         known = -1
         while len(seen) < count:
             if known == len(seen):
-                self.book.complain(f"{name} got nothing for {_STALL:g} s, at {known} of {count}")
+                self.recorder.complain(
+                    f"{name} got nothing for {_STALL:g} s, at {known} of {count}"
+                )
                 return
             known = len(seen)
             deadline = time.monotonic() + _STALL
             while known == len(seen) and time.monotonic() < deadline:
-                self.book.look_for_hanging()
+                self.recorder.look_for_hanging()
                 time.sleep(0.05)
         self.told(f"{name} has seen all")
 
@@ -260,8 +262,8 @@ class _Run:
         The messages have no ids, so the server stores each as often as it gets it. What is buffered
         without a link goes out as one write.
         """
-        nc = self.ground.connections["publishing"]
-        proxies = self.ground.proxies["publishing"]
+        nc = self.testbed.connections["publishing"]
+        proxies = self.testbed.proxies["publishing"]
         for proxy in proxies:
             proxy.refuse()
             proxy.cut()
@@ -272,7 +274,7 @@ class _Run:
             message = f"write-{number}-{each}"
             payload = payload_of(message, _WRITE_SIZE)
             futures[message] = js.publish_async("F.write", payload, timeout=_PATIENCE)
-        self.book.published += len(futures)
+        self.recorder.published += len(futures)
         at = rng.randrange(_WRITE * _WRITE_SIZE)
         for proxy in proxies:
             proxy.cut_after(at, Toward.SERVER)
@@ -287,12 +289,12 @@ class _Run:
         for message, future in futures.items():
             if future.done() and future.exception() is None:
                 ack = future.result()
-                self.book.stored(message, ack.seq, duplicate=ack.duplicate)
+                self.recorder.stored(message, ack.seq, duplicate=ack.duplicate)
         state = raw.api(f"STREAM.INFO.{STREAM}", subjects_filter="F.write")["state"]
         count, most = state["subjects"].get("F.write", 0), _WRITE * (number + 1)
         self.told(f"{count} messages of large writes are stored, of {most}")
         if count > most:
-            self.book.complain(f"{count} messages are stored of large writes of {most}")
+            self.recorder.complain(f"{count} messages are stored of large writes of {most}")
 
     def _quiet_tail(self, number: int, rng: random.Random, raw: RawClient) -> None:
         """
@@ -301,7 +303,7 @@ class _Run:
         Nothing is published after that, so no later message shows a reader that something is missing.
         """
         self._wait_for_readers(raw)
-        proxies = self.ground.proxies
+        proxies = self.testbed.proxies
         for line in LINES:
             for proxy in proxies[line]:
                 proxy.hold_after(rng.randrange(_TAIL * _TAIL_SIZE), Toward.CLIENT)
@@ -309,8 +311,8 @@ class _Run:
         began = time.monotonic()
         answers = raw.requests("F.tail", [payload_of(each, _TAIL_SIZE) for each in messages])
         for message, answer in zip(messages, answers, strict=True):
-            self.book.stored(message, json.loads(answer)["seq"], duplicate=False)
-        self.book.published += len(messages)
+            self.recorder.stored(message, json.loads(answer)["seq"], duplicate=False)
+        self.recorder.published += len(messages)
         self.told(f"tail {number}: stored in {time.monotonic() - began:.2f} s")
         # Some links break now, with all that was sent over them; the others later, or not at all.
         time.sleep(_UNDER_WAY)
@@ -329,7 +331,7 @@ class _Run:
     def _wait_for_readers(self, raw: RawClient) -> None:
         """Wait until all have seen as many messages as there are."""
         count = raw.api(f"STREAM.INFO.{STREAM}")["state"]["messages"]
-        for name, seen in self.book.seen.items():
+        for name, seen in self.recorder.seen.items():
             self._wait_for_reader(name, seen, count)
 
     def end(self) -> list[str]:
@@ -337,16 +339,16 @@ class _Run:
         self.stop_publishing.set()
         self.wait_for("everything is acknowledged", lambda: not _alive(self.publishers))
         self.give_up.set()
-        with self.ground.raw() as raw:
+        with self.testbed.raw() as raw:
             rng = self.rng("rounds")
             for number in range(self.rounds):
-                if self.book.wrong:
+                if self.recorder.wrong:
                     break  # a reader may wait for what does not come
                 self._cut_a_write(number, rng, raw)
                 self._quiet_tail(number, rng, raw)
             stored = read_back(raw)
             want = set(stored)
-            for name, seen in self.book.seen.items():
+            for name, seen in self.recorder.seen.items():
                 self._wait_for_reader(name, seen, len(want))
             for name in DURABLES:
                 self.wait_for(
@@ -380,10 +382,10 @@ class _Run:
     def close(self) -> int:
         """Close the connections, and return how often they reconnected."""
         self.closing = True
-        for line, nc in self.ground.connections.items():
-            with self.book.within(f"close {line}", 3):
+        for line, nc in self.testbed.connections.items():
+            with self.recorder.within(f"close {line}", 3):
                 nc.close()
-        return sum(nc.stats["reconnects"] for nc in self.ground.connections.values())
+        return sum(nc.stats["reconnects"] for nc in self.testbed.connections.values())
 
 
 def run(
@@ -405,21 +407,21 @@ def run(
         this.begin(stack)
         this.start_workers()
         tracks = [
-            this.thread(f"track {number}", lambda plan=plan: this.ground.follow(plan, this.told))
+            this.thread(f"track {number}", lambda plan=plan: this.testbed.follow(plan, this.told))
             for number, plan in enumerate(this.plans)
         ]
         end = time.monotonic() + seconds
-        while _alive(tracks) and time.monotonic() < end and not this.book.wrong:
-            this.book.look_for_hanging()
+        while _alive(tracks) and time.monotonic() < end and not this.recorder.wrong:
+            this.recorder.look_for_hanging()
             time.sleep(0.05)
-        this.ground.stop()
+        this.testbed.stop()
         for track in tracks:
             track.join(70 * SCALE)
-        this.ground.whole()
+        this.testbed.whole()
         this.told("all is well again")
         stored = this.end()
         reconnects = this.close()
-    judge(this.book, stored)
+    judge(this.recorder, stored)
     this.wait_for(
         "every thread has ended", lambda: not (set(threading.enumerate()) - threads), 10 * SCALE
     )
@@ -428,11 +430,11 @@ def run(
         seed,
         seconds,
         cluster,
-        this.book.wrong,
-        this.ground.done,
+        this.recorder.wrong,
+        this.testbed.done,
         reconnects,
         len(stored),
-        this.book,
+        this.recorder,
     )
 
 

@@ -17,7 +17,7 @@ from jetstream_sync.server import NatsCluster, NatsServer
 
 from .plan import LINES, Fault
 
-__all__ = ["Ground"]
+__all__ = ["Testbed"]
 
 #: Every write reaches the disk before its acknowledgement: a kill must lose nothing at all.
 _CONFIG = "jetstream { sync_interval: always }\n"
@@ -25,7 +25,7 @@ _CONFIG = "jetstream { sync_interval: always }\n"
 STREAM = "FAULTS"
 
 
-class Ground:
+class Testbed:
     """
     Servers, with a proxy for each of them on each line.
 
@@ -40,7 +40,7 @@ class Ground:
         self.servers: tuple[NatsServer, ...] = (
             self._cluster.servers if self._cluster is not None else (NatsServer(config=_CONFIG),)
         )
-        self._rng = random.Random(f"ground {seed}")
+        self._rng = random.Random(f"testbed {seed}")
         #: What was done, how often.
         self.done: Counter[str] = Counter()
         self.connections: dict[str, Connection] = {}
