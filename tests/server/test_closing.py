@@ -31,7 +31,7 @@ from jetstream_sync.server import NatsServer
 
 @pytest.fixture
 def subject() -> str:
-    """A subject that no other test uses."""
+    """A unique subject."""
     return f"closing.{uuid.uuid4().hex}"
 
 
@@ -45,7 +45,7 @@ def own(nats_server: NatsServer) -> Iterator[Connection]:
 
 @contextmanager
 def paused(server: NatsServer) -> Iterator[None]:
-    """In this block the server is frozen."""
+    """Freeze the server for the duration of the block."""
     server.pause()
     try:
         yield
@@ -108,8 +108,8 @@ def test_close_wakes_all_waiting_threads(fresh_server: NatsServer, subject: str)
             assert isinstance(each.exception(5), ConnectionClosedError)
 
 
-def test_closing_again_is_fine(own: Connection) -> None:
-    """Closing is done once, and doing it again does nothing."""
+def test_close_is_idempotent(own: Connection) -> None:
+    """A second close does nothing."""
     own.close()
     own.close()
     assert own.is_closed
@@ -137,7 +137,7 @@ def test_two_threads_close(own: Connection, subject: str) -> None:
 
 @pytest.mark.parametrize("how", ["close", "drain"])
 def test_a_callback_ends_the_connection(nats_server: NatsServer, subject: str, how: str) -> None:
-    """A callback may close or drain its connection, and does not wait for itself."""
+    """A callback may close or drain its connection without a deadlock."""
     closed = threading.Event()
     nc = jetstream_sync.connect(nats_server.url, closed_cb=closed.set)
     outcome: list[BaseException | None] = []
@@ -195,7 +195,7 @@ def test_closed_cb_runs_before_the_close_returns(
 
 @pytest.mark.parametrize("option", ["closed_cb", "error_cb", "disconnected_cb"])
 def test_an_event_callback_may_close(fresh_server: NatsServer, option: str) -> None:
-    """A callback for events that closes its connection does not wait for itself."""
+    """An event callback may close its connection without a deadlock."""
     took: list[float] = []
 
     def close(*_: object) -> None:
@@ -236,7 +236,7 @@ def test_closing_does_not_wait_for_ever_for_closed_cb(
 
 
 def test_a_closed_connection_calls_no_callback(own: Connection, subject: str) -> None:
-    """After a close a callback gets no more messages, though some were waiting."""
+    """After a close a callback gets no more messages, not even pending ones."""
     gate = Gate()
     sub = own.subscribe(subject, cb=gate)
     for number in range(10):
@@ -252,10 +252,10 @@ def test_a_closed_connection_calls_no_callback(own: Connection, subject: str) ->
     assert gate.got == [b"0"]
 
 
-def test_what_was_published_before_a_close_is_sent(
+def test_messages_published_before_a_close_are_sent(
     nc: Connection, own: Connection, subject: str
 ) -> None:
-    """A close sends what was published before it."""
+    """A close flushes the messages published before it."""
     with nc.subscribe(subject) as sub:
         nc.flush(5)
         for number in range(10_000):
@@ -267,7 +267,7 @@ def test_what_was_published_before_a_close_is_sent(
 def uses(
     nc: Connection, subject: str, sub: Subscription, msg: Msg
 ) -> dict[str, Callable[[], object]]:
-    """Everything that needs an open connection."""
+    """Return every call that needs an open connection."""
     return {
         "publish": lambda: nc.publish(subject, b"x"),
         "publish with headers": lambda: nc.publish(subject, b"x", headers={"A": "b"}),
@@ -284,7 +284,7 @@ def uses(
     }
 
 
-def test_nothing_works_after_a_close(own: Connection, subject: str) -> None:
+def test_every_call_after_a_close_raises(own: Connection, subject: str) -> None:
     """On a closed connection every call raises `ConnectionClosedError` at once, without a cause."""
     sub = own.subscribe(subject)
     own.publish(subject, b"x", "reply.to")
@@ -300,7 +300,7 @@ def test_nothing_works_after_a_close(own: Connection, subject: str) -> None:
 
 
 def test_the_errors_say_why_it_is_closed(fresh_server: NatsServer, subject: str) -> None:
-    """Where the server ended it, every call raises the reason, iterations included."""
+    """After a close by the server every call raises the reason, also iterations."""
     nc = jetstream_sync.connect(fresh_server.url, allow_reconnect=False)
     try:
         sub = nc.subscribe(subject)
@@ -327,7 +327,7 @@ def test_the_errors_say_why_it_is_closed(fresh_server: NatsServer, subject: str)
 
 
 def test_a_drain_waits_for_callbacks(nc: Connection, own: Connection, subject: str) -> None:
-    """A drain returns when callbacks have had every message, and takes no subscriptions meanwhile."""
+    """A drain returns when callbacks have handled every message; new subscriptions are refused."""
     gate = Gate()
     own.subscribe(subject, cb=gate)
     own.flush(5)
@@ -356,7 +356,7 @@ def test_a_drain_waits_for_callbacks(nc: Connection, own: Connection, subject: s
 def test_callbacks_may_answer_and_ask_during_a_drain(
     nc: Connection, own: Connection, subject: str
 ) -> None:
-    """What a callback publishes or asks while the connection drains still goes out."""
+    """Publishes and requests of a callback during a drain are still sent."""
     nc.subscribe(f"{subject}.ask", cb=lambda msg: msg.respond(b"re " + msg.data))
     answers = nc.subscribe(f"{subject}.answers")
     nc.flush(5)
@@ -382,7 +382,7 @@ def test_callbacks_may_answer_and_ask_during_a_drain(
 
 
 def test_unread_messages_outlive_a_drain(own: Connection, subject: str) -> None:
-    """Without a callback, what has arrived can be read after a drain; then reading ends."""
+    """Without a callback, pending messages can be read after a drain; then reading ends."""
     sub, iterated = own.subscribe(subject), own.subscribe(subject)
     for number in range(10):
         own.publish(subject, b"%d" % number)
@@ -395,7 +395,7 @@ def test_unread_messages_outlive_a_drain(own: Connection, subject: str) -> None:
 
 
 def test_a_subscription_drains_alone(nc: Connection, own: Connection, subject: str) -> None:
-    """`Subscription.drain` lets the callback have what is on its way, and touches nothing else."""
+    """`Subscription.drain` lets its callback handle pending messages, and affects nothing else."""
     gate, other = Gate(), own.subscribe(subject)
     sub = own.subscribe(subject, cb=gate)
     own.flush(5)
@@ -433,7 +433,7 @@ def test_a_subscription_without_a_callback_drains(own: Connection, subject: str)
 
 
 def test_a_callback_drains_its_own_subscription(own: Connection, subject: str) -> None:
-    """A callback that drains its subscription gets the rest of the messages, and does not hang."""
+    """A callback may drain its subscription, and gets the remaining messages."""
     got: list[bytes] = []
 
     def took(msg: Msg) -> None:
@@ -450,7 +450,7 @@ def test_a_callback_drains_its_own_subscription(own: Connection, subject: str) -
 
 @pytest.mark.parametrize("what", ["connection", "subscription"])
 def test_a_drain_gives_up_in_time(own: Connection, subject: str, what: str) -> None:
-    """Where a callback hangs, a drain raises `DrainTimeoutError` in time and drops the rest."""
+    """If a callback hangs, a drain raises `DrainTimeoutError` in time and drops the rest."""
     gate = Gate()
     sub = own.subscribe(subject, cb=gate)
     own.publish(subject, b"1")
@@ -469,7 +469,7 @@ def test_a_drain_gives_up_in_time(own: Connection, subject: str, what: str) -> N
 
 
 def test_a_drain_of_a_silent_server_gives_up(fresh_server: NatsServer, subject: str) -> None:
-    """Where the server is silent, a drain raises `DrainTimeoutError` in time, and closes."""
+    """If the server is silent, a drain raises `DrainTimeoutError` in time, and closes."""
     nc = jetstream_sync.connect(fresh_server.url, drain_timeout=0.2)
     nc.subscribe(subject)
     with paused(fresh_server):
@@ -482,7 +482,7 @@ def test_a_drain_of_a_silent_server_gives_up(fresh_server: NatsServer, subject: 
 
 
 def test_a_with_block_drains(nats_server: NatsServer, subject: str) -> None:
-    """At the end of a with block callbacks have had every message, and the connection is closed."""
+    """At the end of a with block callbacks have handled every message, and the connection is closed."""
     got: list[bytes] = []
     with jetstream_sync.connect(nats_server.url) as nc:
         nc.subscribe(subject, cb=lambda msg: got.append(msg.data))
@@ -515,7 +515,7 @@ def test_a_with_block_that_raises_closes(nats_server: NatsServer, subject: str) 
 
 @pytest.mark.parametrize("how", ["close", "drain"])
 def test_a_with_block_may_be_closed_inside(nats_server: NatsServer, how: str) -> None:
-    """A connection that was ended inside its with block leaves it quietly."""
+    """A connection may be closed or drained inside its with block."""
     with jetstream_sync.connect(nats_server.url) as nc:
         {"close": nc.close, "drain": nc.drain}[how]()
     assert nc.is_closed
@@ -534,7 +534,7 @@ def test_a_subscription_ends_with_its_block(own: Connection, subject: str) -> No
 
 
 def test_a_close_does_not_wait_for_the_server(fresh_server: NatsServer, subject: str) -> None:
-    """A close ends in time, though the server is silent."""
+    """A close ends in time when the server is silent."""
     nc = jetstream_sync.connect(fresh_server.url)
     sub = nc.subscribe(subject)
     nc.flush(5)
@@ -576,7 +576,7 @@ def test_a_close_with_megabytes_left(fresh_server: NatsServer, subject: str) -> 
 
 
 def test_flush_and_rtt(own: Connection, nc: Connection, subject: str) -> None:
-    """After a flush the server has passed on what was published; a round trip takes some time."""
+    """After a flush the server has processed all messages; the round-trip time is positive."""
     with nc.subscribe(subject) as sub:
         nc.flush(None)
         own.publish(subject, b"x")

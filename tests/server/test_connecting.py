@@ -1,4 +1,4 @@
-"""Connecting: which servers are tried, what refuses a connection, and what is known of one."""
+"""Connecting: the order of servers, refused connections, and the properties of a connection."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def our_threads() -> list[str]:
 
 
 def shown(error: BaseException) -> str:
-    """Everything that a log would show of an error, its causes included."""
+    """Return the text of an error as a log shows it, with its causes."""
     return "".join(traceback.format_exception(error)) + repr(error) + str(error)
 
 
 def echoes(nc: Connection) -> bool:
-    """Whether a message makes its way to the server and back."""
+    """Return whether a message makes a round trip."""
     with nc.subscribe("echo.test") as sub:
         nc.publish("echo.test", b"hello")
         return sub.next_msg(timeout=5).data == b"hello"
@@ -67,19 +67,19 @@ def dead_url() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def user_server() -> Iterator[NatsServer]:
-    """A server that wants a user and a password."""
+    """A server that requires a user and a password."""
     with NatsServer(name="users", config=USER_CONFIG, jetstream=False) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def token_server() -> Iterator[NatsServer]:
-    """A server that wants a token."""
+    """A server that requires a token."""
     with NatsServer(name="tokens", config=TOKEN_CONFIG, jetstream=False) as server:
         yield server
 
 
-# --- where to ---------------------------------------------------------------------------------
+# --- servers ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_server_is_named_by_url_or_by_host_and_port(nats_server: NatsServer, f
 def test_dead_servers_in_front_are_passed_over(
     nats_server: NatsServer, dead_url: str, joined: bool
 ) -> None:
-    """The first server that accepts is taken, however many before it do not."""
+    """The first server that accepts is used, after any number of unreachable ones."""
     urls = [dead_url, "nats://no-such-host.invalid:4222", nats_server.url]
     servers: Any = ",".join(urls) if joined else urls
     with jetstream_sync.connect(servers, dont_randomize=True) as nc:
@@ -134,7 +134,7 @@ def test_an_impossible_host_name_is_an_unreachable_server(
     ],
 )
 def test_an_invalid_option_is_refused_by_name(option: str, value: object) -> None:
-    """An option that is unknown or out of range is refused by name before anything is dialled."""
+    """An option that is unknown or out of range is refused by name before connecting."""
     options: Any = {option: value}
     with black_hole() as listening:
         url = f"nats://127.0.0.1:{listening.getsockname()[1]}"
@@ -149,8 +149,8 @@ def test_an_invalid_option_is_refused_by_name(option: str, value: object) -> Non
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:4222", "nats://", "nats://127.0.0.1:99999"])
-def test_a_url_that_is_none_is_refused(url: str) -> None:
-    """What is no URL of a server is refused as the option servers."""
+def test_an_invalid_url_is_refused(url: str) -> None:
+    """An invalid server URL is an error of the option servers."""
     with pytest.raises(InvalidOptionError) as caught:
         jetstream_sync.connect(url)
     assert caught.value.option == "servers"
@@ -160,7 +160,7 @@ def test_a_url_that_is_none_is_refused(url: str) -> None:
 
 
 def test_no_server_is_an_error_that_names_address_and_reason(dead_url: str) -> None:
-    """Where no server listens, the error names the address and the reason, at once."""
+    """Without a listening server, the error names the address and the reason at once."""
     with within(1.0), pytest.raises(NoServersError) as caught:
         jetstream_sync.connect(dead_url)
     [(address, reason)] = caught.value.attempts
@@ -180,7 +180,7 @@ def test_every_server_that_was_tried_is_named(dead_url: str) -> None:
 
 
 def test_a_server_that_never_answers_takes_the_connect_timeout() -> None:
-    """A server that accepts and says nothing is given up after connect_timeout."""
+    """A server that accepts and stays silent is given up after connect_timeout."""
     with black_hole() as listening:
         url = f"nats://127.0.0.1:{listening.getsockname()[1]}"
         began = time.monotonic()
@@ -207,8 +207,8 @@ def test_a_server_that_trickles_takes_no_longer_than_one_that_is_silent() -> Non
         jetstream_sync.connect(listener.url, connect_timeout=0.3)
 
 
-def test_a_silent_server_does_not_keep_from_the_next(nats_server: NatsServer) -> None:
-    """Each server has connect_timeout for itself, and then the next one is tried."""
+def test_after_a_silent_server_the_next_one_is_tried(nats_server: NatsServer) -> None:
+    """Each server has its own connect_timeout; then the next one is tried."""
     with black_hole() as listening:
         silent = f"nats://127.0.0.1:{listening.getsockname()[1]}"
         servers = [silent, nats_server.url]
@@ -232,7 +232,7 @@ def test_a_silent_server_does_not_keep_from_the_next(nats_server: NatsServer) ->
 def test_a_wrong_login_is_refused_without_repeating_it(
     user_server: NatsServer, options: dict[str, Any]
 ) -> None:
-    """A login that the server refuses is an error within a second, without the secret in it."""
+    """A refused login is an error within a second, without the secret in its text."""
     with within(1.0), pytest.raises(AuthorizationError) as caught:
         jetstream_sync.connect(user_server.url, **options)
     assert user_server.url in str(caught.value)
@@ -243,7 +243,7 @@ def test_a_wrong_login_is_refused_without_repeating_it(
 def test_a_wrong_login_in_the_url_is_not_repeated(
     user_server: NatsServer, token_server: NatsServer
 ) -> None:
-    """A login that was refused is in no error, also where it came by URL."""
+    """A refused login in a URL does not appear in any error."""
     for login, server in (("worker:not-it-1", user_server), ("not-it-1", token_server)):
         with pytest.raises(AuthorizationError) as caught:
             jetstream_sync.connect(server.url.replace("//", f"//{login}@"))
@@ -258,7 +258,7 @@ def test_a_wrong_token_is_refused_without_repeating_it(token_server: NatsServer)
 
 
 def test_the_right_password_by_option_and_by_url(user_server: NatsServer) -> None:
-    """A user and password log in by option and by URL, and show up nowhere."""
+    """A user and password log in by option and by URL, and are not shown anywhere."""
     by_url = user_server.url.replace("//", f"//worker:{PASSWORD}@")
     ways: list[tuple[str, dict[str, Any]]] = [
         (user_server.url, {"user": "worker", "password": PASSWORD}),
@@ -273,7 +273,7 @@ def test_the_right_password_by_option_and_by_url(user_server: NatsServer) -> Non
 
 
 def test_the_right_token_by_option_and_by_url(token_server: NatsServer) -> None:
-    """A token logs in by option and by URL, and shows up nowhere."""
+    """A token logs in by option and by URL, and is not shown anywhere."""
     ways: list[tuple[str, dict[str, Any]]] = [
         (token_server.url, {"token": TOKEN}),
         (token_server.url.replace("//", f"//{TOKEN}@"), {}),
@@ -285,7 +285,7 @@ def test_the_right_token_by_option_and_by_url(token_server: NatsServer) -> None:
 
 
 def test_a_password_with_delimiters_goes_by_url_when_it_is_quoted() -> None:
-    """A password with characters that mean something in a URL is written with %-escapes."""
+    """A password with URL delimiters works in a URL when it is %-escaped."""
     config = 'authorization { user: worker, password: "a@b:c/d,e" }'
     with NatsServer(config=config, jetstream=False) as server:
         url = server.url.replace("//", "//worker:a%40b%3Ac%2Fd%2Ce@")
@@ -297,7 +297,7 @@ def test_a_password_with_delimiters_goes_by_url_when_it_is_quoted() -> None:
 
 
 def test_a_server_that_requires_tls_gets_no_login_in_the_clear() -> None:
-    """Where the server requires TLS, that is what it gets, and no password goes out before."""
+    """When the server requires TLS, no password is sent before the TLS handshake."""
     heard: SimpleQueue[bytes] = SimpleQueue()
 
     def require_tls(peer: ScriptedPeer) -> None:
@@ -322,8 +322,8 @@ def test_a_tls_url_never_connects_in_the_clear(nats_server: NatsServer) -> None:
         jetstream_sync.connect(nats_server.url.replace("nats://", "tls://"))
 
 
-def test_a_full_server_is_quoted() -> None:
-    """A server that has too many connections refuses in its own words."""
+def test_the_error_of_a_full_server_is_quoted() -> None:
+    """The refusal of a server with too many connections is in the error."""
     with (
         NatsServer(config="max_connections: 1", jetstream=False) as server,
         jetstream_sync.connect(server.url) as nc,
@@ -352,7 +352,7 @@ NOISE = bytes(range(128, 256)) * 8
     ids=["http", "ssh", "noise", "no json", "no object"],
 )
 def test_what_is_not_nats_is_quoted(banner: bytes, start: bytes) -> None:
-    """A peer that does not speak NATS is an error that quotes how it began, at once."""
+    """A peer that does not speak NATS is an error at once, with its first bytes."""
     with (
         Listener(lambda peer: peer.send(banner)) as listener,
         within(1.0),
@@ -366,7 +366,7 @@ def test_what_is_not_nats_is_quoted(banner: bytes, start: bytes) -> None:
 
 
 def test_nats_out_of_order_is_not_nats() -> None:
-    """A peer that answers before it has introduced itself does not speak NATS."""
+    """A peer that sends another operation before INFO does not speak NATS."""
     with (
         Listener(lambda peer: peer.send(b"PONG\r\n")) as listener,
         pytest.raises(ProtocolError, match="INFO"),
@@ -376,7 +376,7 @@ def test_nats_out_of_order_is_not_nats() -> None:
 
 @pytest.mark.parametrize("before", [b"", b"INFO {}\r\n", b"INF"], ids=["nothing", "INFO", "half"])
 def test_a_server_that_hangs_up_at_once(before: bytes) -> None:
-    """A peer that closes during the handshake is a lost connection, or one that was reset."""
+    """A peer that closes during the handshake is reported as closed or reset."""
 
     def hang_up(peer: ScriptedPeer) -> None:
         peer.send(before)
@@ -409,11 +409,11 @@ def test_no_thread_is_left_after_failures_and_after_close(
     wait_until(lambda: our_threads() == before)
 
 
-# --- what is known of a connection ------------------------------------------------------------
+# --- properties of a connection ---------------------------------------------------------------
 
 
 def test_a_connection_knows_its_server(nats_server: NatsServer) -> None:
-    """A connection knows where it leads, what the server said of itself, and its own status."""
+    """A connection has its server's URL and INFO, and its own status."""
     nc = jetstream_sync.connect(nats_server.url)
     assert nc.status is ConnectionStatus.CONNECTED
     assert nc.is_connected
@@ -470,7 +470,7 @@ def test_a_connection_cannot_be_pickled(nats_server: NatsServer) -> None:
         assert echoes(nc)
 
 
-# --- the server goes mad ----------------------------------------------------------------------
+# --- invalid bytes from the server ------------------------------------------------------------
 
 
 GARBAGE = pytest.mark.parametrize(
@@ -482,7 +482,7 @@ GARBAGE = pytest.mark.parametrize(
 
 @GARBAGE
 def test_garbage_in_mid_stream_breaks_the_link(garbage: bytes) -> None:
-    """Bytes that are not NATS break the link, are quoted in a report, and another link is made."""
+    """Bytes that are not NATS end the link, are quoted in the reported error, and lead to a reconnect."""
     errors: SimpleQueue[Exception] = SimpleQueue()
     with Listener() as listener, ThreadPoolExecutor() as pool:
         nc = jetstream_sync.connect(listener.url, error_cb=errors.put)
@@ -508,7 +508,7 @@ def test_garbage_in_mid_stream_breaks_the_link(garbage: bytes) -> None:
 
 
 @GARBAGE
-def test_garbage_in_mid_stream_closes_what_may_not_reconnect(garbage: bytes) -> None:
+def test_garbage_in_mid_stream_closes_without_reconnecting(garbage: bytes) -> None:
     """Without reconnecting, bytes that are not NATS close the connection and wake waiting threads."""
     closed = threading.Event()
     with Listener() as listener, ThreadPoolExecutor() as pool:
@@ -570,7 +570,7 @@ def refuse(peer: ScriptedPeer) -> None:
 
 
 def test_an_unknown_error_before_the_end_says_why_the_connection_closed() -> None:
-    """Without reconnecting, an error after which the server hangs up is why it is closed."""
+    """Without reconnecting, a server error before the end of the link is the reason for the close."""
     errors: SimpleQueue[Exception] = SimpleQueue()
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, allow_reconnect=False, error_cb=errors.put)
@@ -589,7 +589,7 @@ def test_an_unknown_error_before_the_end_says_why_the_connection_closed() -> Non
 
 
 def test_an_unknown_error_before_the_end_leads_to_another_link() -> None:
-    """With reconnecting, a server that hangs up after an error is connected to again."""
+    """With reconnecting, a server that closes after an error is connected to again."""
     reconnected = threading.Event()
     with Listener() as listener:
         nc = jetstream_sync.connect(

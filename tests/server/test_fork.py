@@ -60,7 +60,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no for
 
 @dataclass
 class Inherited:
-    """One of everything that a child can inherit."""
+    """One object of each kind that a child can inherit."""
 
     nc: Connection
     sub: Subscription
@@ -78,7 +78,7 @@ class Inherited:
     future: Future[PubAck]
 
 
-#: What every public method of what is inherited does in a child: it is refused.
+#: Every public method of the inherited objects: a child's call is refused.
 REFUSED: dict[str, Callable[[Inherited], object]] = {
     "Connection.publish": lambda it: it.nc.publish("fork.a", b"x"),
     "Connection.publish with headers": lambda it: it.nc.publish("fork.a", headers={"A": "b"}),
@@ -197,7 +197,7 @@ REFUSED: dict[str, Callable[[Inherited], object]] = {
     "Future.result": lambda it: it.future.result(),
 }
 
-#: What ends something: a child may do it, and nothing happens.
+#: Calls that close an object: allowed in a child, without effect.
 ENDS: dict[str, Callable[[Inherited], object]] = {
     "Connection.close": lambda it: it.nc.close(),
     "MessageIterator.stop": lambda it: it.messages.stop(),
@@ -207,7 +207,7 @@ ENDS: dict[str, Callable[[Inherited], object]] = {
     "OrderedMessages.stop": lambda it: it.ordered_messages.stop(),
 }
 
-#: What asks no server.
+#: Calls that need no server.
 ASKS_NOBODY = {
     "Connection.jetstream",
     "Connection.new_inbox",
@@ -216,7 +216,7 @@ ASKS_NOBODY = {
     "Stream.ordered_consumer",
 }
 
-#: What one part of the package asks of another.
+#: Calls between modules of the package.
 INTERNAL = {
     "MessageIterator.forked",
     "MessageIterator.take",
@@ -248,7 +248,7 @@ NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
 
 @pytest.fixture
 def it(nats_server: NatsServer) -> Iterator[Inherited]:
-    """One of everything, with something waiting wherever something can wait."""
+    """One object of each kind, with messages or calls pending wherever possible."""
     nc = jetstream_sync.connect(nats_server.url)
     try:
         yield inherited(nc)
@@ -305,7 +305,7 @@ def inherited(nc: Connection) -> Inherited:
 
 
 def test_every_public_method_has_its_row() -> None:
-    """No method is forgotten below."""
+    """The tables above have every public method."""
     rows = {name.split(" ")[0] for name in REFUSED} | ENDS.keys() | ASKS_NOBODY | INTERNAL
     methods = {
         f"{cls.__name__}.{name}"
@@ -334,7 +334,7 @@ def test_every_call_is_refused_in_a_child(it: Inherited) -> None:
 
 @pytest.mark.parametrize("name", ENDS)
 def test_a_child_may_end_what_it_inherits(it: Inherited, name: str) -> None:
-    """A `with` block or a `finally` of the parent's can run in a child; the parent does not notice."""
+    """A `with` block or `finally` of the parent can run in a child without affecting the parent."""
     in_child(lambda: ENDS[name](it))
     assert it.messages.next(timeout=5).data == b"2"
     assert it.ordered_messages.next(timeout=5).data == b"1"
@@ -342,8 +342,8 @@ def test_a_child_may_end_what_it_inherits(it: Inherited, name: str) -> None:
     it.nc.flush()
 
 
-def test_what_is_known_of_it_in_a_child(nc: Connection) -> None:
-    """A child sees a closed connection without a server, which it may close."""
+def test_the_state_of_a_connection_in_a_child(nc: Connection) -> None:
+    """In a child the connection is closed and has no server; closing it is allowed."""
 
     def check() -> None:
         assert nc.is_closed
@@ -358,7 +358,7 @@ def test_what_is_known_of_it_in_a_child(nc: Connection) -> None:
     assert nc.is_connected
 
 
-def test_the_parent_does_not_notice(nc: Connection) -> None:
+def test_a_child_does_not_affect_its_parent(nc: Connection) -> None:
     """A child that uses, closes and leaves the connection sends nothing and ends nothing."""
     sub = nc.subscribe("fork.heard")
     nc.flush()
@@ -388,8 +388,8 @@ def test_a_child_holds_no_socket_of_its_parents(nc: Connection) -> None:
     os.fstat(number)
 
 
-def test_a_child_opens_its_own(nats_server: NatsServer, nc: Connection) -> None:
-    """A connection that is opened after the fork works, in a child of a child, too."""
+def test_a_child_opens_its_own_connection(nats_server: NatsServer, nc: Connection) -> None:
+    """A connection opened after the fork works, also in a grandchild."""
 
     def open_one() -> None:
         with jetstream_sync.connect(nats_server.url) as own:
@@ -410,7 +410,7 @@ def test_a_child_opens_its_own(nats_server: NatsServer, nc: Connection) -> None:
     nc.flush()
 
 
-def test_a_callback_that_forks(nc: Connection) -> None:
+def test_a_callback_may_fork(nc: Connection) -> None:
     """A child that was forked in a callback gets none of the messages that wait for it."""
     seen: list[bytes] = []
     children: list[int] = []
@@ -420,7 +420,7 @@ def test_a_callback_that_forks(nc: Connection) -> None:
         if msg.data == b"0":
             pid = os.fork()
             if pid == 0:
-                # It goes on as if it were the parent: what waits must not reach it.
+                # It continues like the parent; pending messages must not reach it.
                 end = threading.Timer(0.2, os._exit, [0])
                 end.daemon = True
                 end.start()
@@ -440,7 +440,7 @@ def test_a_callback_that_forks(nc: Connection) -> None:
 
 @pytest.fixture
 def busy(it: Inherited) -> Iterator[list[str]]:
-    """Threads that use the connection in every way, all the time; the errors that they met."""
+    """Threads that use the connection in every way continuously; yields their errors."""
     nc, js = it.nc, it.js
     nc.subscribe("fork.service", cb=lambda msg: msg.respond(b"yes"))
     mine = nc.subscribe("fork.mine", pending_msgs_limit=100)
@@ -490,7 +490,7 @@ def busy(it: Inherited) -> Iterator[list[str]]:
     reason="a thread of the parent may hold a lock of coverage when it forks, and the child hangs",
 )
 def test_a_fork_amid_everything(it: Inherited, busy: list[str]) -> None:
-    """Whatever threads of the parent are at when it forks, no call of the child hangs."""
+    """No call of a child hangs, whatever the parent's threads do at the fork."""
 
     def check() -> None:
         for call in REFUSED.values():
@@ -507,7 +507,7 @@ def test_a_fork_amid_everything(it: Inherited, busy: list[str]) -> None:
 
 
 def locks(it: object, seen: dict[int, object]) -> Iterator[threading.Lock]:
-    """Find every lock in what the package has made."""
+    """Find every lock in the objects of the package."""
     if id(it) in seen:
         return
     seen[id(it)] = it
@@ -531,7 +531,7 @@ def locks(it: object, seen: dict[int, object]) -> Iterator[threading.Lock]:
 
 
 def test_every_lock_may_be_held_when_a_process_forks(it: Inherited) -> None:
-    """No call of a child waits for a lock, whichever the threads of the parent hold."""
+    """No call of a child waits for a lock that a thread of the parent holds."""
     it.future.add_done_callback(print)  # gives it locks
     held = threading.Event()
     forked = threading.Event()
@@ -569,8 +569,8 @@ def test_every_lock_may_be_held_when_a_process_forks(it: Inherited) -> None:
 
 
 @pytest.mark.skipif(not OPEN_FILES.is_dir(), reason="open files cannot be listed")
-def test_a_link_that_is_being_opened_is_the_parents_alone() -> None:
-    """A child keeps no copy of a socket on which its parent is still shaking hands."""
+def test_a_link_that_is_being_opened_is_closed_in_a_child() -> None:
+    """A child keeps no copy of a socket during its parent's handshake."""
     go_on = threading.Event()
 
     def play(peer: ScriptedPeer) -> None:
@@ -601,7 +601,7 @@ def peers(port: int) -> int:
     """Count the sockets of this process that are connected to a port."""
     count = 0
     for file in OPEN_FILES.iterdir():
-        # One that is gone by now, or is a listening socket, is none.
+        # A socket that has just closed, or is listening, has no peer.
         with suppress(OSError):
             if file.is_socket():
                 with socket.socket(fileno=os.dup(int(file.name))) as copy:
@@ -623,7 +623,7 @@ def test_nothing_that_has_a_connection_is_pickled(it: Inherited, name: str) -> N
 
 
 def test_options_can_be_sent_to_another_process(nats_server: NatsServer) -> None:
-    """What a child needs to connect is a dict, whose values survive pickle."""
+    """The connection options are a dict that can be pickled and used in a child."""
     options: ConnectOptions = {
         "name": "child",
         "connect_timeout": timedelta(seconds=5),
@@ -639,7 +639,7 @@ def test_options_can_be_sent_to_another_process(nats_server: NatsServer) -> None
 
 
 def test_errors_survive_pickle(nc: Connection, nats_server: NatsServer) -> None:
-    """Errors that a connection raises come out of a pickle as they went in."""
+    """Errors of a connection are equal after pickling."""
     raised: list[Exception] = []
     for call in (
         lambda: nc.publish("a b"),

@@ -81,7 +81,7 @@ def consumer(stream: Stream) -> PullConsumer:
 
 
 class Errors(list[Exception]):
-    """What a connection reports."""
+    """The errors that a connection reports."""
 
     def of(self, kind: type[Exception]) -> list[Exception]:
         """Return those of a class."""
@@ -90,7 +90,7 @@ class Errors(list[Exception]):
 
 @pytest.fixture
 def errors() -> Errors:
-    """What the connection `alone` reports."""
+    """The errors that the connection `alone` reports."""
     return Errors()
 
 
@@ -116,7 +116,7 @@ def durable(alone: Connection) -> PullConsumer:
 def test_messages_come_in_order_and_all_of_them(
     js: JetStream, stream: Stream, consumer: PullConsumer
 ) -> None:
-    """Far more messages than the buffer holds come each once and in order."""
+    """Far more messages than fit into the buffer come each once and in order."""
     fill(js, stream.name, 10_000)
     with consumer.messages(max_messages=100) as messages:
         got = []
@@ -129,8 +129,10 @@ def test_messages_come_in_order_and_all_of_them(
     wait_until(lambda: consumer.info().num_ack_pending == 0)
 
 
-def test_messages_of_later_come(js: JetStream, stream: Stream, consumer: PullConsumer) -> None:
-    """An iterator that waits gets what is published then, again and again."""
+def test_a_waiting_iterator_gets_new_messages(
+    js: JetStream, stream: Stream, consumer: PullConsumer
+) -> None:
+    """A waiting iterator gets messages as they are published."""
     with consumer.messages() as messages:
         for round_ in range(20):
             fill(js, stream.name, 3, first=3 * round_)
@@ -140,7 +142,7 @@ def test_messages_of_later_come(js: JetStream, stream: Stream, consumer: PullCon
 def test_no_message_in_time_is_a_timeout(
     js: JetStream, stream: Stream, consumer: PullConsumer
 ) -> None:
-    """``next`` raises when nothing comes in time, and the iterator goes on; 0 only looks."""
+    """``next`` raises on a timeout, and the iterator stays usable; 0 does not wait."""
     with consumer.messages() as messages:
         for timeout in (0, 0.2, timedelta(milliseconds=100)):
             with between(0, 0.4), pytest.raises(jetstream_sync.TimeoutError):
@@ -151,7 +153,7 @@ def test_no_message_in_time_is_a_timeout(
 
 
 def test_a_timeout_takes_its_time(consumer: PullConsumer) -> None:
-    """``next`` waits as long as it was told to, not less."""
+    """``next`` waits for its whole timeout."""
     with (
         consumer.messages() as messages,
         between(0.3, 0.5),
@@ -198,10 +200,10 @@ def test_iterators_share_a_consumer(js: JetStream, stream: Stream, consumer: Pul
 
 
 @pytest.mark.parametrize(("limit", "threshold"), [(1, 1), (2, 1), (10, 5), (10, 10), (7, 1)])
-def test_no_more_messages_are_kept_ready_than_said(
+def test_max_messages_limits_the_buffer(
     js: JetStream, stream: Stream, consumer: PullConsumer, limit: int, threshold: int
 ) -> None:
-    """What is delivered and not yet taken is never above ``max_messages``, whatever the threshold."""
+    """The buffer never has more than ``max_messages``, whatever the threshold."""
     fill(js, stream.name, 200)
     with consumer.messages(max_messages=limit, threshold_messages=threshold) as messages:
         for taken in range(1, 101):
@@ -221,10 +223,10 @@ def test_one_message_at_a_time_never_stalls(
         assert take(messages, 500) == list(range(500))
 
 
-def test_the_threshold_says_when_to_ask(
+def test_the_threshold_controls_pull_requests(
     js: JetStream, stream: Stream, consumer: PullConsumer
 ) -> None:
-    """Nothing is asked for before fewer than the threshold are left; then as many as are missing."""
+    """No pull request is sent until the buffer is below the threshold; then it fills the buffer."""
     fill(js, stream.name, 100)
     with consumer.messages(max_messages=10, threshold_messages=4) as messages:
         wait_until(lambda: consumer.info().delivered.consumer_seq == 10)
@@ -236,10 +238,8 @@ def test_the_threshold_says_when_to_ask(
         assert buffered(messages) == 10
 
 
-def test_no_more_bytes_are_kept_ready_than_said(
-    js: JetStream, stream: Stream, consumer: PullConsumer
-) -> None:
-    """With ``max_bytes`` the messages that wait have no more bytes than that; none is lost."""
+def test_max_bytes_limits_the_buffer(js: JetStream, stream: Stream, consumer: PullConsumer) -> None:
+    """The buffer never has more than ``max_bytes``, and no message is lost."""
     for index in range(300):
         js.publish_async(f"{stream.name}.a", b"x" * (10 + index * 7 % 400))
     js.publish_async_completed(5)
@@ -380,7 +380,7 @@ def test_a_request_above_the_consumer_s_limits_is_reported(
 
 
 def test_stop_after_is_exact(js: JetStream, stream: Stream, consumer: PullConsumer) -> None:
-    """Exactly so many messages are given, and exactly so many were asked for."""
+    """Exactly ``stop_after`` messages are returned, and exactly that many were delivered."""
     fill(js, stream.name, 100)
     for stop_after, options in (
         (1, {}),
@@ -402,7 +402,7 @@ def test_stop_after_is_exact(js: JetStream, stream: Stream, consumer: PullConsum
 def test_stop_drops_what_is_buffered(
     js: JetStream, stream: Stream, consumer: PullConsumer, nc: Connection
 ) -> None:
-    """After ``stop`` nothing more is given, and the server has no request any more."""
+    """After ``stop`` no message is returned, and the server has no pull request."""
     fill(js, stream.name, 50)
     messages = consumer.messages(max_messages=10)
     wait_until(lambda: buffered(messages) == 10)
@@ -461,7 +461,7 @@ def test_stop_wakes_waiting_threads(consumer: PullConsumer, way: str) -> None:
 def test_drain_gives_what_is_buffered(
     js: JetStream, stream: Stream, consumer: PullConsumer, nc: Connection
 ) -> None:
-    """After ``drain`` what was delivered can be taken, then it is over, and nothing is lost."""
+    """After ``drain`` buffered messages can be read, then the iteration ends; none is lost."""
     fill(js, stream.name, 50)
     messages = consumer.messages(max_messages=10)
     assert take(messages, 3) == [0, 1, 2]
@@ -497,7 +497,7 @@ def test_drain_that_the_server_does_not_confirm_times_out(
 def test_an_iteration_ends_with_the_connection(
     alone: Connection, durable: PullConsumer, end: str
 ) -> None:
-    """When the user ends the connection, iterations end quietly and ``next`` says why."""
+    """When the connection is closed, iterations end quietly and ``next`` raises the reason."""
     messages = durable.messages()
     with ThreadPoolExecutor(2) as pool:
         listed = pool.submit(list, messages)
@@ -568,7 +568,7 @@ def test_a_consumer_that_is_gone_ends_it(
 def test_messages_before_the_deletion_are_given(
     js: JetStream, stream: Stream, consumer: PullConsumer
 ) -> None:
-    """What came before the consumer was deleted can be taken; then the error is raised."""
+    """Messages delivered before the consumer was deleted can be read; then the error is raised."""
     fill(js, stream.name, 5)
     with consumer.messages() as messages:
         wait_until(lambda: buffered(messages) == 5)
@@ -584,7 +584,7 @@ def test_messages_before_the_deletion_are_given(
 def test_silence_is_reported_and_ends_nothing(
     alone: Connection, durable: PullConsumer, fresh_server: NatsServer, errors: Errors
 ) -> None:
-    """Missed heartbeats are told to ``error_cb``; when the server is back the messages are, too."""
+    """Missed heartbeats are reported to ``error_cb``; messages continue when the server is back."""
     with durable.messages(expires=1, heartbeat=0.5) as messages:
         fresh_server.pause()
         try:
@@ -597,7 +597,7 @@ def test_silence_is_reported_and_ends_nothing(
         assert take(messages, 100) == list(range(100))
 
 
-def test_who_only_looks_notices_silence_too(
+def test_polling_notices_missed_heartbeats(
     durable: PullConsumer, fresh_server: NatsServer, errors: Errors
 ) -> None:
     """Polling with ``timeout=0`` sees missed heartbeats as waiting does."""

@@ -1,4 +1,4 @@
-"""Ordered consumers: every message once and in order, whatever happens in between."""
+"""Ordered consumers: every message once and in order, over deletions, gaps and reconnects."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fill(js: JetStream, name: str, count: int, first: int = 0) -> None:
 
 
 def numbers(messages: OrderedMessages, count: int, timeout: float = 5) -> list[int]:
-    """Take so many messages and return the numbers that `fill` gave them."""
+    """Take ``count`` messages and return the numbers that `fill` gave them."""
     return [int(messages.next(timeout).data) for _ in range(count)]
 
 
@@ -87,7 +87,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jetstream_sync.jetstream.ordered._FIRST_RETRY_DELAY_S", 0.05)
 
 
-# --- where it starts, and what it reads ---------------------------------------------------------
+# --- start position and filters -----------------------------------------------------------------
 
 
 def test_every_message_comes_once_and_in_order(js: JetStream, stream: Stream) -> None:
@@ -103,8 +103,8 @@ def test_every_message_comes_once_and_in_order(js: JetStream, stream: Stream) ->
     assert msg.metadata.stream_seq == 100_000
 
 
-def test_messages_of_later_follow(js: JetStream, stream: Stream) -> None:
-    """What is published while it waits comes, too."""
+def test_new_messages_follow(js: JetStream, stream: Stream) -> None:
+    """Messages published while it waits are delivered, too."""
     with stream.ordered_consumer().messages() as messages:
         for round_ in range(5):
             fill(js, stream.name, 10, first=10 * round_)
@@ -140,7 +140,7 @@ def test_messages_of_later_follow(js: JetStream, stream: Stream) -> None:
 def test_it_starts_and_filters_as_configured(
     js: JetStream, stream: Stream, options: dict[str, Any], expected: list[int] | None
 ) -> None:
-    """Each policy gives what it says of the stored messages, then what comes, also after a reset."""
+    """Each deliver policy selects the stored messages, then new ones follow, also after a reset."""
     filters = options.get("filter_subjects")
     if filters is not None:
         named = [filters] if isinstance(filters, str) else filters
@@ -216,7 +216,7 @@ def test_readers_of_one_prefix_do_not_share_a_consumer(js: JetStream, stream: St
     [{"foo": 1}, {"durable_name": "D"}, {"max_reset_attempts": -1}, {"opt_start_seq": -1}],
 )
 def test_invalid_options_are_refused(stream: Stream, options: dict[str, Any]) -> None:
-    """What is unknown or out of range is an `InvalidOptionError`, and nothing is made."""
+    """An option that is unknown or out of range is an `InvalidOptionError`; no consumer is created."""
     with pytest.raises(InvalidOptionError):
         stream.ordered_consumer(**options)
     assert stream.consumer_names() == []
@@ -267,7 +267,7 @@ def test_a_deleted_consumer_is_replaced_again_and_again(js: JetStream, stream: S
 def test_a_reset_before_the_first_message_loses_nothing(
     js: JetStream, stream: Stream, policy: DeliverPolicy
 ) -> None:
-    """What comes after the start is read, though the consumer was lost before the first message."""
+    """Messages after the start are read when the consumer was lost before the first one."""
     options: dict[str, Any] = {"deliver_policy": policy}
     fill(js, stream.name, 5)
     if policy == DeliverPolicy.BY_START_TIME:
@@ -280,7 +280,7 @@ def test_a_reset_before_the_first_message_loses_nothing(
 
 
 def test_a_gap_is_read_again(js: JetStream, stream: Stream) -> None:
-    """Deliveries that vanish on their way are noticed by their numbers, and read again."""
+    """Lost deliveries are detected by their sequence, and read again."""
     fill(js, stream.name, 100)
     with stream.ordered_consumer().messages(max_messages=20) as messages:
         got = numbers(messages, 5)
@@ -294,7 +294,7 @@ def test_a_gap_is_read_again(js: JetStream, stream: Stream) -> None:
 
 
 def test_a_gap_does_not_end_the_wait_of_other_threads(js: JetStream, stream: Stream) -> None:
-    """A gap that one thread meets is no end for another one that waits at the same iterator."""
+    """A gap seen by one thread does not end the wait of another one on the same iterator."""
     with stream.ordered_consumer().messages() as messages, ThreadPoolExecutor(2) as pool:
         inner = messages._messages
         assert inner is not None
@@ -322,10 +322,10 @@ def test_a_purge_in_the_middle_is_no_gap(js: JetStream, stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("fault", ["link", "restart", "crash"])
-def test_it_goes_on_over_a_new_link(
+def test_it_continues_on_a_new_link(
     alone: Connection, filed: Stream, fresh_server: NatsServer, quick: None, fault: str
 ) -> None:
-    """After a lost link, a crash or a restart nothing is missing and nothing comes twice."""
+    """After a lost link, a crash or a restart no message is missing or duplicated."""
     del quick
     js = alone.jetstream()
     fill(js, "S", 200)
@@ -345,10 +345,10 @@ def test_it_goes_on_over_a_new_link(
     assert got == list(range(300))
 
 
-def test_silence_is_survived(
+def test_missed_heartbeats_lead_to_a_reset(
     alone: Connection, filed: Stream, fresh_server: NatsServer, quick: None
 ) -> None:
-    """Missed heartbeats lead to another consumer, when the server answers again."""
+    """After missed heartbeats another consumer is created when the server answers again."""
     del quick
     fill(alone.jetstream(), "S", 10)
     with filed.ordered_consumer().messages(expires=1, heartbeat=0.5) as messages:
@@ -412,7 +412,7 @@ def test_attempts_may_be_limited(
 
 
 def test_stop_has_the_server_drop_its_consumer(js: JetStream, stream: Stream) -> None:
-    """After ``stop`` nothing more is given, and the server has no consumer of it."""
+    """After ``stop`` no message is returned, and the server's consumer is deleted."""
     fill(js, stream.name, 10)
     messages = stream.ordered_consumer().messages()
     assert numbers(messages, 2) == [0, 1]
@@ -438,7 +438,7 @@ def test_stop_after_is_exact_over_resets(js: JetStream, stream: Stream) -> None:
 
 
 def test_drain_gives_what_is_buffered(js: JetStream, stream: Stream) -> None:
-    """After ``drain`` what was delivered can be taken, then it is over."""
+    """After ``drain`` buffered messages can be read, then the iteration ends."""
     fill(js, stream.name, 50)
     messages = stream.ordered_consumer().messages(max_messages=10)
     inner = messages._messages
@@ -478,7 +478,7 @@ def test_stop_ends_a_reset_that_cannot_succeed(alone: Connection, filed: Stream)
 
 
 def test_another_thread_s_reset_keeps_to_the_time(alone: Connection, filed: Stream) -> None:
-    """While one thread makes a consumer, another one that reads times out when it said so."""
+    """While one thread creates a consumer, a read of another thread keeps its timeout."""
     messages = filed.ordered_consumer().messages()
     messages._cursor._api.routes = alone.jetstream(prefix="unserved.api")._api.routes
     with ThreadPoolExecutor(1) as pool:
@@ -514,7 +514,7 @@ def test_it_ends_with_the_connection(alone: Connection, filed: Stream, end: str)
 # --- fetch, next, consume -----------------------------------------------------------------------
 
 
-def test_fetch_and_next_go_on_one_behind_the_other(js: JetStream, stream: Stream) -> None:
+def test_fetch_and_next_share_one_position(js: JetStream, stream: Stream) -> None:
     """``fetch`` and ``next`` share one position, and messages have their own."""
     fill(js, stream.name, 20)
     ordered = stream.ordered_consumer()
@@ -554,7 +554,7 @@ def test_fetch_is_in_order_over_resets(js: JetStream, stream: Stream) -> None:
 
 
 def test_fetch_goes_on_over_a_new_link(alone: Connection, filed: Stream) -> None:
-    """After a lost link ``fetch`` goes on behind its last message."""
+    """After a lost link ``fetch`` continues after its last message."""
     fill(alone.jetstream(), "S", 20)
     ordered = filed.ordered_consumer()
     got = [int(msg.data) for msg in ordered.fetch(5)]

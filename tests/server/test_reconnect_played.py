@@ -1,4 +1,4 @@
-"""Reconnecting to servers that a test plays: what goes over the wire, and what the user is told."""
+"""Reconnecting to scripted servers: the bytes on the wire, and the reported events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ QUICK: dict[str, Any] = {"reconnect_time_wait": 0.01, "max_reconnect_attempts": 
 
 
 class EventLog:
-    """What a connection's callbacks were told, in order."""
+    """The events reported to a connection's callbacks, in order."""
 
     def __init__(self) -> None:
         self._notes: SimpleQueue[ConnectionEvent | Exception] = SimpleQueue()
@@ -70,7 +70,7 @@ class EventLog:
 
 
 def ended(nc: Connection) -> bool:
-    """Whether the threads of a connection have ended."""
+    """Return whether the threads of a connection have ended."""
     wait_until(lambda: not any(thread.is_alive() for thread in nc._core._threads))
     return True
 
@@ -80,7 +80,7 @@ def free_port() -> int:
         return listener.port
 
 
-# --- what goes over the wire ------------------------------------------------------------------
+# --- bytes on the wire ------------------------------------------------------------------------
 
 
 def test_subscriptions_then_the_buffer() -> None:
@@ -129,7 +129,7 @@ def test_subscriptions_then_the_buffer() -> None:
 
 
 def test_pings_of_the_old_link_stay_there() -> None:
-    """A flush that the old server owes an answer ends with the link; one on the new link is its own."""
+    """A flush without a PONG ends with its link; a flush on the new link gets its own PONG."""
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, **QUICK)
         peer = listener.take()
@@ -162,7 +162,7 @@ def test_pings_of_the_old_link_stay_there() -> None:
         nc.close()
 
 
-# --- what the user is told --------------------------------------------------------------------
+# --- reported events --------------------------------------------------------------------------
 
 
 def test_events_say_what_happened() -> None:
@@ -215,7 +215,7 @@ def test_the_end_says_why() -> None:
     ],
 )
 def test_a_server_that_ends_the_link_is_asked_again(words: bytes, kind: type[Exception]) -> None:
-    """Whatever it says when it hangs up: that is reported, and another link is sought."""
+    """The last error of a server before it closes is reported, and the client reconnects."""
     diary = EventLog()
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, **diary.options, **QUICK)
@@ -286,7 +286,7 @@ def test_the_same_refusal_twice_ends_it() -> None:
 
 
 def test_refusals_may_be_ignored() -> None:
-    """With ignore_auth_error_abort it is tried until the login is good again."""
+    """With ignore_auth_error_abort attempts continue until the login is accepted."""
     refused = threading.Event()
     with Listener() as listener:
         nc = jetstream_sync.connect(
@@ -333,7 +333,7 @@ def test_discovered_servers_and_lame_ducks() -> None:
 
 
 def test_a_callback_that_needs_two_arguments_is_refused() -> None:
-    """Before anything is dialled."""
+    """The error is raised before connecting."""
     with Listener() as listener:
         with pytest.raises(InvalidOptionError, match="reconnected_cb"):
             jetstream_sync.connect(listener.url, reconnected_cb=lambda _, __: None)  # type: ignore[arg-type,misc]
@@ -376,11 +376,11 @@ def test_callbacks_may_do_anything(what: str) -> None:
         assert ended(nc)
 
 
-# --- a reconnect that is asked for ------------------------------------------------------------
+# --- reconnect() ------------------------------------------------------------------------------
 
 
 def test_reconnect_moves_to_another_server() -> None:
-    """reconnect() leaves the link for another server, at once and with all subscriptions."""
+    """reconnect() moves to another server at once, with all subscriptions."""
     diary = EventLog()
     with Listener() as first, Listener() as second:
         nc = jetstream_sync.connect(
@@ -426,7 +426,7 @@ def test_reconnect_sends_what_is_buffered_first() -> None:
 
 
 def test_reconnect_again_and_again() -> None:
-    """Many threads may ask for another link at any time; the connection is there in the end."""
+    """Many threads may call reconnect() at any time; the connection is usable afterwards."""
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, **QUICK)
 
@@ -448,7 +448,7 @@ def test_reconnect_again_and_again() -> None:
 
 
 def test_reconnect_cuts_a_wait_short() -> None:
-    """While there is no link, reconnect() ends the wait between two attempts."""
+    """While disconnected, reconnect() ends the wait between two attempts."""
     port = free_port()
     nc = jetstream_sync.connect(
         f"nats://127.0.0.1:{port}",
@@ -484,7 +484,7 @@ def test_reconnect_of_what_is_over() -> None:
 
 
 def test_retry_on_failed_connect() -> None:
-    """connect() returns without a link; what is published meanwhile arrives, and then it is told."""
+    """connect() returns without a link; published messages arrive later, and the connect is reported."""
     diary = EventLog()
     port = free_port()
     url = f"nats://127.0.0.1:{port}"
@@ -576,7 +576,7 @@ def test_leaving_the_block_before_the_first_link() -> None:
 
 
 def test_a_server_that_hangs_up_at_once_is_not_asked_without_end() -> None:
-    """Links that break as soon as they are made are followed by the wait, too."""
+    """Links that break immediately are followed by the reconnect wait, too."""
     with Listener() as listener:
         listener._play = lambda peer: (peer.handshake(), peer.close())
         nc = jetstream_sync.connect(listener.url, reconnect_time_wait=60)
@@ -589,8 +589,8 @@ def test_a_server_that_hangs_up_at_once_is_not_asked_without_end() -> None:
         assert ended(nc)
 
 
-def test_a_delay_of_your_own() -> None:
-    """reconnect_delay_cb is asked once for each walk; what it says is taken."""
+def test_reconnect_delay_cb() -> None:
+    """reconnect_delay_cb is called once per round, and its result is the wait."""
     walks: SimpleQueue[int] = SimpleQueue()
 
     def delay(number: int) -> float:

@@ -1,4 +1,4 @@
-"""Reconnecting: what comes back with a new link, what is kept for it, and when it is over."""
+"""Reconnecting: restored subscriptions, buffered messages, callbacks, and the end of the attempts."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from jetstream_sync import (
 from jetstream_sync.net.clock import Deadline
 from jetstream_sync.server import NatsServer
 
-#: More attempts than a test lasts, with little time between them.
+#: More attempts than a test can use, with short waits.
 QUICK: dict[str, Any] = {"reconnect_time_wait": 0.01, "max_reconnect_attempts": -1}
 
 
 @pytest.fixture
 def server() -> Iterator[NatsServer]:
-    """A server for this test alone, which may be stopped."""
+    """A server of this test, which may be stopped."""
     with NatsServer(jetstream=False) as starting:
         yield starting
 
 
 @pytest.fixture
 def alone(server: NatsServer) -> Iterator[Connection]:
-    """A connection to that server, which is quick to come back."""
+    """A connection to that server, with a short reconnect wait."""
     connection = jetstream_sync.connect(server.url, **QUICK)
     yield connection
     connection.close()
@@ -52,21 +52,21 @@ def alone(server: NatsServer) -> Iterator[Connection]:
 
 @pytest.fixture
 def witness(server: NatsServer) -> Iterator[Connection]:
-    """Another one, that sees what comes out of the first."""
+    """Another connection, which observes the messages of the first."""
     connection = jetstream_sync.connect(server.url, **QUICK)
     yield connection
     connection.close()
 
 
 def stop(server: NatsServer, *connections: Connection) -> None:
-    """Stop the server, and wait until the connections know."""
+    """Stop the server, and wait until the connections are disconnected."""
     server.stop()
     for nc in connections:
         wait_until(lambda nc=nc: nc.is_reconnecting)
 
 
 def start(server: NatsServer, *connections: Connection) -> None:
-    """Start the server, and wait until the connections are back, and what they had to say is said."""
+    """Start the server, and wait until the connections are back and have sent their buffers."""
     server.start()
     for nc in connections:
         wait_until(lambda nc=nc: nc.is_connected)
@@ -83,19 +83,19 @@ def read(sub: Subscription, count: int) -> list[bytes]:
 
 
 def nothing_more(sub: Subscription, sender: Connection) -> bool:
-    """Whether the server has nothing more for a subscription of what was sent so far."""
+    """Return whether the subscription has received everything that was sent so far."""
     sender.flush(5 * SCALE)
     sub._core.flush(Deadline(5 * SCALE))
     return sub.pending_msgs == 0
 
 
-# --- what comes back --------------------------------------------------------------------------
+# --- restored on a new link -------------------------------------------------------------------
 
 
 def test_subscriptions_come_back(
     server: NatsServer, alone: Connection, witness: Connection
 ) -> None:
-    """After a restart of the server every subscription, with or without a callback, goes on."""
+    """After a server restart every subscription, with or without a callback, continues."""
     called: SimpleQueue[bytes] = SimpleQueue()
     read_by_hand = alone.subscribe("orders.*")
     alone.subscribe("orders.>", cb=lambda msg: called.put(msg.data))
@@ -107,7 +107,7 @@ def test_subscriptions_come_back(
     assert called.empty()
 
 
-def test_a_waiting_next_msg_waits_on(
+def test_a_waiting_next_msg_survives_a_restart(
     server: NatsServer, alone: Connection, witness: Connection
 ) -> None:
     """A next_msg that waits while the server restarts gets what is published afterwards."""
@@ -119,7 +119,7 @@ def test_a_waiting_next_msg_waits_on(
 
 
 def test_requests_work_again(server: NatsServer, alone: Connection, witness: Connection) -> None:
-    """After a restart requests find their answers, on both sides."""
+    """After a restart requests get their replies, on both sides."""
     alone.subscribe("double", cb=lambda msg: msg.respond(msg.data * 2))
     alone.flush(5 * SCALE)
     assert witness.request("double", b"ab", timeout=5 * SCALE).data == b"abab"
@@ -145,7 +145,7 @@ def test_queue_groups_come_back_as_queue_groups(
 def test_what_is_left_of_a_limit_comes_back(
     server: NatsServer, alone: Connection, witness: Connection
 ) -> None:
-    """A subscription that ends after a number of messages counts on over a restart."""
+    """The message limit of a subscription counts messages before and after a restart."""
     sub = alone.subscribe("orders")
     sub.unsubscribe(limit=5)
     alone.flush(5 * SCALE)
@@ -164,7 +164,7 @@ def test_what_is_left_of_a_limit_comes_back(
 def test_a_limit_set_without_a_link_takes_no_message_from_others(
     server: NatsServer, alone: Connection, witness: Connection
 ) -> None:
-    """A queue member that has all it asked for takes no more messages from the other members."""
+    """A queue member that has reached its limit takes no more messages from the others."""
     short = alone.subscribe("jobs", queue="workers")
     alone.flush(5 * SCALE)
     for _ in range(3):
@@ -187,7 +187,7 @@ def test_a_limit_set_without_a_link_takes_no_message_from_others(
 def test_what_is_subscribed_and_ended_without_a_link(
     server: NatsServer, alone: Connection, witness: Connection
 ) -> None:
-    """Subscriptions that are made while there is no link start with it, once; ended ones do not."""
+    """Subscriptions made while disconnected are sent once with the next link; ended ones are not."""
     ended = alone.subscribe("orders")
     stop(server, alone, witness)
     ended.unsubscribe()
@@ -204,11 +204,11 @@ def test_what_is_subscribed_and_ended_without_a_link(
         ended.next_msg(timeout=0)
 
 
-# --- what is kept meanwhile -------------------------------------------------------------------
+# --- the buffer while disconnected ------------------------------------------------------------
 
 
 def test_what_is_published_without_a_link_arrives_after(server: NatsServer) -> None:
-    """What is published while there is no link arrives after it is back, in order, once."""
+    """Messages published while disconnected arrive after the reconnect, in order, once."""
     nc = jetstream_sync.connect(server.url, **QUICK)
     sub = nc.subscribe("orders")
     stop(server, nc)
@@ -222,7 +222,7 @@ def test_what_is_published_without_a_link_arrives_after(server: NatsServer) -> N
 
 
 def test_what_is_kept_has_a_limit(server: NatsServer) -> None:
-    """Above pending_size a publish without a link is an error, and what was kept before stays."""
+    """While disconnected, a publish above pending_size is an error; buffered messages stay."""
     nc = jetstream_sync.connect(server.url, pending_size=1000, **QUICK)
     sub = nc.subscribe("orders")
     stop(server, nc)
@@ -252,7 +252,7 @@ def test_nothing_is_kept_where_the_limit_is_zero(server: NatsServer) -> None:
 
 
 def test_a_request_without_a_link_keeps_its_timeout(server: NatsServer, alone: Connection) -> None:
-    """A request while there is no link ends with its timeout."""
+    """A request while disconnected ends with its timeout."""
     stop(server, alone)
     with within(2.0), pytest.raises(TimeoutError):
         alone.request("service", timeout=0.2)
@@ -261,8 +261,8 @@ def test_a_request_without_a_link_keeps_its_timeout(server: NatsServer, alone: C
 # --- callbacks --------------------------------------------------------------------------------
 
 
-def test_callbacks_come_in_the_order_of_what_happened(server: NatsServer) -> None:
-    """Each lost link and each new one is told, then the end, in this order, and once."""
+def test_callbacks_come_in_the_order_of_events(server: NatsServer) -> None:
+    """Each disconnect and reconnect is reported, then the close, in order and once."""
     told: SimpleQueue[str] = SimpleQueue()
     nc = jetstream_sync.connect(
         server.url,
@@ -297,7 +297,7 @@ def test_callbacks_may_use_the_connection(server: NatsServer) -> None:
 
 
 def test_reconnects_are_counted(server: NatsServer, alone: Connection) -> None:
-    """The statistics go on over a reconnect and count it."""
+    """The statistics continue over a reconnect and count it."""
     sub = alone.subscribe("orders")
     alone.publish("orders", b"12345")
     assert read(sub, 1) == [b"12345"]
@@ -312,7 +312,7 @@ def test_reconnects_are_counted(server: NatsServer, alone: Connection) -> None:
 
 
 def test_without_a_link_there_is_no_url(server: NatsServer, alone: Connection) -> None:
-    """While there is no link the status says so, and there is no URL."""
+    """While disconnected the status is RECONNECTING, and there is no URL."""
     stop(server, alone)
     assert alone.status is ConnectionStatus.RECONNECTING
     assert not alone.is_connected
@@ -325,7 +325,7 @@ def test_without_a_link_there_is_no_url(server: NatsServer, alone: Connection) -
 
 
 def test_another_server_is_taken(server: NatsServer) -> None:
-    """Where another server was named, a connection moves there, with its subscriptions."""
+    """A connection moves to another server of its pool, with its subscriptions."""
     with NatsServer(jetstream=False) as second:
         servers = [server.url, second.url]
         nc = jetstream_sync.connect(servers, dont_randomize=True, **QUICK)
@@ -337,11 +337,11 @@ def test_another_server_is_taken(server: NatsServer) -> None:
         nc.close()
 
 
-# --- when it is over --------------------------------------------------------------------------
+# --- the end of the attempts ------------------------------------------------------------------
 
 
 def waiters(nc: Connection, sub: Subscription) -> list[Callable[[], object]]:
-    """Every way to wait on a connection, without an end of its own."""
+    """Return every call that waits on a connection without a timeout."""
     return [
         lambda: sub.next_msg(timeout=None),
         lambda: list(sub),
@@ -351,7 +351,7 @@ def waiters(nc: Connection, sub: Subscription) -> list[Callable[[], object]]:
     ]
 
 
-def test_without_reconnecting_a_lost_link_is_the_end() -> None:
+def test_without_allow_reconnect_a_lost_link_closes_the_connection() -> None:
     """Without allow_reconnect a lost link closes the connection and wakes waiting threads."""
     told: SimpleQueue[str] = SimpleQueue()
     with Listener() as listener, ThreadPoolExecutor() as pool:
@@ -382,7 +382,7 @@ def test_without_reconnecting_a_lost_link_is_the_end() -> None:
         nc.close()
 
 
-def test_too_many_failures_are_the_end(server: NatsServer) -> None:
+def test_too_many_failures_close_the_connection(server: NatsServer) -> None:
     """When every server has failed max_reconnect_attempts times, the connection is closed."""
     told: SimpleQueue[object] = SimpleQueue()
     nc = jetstream_sync.connect(
@@ -411,8 +411,8 @@ def test_too_many_failures_are_the_end(server: NatsServer) -> None:
     nc.close()
 
 
-def test_the_last_failure_is_not_waited_after(server: NatsServer) -> None:
-    """After its last attempt a connection is closed at once, without another wait."""
+def test_there_is_no_wait_after_the_last_failure(server: NatsServer) -> None:
+    """After its last attempt a connection is closed without another wait."""
     closed = threading.Event()
     nc = jetstream_sync.connect(
         server.url, max_reconnect_attempts=1, reconnect_time_wait=60, closed_cb=closed.set
@@ -424,7 +424,7 @@ def test_the_last_failure_is_not_waited_after(server: NatsServer) -> None:
 
 
 def test_attempts_are_made_as_often_as_allowed() -> None:
-    """A server is asked max_reconnect_attempts times in a row, and not once more."""
+    """A server is tried exactly max_reconnect_attempts times in a row."""
     closed = threading.Event()
     with Listener() as listener:
         nc = jetstream_sync.connect(
@@ -443,7 +443,7 @@ def test_attempts_are_made_as_often_as_allowed() -> None:
         nc.close()
 
 
-# --- ending it while there is no link ---------------------------------------------------------
+# --- closing while disconnected ---------------------------------------------------------------
 
 
 def test_close_while_reconnecting_returns_promptly(server: NatsServer) -> None:
@@ -463,7 +463,7 @@ def test_close_while_reconnecting_returns_promptly(server: NatsServer) -> None:
 
 
 def test_close_during_an_attempt_makes_no_new_link() -> None:
-    """A close() while an attempt hangs leaves the connection closed, whatever comes of that."""
+    """A close() while an attempt hangs leaves the connection closed, also if the attempt succeeds."""
     asked, answer = threading.Event(), threading.Event()
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, connect_timeout=5, **QUICK)
@@ -488,7 +488,7 @@ def test_close_during_an_attempt_makes_no_new_link() -> None:
 
 @pytest.mark.parametrize("wait", [0.01, 60])
 def test_drain_while_reconnecting_closes(server: NatsServer, wait: float) -> None:
-    """A drain() while there is no link closes at once and says so: nothing can be finished."""
+    """A drain() while disconnected raises an error and closes at once, as nothing can be drained."""
     nc = jetstream_sync.connect(server.url, reconnect_time_wait=wait)
     sub = nc.subscribe("orders")
     stop(server, nc)
@@ -509,7 +509,7 @@ def test_leaving_the_block_while_reconnecting_closes(server: NatsServer) -> None
 
 
 def test_a_request_without_a_deadline_ends_with_its_link(fresh_server: NatsServer) -> None:
-    """A request that may wait for ever fails when the link breaks: its answer may be lost."""
+    """A request without a timeout fails when the link breaks: its reply may be lost."""
     with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
         nc.subscribe("silent")
         with ThreadPoolExecutor(1) as pool:
@@ -520,11 +520,11 @@ def test_a_request_without_a_deadline_ends_with_its_link(fresh_server: NatsServe
                 waiting.result(5)
 
 
-# --- what times out while there is no link --------------------------------------------------------
+# --- timeouts while disconnected ------------------------------------------------------------------
 
 
 def calls(nc: Connection) -> dict[str, Callable[[], object]]:
-    """Every kind of call that waits, each of which needs the server, with a short time."""
+    """Return every call that waits for the server, with a short timeout."""
     js = nc.jetstream(timeout=0.2)
     stream = js.create_stream(name="DOWN", subjects=["down.*"], storage="memory")
     consumer = stream.create_consumer(name="pulled", inactive_threshold=60)
@@ -554,7 +554,7 @@ def calls(nc: Connection) -> dict[str, Callable[[], object]]:
 
 
 def test_a_timeout_without_a_link_says_since_when(fresh_server: NatsServer) -> None:
-    """The error names the time of the break; with a link it says nothing of it."""
+    """The error has the time of the disconnect; while connected it has none."""
     said = re.compile(
         r"no connection to a server for (\d+\.\d) s, since (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC"
     )
@@ -586,7 +586,7 @@ def test_a_timeout_without_a_link_says_since_when(fresh_server: NatsServer) -> N
 
 
 def test_a_timeout_before_the_first_link_says_it_too(fresh_server: NatsServer) -> None:
-    """With ``retry_on_failed_connect`` there may never have been a link."""
+    """The same holds with ``retry_on_failed_connect`` before the first link."""
     fresh_server.stop()
     with (
         jetstream_sync.connect(

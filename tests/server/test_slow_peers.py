@@ -1,4 +1,4 @@
-"""Peers that are dead, deaf or slow: they are found out in time, and nothing waits for ever."""
+"""Peers that hang, do not read or are slow: detected in time, and no call waits for ever."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def fill(nc: Connection) -> threading.Thread:
     return publisher
 
 
-# --- a server that stands still ---------------------------------------------------------------
+# --- a server that hangs ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "publisher waits"])
-def test_a_stopped_server_is_found_out(server: NatsServer, *, busy: bool) -> None:
-    """A server that stands still is noticed within (max_outstanding_pings + 1) intervals."""
+def test_a_hanging_server_is_detected(server: NatsServer, *, busy: bool) -> None:
+    """A server that hangs is detected within (max_outstanding_pings + 1) ping intervals."""
     lost: SimpleQueue[tuple[float, ConnectionEvent]] = SimpleQueue()
     interval, outstanding = 0.2, 2
     nc = jetstream_sync.connect(
@@ -99,7 +99,7 @@ def test_a_stopped_server_is_found_out(server: NatsServer, *, busy: bool) -> Non
 
 
 def test_a_server_that_goes_on_in_time_keeps_its_link(server: NatsServer) -> None:
-    """A server that stands still for less than that long is the same link afterwards."""
+    """A server that hangs for less than that time keeps its link."""
     nc = jetstream_sync.connect(server.url, ping_interval=0.2, max_outstanding_pings=20)
     sub = nc.subscribe("orders")
     nc.flush(5 * SCALE)
@@ -143,7 +143,7 @@ def test_drain_does_not_wait_for_a_dead_server(server: NatsServer) -> None:
 
 
 def test_calls_keep_their_deadlines(server: NatsServer) -> None:
-    """Requests, flushes and reads end with their own timeouts while the server stands still."""
+    """Requests, flushes and reads keep their timeouts while the server hangs."""
     nc = jetstream_sync.connect(server.url)
     sub = nc.subscribe("orders")
     nc.flush(5 * SCALE)
@@ -164,7 +164,7 @@ def test_calls_keep_their_deadlines(server: NatsServer) -> None:
 
 
 def test_a_flush_ends_with_the_link(server: NatsServer) -> None:
-    """A flush without a timeout ends when the dead server is found out."""
+    """A flush without a timeout ends when the stale connection is detected."""
     nc = jetstream_sync.connect(
         server.url,
         ping_interval=0.1,
@@ -178,8 +178,8 @@ def test_a_flush_ends_with_the_link(server: NatsServer) -> None:
     nc.close()
 
 
-def test_life_goes_on_elsewhere(server: NatsServer) -> None:
-    """When a server stands still its clients are served by another one, with what was not sent."""
+def test_clients_of_a_hanging_server_move_to_another(server: NatsServer) -> None:
+    """Clients of a hanging server move to another one, with their unsent messages."""
     with NatsServer(jetstream=False) as other:
         nc = jetstream_sync.connect(
             [server.url, other.url],
@@ -197,11 +197,11 @@ def test_life_goes_on_elsewhere(server: NatsServer) -> None:
         nc.close()
 
 
-# --- a server that is deaf and talks ----------------------------------------------------------
+# --- a server that sends and does not read ----------------------------------------------------
 
 
 def test_what_is_owed_to_a_flood_of_pings_is_bounded() -> None:
-    """A server that pings without end and reads nothing makes the client keep next to nothing."""
+    """A server that pings without end and reads nothing does not grow the client's memory."""
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, allow_reconnect=False)
         peer = listener.take()
@@ -224,7 +224,7 @@ def test_what_is_owed_to_a_flood_of_pings_is_bounded() -> None:
 
 
 def test_every_ping_of_a_peer_that_listens_is_answered() -> None:
-    """As many answers as pings, where they are read."""
+    """Every PING gets its PONG when the peer reads."""
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url)
         peer = listener.take()
@@ -234,8 +234,8 @@ def test_every_ping_of_a_peer_that_listens_is_answered() -> None:
         nc.close()
 
 
-def test_a_deaf_and_flooding_server_is_found_out() -> None:
-    """Messages that pour in do not count as an answer to the pings."""
+def test_a_server_that_sends_and_does_not_read_is_detected() -> None:
+    """Incoming messages do not count as replies to the pings."""
     stop = threading.Event()
     with Listener() as listener:
         nc = jetstream_sync.connect(

@@ -1,4 +1,4 @@
-"""The subscribe workflow on the wire: the exact requests, in their order, for the document's examples."""
+"""The subscribe workflow on the wire: the exact requests in their order."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Streams:
 def played(
     streams: Callable[[str, Any], dict[str, Any] | None], errors: list[Error] | None = None
 ) -> Iterator[tuple[FakeJetStream, Connection]]:
-    """A played server and a connection to it."""
+    """A fake server and a connection to it."""
     heard: Any = [] if errors is None else errors
     with (
         FakeJetStream(streams) as server,
@@ -75,7 +75,7 @@ def played(
 
 
 def story(server: FakeJetStream) -> list[str]:
-    """What a client said, in short: inboxes as ``_``, without the inbox for answers."""
+    """Return the client's commands in short: inboxes as ``_``, without the reply inbox."""
     lines = []
     for verb, subject, rest, _ in server.received:
         if subject.endswith(".*"):
@@ -124,7 +124,7 @@ def test_an_ephemeral_consumer() -> None:
 
 
 def test_a_durable_consumer_that_does_not_exist() -> None:
-    """A durable is looked up before it is made."""
+    """A durable consumer is looked up before it is created."""
     with played(Streams()) as (server, nc):
         sub = nc.jetstream().subscribe("foo", durable="dur", stream="S")
         assert story(server) == [
@@ -138,7 +138,7 @@ def test_a_durable_consumer_that_does_not_exist() -> None:
 
 
 def test_a_durable_consumer_that_exists() -> None:
-    """A consumer that is there is bound to, where it delivers to."""
+    """An existing consumer is bound to, on its deliver subject."""
     there = consumer_info("dur", {"durable_name": "dur", "deliver_subject": "to.here"})
     with played(Streams(dur=there)) as (server, nc):
         sub = nc.jetstream().subscribe("foo", durable="dur")
@@ -173,8 +173,8 @@ def test_the_queue_of_the_document() -> None:
         assert two.subject == one.subject
 
 
-def test_a_deliver_subject_is_the_user_s() -> None:
-    """Where the user says a deliver subject, the subscription is on that one."""
+def test_a_given_deliver_subject_is_used() -> None:
+    """The subscription is on the given deliver subject."""
     with played(Streams()) as (server, nc):
         cfg = ConsumerConfig(deliver_subject="mine")
         sub = nc.jetstream().subscribe("foo", stream="S", config=cfg)
@@ -192,7 +192,7 @@ def test_a_stream_is_enough() -> None:
     ("names", "error"), [([], StreamNotFoundError), (["S", "T"], AmbiguousSubjectError)]
 )
 def test_there_has_to_be_one_stream(names: list[str], error: type[Error]) -> None:
-    """Where no stream, or more than one, takes the subject, the error names the subject."""
+    """If no stream, or more than one, has the subject, the error names the subject."""
     streams = Streams()
     streams.names = names
     with played(streams) as (server, nc):
@@ -203,7 +203,7 @@ def test_there_has_to_be_one_stream(names: list[str], error: type[Error]) -> Non
 
 
 def test_binding_looks_the_consumer_up() -> None:
-    """A consumer that is named to be bound to has to be there."""
+    """Binding to a missing consumer is an error."""
     there = consumer_info("c", {"name": "c", "deliver_subject": "to.here"})
     with played(Streams(c=there)) as (server, nc):
         js = nc.jetstream()
@@ -214,8 +214,8 @@ def test_binding_looks_the_consumer_up() -> None:
             js.subscribe_bind("S", "missing")
 
 
-def test_what_does_not_fit_leaves_nothing_behind() -> None:
-    """An error of a check comes before the subscription, one of the server ends it again."""
+def test_a_failed_subscribe_leaves_no_subscription() -> None:
+    """A failed check subscribes to nothing; after a server error the client unsubscribes."""
     bound = consumer_info("dur", {"durable_name": "dur", "deliver_subject": "x"}, push_bound=True)
     streams = Streams(dur=bound)
     with played(streams) as (server, nc):
@@ -236,7 +236,7 @@ def test_what_does_not_fit_leaves_nothing_behind() -> None:
 
 
 def test_a_lost_race_of_a_queue() -> None:
-    """Not found, then there: a member of a queue moves over to the other's deliver subject."""
+    """A queue member that loses the race to create the consumer uses the winner's deliver subject."""
     streams = Streams()
     streams.appears = consumer_info(
         "bar",
@@ -261,7 +261,7 @@ def test_a_lost_race_of_a_queue() -> None:
 
 
 def test_a_lost_race_without_a_queue() -> None:
-    """Not found, then there and bound: that is a duplicate subscription, and nothing is left."""
+    """Losing the race without a queue is a duplicate subscription, and leaves no subscription."""
     streams = Streams()
     streams.appears = consumer_info(
         "dur", {"durable_name": "dur", "deliver_subject": "to.here"}, push_bound=True
@@ -280,16 +280,16 @@ def deletions(server: FakeJetStream) -> list[str]:
     return [line for line in story(server) if "CONSUMER.DELETE" in line]
 
 
-def test_unsubscribing_deletes_what_was_made() -> None:
-    """First the subscription ends, then the consumer that was made for it is deleted."""
+def test_unsubscribe_deletes_the_created_consumer() -> None:
+    """First the subscription ends, then the consumer created for it is deleted."""
     with played(Streams()) as (server, nc):
         sub = nc.jetstream().subscribe("foo", durable="dur", stream="S")
         sub.unsubscribe()
         assert story(server)[-2:] == ["UNSUB _", "PUB CONSUMER.DELETE.S.dur"]
 
 
-def test_what_was_there_is_left() -> None:
-    """A consumer that was only bound to is left."""
+def test_an_existing_consumer_is_not_deleted() -> None:
+    """A consumer that was only bound to is not deleted."""
     there = consumer_info("dur", {"durable_name": "dur", "deliver_subject": "to.here"})
     with played(Streams(dur=there)) as (server, nc):
         nc.jetstream().subscribe("foo", durable="dur").unsubscribe()
@@ -298,7 +298,7 @@ def test_what_was_there_is_left() -> None:
         assert deletions(server) == []
 
 
-def test_a_consumer_is_kept_where_that_is_wanted() -> None:
+def test_delete_consumer_false_keeps_the_consumer() -> None:
     """With ``delete_consumer=False`` nothing is deleted."""
     with played(Streams()) as (server, nc):
         js = nc.jetstream()
@@ -309,7 +309,7 @@ def test_a_consumer_is_kept_where_that_is_wanted() -> None:
 
 
 def test_a_queue_s_consumer_is_left_to_the_others() -> None:
-    """The member that made the consumer asks whether others are bound to it before it deletes it."""
+    """The member that created the consumer deletes it only if no other member is bound."""
     streams = Streams()
     with played(streams) as (server, nc):
         js = nc.jetstream()
@@ -324,7 +324,7 @@ def test_a_queue_s_consumer_is_left_to_the_others() -> None:
 
 
 def test_an_error_of_the_deletion() -> None:
-    """unsubscribe() raises it; that the consumer is gone already is none."""
+    """unsubscribe() raises it; a consumer that is already deleted is no error."""
     refusal = {"error": {"code": 500, "err_code": 1, "description": "not now"}}
     answers: list[dict[str, Any]] = [MISSING, refusal]
     streams = Streams()
@@ -363,14 +363,14 @@ FLOW = b"NATS/1.0 100 FlowControl Request\r\n\r\n"
 
 
 def ack(seq: int, form: int = 1) -> str:
-    """The reply subject of a delivery: version 1 or 2."""
+    """Return the reply subject of a delivery, in version 1 or 2."""
     head = "hub.ACCOUNT." if form == 2 else ""
     tail = ".random" if form == 2 else ""
     return f"$JS.ACK.{head}S.C.1.{100 + seq}.{seq}.1700000000000000000.0{tail}"
 
 
 class Wire:
-    """A subscription to a played consumer with heartbeats, and what may be said to it."""
+    """A subscription to a fake consumer with heartbeats, and the messages for it."""
 
     def __init__(self, server: FakeJetStream, sub: PushSubscription) -> None:
         self._server = server
@@ -403,7 +403,7 @@ def wired(errors: list[Error] | None = None, **options: Any) -> Iterator[tuple[W
 
 
 def test_flow_control_waits_for_the_message_before_it() -> None:
-    """It is answered when the user comes for what is behind it, within the same call."""
+    """It is answered by the call that reads the message after it."""
     with wired() as (wire, nc):
         wire.say(wire.message(1), wire.status(FLOW, "fc.1"), wire.message(2))
         assert wire.sub.next_msg(5).data == b"1"
@@ -415,7 +415,7 @@ def test_flow_control_waits_for_the_message_before_it() -> None:
 
 
 def test_flow_control_is_answered_within_a_wait() -> None:
-    """A call that finds only a request answers it, and waits on as long as it may."""
+    """A call that finds only a flow control request answers it, and keeps waiting."""
     with wired() as (wire, nc):
         wire.say(wire.status(FLOW, "fc.1"))
         wait_until(lambda: wire.sub.pending_msgs)
@@ -457,7 +457,7 @@ def test_with_acks_by_flow_control_the_answer_says_how_far() -> None:
 
 
 def test_quiet_statuses_are_never_seen() -> None:
-    """404 and 408 are neither surfaced nor counted, and heartbeats are not, either."""
+    """404, 408 and heartbeats are neither raised nor counted as messages."""
     with wired() as (wire, _):
         wire.say(
             wire.status(b"NATS/1.0 404 No Messages\r\n\r\n"),
@@ -494,7 +494,7 @@ def test_errors_are_raised_where_they_came(line: str, queue: str | None) -> None
 
 
 def test_errors_of_a_callback_subscription_are_reported() -> None:
-    """Where a callback gets the messages, statuses that are errors go to error_cb."""
+    """With a callback, error statuses go to error_cb."""
     errors: list[Error] = []
     got: list[bytes] = []
     with wired(errors, cb=lambda msg: got.append(msg.data)) as (wire, _):
@@ -527,7 +527,7 @@ def test_a_gap_between_messages_is_reported(form: int, together: bool) -> None:
 
 
 def test_a_status_does_not_stand_in_for_a_message() -> None:
-    """A run in which a status makes up for a missing message is a gap all the same."""
+    """A status in place of a missing message does not hide the gap."""
     errors: list[Error] = []
     with wired(errors) as (wire, _):
         wire.say(wire.message(1), wire.status(FLOW, "fc"), wire.message(3), wire.message(4))
@@ -547,7 +547,7 @@ def test_a_gap_in_a_heartbeat_is_reported() -> None:
 
 
 def test_the_first_messages_may_be_missing_too() -> None:
-    """Of a consumer that was made here, everything should come."""
+    """A created consumer delivers from its first message, so a later start is a gap."""
     errors: list[Error] = []
     with wired(errors) as (wire, _):
         wire.say(wire.message(3))
@@ -557,7 +557,7 @@ def test_the_first_messages_may_be_missing_too() -> None:
 
 
 def test_queues_are_not_checked_for_gaps() -> None:
-    """A member of a queue sees gaps all the time."""
+    """A queue member gets only some of the messages, so gaps are normal."""
     errors: list[Error] = []
     with wired(errors, queue="q", idle_heartbeat=None, flow_control=False) as (wire, nc):
         wire.say(wire.message(1), wire.message(7), wire.beat(20, b"fc"), wire.message(9))
@@ -686,7 +686,7 @@ def test_manual_acks_are_left_to_the_callback() -> None:
 
 
 def test_without_acks_nothing_is_sent() -> None:
-    """Where the ack policy is none, all acknowledging does nothing."""
+    """With ack policy none, acknowledging does nothing."""
     with wired(config=ConsumerConfig(ack_policy="none")) as (wire, nc):
         wire.say(wire.message(1))
         msg = wire.sub.next_msg(5)

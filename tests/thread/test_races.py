@@ -1,4 +1,4 @@
-"""Threads that meet at the wrong moment: nothing is lost, doubled, or waits for ever."""
+"""Races between threads: nothing is lost or duplicated, and no thread waits for ever."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from jetstream_sync.net.clock import FOREVER, Deadline
 
 
 def run_all(*targets: Callable[[], object]) -> None:
-    """Run each on a thread of its own, all started at one moment; raise what one of them raised."""
+    """Run each target on its own thread, all at once; raise the first error."""
     barrier = threading.Barrier(len(targets))
     raised: list[BaseException] = []
 
@@ -58,7 +58,7 @@ def run_all(*targets: Callable[[], object]) -> None:
 @pytest.mark.parametrize("readers", [1, 2, 8])
 @pytest.mark.parametrize("batch", [1, 3, 100])
 def test_each_item_goes_to_one_reader(readers: int, batch: int) -> None:
-    """Whatever the timing of waits, time-outs and deliveries, each item is read once."""
+    """Each item is read once, whatever the timing of waits, timeouts and deliveries."""
     mailbox: Mailbox[int] = Mailbox()
     total = 3000
     dice = random.Random(readers * 1000 + batch)
@@ -67,7 +67,7 @@ def test_each_item_goes_to_one_reader(readers: int, batch: int) -> None:
     def read(mine: list[int], seed: int) -> None:
         own = random.Random(seed)
         while True:
-            # So short that time-outs and deliveries meet all the time.
+            # So short that timeouts and deliveries coincide often.
             timeout = own.choice([0, 0.00005, 0.0002, 0.001])
             try:
                 mine.append(mailbox.get(Deadline(timeout)))
@@ -81,7 +81,7 @@ def test_each_item_goes_to_one_reader(readers: int, batch: int) -> None:
             items = range(first, min(first + batch, total))
             mailbox.put(items, len(items))
             if dice.random() < 0.3:
-                # Longer than the waits: the next items meet readers that give up.
+                # Longer than the waits: the next items arrive as readers give up.
                 threading.Event().wait(dice.uniform(0, 0.0005))
         mailbox.close(ConnectionClosedError("over"))
 
@@ -92,8 +92,8 @@ def test_each_item_goes_to_one_reader(readers: int, batch: int) -> None:
     assert not mailbox._gates
 
 
-def test_who_waits_for_ever_is_never_forgotten() -> None:
-    """A reader without a timeout gets its item, although others beside it give up all the time."""
+def test_a_reader_without_a_timeout_gets_its_item() -> None:
+    """A reader without a timeout gets its item while other readers keep giving up."""
     mailbox: Mailbox[int] = Mailbox()
     patient: list[int] = []
     impatient: list[int] = []
@@ -123,7 +123,7 @@ def test_who_waits_for_ever_is_never_forgotten() -> None:
 
 
 def test_closing_wakes_every_reader() -> None:
-    """All who wait when a mailbox is closed get the reason, as an error of their own."""
+    """Each reader waiting at a mailbox that is closed gets its own copy of the error."""
     mailbox: Mailbox[int] = Mailbox()
     reason = ConnectionLostError("gone")
     errors: list[Error] = []
@@ -142,8 +142,8 @@ def test_closing_wakes_every_reader() -> None:
     assert reason not in errors
 
 
-def test_a_handoff_and_the_end_of_its_time() -> None:
-    """A result that comes when the time is up is seen, or it is not; it is never half there."""
+def test_a_result_at_the_moment_of_the_timeout() -> None:
+    """A result that comes as the timeout expires is returned whole or not at all."""
     for _ in range(300):
         handoff: ResultSlot[str] = ResultSlot()
         arrived: list[bool] = []
@@ -157,7 +157,7 @@ def test_a_handoff_and_the_end_of_its_time() -> None:
             assert handoff.arrived(Deadline(0))
 
 
-# --- a server that the test plays ---------------------------------------------------------------
+# --- scripted servers ---------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def listener() -> Iterator[Listener]:
         yield listening
 
 
-def test_requests_and_answers_that_meet_their_timeouts() -> None:
+def test_replies_at_the_moment_of_the_timeout() -> None:
     """A late reply is delivered to its own request, or to none."""
 
     def play(peer: ScriptedPeer) -> None:
@@ -196,7 +196,7 @@ def test_requests_and_answers_that_meet_their_timeouts() -> None:
 
 
 def test_pongs_find_their_flushes(listener: Listener) -> None:
-    """A pong that comes after its flush gave up is not taken for the next one's."""
+    """A PONG that comes after its flush timed out does not complete the next flush."""
     nc = jetstream_sync.connect(listener.url)
     peer = listener.take()
     with pytest.raises(TimeoutError):
@@ -215,7 +215,7 @@ def test_pongs_find_their_flushes(listener: Listener) -> None:
 
 
 def test_unsolicited_pongs_are_ignored(listener: Listener) -> None:
-    """A server that sends too many pongs does no harm."""
+    """Extra PONGs from the server have no effect."""
     nc = jetstream_sync.connect(listener.url)
     sub = nc.subscribe("a")
     listener.take().send(b"PONG\r\n" * 5 + b"MSG a 1 1\r\nx\r\n")
@@ -227,7 +227,7 @@ def test_unsolicited_pongs_are_ignored(listener: Listener) -> None:
 def test_a_thread_that_cannot_be_started(
     listener: Listener, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
-    """Where the system has no more threads, connecting fails and leaves neither thread nor socket."""
+    """If a thread cannot be started, connecting fails and leaves neither thread nor socket."""
     real = core_module.spawn
 
     def spawn(name: str, *args: object) -> threading.Thread:
@@ -244,7 +244,7 @@ def test_a_thread_that_cannot_be_started(
 def test_an_error_inside_closes_the_connection(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fault of this package on the reader's thread closes the connection, with it as the cause."""
+    """An internal error on the reader thread closes the connection, with the error as the cause."""
     told: list[Exception] = []
     closed = threading.Event()
     nc = jetstream_sync.connect(listener.url, error_cb=told.append, closed_cb=closed.set)
@@ -265,8 +265,8 @@ def test_an_error_inside_closes_the_connection(
     nc.close()
 
 
-def test_who_sees_that_it_is_closed_can_ask_why() -> None:
-    """There is no moment at which a connection is closed and does not know why."""
+def test_a_closed_connection_always_has_its_reason() -> None:
+    """`is_closed` is never true before the reason is set."""
     wrong: list[object] = []
     for _ in range(40):
         with Listener() as listener:
@@ -284,8 +284,8 @@ def test_who_sees_that_it_is_closed_can_ask_why() -> None:
     assert all(isinstance(error, ConnectionClosedError) for error in wrong), wrong
 
 
-def test_closing_meets_reconnecting() -> None:
-    """A close that meets the moment of a new link closes that link, too, and nothing is left."""
+def test_close_at_the_moment_of_a_reconnect() -> None:
+    """A close during a reconnect also closes the new link, and leaves no thread."""
     dice = random.Random(7)
     before = set(threading.enumerate())
 
@@ -308,8 +308,8 @@ def test_closing_meets_reconnecting() -> None:
             wait_until(lambda: not left())
 
 
-def test_pings_while_there_is_no_link_say_nothing_of_the_next(listener: Listener) -> None:
-    """Time without a link is not held against the next server."""
+def test_pings_while_disconnected_do_not_count_for_the_next_link(listener: Listener) -> None:
+    """Pings that were due while disconnected do not make the next link stale."""
     told: list[Exception] = []
     back = threading.Event()
     nc = jetstream_sync.connect(
@@ -345,7 +345,7 @@ def test_pings_while_there_is_no_link_say_nothing_of_the_next(listener: Listener
 
 
 @pytest.mark.parametrize("limit", [1, 5, 50])
-def test_a_limit_that_meets_its_messages(listener: Listener, limit: int) -> None:
+def test_a_limit_set_while_its_messages_arrive(listener: Listener, limit: int) -> None:
     """A limit set while messages arrive ends the subscription, whichever thread is faster."""
     nc = jetstream_sync.connect(listener.url)
     peer = listener.take()
@@ -362,11 +362,11 @@ def test_a_limit_that_meets_its_messages(listener: Listener, limit: int) -> None
     nc.close()
 
 
-# --- everything at once -------------------------------------------------------------------------
+# --- all operations at once ---------------------------------------------------------------------
 
 
 def test_eight_threads_do_everything(nc: Connection) -> None:
-    """Threads that publish, subscribe, ask and flush on one connection do not disturb each other."""
+    """Threads can publish, subscribe, request and flush on one connection at the same time."""
     nc.subscribe("hammer.echo", cb=lambda msg: msg.respond(msg.data))
     everything = nc.subscribe("hammer.all.>", pending_msgs_limit=0)
     nc.flush()

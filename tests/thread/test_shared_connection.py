@@ -53,7 +53,7 @@ def listener() -> Iterator[Listener]:
 
 
 class Door:
-    """A server that keeps clients waiting until the test opens its door."""
+    """A server that delays the handshake until the test opens the gate."""
 
     def __init__(self) -> None:
         self.opened = threading.Event()
@@ -76,7 +76,7 @@ def door() -> Iterator[Door]:
         it.opened.set()
 
 
-# --- the same, or another one -------------------------------------------------------------------
+# --- equal and different options ----------------------------------------------------------------
 
 
 def test_the_same_call_gives_the_same_connection(listener: Listener) -> None:
@@ -117,8 +117,8 @@ CONTEXT = ssl.create_default_context()
         ({"tls": CONTEXT}, {"tls": CONTEXT}),
     ],
 )
-def test_options_that_mean_the_same(one: dict[str, object], other: dict[str, object]) -> None:
-    """What is equal, or is the same function or SSLContext, gives the same connection."""
+def test_equal_options_share_a_connection(one: dict[str, object], other: dict[str, object]) -> None:
+    """Equal values, or the same function or SSLContext, give the same connection."""
     assert key("nats://a", **one) == key("nats://a", **other)
     assert hash(key("nats://a", **one)) == hash(key("nats://a", **other))
 
@@ -136,8 +136,10 @@ def test_options_that_mean_the_same(one: dict[str, object], other: dict[str, obj
         ({"tls": True}, {}),
     ],
 )
-def test_options_that_do_not(one: dict[str, object], other: dict[str, object]) -> None:
-    """What differs, or is another function, gives another connection."""
+def test_different_options_do_not_share_a_connection(
+    one: dict[str, object], other: dict[str, object]
+) -> None:
+    """Different values, or another function, give another connection."""
     assert key("nats://a", **one) != key("nats://a", **other)
 
 
@@ -145,8 +147,8 @@ def key(servers: str | list[str], **options: object) -> object:
     return shared._check_options(servers, options)[0]
 
 
-def test_servers_that_mean_the_same() -> None:
-    """Servers are compared by what their URLs say, in order, with their logins."""
+def test_equal_servers_share_a_connection() -> None:
+    """Servers are compared by their parsed URLs, in order, with their logins."""
     assert key("nats://a:4222,nats://b:4222") == key(["a", "b:4222"])
     assert key("nats://a,nats://b") != key("nats://b,nats://a")
     assert key("nats://me:pw@a") != key("nats://you:pw@a")
@@ -186,7 +188,7 @@ def test_other_options_are_another_connection(listener: Listener) -> None:
 
 
 def test_a_misspelled_option_is_reported_as_by_connect() -> None:
-    """Options are checked at the door, every time."""
+    """Options are checked on every call."""
     for _ in range(2):
         with pytest.raises(InvalidOptionError, match="did you mean connect_timeout"):
             shared_connection("nats://127.0.0.1:1", conect_timeout=1)  # type: ignore[call-arg]
@@ -199,7 +201,7 @@ def test_a_misspelled_option_is_reported_as_by_connect() -> None:
 def test_too_many_connections_are_logged(
     listener: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A lambda in the call, which makes a connection each time, is a mistake that the log tells."""
+    """A lambda in the call, which opens a connection each time, is warned about in the log."""
     caplog.set_level(logging.WARNING)
     for _ in range(9):
         shared_connection(listener.url, error_cb=lambda _: None)
@@ -214,7 +216,7 @@ def test_too_many_connections_are_logged(
 
 
 def test_one_opens_it_and_the_others_wait(door: Door) -> None:
-    """Threads that come while it is being opened get that one."""
+    """Threads that call during the opening get the same connection."""
     with ThreadPoolExecutor(8) as pool:
         calls = [pool.submit(shared_connection, door.url) for _ in range(8)]
         door.wait_for_knock()
@@ -224,7 +226,7 @@ def test_one_opens_it_and_the_others_wait(door: Door) -> None:
 
 
 def test_openings_do_not_wait_for_each_other(door: Door, listener: Listener) -> None:
-    """A server that takes its time keeps only those who want it."""
+    """A slow server delays only the callers that connect to it."""
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(shared_connection, door.url)
         door.wait_for_knock()
@@ -261,7 +263,7 @@ def test_all_callers_get_a_failure_and_the_next_call_tries_again() -> None:
 
 
 def test_an_error_of_a_users_function_is_raised_in_all_waiting_callers() -> None:
-    """Any error of a callback that the opening asks passes through."""
+    """Any error of a callback during the opening is passed on."""
 
     class OddError(Exception):
         def __init__(self, one: int, *, two: int) -> None:
@@ -299,7 +301,7 @@ def test_a_callback_of_the_opening_that_wants_the_connection(listener: Listener)
     assert "wait for itself" in str(told[0])
 
 
-# --- when it is over ----------------------------------------------------------------------------
+# --- replacement --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["close", "server"])
@@ -337,7 +339,7 @@ def test_one_that_is_being_drained_is_replaced() -> None:
 
 
 def test_one_that_is_reconnecting_is_kept(listener: Listener) -> None:
-    """A broken link is no reason for another connection: the one that there is seeks the next link."""
+    """A reconnecting connection is returned, not replaced."""
     first = shared_connection(listener.url, reconnect_time_wait=0.01)
     listener.take().close()
     wait_until(lambda: not first.is_connected or listener.clients == 2)
