@@ -14,7 +14,7 @@ __all__ = ["in_child"]
 
 
 def in_child(check: Callable[[], object], limit: int = 10) -> None:
-    """Run a check in a forked child; fail with its words when it raises, or hangs."""
+    """Run a check in a forked child; fail with its error when it raises, or hangs."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -42,7 +42,7 @@ def _encoded(data: bytes) -> str:
 
 
 class Identity:
-    """A key pair, whose public part is a name."""
+    """A key pair with its public key as the name."""
 
     prefix = nkeys.PREFIX_BYTE_USER
 
@@ -64,7 +64,7 @@ class Identity:
         lifetime: timedelta | None = None,
         issued: int | None = None,
     ) -> str:
-        """Return a JWT in which this identity says something of a subject."""
+        """Return a JWT of this identity about a subject."""
         claims: dict[str, Any] = {
             "iat": now() if issued is None else issued,
             "iss": self.public,
@@ -84,7 +84,7 @@ class User(Identity):
     """A user with a key pair and a JWT."""
 
     def creds(self, jwt: str) -> str:
-        """Return what is in his ``.creds`` file, as nats-io/jwt writes it."""
+        """Return the content of the user's ``.creds`` file, in the format of nats-io/jwt."""
         return (
             f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
             "************************* IMPORTANT *************************\n"
@@ -141,7 +141,7 @@ class Operator:
     account: Account = field(default_factory=Account)
 
     def account_jwt(self, **nats: Any) -> str:
-        """Return the JWT of the account with JetStream; some of what it says can be chosen."""
+        """Return the JWT of the account with JetStream, with the given claims."""
         limits = {**_UNLIMITED, **dict.fromkeys(("streams", "consumer"), -1)}
         limits.update(dict.fromkeys(("mem_storage", "disk_storage"), -1))
         return self.key.signed(

@@ -1,4 +1,4 @@
-"""TLS and WebSocket without a network: certificates, and servers that turn bytes into bytes."""
+"""TLS and WebSocket without sockets: certificates, and servers that map input bytes to output bytes."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ def server_context() -> ssl.SSLContext:
 
 
 class Peer(Protocol):
-    """A server: what it heard, in the clear, is in `heard`."""
+    """A server; `heard` has the received bytes in plaintext."""
 
     heard: bytearray
 
     def react(self, data: bytes) -> bytes:
-        """Take what came, and return what it has to say to that."""
+        """Process received bytes, and return the bytes to send."""
         ...
 
     def say(self, data: bytes) -> bytes:
-        """Return how these bytes travel."""
+        """Return the encoding of these bytes on the wire."""
         ...
 
     def say_goodbye(self) -> bytes:
-        """Return what it sends at the end."""
+        """Return the bytes that it sends to close."""
         ...
 
 
@@ -131,7 +131,7 @@ class WebSocketPeer:
 
 
 class Wire:
-    """The stream below: it leads to a peer, without sockets."""
+    """The lower stream, which is connected to a peer without sockets."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = "wire"
@@ -147,12 +147,12 @@ class Wire:
         self._in = bytearray()
 
     def deliver(self) -> None:
-        """Have the peer see what was sent."""
+        """Deliver the sent bytes to the peer."""
         data, self._out = bytes(self._out), bytearray()
         self._in += self.server.react(data)
 
     def bring(self, data: bytes) -> None:
-        """Have these bytes come in."""
+        """Make these bytes readable."""
         self._in += data
 
     def receive(self) -> bytes:
@@ -192,7 +192,7 @@ class Wire:
 
 
 def opened(kind: str) -> tuple[Layer, Wire]:
-    """Return a layer whose handshake is through, and the wire below."""
+    """Return a layer after its handshake, and the wire below it."""
     peer: Peer
     layer: TLSStream | WebSocketStream
     if kind == "WebSocket":

@@ -1,4 +1,4 @@
-"""Core NATS by hand: hear what is published, and answer it, without the package."""
+"""A minimal NATS client that does not use the package: subscribe, publish and respond."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Heard", "RawPeer", "peer"]
 
 @dataclass(frozen=True)
 class Heard:
-    """A message as it came over the wire."""
+    """A message as received."""
 
     subject: str
     reply: str
@@ -26,7 +26,7 @@ class Heard:
 
 
 class RawPeer:
-    """A connection that hears subjects, and publishes."""
+    """A connection that subscribes and publishes."""
 
     def __init__(self, port: int, timeout: float = 10.0) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout)
@@ -39,7 +39,7 @@ class RawPeer:
         self._socket.sendall(data)
 
     def hear(self, subject: str) -> Self:
-        """Listen to a subject from now on."""
+        """Subscribe to a subject."""
         self._sids += 1
         self._send(b"SUB %s %d\r\nPING\r\n" % (subject.encode(), self._sids))
         while (line := self._input.readline()) != b"PONG\r\n":
@@ -47,7 +47,7 @@ class RawPeer:
         return self
 
     def next(self) -> Heard:
-        """Return the next message that comes; none in time is an error."""
+        """Return the next message; a timeout is an error."""
         while True:
             fields = self._input.readline().decode().split()
             assert fields, "the server closed the connection"
@@ -72,7 +72,7 @@ class RawPeer:
         self._send(b"HPUB %s %d %d\r\n" % sizes + block + data + b"\r\n")
 
     def flush(self) -> None:
-        """Wait until the server has all of it."""
+        """Wait until the server has processed everything sent."""
         self._send(b"PING\r\n")
         while self._input.readline() != b"PONG\r\n":
             pass

@@ -71,7 +71,7 @@ _MASKS = [
 
 
 def masked(lines: list[str]) -> list[str]:
-    """Return lines without what differs from run to run."""
+    """Return lines without the parts that differ between runs."""
     found = []
     for line in lines:
         for pattern, replacement in _MASKS:
@@ -82,7 +82,7 @@ def masked(lines: list[str]) -> list[str]:
 
 @dataclass
 class Block:
-    """One block: where it is in the page, and its commands with what they show."""
+    """One block: its place in the page, and its commands with their output."""
 
     first: int
     """The page's line of its first command."""
@@ -102,7 +102,7 @@ class Block:
         return found
 
     def part(self, output: list[str]) -> list[str]:
-        """Return what of an output is in the page."""
+        """Return the part of an output that is in the page."""
         begin = self.comments.get("from")
         if begin is not None and begin in output:
             output = [_LEFT_OUT, *output[output.index(begin) :]]
@@ -121,7 +121,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Step:
-    """Something to do: a block to run, or what a comment between blocks says."""
+    """One step: a block to run, or the action of a comment between blocks."""
 
     kind: str
     text: str = ""
@@ -136,7 +136,7 @@ class Page:
         self.lines = path.read_text(encoding="utf-8").split("\n")
 
     def steps(self) -> Iterator[Step]:
-        """Yield what is to be done, in the page's order."""
+        """Yield the steps in the order of the page."""
         comments: dict[str, str] = {}
         number = 0
         while number < len(self.lines):
@@ -174,7 +174,7 @@ class Page:
         return block
 
     def write(self, results: list[tuple[Block, list[list[str]]]]) -> None:
-        """Put what was shown into the page."""
+        """Write the actual output into the page."""
         for block, shown in reversed(results):
             lines = [f"{_INDENT}{line}".rstrip() for line in block.lines(shown)]
             self.lines[block.first : block.last] = lines
@@ -182,7 +182,7 @@ class Page:
 
 
 class _Child:
-    """A command that goes on, and whose output is in a file."""
+    """A background command with its output in a file."""
 
     def __init__(self, words: list[str], environment: dict[str, str], path: Path) -> None:
         self._path = path

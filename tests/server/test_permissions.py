@@ -39,7 +39,7 @@ def strict() -> Iterator[NatsServer]:
 
 
 class Guest:
-    """A connection with few permissions, and what was reported to it."""
+    """A connection with few permissions, and the errors reported to it."""
 
     def __init__(self, server: NatsServer, user: str = "guest") -> None:
         self.reported: SimpleQueue[Exception] = SimpleQueue()
@@ -48,7 +48,7 @@ class Guest:
         )
 
     def told(self) -> PermissionsError:
-        """Return what was reported; it is the only thing."""
+        """Return the only reported error."""
         error = self.reported.get(timeout=5)
         assert isinstance(error, PermissionsError)
         self.nc.flush()
@@ -67,7 +67,7 @@ def guest(strict: NatsServer) -> Iterator[Guest]:
 
 @pytest.fixture
 def deaf(strict: NatsServer) -> Iterator[Guest]:
-    """Who may not subscribe to an inbox."""
+    """A user that must not subscribe to an inbox."""
     made = Guest(strict, "deaf")
     yield made
     assert made.nc.is_connected
@@ -76,7 +76,7 @@ def deaf(strict: NatsServer) -> Iterator[Guest]:
 
 @pytest.fixture
 def admin(strict: NatsServer) -> Iterator[Connection]:
-    """Who may do everything, and answers on ``public.echo``."""
+    """A user with all permissions, which responds on ``public.echo``."""
     with jetstream_sync.connect(strict.url, user="admin", password="a") as nc:
         nc.subscribe("public.echo", cb=lambda msg: msg.respond(msg.data))
         nc.flush()
@@ -85,7 +85,7 @@ def admin(strict: NatsServer) -> Iterator[Connection]:
 
 @contextmanager
 def soon() -> Iterator[None]:
-    """What is in this block does not wait for a time to run out."""
+    """Assert that the block does not wait for a timeout."""
     began = time.monotonic()
     yield
     assert time.monotonic() - began < 5 * SCALE
@@ -111,7 +111,7 @@ def test_reading_a_subscription_that_is_not_permitted(guest):
 
 
 def test_a_thread_waiting_for_a_message_is_woken(guest):
-    """All threads that read the subscription learn of it, also those who came first."""
+    """All threads that read the subscription get the error, also those that were waiting before."""
     sub = guest.nc.subscribe("private.b")
     with ThreadPoolExecutor(3) as pool, soon():
         reading = [pool.submit(sub.next_msg, LONG) for _ in range(3)]
@@ -171,7 +171,7 @@ def test_what_has_come_before_can_be_read():
 
 
 def test_a_subject_that_the_server_quotes(guest):
-    """What the server puts a backslash in front of is read as what it was."""
+    """Characters that the server escapes with a backslash are unescaped."""
     subject = 'private."a\\b".ä'
     sub = guest.nc.subscribe(subject)
     with soon(), pytest.raises(PermissionsError) as caught:
@@ -181,7 +181,7 @@ def test_a_subject_that_the_server_quotes(guest):
 
 
 def test_a_refused_subscription_does_not_come_back(strict):
-    """It is not asked for again on the next link, where it may be a permitted one by then."""
+    """A refused subscription is not sent again on the next link."""
     guest = Guest(strict)
     with Listener() as server:
         nc = jetstream_sync.connect(
@@ -230,7 +230,7 @@ def test_a_request_that_is_not_permitted_fails_at_once(guest, timeout):
 
 @pytest.mark.usefixtures("admin")
 def test_other_requests_go_on(guest):
-    """Among many requests at the same time, each gets what is its own."""
+    """Of many concurrent requests, each gets its own reply or error."""
 
     def ask(number: int) -> Msg | None:
         if number % 2:
@@ -248,7 +248,7 @@ def test_other_requests_go_on(guest):
 
 @pytest.mark.usefixtures("admin")
 def test_an_inbox_that_is_not_permitted(deaf):
-    """A request whose answer could not come in fails at once, and so does the next one."""
+    """A request without a permitted reply inbox fails at once, and so does the next one."""
     for _ in range(3):
         with soon(), pytest.raises(PermissionsError) as caught:
             deaf.nc.request("public.echo", b"x", timeout=LONG)
@@ -272,7 +272,7 @@ def test_an_inbox_that_is_not_permitted_and_many_requests(deaf):
 
 @pytest.mark.usefixtures("admin")
 def test_another_inbox_prefix_may_be_permitted(strict):
-    """``inbox_prefix`` is how such a user gets answers."""
+    """With a permitted ``inbox_prefix`` such a user gets replies."""
     with jetstream_sync.connect(
         strict.url, user="deaf", password="d", inbox_prefix="public.inbox"
     ) as nc:
@@ -299,7 +299,7 @@ def test_permissions_that_come_with_the_next_login():
 
 
 def test_a_reply_that_is_not_permitted():
-    """A server may refuse where the answer should go; then it is that request which fails."""
+    """If the server refuses the reply subject, only that request fails."""
     with Listener() as server, jetstream_sync.connect(server.url, error_cb=print) as nc:
         with ThreadPoolExecutor(2) as pool, soon():
             asked = [pool.submit(nc.request, "a", b"", LONG) for _ in range(2)]
@@ -320,7 +320,7 @@ def test_a_reply_that_is_not_permitted():
 
 
 def test_a_text_that_makes_no_sense_does_no_harm():
-    """However odd the words of a server are, it is an error that is reported, and no more."""
+    """An unparsable violation text is reported as an error, without other effects."""
     texts = [
         b'Permissions Violation for Publish to "a',
         b'Permissions Violation for Subscription to "\\ud800\\Uffffffff\\"',
@@ -364,7 +364,7 @@ def test_requests_may_fail_as_soon_as_the_link_breaks(timeout):
 
 
 def test_requests_wait_for_the_next_link_otherwise():
-    """Without the option, a request has its time, whatever becomes of the link."""
+    """Without the option, a request keeps its timeout over a reconnect."""
     with Listener() as server:
         nc = jetstream_sync.connect(server.url, reconnect_time_wait=0.01)
         peer = server.take()

@@ -1,4 +1,4 @@
-"""Push subscriptions when it gets rough: slow readers, silence, broken links, forks, Ctrl-C."""
+"""Push subscriptions under faults: slow readers, missed heartbeats, broken links, forks, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MANY = 200_000
 
 
 def fill(js: JetStream, subject: str, count: int, size: int = 1, first: int = 0) -> None:
-    """Store messages that start with their numbers."""
+    """Store messages whose payload starts with their number."""
     padding = b" " * size
     for number in range(first, first + count):
         js.publish_async(subject, b"%d%b" % (number, padding))
@@ -50,13 +50,13 @@ def break_link(nc: Connection) -> None:
 
 @pytest.fixture
 def errors() -> list[Any]:
-    """What was reported to error_cb."""
+    """The errors reported to error_cb."""
     return []
 
 
 @pytest.fixture
 def nc(nats_server: NatsServer, errors: list[Any]) -> Iterator[Connection]:
-    """A connection that notes what it is told, and is quick to reconnect."""
+    """A connection that records its errors, with a short reconnect wait."""
     with jetstream_sync.connect(
         nats_server.url, error_cb=errors.append, reconnect_time_wait=0.05
     ) as connection:
@@ -86,7 +86,7 @@ def test_flow_control_holds_the_server_back(
     most = 0
     for number in range(MANY):
         if number % 20_000 == 0:
-            # Slow: the server fills what it may fill, and then has to wait.
+            # Slow: the server fills its window, and then has to wait.
             before = -1
             while before != sub.pending_msgs:
                 before = sub.pending_msgs
@@ -103,9 +103,7 @@ def test_flow_control_holds_the_server_back(
     assert errors == []
 
 
-def test_a_reader_that_pauses_is_not_forgotten(
-    js: JetStream, stream: Stream, errors: list[Any]
-) -> None:
+def test_a_paused_reader_continues(js: JetStream, stream: Stream, errors: list[Any]) -> None:
     """A consumer that stalls without a reader continues with one, without an alarm."""
     fill(js, stream.name, 30_000, size=300)
     sub = js.subscribe(
@@ -145,7 +143,7 @@ def test_without_flow_control_exceeding_the_limit_is_reported(
 # --- heartbeats ---------------------------------------------------------------------------------
 
 
-def test_an_idle_consumer_is_not_silent(js: JetStream, stream: Stream, errors: list[Any]) -> None:
+def test_heartbeats_of_an_idle_consumer(js: JetStream, stream: Stream, errors: list[Any]) -> None:
     """Heartbeats of an idle consumer keep the alarm away, and are not delivered."""
     sub = js.subscribe(stream.name, idle_heartbeat=0.1)
     seen = sub._last_seen
@@ -163,7 +161,7 @@ def test_a_silent_server_is_reported(
     intervals: float | None,
     limit: float,
 ) -> None:
-    """After three intervals without a word, or as many as the user says, there is an alarm."""
+    """After three silent intervals, or the given number, missed heartbeats are reported."""
     options: Any = {} if intervals is None else {"heartbeat_intervals": intervals}
     sub = js.subscribe(stream.name, idle_heartbeat=0.2, **options)
     seen = sub._last_seen
@@ -180,7 +178,9 @@ def test_a_silent_server_is_reported(
     sub.unsubscribe()
 
 
-def test_a_lost_link_is_silence_too(fresh_server: NatsServer, errors: list[Any]) -> None:
+def test_missed_heartbeats_are_reported_while_disconnected(
+    fresh_server: NatsServer, errors: list[Any]
+) -> None:
     """A silent server is reported."""
     with jetstream_sync.connect(
         fresh_server.url, error_cb=errors.append, reconnect_time_wait=0.05
@@ -193,8 +193,8 @@ def test_a_lost_link_is_silence_too(fresh_server: NatsServer, errors: list[Any])
         fresh_server.resume()
 
 
-def test_queues_are_not_watched(js: JetStream, stream: Stream) -> None:
-    """A member of a queue has no heartbeats to wait for."""
+def test_queues_have_no_heartbeat_alarm(js: JetStream, stream: Stream) -> None:
+    """A queue member has no heartbeats."""
     sub = js.subscribe(stream.name, "workers")
     assert sub._monitor is None
     assert not [each for each in threading.enumerate() if "heartbeat" in each.name]
@@ -205,7 +205,7 @@ def test_queues_are_not_watched(js: JetStream, stream: Stream) -> None:
 
 
 def test_a_durable_goes_on_over_a_new_link(js: JetStream, nc: Connection, stream: Stream) -> None:
-    """After a break the consumer finds its subject again; nothing is lost, for it is redelivered."""
+    """After a reconnect the durable consumer continues; lost messages are redelivered."""
     config = ConsumerConfig(ack_wait=0.5)
     got: set[int] = set()
 
@@ -221,7 +221,7 @@ def test_a_durable_goes_on_over_a_new_link(js: JetStream, nc: Connection, stream
     assert stream.consumer_names() == []
 
 
-def test_it_may_end_while_there_is_no_link(fresh_server: NatsServer) -> None:
+def test_unsubscribe_while_disconnected(fresh_server: NatsServer) -> None:
     """Unsubscribing while disconnected returns at once, and the next link has no subscription."""
     with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
         js = nc.jetstream()
@@ -243,7 +243,7 @@ def test_it_may_end_while_there_is_no_link(fresh_server: NatsServer) -> None:
 
 
 def test_the_end_wakes_waiting_threads(js: JetStream, stream: Stream) -> None:
-    """Those who wait for a message learn that there will be none."""
+    """Threads that wait for a message get the end of the subscription."""
     sub = js.subscribe(stream.name)
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(sub.next_msg, 30) for _ in range(3)]
@@ -255,7 +255,7 @@ def test_the_end_wakes_waiting_threads(js: JetStream, stream: Stream) -> None:
 
 
 def test_a_timeout_loses_no_message(js: JetStream, stream: Stream) -> None:
-    """Calls that give up just when messages come leave them to others."""
+    """A call that times out as a message arrives leaves it to other calls."""
     sub = js.subscribe(stream.name, config=ConsumerConfig(ack_policy="none"))
     got: list[int] = []
     stop = threading.Event()
@@ -282,7 +282,7 @@ def test_a_timeout_loses_no_message(js: JetStream, stream: Stream) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_forked_child_is_refused(js: JetStream, stream: Stream, ordered: bool) -> None:
-    """In the child every call says so at once, and the parent notices nothing."""
+    """In the child every call raises at once, and the parent is not affected."""
     fill(js, stream.name, 3)
     sub = js.subscribe(stream.name, ordered_consumer=ordered, idle_heartbeat=0.1)
     wait_until(lambda: sub.pending_msgs == 3)
@@ -308,7 +308,7 @@ def test_a_forked_child_is_refused(js: JetStream, stream: Stream, ordered: bool)
 
 
 def test_ctrl_c_ends_a_wait(js: JetStream, stream: Stream) -> None:
-    """Waiting can be interrupted, and the subscription is as it was."""
+    """A wait can be interrupted, and the subscription stays usable."""
     sub = js.subscribe(stream.name)
     main = threading.main_thread().ident
     assert main is not None
@@ -338,7 +338,7 @@ def test_the_threads_are_few(nats_server: NatsServer, stream: Stream) -> None:
 
 
 def test_what_the_server_counts(js: JetStream, stream: Stream, nats_server: NatsServer) -> None:
-    """Acknowledged messages are gone for the server, the others wait."""
+    """The consumer info counts acknowledged and pending messages."""
     fill(js, stream.name, 10)
     sub = js.subscribe(stream.name, durable="dur")
     for number in range(10):

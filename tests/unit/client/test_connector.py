@@ -75,15 +75,15 @@ def world(monkeypatch):
 # --- the order of attempts --------------------------------------------------------------------
 
 
-def test_the_first_walk_begins_at_once(world):
-    """Without a wait, and a server that accepts is taken."""
+def test_the_first_round_starts_at_once(world):
+    """The first round starts without a wait, and an accepting server is used."""
     it = world()
     assert it.reconnect().address is A
     assert it.waits == []
 
 
 def test_the_lost_server_is_tried_last(world):
-    """The others come first, and there is no wait before it."""
+    """The lost server is tried after the others, without a wait before it."""
     it = world((A, B, C))
     it.answers = {"b": [DOWN], "c": [DOWN]}
     assert it.reconnect(A).address is A
@@ -91,8 +91,8 @@ def test_the_lost_server_is_tried_last(world):
     assert it.waits == []
 
 
-def test_there_is_one_wait_for_each_walk(world):
-    """However many servers there are."""
+def test_there_is_one_wait_per_round(world):
+    """There is one wait per round, however many servers there are."""
     it = world((A, B, C), reconnect_time_wait=5.0, reconnect_jitter=0)
     it.answers = {"a": [DOWN, DOWN, DOWN, None], "b": [DOWN], "c": [DOWN]}
     assert it.reconnect(A).address is A
@@ -101,7 +101,7 @@ def test_there_is_one_wait_for_each_walk(world):
 
 
 def test_attempts_count_for_each_server(world):
-    """When all have failed so often, the error names each with its last reason."""
+    """When all servers have failed max_reconnect_attempts times, the error has the last reason of each."""
     it = world((A, B), max_reconnect_attempts=3)
     it.answers = {"a": [DOWN], "b": [OSError(113, "no route")]}
     with pytest.raises(NoServersError) as caught:
@@ -112,7 +112,7 @@ def test_attempts_count_for_each_server(world):
 
 
 def test_one_reason_for_all_is_the_error(world):
-    """Where every server failed in one way that has a class, the error is of that class."""
+    """If every server failed with the same error class, the error is of that class."""
     it = world(max_reconnect_attempts=2)
     it.answers = {"a": [ProtocolError("no NATS", b"SSH")]}
     with pytest.raises(ProtocolError, match="a:1"):
@@ -120,7 +120,7 @@ def test_one_reason_for_all_is_the_error(world):
 
 
 def test_zero_attempts(world):
-    """The lost server is not asked again, and without another one it is over at once."""
+    """The lost server is not tried again, and without another one the attempts end at once."""
     it = world(max_reconnect_attempts=0)
     with pytest.raises(NoServersError):
         it.reconnect()
@@ -128,7 +128,7 @@ def test_zero_attempts(world):
 
 
 def test_a_success_resets_the_count(world):
-    """Failures count in a row."""
+    """Only consecutive failures count."""
     it = world(max_reconnect_attempts=3)
     for _ in range(5):
         it.now += 100
@@ -137,7 +137,7 @@ def test_a_success_resets_the_count(world):
 
 
 def test_no_server_to_reconnect_to_yet(world):
-    """Where the first connect failed, there is no lost server, and the walk begins at once."""
+    """If the first connect failed, there is no lost server, and the round starts at once."""
     it = world((A, B))
     it.answers = {"a": [DOWN]}
     with pytest.raises(NoServersError):
@@ -150,8 +150,8 @@ def test_no_server_to_reconnect_to_yet(world):
     assert it.waits == []
 
 
-def test_stop_ends_it(world):
-    """Between two attempts, and in a wait."""
+def test_stop_ends_the_attempts(world):
+    """`stop` ends the attempts, also during a wait."""
     it = world()
     it.answers = {"a": [DOWN]}
     it.during_wait = it.finder.stop
@@ -180,7 +180,7 @@ def test_stop_ends_it(world):
     ],
 )
 def test_a_wait_is_spread_by_chance(world, servers, options, least, most):
-    """By a tenth of a second, with TLS by one; without a wait there is next to none."""
+    """Jitter is up to 0.1 s, with TLS up to 1 s; without a wait there is almost none."""
     it = world(parse_servers(servers), max_reconnect_attempts=200, **options)
     it.answers = {"a": [DOWN], "b": [DOWN]}
     with pytest.raises(NoServersError):
@@ -192,8 +192,8 @@ def test_a_wait_is_spread_by_chance(world, servers, options, least, most):
         assert max(it.waits) - min(it.waits) > (most - least) / 2
 
 
-def test_a_function_says_how_long(world):
-    """It gets the number of walks since the link broke, and there is no jitter."""
+def test_a_delay_function_sets_the_wait(world):
+    """It gets the number of rounds since the disconnect, and there is no jitter."""
     walks = []
 
     def delay(number):
@@ -209,8 +209,8 @@ def test_a_function_says_how_long(world):
 
 
 @pytest.mark.parametrize("nonsense", [None, "soon", float("nan"), True])
-def test_a_function_that_says_nonsense(world, nonsense):
-    """It is reported, and the usual wait is taken."""
+def test_a_delay_function_with_an_invalid_result(world, nonsense):
+    """It is reported, and the default wait is used."""
     it = world(
         reconnect_delay_cb=lambda _: nonsense,
         reconnect_time_wait=7,
@@ -225,8 +225,8 @@ def test_a_function_that_says_nonsense(world, nonsense):
 
 
 @pytest.mark.parametrize(("said", "taken"), [(-5, 0.01), (0, 0.01), (float("inf"), 9e9)])
-def test_a_function_that_exaggerates(world, said, taken):
-    """No walk follows the last one at once, and no wait is longer than the system can count."""
+def test_a_delay_function_result_is_bounded(world, said, taken):
+    """The wait is never 0, and never longer than the system supports."""
     it = world(reconnect_delay_cb=lambda _: said, max_reconnect_attempts=2)
     it.answers = {"a": [DOWN]}
     with pytest.raises(NoServersError):
@@ -235,8 +235,8 @@ def test_a_function_that_exaggerates(world, said, taken):
     assert it.reports == []
 
 
-def test_walks_without_a_wait(world):
-    """The first ones follow each other fast; then attempts are not used up in a moment."""
+def test_rounds_without_a_wait(world):
+    """The first rounds follow each other fast; later ones are slower, to not use up the attempts."""
     it = world(reconnect_time_wait=0, max_reconnect_attempts=8)
     it.answers = {"a": [DOWN]}
     with pytest.raises(NoServersError):
@@ -244,8 +244,8 @@ def test_walks_without_a_wait(world):
     assert it.waits == pytest.approx([0.01, 0.02, 0.03, 0.04, 0.05, 0.05, 0.05])
 
 
-def test_a_function_that_raises(world, caplog):
-    """What it raises is reported, and the usual wait is taken."""
+def test_a_delay_function_that_raises(world, caplog):
+    """Its error is reported, and the default wait is used."""
     caplog.set_level(logging.CRITICAL)
     mistake = ZeroDivisionError("mine")
 
@@ -288,8 +288,8 @@ def test_skip_wait_ends_the_current_delay(monkeypatch, world):
 # --- links that break at once -----------------------------------------------------------------
 
 
-def test_links_that_break_at_once_are_waited_after(world):
-    """A server that hangs up as soon as it accepts is asked at once one time, then with the wait."""
+def test_there_is_a_wait_after_links_that_break_at_once(world):
+    """A server that closes right after accepting is retried once at once, then after the wait."""
     it = world(reconnect_time_wait=5, reconnect_jitter=0)
     it.finder.first()
     for _ in range(4):
@@ -301,7 +301,7 @@ def test_links_that_break_at_once_are_waited_after(world):
     assert len(it.waits) == 3
 
 
-def test_other_servers_are_asked_before_that_wait(world):
+def test_other_servers_are_tried_before_that_wait(world):
     """As many links in a row as there are servers may break at once."""
     it = world((A, B, C), reconnect_time_wait=5, reconnect_jitter=0)
     current = it.finder.first().address
@@ -313,7 +313,7 @@ def test_other_servers_are_asked_before_that_wait(world):
     assert it.waits == [5.0]
 
 
-def test_a_forced_reconnect_is_no_such_break(world):
+def test_a_forced_reconnect_has_no_wait(world):
     """Repeated requests for another link each get one without a wait."""
     it = world()
     it.finder.first()
@@ -330,7 +330,7 @@ def refusal(text="Authorization Violation"):
     return AuthorizationError(text)
 
 
-def test_the_same_refusal_twice_is_the_end(world):
+def test_the_same_refusal_twice_ends_the_attempts(world):
     """A server that refuses the login twice with the same words would do so again."""
     it = world()
     it.answers = {"a": [refusal()]}
@@ -349,7 +349,7 @@ def test_down_in_between_does_not_matter(world):
 
 
 def test_another_refusal_is_not_the_same(world):
-    """A login that has run out may be refused with other words next, and be good after that."""
+    """An expired login may be refused with another text next, and be accepted after that."""
     it = world()
     it.answers = {"a": [refusal(), refusal("Authentication Timeout"), refusal(), None]}
     assert it.reconnect(A, AuthenticationExpiredError("User Authentication Expired")) is not None
@@ -402,11 +402,11 @@ def test_refusals_may_be_ignored(world):
     assert it.asked == ["a"] * 5
 
 
-# --- what the user is told --------------------------------------------------------------------
+# --- reported errors and events ---------------------------------------------------------------
 
 
 def test_a_failure_is_reported_until_it_repeats(world):
-    """What is more than a server that is down is reported, once as long as it is the same."""
+    """A failure other than an unreachable server is reported once, until it changes."""
     it = world(max_reconnect_attempts=6)
     bad, worse = CertificateError("expired"), CertificateError("of another host")
     it.answers = {"a": [bad, bad, worse, worse, DOWN]}
@@ -419,7 +419,7 @@ def test_a_failure_is_reported_until_it_repeats(world):
     "failure", [DOWN, TimeoutError("late"), ConnectionLostError("hung up"), OSError(113, "no way")]
 )
 def test_a_server_that_is_down_is_not_reported(world, failure):
-    """Reconnecting is there for that."""
+    """An unreachable server is not reported while reconnecting."""
     it = world(max_reconnect_attempts=2)
     it.answers = {"a": [failure]}
     with pytest.raises((NoServersError, ConnectionLostError)):
@@ -428,7 +428,7 @@ def test_a_server_that_is_down_is_not_reported(world, failure):
 
 
 def test_no_login_is_an_error_at_once(world):
-    """Where no login can be made of the options, the first connect asks no other server."""
+    """If the login options fail, the first connect tries no other server."""
     it = world((A, B))
     it.answers = {"a": [CredentialsError("token", "...", "it raised")]}
     with pytest.raises(CredentialsError):
@@ -437,7 +437,7 @@ def test_no_login_is_an_error_at_once(world):
 
 
 def test_no_login_while_reconnecting_is_tried_again(world):
-    """It is reported; the file or the function may be right again next time."""
+    """It is reported and tried again, as the file or function may work next time."""
     it = world()
     failure = CredentialsError("token", "...", "it raised")
     it.answers = {"a": [failure, failure, None]}
@@ -450,7 +450,7 @@ def info(*urls, **fields):
 
 
 def test_new_servers_are_reported(world):
-    """Not those of the first INFO; each once; and they are tried."""
+    """Servers discovered after the first INFO are reported once each, and tried."""
     it = world()
     it.finder.on_info(info("a:1", "b:1"), A)
     assert it.events == []

@@ -1,4 +1,4 @@
-"""The out-buffer, as one thread sees it: what is sent when, in which order, and what is refused."""
+"""The out-buffer with one thread: when commands are sent, in which order, and what is refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jetstream_sync.protocol.commands import PING, PONG
 
 
 class Narrow(MemoryStream):
-    """A stream whose socket takes as many bytes at a time as it is told to, `None`: it breaks."""
+    """A stream whose socket takes a given number of bytes at a time; `None`: it fails."""
 
     def __init__(self, *room):
         super().__init__([])
@@ -48,7 +48,7 @@ def stream(writer):
 
 
 def test_a_call_that_waits_for_an_answer_sends_at_once(writer, stream):
-    """Together with everything that was buffered before, in order."""
+    """The command is sent with everything that was buffered before, in order."""
     writer.publish(b"one", 0)
     writer.publish_deferred(b"two", 0)
     writer.append(PONG)
@@ -58,8 +58,8 @@ def test_a_call_that_waits_for_an_answer_sends_at_once(writer, stream):
     assert stream.sent == b"onetwo" + PONG + PING + b"three"
 
 
-def test_what_is_buffered_can_be_sent(writer, stream):
-    """Once; then there is nothing to send."""
+def test_the_buffer_can_be_flushed(writer, stream):
+    """The buffer is sent once; then it is empty."""
     writer.publish(b"one", 0)
     writer.send_buffered()
     writer.send_buffered()
@@ -77,7 +77,7 @@ def test_a_publisher_sends_itself_when_much_is_buffered(writer, stream):
 
 
 def test_the_flusher_sends_what_others_leave(writer, stream):
-    """Whatever was appended, until the writer is closed."""
+    """The flusher sends everything that was appended, until the writer is closed."""
     writer.publish(b"one", 0)
     schedule = iter([0.0, 0.0])
 
@@ -103,7 +103,7 @@ def test_messages_and_bytes_are_counted(writer, stream):
 
 
 def test_a_note_is_taken_of_what_is_appended(writer, stream):
-    """The command and its note go together."""
+    """The note is recorded in one step with the command."""
     notes = []
     writer.enqueue_with_marker(PING, notes, "mine")
     assert notes == ["mine"]
@@ -124,8 +124,8 @@ def test_a_command_is_sent_whole(writer):
     assert stream.sent == b"".join(b"%d....." % number for number in range(10))
 
 
-def test_who_waits_for_an_answer_does_not_wait_for_a_full_socket(writer):
-    """What the socket does not take stays buffered, and goes on where it stopped."""
+def test_a_call_that_waits_for_a_reply_does_not_wait_for_a_full_socket(writer):
+    """Bytes that the socket does not take stay buffered, and are sent later in order."""
     stream = Narrow(2, 0)
     writer.attach(stream, b"")
     writer.send(b"one", 1, 0)
@@ -138,7 +138,7 @@ def test_who_waits_for_an_answer_does_not_wait_for_a_full_socket(writer):
 
 
 def test_draining_waits_for_the_socket(writer):
-    """And says whether all of it went out."""
+    """It returns whether everything was sent."""
     stream = Narrow(1, 0, 1, 0)
     writer.attach(stream, b"")
     writer.publish(b"one", 0)
@@ -207,7 +207,7 @@ def test_without_a_link_the_buffer_has_a_limit(writer, how):
 
 
 def test_with_a_pending_size_of_0_nothing_waits():
-    """A program that wants to know at once that there is no link can."""
+    """With ``pending_size=0`` a publish while disconnected is an error."""
     writer = Writer(0, lambda *_: None)
     with pytest.raises(OutboundBufferLimitError):
         writer.publish(b"one", 0)
@@ -223,7 +223,7 @@ def test_a_link_that_breaks_is_reported(writer, broken):
     assert isinstance(error, ConnectionResetError)
 
 
-def test_what_was_on_its_way_is_not_sent_twice(writer):
+def test_bytes_already_sent_are_not_sent_again(writer):
     """Nor are the pings of the old link sent on the new one; everything else is."""
     writer.attach(Narrow(2, None), b"")
     writer.publish(b"one", 0)
@@ -239,7 +239,7 @@ def test_what_was_on_its_way_is_not_sent_twice(writer):
     assert stream.sent == b"twothree"
 
 
-def test_what_comes_behind_a_break_is_for_the_next_link(writer):
+def test_commands_after_a_break_are_for_the_next_link(writer):
     """Also while another thread is sending, and the broken socket still takes bytes."""
 
     class Broken(MemoryStream):
@@ -296,7 +296,7 @@ def test_a_closed_writer_refuses_with_the_reason(writer, stream):
 
 
 def test_the_flusher_of_a_closed_writer_ends(writer):
-    """At once, also without a link."""
+    """It ends at once, also without a link."""
     writer.close(ConnectionClosedError("why"))
     writer.flusher(lambda: 5.0)
 
@@ -323,8 +323,8 @@ def test_one_answer_for_many_pings(writer):
     assert writer._size == _SEND_ABOVE_BYTES + 1 + len(PONG) + 1 + len(PONG)
 
 
-def test_answers_are_owed_to_one_server(writer):
-    """What was not sent of them goes with the link."""
+def test_pending_pongs_end_with_their_link(writer):
+    """Unsent PONGs are dropped with the link."""
     writer.attach(MemoryStream([]), b"")
     writer.pong()
     writer.append(b"SUB a 1")
@@ -359,7 +359,7 @@ def test_another_stream_is_not_released(writer, stream):
 
 
 def test_a_full_stream_is_released_in_time(writer):
-    """What it did not take at all is kept."""
+    """Bytes that it did not take stay buffered."""
     narrow = Narrow(0, 0, 0, 0, 0, 0, 0, 0)
     writer.attach(narrow, b"")
     writer.publish(b"stays", 0)
