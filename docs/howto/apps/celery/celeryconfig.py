@@ -1,4 +1,4 @@
-"""Settings of Celery for trying it out: folders instead of a broker, so that no other server is needed."""
+"""Settings of Celery for this example: directories instead of a broker, so no other server is needed."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A task that publishes, and may be tried again."""
+"""A task that publishes and can be retried."""
 
 import os
 from pathlib import Path
@@ -15,11 +15,11 @@ app.config_from_object("celeryconfig")
 
 
 def connection():
-    """Return the connection of this process: of the worker's parent, or of one of its children."""
+    """Return the connection of this process: the worker's parent or one of its children."""
     return jetstream_sync.shared_connection(SERVERS, name="tasks")
 
 
-# This runs in the worker's parent, whose children are forked from it afterwards.
+# This runs in the worker's parent process, before it forks its children.
 connection().jetstream().create_stream(name="ORDERS", subjects=["ORDERS.*"])
 
 
@@ -31,9 +31,9 @@ connection().jetstream().create_stream(name="ORDERS", subjects=["ORDERS.*"])
     reject_on_worker_lost=True,
 )
 def take_order(number, text):
-    """Store an order, and write a receipt; whatever fails, all of it is done again."""
+    """Store an order and write a receipt; Celery repeats the whole task after a failure."""
     js = connection().jetstream()
-    # The stream stores one message of this id within its duplicate_window.
+    # The stream stores one message with this id within its duplicate_window.
     ack = js.publish("ORDERS.received", text.encode(), msg_id=f"order-{number}")
     (RECEIPTS / f"{number}.txt").write_text(f"{ack.seq} {os.getpid()}")
     return ack.seq

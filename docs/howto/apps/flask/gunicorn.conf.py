@@ -1,9 +1,9 @@
-"""Settings of gunicorn: `gunicorn orders:app` in this folder reads them."""
+"""Settings of gunicorn; `gunicorn orders:app` in this directory reads them."""
 
 bind = "127.0.0.1:8000"
 preload_app = True
 workers = 3
 threads = 4
-# Longer than the client waits for an acknowledgement.
+# Longer than the client's timeout for an acknowledgement.
 timeout = 30
 graceful_timeout = 10

@@ -1,4 +1,4 @@
-"""Orders over HTTP: one view publishes to a stream, another asks a service."""
+"""Orders over HTTP: one view publishes to a stream, another sends a request to a service."""
 
 import os
 
@@ -16,13 +16,13 @@ def connection():
     return jetstream_sync.shared_connection(SERVERS, name="web", reconnect_time_wait=0.5)
 
 
-# With --preload this runs once, in gunicorn's master. The workers are forked from it afterwards.
+# With --preload this runs once, in gunicorn's master process, before it forks the workers.
 connection().jetstream().create_stream(name="ORDERS", subjects=["ORDERS.*"])
 
 
 @app.post("/orders/<number>")
 def take_order(number):
-    """Store an order; a client that got no answer may send it again."""
+    """Store an order; a client without a response can send it again."""
     js = connection().jetstream()
     ack = js.publish("ORDERS.received", request.get_data(), msg_id=number)
     return jsonify(seq=ack.seq, again=ack.duplicate, worker=os.getpid()), 201
@@ -30,12 +30,12 @@ def take_order(number):
 
 @app.get("/prices/<article>")
 def price(article):
-    """Ask the service that knows the prices."""
+    """Request a price from the price service."""
     answer = connection().request(f"prices.{article}", timeout=2.0)
     return jsonify(price=answer.data.decode(), worker=os.getpid())
 
 
 @app.errorhandler(jetstream_sync.Error)
 def not_now(error):
-    """Say that it did not work, and that the client should try again."""
+    """Respond with 503, so that the client tries again."""
     return jsonify(error=str(error)), 503

@@ -1,4 +1,4 @@
-"""Handle a stream's messages in other processes: ``python executor.py fork``, or ``spawn``."""
+"""Handle the messages of a stream in other processes: ``python executor.py fork``, or ``spawn``."""
 
 import multiprocessing
 import os
@@ -11,7 +11,7 @@ NATS = {"servers": os.environ.get("NATS_URL", "nats://127.0.0.1:4222"), "name": 
 
 
 def work(data):
-    """Do something with an order that takes a processor of its own, and publish the result."""
+    """Compute the result of an order and publish it; runs in the pool's processes."""
     result = b"%d" % int(data) ** 2
     js = jetstream_sync.shared_connection(**NATS).jetstream()
     js.publish("RESULTS.squares", result, msg_id=data.decode())
@@ -19,7 +19,7 @@ def work(data):
 
 
 def main(method):
-    """Take orders, hand their bytes to the processes, and acknowledge what has come through."""
+    """Fetch orders, pass their data to the pool, and acknowledge those that succeeded."""
     js = jetstream_sync.shared_connection(**NATS).jetstream()
     orders = js.create_stream(name="ORDERS", subjects=["ORDERS.*"])
     results = js.create_stream(name="RESULTS", subjects=["RESULTS.*"])
@@ -30,7 +30,7 @@ def main(method):
     context = multiprocessing.get_context(method)
     consumer = orders.create_consumer(durable_name="squares")
     with ProcessPoolExecutor(4, mp_context=context) as pool:
-        # Messages belong to this process, where their connection is; what is sent are the bytes.
+        # A message belongs to the process of its connection, so pass only its data.
         messages = consumer.fetch(100, timeout=10)
         futures = [pool.submit(work, message.data) for message in messages]
         for message, future in zip(messages, futures, strict=True):
@@ -38,7 +38,7 @@ def main(method):
             message.ack()
     jetstream_sync.shared_connection(**NATS).flush()
     print(results.info().state.messages, "results")
-    print(consumer.info().num_ack_pending, "open")
+    print(consumer.info().num_ack_pending, "open")  # not acknowledged
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import sys
 
 import jetstream_sync
 
-#: The arguments of `shared_connection()`: plain data, which can be sent to other processes.
+#: Arguments of `shared_connection()`: plain data that can be passed to other processes.
 NATS = {"servers": os.environ.get("NATS_URL", "nats://127.0.0.1:4222"), "name": "pool"}
 
 
@@ -18,7 +18,7 @@ def publish(number):
 
 
 def main(method):
-    """Store 100 orders, and one of our own."""
+    """Store 100 orders from the pool, and one from this process."""
     js = jetstream_sync.shared_connection(**NATS).jetstream()
     stream = js.create_stream(name="ORDERS", subjects=["ORDERS.*"])
     with multiprocessing.get_context(method).Pool(4) as pool:

@@ -1,4 +1,4 @@
-"""Orders are billed, audited, shipped and counted; the stream ORDERS is there already."""
+"""Bill, audit, ship and count orders; the stream ORDERS must exist."""
 
 import sys
 
@@ -25,7 +25,7 @@ def publish(js):
 
 
 def bill(js):
-    """Pull in batches until there is nothing more to do."""
+    """Pull in batches until no message is left."""
     psub = js.pull_subscribe("ORDERS.received", "billing")
     while True:
         try:
@@ -40,7 +40,7 @@ def bill(js):
 
 
 def audit(js):
-    """Read one by one; what is refused comes again."""
+    """Read one message at a time; a rejected message is delivered again."""
     config = ConsumerConfig(deliver_policy=DeliverPolicy.LAST, ack_wait=5, max_deliver=2)
     sub = js.subscribe("ORDERS.received", durable="audit", config=config)
     msg = sub.next_msg(timeout=5)
@@ -57,7 +57,7 @@ def audit(js):
 
 
 def ship(nc, js):
-    """Two members of a queue group share the work; a message is acknowledged behind the callback."""
+    """Share the work in a queue group; a message is acknowledged after its callback returns."""
     shipped = []
 
     def cb(msg):

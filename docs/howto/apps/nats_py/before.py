@@ -1,4 +1,4 @@
-"""Orders are billed, audited, shipped and counted; the stream ORDERS is there already."""
+"""Bill, audit, ship and count orders; the stream ORDERS must exist."""
 
 import asyncio
 import sys
@@ -27,7 +27,7 @@ async def publish(js):
 
 
 async def bill(js):
-    """Pull in batches until there is nothing more to do."""
+    """Pull in batches until no message is left."""
     psub = await js.pull_subscribe("ORDERS.received", "billing")
     while True:
         try:
@@ -42,7 +42,7 @@ async def bill(js):
 
 
 async def audit(js):
-    """Read one by one; what is refused comes again."""
+    """Read one message at a time; a rejected message is delivered again."""
     config = ConsumerConfig(deliver_policy=DeliverPolicy.LAST, ack_wait=5, max_deliver=2)
     sub = await js.subscribe("ORDERS.received", durable="audit", config=config)
     msg = await sub.next_msg(timeout=5)
@@ -59,7 +59,7 @@ async def audit(js):
 
 
 async def ship(nc, js):
-    """Two members of a queue group share the work; a message is acknowledged behind the callback."""
+    """Share the work in a queue group; a message is acknowledged after its callback returns."""
     shipped = []
 
     async def cb(msg):

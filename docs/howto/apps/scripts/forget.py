@@ -1,4 +1,4 @@
-"""Publish and leave: the interpreter's usual end sends what is buffered."""
+"""Publish and exit without closing: a normal exit of the interpreter flushes the buffer."""
 
 import os
 

@@ -9,7 +9,7 @@ SERVERS = os.environ.get("NATS_URL", "nats://127.0.0.1:4222")
 
 
 def main():
-    """Publish line after line, and say how many the stream has acknowledged."""
+    """Publish each line, and print how many the stream acknowledged."""
     nc = jetstream_sync.connect(SERVERS, name="publish")
     js = nc.jetstream(timeout=10)
     js.create_stream(name="ORDERS", subjects=["ORDERS.*"])
@@ -20,7 +20,7 @@ def main():
             futures.append(future)
     except KeyboardInterrupt:
         print("stopping")
-    # Every future gets its acknowledgement or its error, at the latest when its time is up.
+    # Every future completes with an acknowledgement or an error, at the latest after the timeout.
     acknowledged = sum(future.exception() is None for future in futures)
     print(f"{acknowledged} of {len(futures)} are stored")
     nc.close()

@@ -11,11 +11,11 @@ log = logging.getLogger("work")
 
 
 class NotAnOrderError(Exception):
-    """A message can not be read, now or later."""
+    """The message is invalid; another attempt cannot succeed."""
 
 
 def handle(data):
-    """Handle one order: here it is a number, and is printed."""
+    """Handle one order: in this example, print its number."""
     try:
         number = int(data)
     except ValueError:
@@ -24,13 +24,13 @@ def handle(data):
 
 
 def work_on(message):
-    """Handle a message, and settle it whatever happens: one bad order must not stop the others."""
+    """Handle and acknowledge a message; a failure must not stop the worker."""
     try:
         handle(message.data)
     except NotAnOrderError:
-        message.term("not an order")  # another try makes no sense
+        message.term("not an order")  # do not deliver it again
     except Exception:
-        # What failed may work later. Each try waits longer; max_deliver limits their number.
+        # Another attempt may succeed. Each one waits longer; max_deliver limits their number.
         log.exception("order %s failed", message.metadata.stream_seq)
         message.nak(delay=10.0 * message.metadata.num_delivered)
     else:
@@ -38,7 +38,7 @@ def work_on(message):
 
 
 def main():
-    """Handle one order after the other."""
+    """Handle one order at a time."""
     with jetstream_sync.connect(SERVERS, name="work") as nc:
         stream = nc.jetstream().create_stream(name="ORDERS", subjects=["ORDERS.*"])
         consumer = stream.create_or_update_consumer(durable_name="work", ack_wait=5, max_deliver=5)
@@ -49,7 +49,7 @@ def main():
                     work_on(message)
         except KeyboardInterrupt:
             print("stopped", flush=True)
-    # Leaving the block drained the connection: every acknowledgement has been sent.
+    # The end of the block drained the connection: every acknowledgement has been sent.
 
 
 if __name__ == "__main__":

@@ -11,5 +11,5 @@ def connection():
 
 
 def stream():
-    """Return the stream of the orders, which is made if it is not there."""
+    """Return the stream of the orders; create it if it does not exist."""
     return connection().jetstream().create_stream(name="ORDERS", subjects=["ORDERS.*"])

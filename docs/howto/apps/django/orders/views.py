@@ -1,4 +1,4 @@
-"""Take orders."""
+"""A view that stores orders."""
 
 from django.http import JsonResponse
 from django.views.decorators.csrf import csrf_exempt
@@ -12,7 +12,7 @@ from . import connection
 @csrf_exempt
 @require_POST
 def take_order(request, number):
-    """Store an order; a client that got no answer may send it again."""
+    """Store an order; a client without a response can send it again."""
     js = connection().jetstream()
     try:
         ack = js.publish("ORDERS.received", request.body, msg_id=number)

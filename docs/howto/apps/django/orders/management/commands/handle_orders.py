@@ -1,4 +1,4 @@
-"""``manage.py handle_orders``: a worker."""
+"""``manage.py handle_orders``: handle orders from the stream."""
 
 import logging
 import signal
@@ -14,11 +14,11 @@ log = logging.getLogger(__name__)
 
 
 class NotAnOrderError(Exception):
-    """A message can not be read, now or later."""
+    """The message is invalid; another attempt cannot succeed."""
 
 
 def handle_order(data):
-    """Handle one order: here it is a number, and is printed."""
+    """Handle one order: in this example, print its number."""
     try:
         number = int(data)
     except ValueError:
@@ -28,19 +28,19 @@ def handle_order(data):
 
 
 class Command(BaseCommand):
-    """Handles orders until it is told to stop."""
+    """Handle orders until a signal arrives."""
 
-    help = "Handle orders until Ctrl-C or SIGTERM; the order at hand is finished."
+    help = "Handle orders until Ctrl-C or SIGTERM; the current order is finished."
     stopping = False
 
     def handle(self, *args, **options):
-        """Take one order after the other."""
+        """Handle one order at a time."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.stop)
         consumer = stream().create_or_update_consumer(
             durable_name="orders", ack_wait=30, max_deliver=5
         )
-        # An order that takes longer than ack_wait stays with this worker, and so do those behind it.
+        # auto_in_progress renews ack_wait for the current order and for all buffered ones.
         with consumer.messages(max_messages=20, auto_in_progress=True) as messages:
             self.stdout.write("ready")
             while not self.stopping:
@@ -48,7 +48,7 @@ class Command(BaseCommand):
                     self.work_on(messages.next(timeout=0.5))
                 except jetstream_sync.TimeoutError:
                     continue
-            # Nobody has to wait for what was asked for already.
+            # Handle what is buffered or in flight, so that no other worker waits for its ack_wait.
             messages.drain()
             for message in messages:
                 self.work_on(message)
@@ -56,19 +56,19 @@ class Command(BaseCommand):
         self.stdout.write("stopped")
 
     def stop(self, *_):
-        """Take note of a signal: a handler may strike anywhere, so it does nothing else."""
+        """Set the flag. A signal handler can interrupt any code, so it does nothing else."""
         self.stopping = True
 
     def work_on(self, message):
-        """Handle an order, and settle it whatever happens: one bad order must not stop the others."""
-        # As Django does before each request: what the database server has closed is opened again.
+        """Handle and acknowledge an order; a failure must not stop the worker."""
+        # As Django does before each request: drop broken and expired database connections.
         close_old_connections()
         try:
             handle_order(message.data)
         except NotAnOrderError:
-            message.term("not an order")  # another try makes no sense
+            message.term("not an order")  # do not deliver it again
         except Exception:
-            # What failed may work later. Each try waits longer; max_deliver limits their number.
+            # Another attempt may succeed. Each one waits longer; max_deliver limits their number.
             log.exception("order %s failed", message.metadata.stream_seq)
             message.nak(delay=10.0 * message.metadata.num_delivered)
         else:
