@@ -43,6 +43,7 @@ autodoc_type_aliases = {"Duration": "Duration", "Durations": "Durations"}
 FULL_NAMES = {
     "Callable": "collections.abc.Callable",
     "ConnectionEvent": "jetstream_sync.ConnectionEvent",
+    "ConsumerConfigFields": "jetstream_sync.ConsumerConfig",
     "Future": "concurrent.futures.Future",
     "Headers": "jetstream_sync.Headers",
     "JetStreamMsg": "jetstream_sync.JetStreamMsg",
@@ -51,6 +52,7 @@ FULL_NAMES = {
     "PathLike": "os.PathLike",
     "SSLContext": "ssl.SSLContext",
     "Sequence": "collections.abc.Sequence",
+    "StreamConfigFields": "jetstream_sync.StreamConfig",
     "socket": "socket.socket",
     "timedelta": "datetime.timedelta",
 }

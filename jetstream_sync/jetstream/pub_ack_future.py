@@ -83,10 +83,13 @@ class PubAckFuture(Future[PubAck]):
     def __getattr__(self, name: str) -> Any:
         # Called for a missing attribute: one of the standard part, which is made now, or one that
         # does not exist.
-        if self.__standard or name.startswith("__"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        self.__make_standard()
-        return getattr(self, name)
+        if not name.startswith("__"):
+            if not self.__standard:
+                self.__make_standard()
+            # Another thread may have made the standard part after the look-up that failed.
+            with contextlib.suppress(KeyError):
+                return self.__dict__[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __make_standard(self) -> None:
         """Make the standard part, in the state that the future has."""
