@@ -69,8 +69,8 @@ def test_every_price_of_whole_cents_is_kept(cents: int, as_float: bool) -> None:
 @each_case(
     "payload, part",
     [
-        (b"{", "not JSON"),
-        (b"\xff\xfe", "not JSON"),
+        (b"{", "invalid JSON"),
+        (b"\xff\xfe", "invalid JSON"),
         (b"[1]", "must be a JSON object, not list"),
         (line(id=...), "id: null must be"),
         (line(id=""), "id:"),

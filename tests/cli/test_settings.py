@@ -304,7 +304,7 @@ def test_the_trace_has_no_logins(guarded: NatsServer) -> None:
 
 def test_the_timeout_is_kept() -> None:
     """The timeout of an option or variable limits every wait."""
-    with Listener(lambda puppet: (puppet.shake_hands(), puppet.rest())) as listener:
+    with Listener(lambda peer: (peer.handshake(), peer.rest())) as listener:
         result = run_jsm("-s", listener.url, "account", "info", JSM_TIMEOUT="100ms")
         assert result.status == 4
     bad = run_jsm("account", "info", NATS_TIMEOUT="soon")
@@ -323,7 +323,7 @@ def test_the_timeout_is_kept() -> None:
         ("--token secret --user me account info", {}, "--token: "),
         ("consumer add S C --heartbeat 1ms", {}, "--heartbeat '1ms': "),
         ("consumer add S C --backoff=1s,2s --max-deliver 1", {}, "--backoff '1s,2s': "),
-        ("consumer add S C --pause soon", {}, "'--pause': 'soon'"),
+        ("consumer add S C --pause soon", {}, "'--pause': invalid time 'soon'"),
         ("stream add T --subjects t --first-sequence -4", {}, "--first-sequence '-4': "),
         ("stream add T --subjects t --first-seq=-4", {}, "--first-seq '-4': "),
         ("pub t x -J --ttl 1ms", {}, "'--ttl': "),

@@ -375,7 +375,7 @@ class _Run:
     def _no_pulls(self) -> bool:
         return not any(
             isinstance(interest.receiver, PullInbox)
-            for nc in self.ground.connections.values()
+            for nc in self.testbed.connections.values()
             for interest in nc._core.interests()
         )
 

@@ -225,7 +225,7 @@ INTERNAL = {
     "OrderedMessages.set_callback_waiter",
     "OrderedMessages.start",
     "PushSubscription.abandon",
-    "PushSubscription.bound",
+    "PushSubscription.set_consumer",
     *(
         f"{cls}.{name}"
         for cls in ("Subscription", "PushSubscription")

@@ -523,7 +523,7 @@ def test_a_gap_between_messages_is_reported(form: int, together: bool) -> None:
         (error,) = errors
     assert isinstance(error, ConsumerSequenceMismatchError)
     assert error.args == (102, 2, 4)
-    assert "2 of" in str(error)
+    assert "2 messages of a consumer are missing" in str(error)
 
 
 def test_a_status_does_not_stand_in_for_a_message() -> None:
