@@ -1,4 +1,4 @@
-"""Completion: what a shell is told when somebody presses the tab key."""
+"""Completion: the candidates that the shell receives when the tab key is pressed."""
 
 from __future__ import annotations
 

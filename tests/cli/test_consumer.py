@@ -190,7 +190,7 @@ def test_no_name_is_needed_for_an_ephemeral_one(jsm: Jsm, orders: Orders) -> Non
 
 
 def test_who_pushes_to_nobody_hears_of_it(jsm: Jsm, orders: Orders) -> None:
-    """An ephemeral consumer that nobody listens to goes soon, which is said."""
+    """A new ephemeral push consumer without a subscriber gets a warning with its lifetime."""
     command = "add ORDERS --filter '' --ack none --target my.monitor --deliver last --ephemeral"
     result = jsm("obs", *words(command)).ok()
     assert "no subscriber on my.monitor: subscribe within 5s" in result.err
@@ -251,7 +251,7 @@ def test_a_stream_that_is_not_there(jsm: Jsm) -> None:
 
 
 def test_warnings_of_subjects_that_do_not_fit(jsm: Jsm, orders: Orders) -> None:
-    """A filter under which nothing falls, and a target that is stored again, are told of."""
+    """A filter that matches no subject and a target that the stream stores cause warnings."""
     result = jsm("consumer", "add", "ORDERS", "A", "--pull", "--filter", "ORDER.received").ok()
     assert "filter ORDER.received matches no subject" in result.err
     assert orders.config("A")["filter_subject"] == "ORDER.received"
@@ -307,7 +307,7 @@ def test_a_config_goes_out_and_comes_back(jsm: Jsm, orders: Orders, tmp_path: Pa
 
 
 def test_the_list_of_2020(jsm: Jsm, orders: Orders) -> None:
-    """Who types obs reads the documented lines."""
+    """The alias ``obs`` prints the documented lines."""
     assert jsm("obs", "ls", "ORDERS").ok().out == "No observables defined\n"
     orders.make("NEW")
     orders.make("DISPATCH")
@@ -383,7 +383,7 @@ def test_the_state_alone(jsm: Jsm, orders: Orders) -> None:
 
 
 def test_what_is_not_there_is_said(jsm: Jsm, orders: Orders) -> None:
-    """A wrong name has the close ones in its error, and a wrong one that can not be is usage."""
+    """The error for an unknown name suggests a close one; an invalid name is a usage error."""
     orders.make("DISPATCH")
     result = jsm("obs", "info", "ORDERS", "DISPATC")
     assert result.status == 3
@@ -410,7 +410,7 @@ def test_several_are_removed(jsm: Jsm, orders: Orders) -> None:
 
 
 def test_nothing_is_removed_without_a_word(jsm: Jsm, orders: Orders) -> None:
-    """Where nobody can be asked, --force is needed; a name that is not there stops it all."""
+    """Without a terminal, --force is required. An unknown name prevents all removals."""
     orders.make("A")
     result = jsm("con", "rm", "ORDERS", "A")
     assert result.status == 2

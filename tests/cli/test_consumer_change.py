@@ -56,7 +56,7 @@ def test_a_dry_run_changes_nothing(jsm: Jsm, orders: Orders) -> None:
 
 
 def test_nothing_is_changed_without_a_word(jsm: Jsm, orders: Orders, terminal: Any) -> None:
-    """Where nobody can be asked --force is needed; on a terminal the answer decides."""
+    """Without a terminal, --force is required; on a terminal, the answer decides."""
     orders.make("A", max_deliver=7)
     command = ["obs", "edit", "ORDERS", "A", "--max-deliver", "8"]
     assert jsm(*command).status == 2
@@ -101,7 +101,7 @@ def test_what_the_server_does_not_change_is_told(jsm: Jsm, orders: Orders) -> No
 
 
 def test_no_difference_is_no_change(jsm: Jsm, orders: Orders) -> None:
-    """Nobody is asked, and nothing is sent that would change it."""
+    """The command asks no question and sends no change."""
     orders.make("A", max_deliver=7)
     result = jsm("con", "edit", "ORDERS", "A", "--max-deliver", "7").ok()
     assert "is unchanged" in result.out

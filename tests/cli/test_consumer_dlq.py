@@ -31,7 +31,7 @@ def stored(jsm: Jsm, orders: Orders) -> Orders:
 
 
 def give_up(orders: Orders, count: int, consumer: str = "NEW") -> None:
-    """Have messages delivered as often as they may be, and the server notice that it was in vain."""
+    """Reach the delivery limit of messages, and wait until the server reports them as dead letters."""
     orders.raw.requests(f"{NEXT}.{consumer}", [b"1"] * count)
     told = len(letters_in(orders))
 
@@ -44,7 +44,7 @@ def give_up(orders: Orders, count: int, consumer: str = "NEW") -> None:
 
 
 def give_up_unheard(orders: Orders) -> int:
-    """Have three messages given up after two deliveries; return how many the counters tell of."""
+    """Exceed the delivery limit of three messages; return the number that the counters report."""
     orders.make("NEW", max_deliver=2, ack_wait=50_000_000)
     orders.publish("one", "two", "three")
 
@@ -89,7 +89,7 @@ def test_the_stream_that_remembers(jsm: Jsm, orders: Orders) -> None:
 
 
 def test_any_stream_that_stores_them_will_do(jsm: Jsm, orders: Orders) -> None:
-    """Whoever stores all advisories has these, too."""
+    """A stream that stores all advisories also stores those of dead letters."""
     subjects = ["$JS.EVENT.ADVISORY.>"]
     orders.raw.api("STREAM.CREATE.ALL", name="ALL", subjects=subjects, storage="memory")
     orders.make("A")
@@ -161,7 +161,7 @@ def test_what_the_stream_has_lost_is_left_out(jsm: Jsm, stored: Orders) -> None:
 
 
 def test_another_stream_of_that_name_has_none_of_them(jsm: Jsm, stored: Orders) -> None:
-    """The same sequence of a stream that was made anew is another message."""
+    """The same sequence in a stream that was deleted and created again is another message."""
     stored.publish("one")
     give_up(stored, 1)
     stored.raw.api("STREAM.DELETE.ORDERS")
@@ -195,7 +195,7 @@ def test_one_delivery_leaves_no_trace_in_the_counters(jsm: Jsm, orders: Orders) 
 
 
 def test_what_happened_before_is_counted(jsm: Jsm, orders: Orders) -> None:
-    """What was given up while nobody stored the advisories is told of as a number."""
+    """Dead letters from before the advisories were stored are reported as a number."""
     given_up = give_up_unheard(orders)
     jsm("con", "dlq", "setup").ok()
     result = jsm("con", "dlq", "ls", "ORDERS", "NEW").ok()
@@ -305,7 +305,7 @@ def test_originals_may_go_and_the_subject_may_change(jsm: Jsm, stored: Orders) -
 
 
 def test_nothing_is_sent_without_a_word(jsm: Jsm, stored: Orders) -> None:
-    """A dry run shows it; without --force somebody has to be asked; and which has to be said."""
+    """A dry run shows the messages. Without a terminal, --force and one selection are required."""
     stored.publish("one")
     give_up(stored, 1)
     out = jsm("con", "dlq", "requeue", "ORDERS", "NEW", "--all", "--dry-run").ok().out

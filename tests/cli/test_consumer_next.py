@@ -1,4 +1,4 @@
-"""``jsm consumer next`` and ``sub``: messages are shown, settled, and given back when nobody saw them."""
+"""``jsm consumer next`` and ``sub`` show and acknowledge messages, and return those not shown."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_nak_may_have_a_delay(jsm: Jsm, dispatch: Orders) -> None:
 
 
 def test_a_terminated_message_never_comes_again(jsm: Jsm, dispatch: Orders, peer: RawPeer) -> None:
-    """The server tells everybody that it is given up."""
+    """The server publishes an advisory about the terminated message."""
     peer.hear("$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.ORDERS.DISPATCH")
     assert "Terminated message" in jsm("con", "next", "ORDERS", "DISPATCH", "--term").ok().out
     assert json.loads(peer.next().data)["stream_seq"] == 1
@@ -219,7 +219,7 @@ def test_what_was_not_shown_is_given_back(jsm: Jsm, orders: Orders) -> None:
     orders.make("A", ack_wait=300_000_000_000)
     orders.publish(*("x" * 50_000 for _ in range(6)))
     child = jsm.spawn("con", "next", "ORDERS", "A", "--count", "6", "-r")
-    # Nobody reads its output, so it is stuck with the second or third message.
+    # No process reads the output, so the command blocks at the second or third message.
     wait_until(lambda: orders.info("A")["num_ack_pending"] > 2 and floor(orders, "A") > 0)
     child.send_signal(signal.SIGINT)
     wait_until(lambda: orders.info("A")["num_ack_pending"] >= 0)
@@ -293,7 +293,7 @@ def test_silence_ends_it_when_told(jsm: Jsm, dispatch: Orders) -> None:
 
 
 def test_nobody_else_may_read_it_at_the_same_time(jsm: Jsm, orders: Orders) -> None:
-    """Whoever wants to listen along is told how."""
+    """The error names the command that subscribes to the delivery subject."""
     orders.make("A", deliver_subject="out")
     orders.raw.send(b"SUB out 7\r\n")
     orders.raw.api("INFO")  # the server has the subscription now

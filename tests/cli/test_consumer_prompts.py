@@ -65,7 +65,7 @@ def test_what_was_said_is_not_asked(terminal: Any, orders: Orders) -> None:
 
 
 def test_the_word_pull_is_no_subject(terminal: Any, orders: Orders) -> None:
-    """Who types what the question means gets that."""
+    """The answer ``pull`` to the question about the delivery target creates a pull consumer."""
     shown = terminal("con", "add", "ORDERS", "A", "--deliver", "all", "--filter", "", TERM="dumb")
     shown.answer("? Delivery target", "pull")
     shown.answer("? Maximum Allowed Deliveries", "")

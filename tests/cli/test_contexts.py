@@ -40,7 +40,7 @@ ADR_21 = [
 
 
 class Home:
-    """Somebody's contexts."""
+    """A configuration directory and the ``jsm context`` commands that use it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""``jsm events``: what the server really tells, and what somebody sends in its place."""
+"""``jsm events``: events of a real server, and events that the test publishes in its place."""
 
 from __future__ import annotations
 

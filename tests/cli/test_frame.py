@@ -110,7 +110,7 @@ def test_every_error_of_the_library_has_a_status() -> None:
 
 
 def test_a_bug_is_not_hidden(failing: list[BaseException]) -> None:
-    """An error that nobody raises on purpose is not made into a message."""
+    """An unexpected exception is not converted to an error message."""
     failing.append(ZeroDivisionError("a bug"))
     with pytest.raises(ZeroDivisionError):
         run_jsm("fail")
@@ -330,7 +330,7 @@ def _seconds(jsm: Jsm, args: tuple[str, ...]) -> float:
 
 
 def test_a_bug_is_one_line_unless_more_is_wanted(tmp_path: Path) -> None:
-    """What nobody expected is told in one line with its place; JSM_DEBUG=1 has the traceback."""
+    """An unexpected exception is one line with its location; JSM_DEBUG=1 adds the traceback."""
     code = (
         "import sys; from jetstream_sync.cli import main; "
         "main._invoke = lambda args, settings: 1 / 0; sys.argv[1:] = ['account', 'info']; "
@@ -352,7 +352,7 @@ def test_a_bug_is_one_line_unless_more_is_wanted(tmp_path: Path) -> None:
 
 
 def test_a_command_that_is_not_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command whose module is missing is told of in one line; the others work."""
+    """A command whose module is missing is reported in one line; the other commands work."""
     monkeypatch.setitem(
         tree.lazy, "fly", LazyCommand(target="jetstream_sync.cli.fly:fly", help="Fly.")
     )
@@ -410,7 +410,7 @@ def test_plain_output_without_rich(jsm: Jsm, terminal: Any, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_have_no_use(jsm: Jsm, closed: str) -> None:
-    """A program that closes the streams of jsm gets its status, and nobody gets its sockets for them."""
+    """With closed standard streams, jsm returns its status and uses no socket in their place."""
     jsm("stream", "add", "S", "--subjects", "s").ok()
     for words, status in (("stream ls -n", 0), ("stream info NOPE", 3), ("pub s -J", 0)):
         command = f"exec {sys.executable} -m jetstream_sync.cli {words} {closed}"

@@ -33,7 +33,7 @@ class Screen(io.StringIO):
 
 
 def asker(typed: str = "", *, tty: bool = True, **given: Any) -> tuple[Asker, Screen]:
-    """Return somebody who asks, and what they show."""
+    """Return an ``Asker`` and the screen that it writes to."""
     screen = Screen()
     stdin = Answers(typed.encode()) if tty else io.BytesIO(typed.encode())
     env = Environment(stdin=stdin, stdout=Screen(), stderr=screen)

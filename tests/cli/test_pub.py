@@ -51,7 +51,7 @@ def test_a_body_leaves_standard_input_alone(jsm: Jsm, peer: RawPeer) -> None:
     """In a loop that reads lines, a command with a body takes none of them."""
     peer.hear("pub.loop")
     child = jsm.spawn("pub", "pub.loop", "body")
-    # Nobody ever closes its standard input: a program that read it would wait.
+    # Its standard input is never closed: a program that read it would wait.
     assert child.wait(timeout=20) == 0
     child.communicate()
     assert peer.next().data == b"body"

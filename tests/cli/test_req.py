@@ -71,7 +71,7 @@ def test_standard_input_and_templates(jsm: Jsm, peer: RawPeer) -> None:
 def test_nobody_listens(jsm: Jsm, replies: str) -> None:
     """No responders are reported at once, with an exit status of their own."""
     with within(4):
-        result = jsm("req", "req.nobody", "x", "--replies", replies, "--timeout", "5s", "-j")
+        result = jsm("req", "req.unserved", "x", "--replies", replies, "--timeout", "5s", "-j")
     assert (result.status, result.out) == (6, "")
     assert "no responders" in result.error["description"]
 

@@ -83,7 +83,7 @@ def test_a_cluster() -> None:
 
 
 def test_a_port_that_is_taken(nats_server: NatsServer) -> None:
-    """A port that somebody has is an error in one line."""
+    """A port that is already in use is an error in one line."""
     result = run_jsm("server", "run", "-p", str(nats_server.port))
     assert result.status == 5
     assert result.err.count("\n") == 1

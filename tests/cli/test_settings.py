@@ -75,7 +75,7 @@ def test_a_password_on_the_input_is_for_all_servers(guarded: NatsServer) -> None
 def test_a_home_that_nobody_has_is_wrong_usage(guarded: NatsServer) -> None:
     """A file in the home directory of an unknown user is a usage error in one line."""
     for option in ("--creds", "--password-file"):
-        result = info(guarded, "--user", "me", option, "~nobody-has-this-name/x")
+        result = info(guarded, "--user", "me", option, "~no-user-has-this-name/x")
         assert result.status == 2
         assert "the home directory does not exist" in result.error["description"]
 
@@ -340,7 +340,7 @@ def test_an_error_names_the_option_as_it_was_typed(
 
 
 def test_an_error_in_a_file_names_its_field(jsm: Jsm, tmp_path: Path) -> None:
-    """What nobody typed is named as it stands in the file; a context is named with it."""
+    """An error in a value from a file names the field as the file spells it, and the context."""
     config = tmp_path / "config.json"
     config.write_text('{"subjects": ["t"], "first_seq": -4}')
     refused = jsm("stream", "add", "T", "--config", str(config))

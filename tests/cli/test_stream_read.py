@@ -293,7 +293,7 @@ def test_a_report_is_repeated(several: Jsm) -> None:
         (("--replicas", "1", "--sourced"), "S"),
         (("--sealed",), ""),
         (("--cluster", "."), ""),
-        (("--leader", "nobody"), ""),
+        (("--leader", "absent"), ""),
     ],
 )
 def test_find(several: Jsm, options: tuple[str, ...], found: str) -> None:

@@ -405,7 +405,7 @@ def test_no_such_stream(jsm: Jsm) -> None:
     result = jsm("sub", "--stream", "ORDRES")
     assert result.status == 3
     assert "did you mean ORDERS?" in result.err
-    assert jsm("sub", "nobody.takes.this", "--all").status == 3
+    assert jsm("sub", "not.stored.anywhere", "--all").status == 3
 
 
 @pytest.mark.parametrize(

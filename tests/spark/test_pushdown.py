@@ -43,7 +43,7 @@ def load(spark: SparkSession, server: NatsServer, stream: Stream, **options: Any
         ("subject LIKE '{0}.a.%'", range(1, 101, 2)),
         ("subject LIKE '{0}.b.%' AND sequence < 10", range(2, 10, 2)),
         ("subject IN ('{0}.a.1', '{0}.a.3') AND sequence >= 50", range(51, 101, 2)),
-        ("subject = 'nobody'", []),
+        ("subject = 'absent'", []),
         ("timestamp < '1999-01-01'", []),
         ("timestamp > '1999-01-01' AND sequence = 7", [7]),
         ("subject = '{0}.a.1' OR sequence = 2", [1, 2, *range(5, 101, 4)]),

@@ -390,7 +390,7 @@ def test_the_durable_determines_the_subjects(
         collected.another().run(stream=wanted.name, consumer="evens", subjects=f"{wanted.name}.odd")
 
 
-@pytest.mark.parametrize("consumer", [None, "nobody", "fresh"])
+@pytest.mark.parametrize("consumer", [None, "absent", "fresh"])
 def test_an_interest_stream_needs_a_resettable_durable(
     wanted: Stream, collected: Collected, consumer: str | None
 ) -> None:

@@ -305,7 +305,7 @@ def test_a_missing_stream_is_named(spark: SparkSession, target: SinkStream) -> N
         ({"data": None}, "data is NULL"),
         ({"subject": None}, "subject is NULL"),
         ({"subject": "a..b"}, "empty token"),
-        ({"subject": "nobody.takes.this"}, "no stream stores"),
+        ({"subject": "not.stored.anywhere"}, "no stream stores"),
         ({"headers": {"a b": ["x"]}}, "a b"),
         ({"headers": {"A": ["x\ny"]}}, "line break"),
         ({"headers": {"A": [None]}}, "NULL"),

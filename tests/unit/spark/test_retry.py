@@ -16,7 +16,7 @@ from jetstream_sync.spark.retry import is_transient, retry_transient
         (errors.ConnectionLostError("gone"), True),
         (errors.NoServersError("none"), True),
         (errors.NoRespondersError("$JS.API.INFO"), True),
-        (errors.JetStreamNotEnabledError(503, 10076, "nobody"), True),
+        (errors.JetStreamNotEnabledError(503, 10076, "disabled"), True),
         (errors.LeadershipChangeError(409, "Leadership Change"), True),
         (errors.AuthorizationError("no"), False),
         (errors.CertificateError("no"), False),
