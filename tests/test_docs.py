@@ -268,18 +268,12 @@ def test_the_links_of_a_page_have_targets(path: Path) -> None:
 
 
 def test_the_links_of_the_readme_have_targets() -> None:
-    """Relative links of the README name files, and its anchors name headings."""
+    """The README has no relative links, which break on a package index; the paths it names exist."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    anchors = {re.sub(r"[^\w -]", "", each).strip().lower().replace(" ", "-") for each in headings}
-    links = re.findall(r"\]\((?!https?://)([^)]+)\)", text)
-    assert links
-    for link in links:
-        name, _, anchor = link.partition("#")
-        assert not name or (ROOT / name).exists(), f"README.md: {link} does not exist"
-        assert name or anchor in anchors, f"README.md: there is no heading for {link}"
-    for program in re.findall(r"\bpython (docs/\S+)", text):
-        assert (ROOT / program).is_file(), f"README.md: {program} does not exist"
+    assert re.findall(r"\]\((?!https?://)([^)]+)\)", text) == []
+    paths = re.findall(r"\bdocs/[\w./-]*\w", text)
+    assert paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 def test_broken_links_in_built_pages_are_found(tmp_path: Path) -> None:
