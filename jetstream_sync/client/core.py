@@ -428,7 +428,7 @@ class ConnectionCore:
         deadline: Deadline,
         headers: HeadersLike | None = None,
         *,
-        ends_with_link: bool = False,
+        fail_on_disconnect: bool = False,
     ) -> Delivery:
         """
         Publish a request and return the first reply; see `RequestMux.request`.
@@ -439,10 +439,12 @@ class ConnectionCore:
             payload: the payload of the request.
             deadline: when to stop waiting for the reply.
             headers: names and values; ``None``: none.
-            ends_with_link: fail the request when the connection is lost.
+            fail_on_disconnect: fail the request when the connection is lost.
 
         """
-        return self._mux.request(subject, payload, deadline, headers, ends_with_link=ends_with_link)
+        return self._mux.request(
+            subject, payload, deadline, headers, fail_on_disconnect=fail_on_disconnect
+        )
 
     def flush(self, deadline: Deadline) -> None:
         """Wait until the server has processed everything sent before; see `KeepAlive.flush`."""

@@ -71,7 +71,7 @@ class RequestMux:
         deadline: Deadline,
         headers: HeadersLike | None = None,
         *,
-        ends_with_link: bool = False,
+        fail_on_disconnect: bool = False,
     ) -> Delivery:
         """
         Publish a request and return the first reply.
@@ -81,14 +81,14 @@ class RequestMux:
             payload: the payload of the request.
             deadline: when to stop waiting for the reply.
             headers: names and values; ``None``: none.
-            ends_with_link: fail the request when the connection is lost.
+            fail_on_disconnect: fail the request when the connection is lost.
 
         Raises:
             NoRespondersError: the subject has no subscribers.
             TimeoutError: no reply arrived in time.
             PermissionsError: the server does not permit the subject, or the reply inbox.
             ConnectionLostError: the connection was lost, and there is no deadline, or
-                ``ends_with_link`` or the option ``fail_requests_on_disconnect`` is set.
+                ``fail_on_disconnect`` or the option ``fail_requests_on_disconnect`` is set.
             ConnectionClosedError: the connection is closed, or was closed while waiting.
             InvalidArgumentError, InvalidHeaderError, MaxPayloadError: the request cannot be sent.
 
@@ -96,7 +96,7 @@ class RequestMux:
         token = b"%x" % next(self._tokens)
         slot: ResultSlot[Delivery] = ResultSlot()
         self._waiting[token] = slot, subject
-        if ends_with_link or deadline.left() is None:
+        if fail_on_disconnect or deadline.left() is None:
             self._fail_on_disconnect.add(token)
         try:
             if not self._subscribed:

@@ -57,10 +57,10 @@ class APIRequests:
 
     Args:
         core: the connection.
-        routes: where the API is.
-        timeout: seconds to wait for an answer where a call names none; ``None``: no limit.
-        ends_with_link: give a request up with `ConnectionLostError` when the link breaks, for a
-            caller that then asks again.
+        routes: the subjects of the API.
+        timeout: seconds to wait for a reply if a call passes no timeout; ``None``: no limit.
+        fail_on_disconnect: fail pending requests with `ConnectionLostError` when the connection is
+            lost, for callers that repeat the request.
 
     Any thread may call its methods.
     """
@@ -71,16 +71,16 @@ class APIRequests:
         routes: Routes,
         timeout: float | timedelta | None,
         *,
-        ends_with_link: bool = False,
+        fail_on_disconnect: bool = False,
     ) -> None:
         self.core = core
         self.routes = routes
         self.timeout = timeout
-        self._ends_with_link = ends_with_link
+        self._fail_on_disconnect = fail_on_disconnect
 
     def failing_on_disconnect(self) -> APIRequests:
-        """Return the same, whose requests are given up when the link breaks."""
-        return APIRequests(self.core, self.routes, self.timeout, ends_with_link=True)
+        """Return the same API with requests that fail when the connection is lost."""
+        return APIRequests(self.core, self.routes, self.timeout, fail_on_disconnect=True)
 
     def deadline(self, timeout: float | timedelta | None = None) -> Deadline:
         """Return the deadline of a call that starts now; ``None``: the default timeout."""
@@ -114,7 +114,7 @@ class APIRequests:
                 route.encode(),
                 payload,
                 deadline or self.deadline(),
-                ends_with_link=self._ends_with_link,
+                fail_on_disconnect=self._fail_on_disconnect,
             )
         except NoRespondersError as error:
             raise JetStreamNotEnabledError(*_NOT_ENABLED.args) from error

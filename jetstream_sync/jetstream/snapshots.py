@@ -393,7 +393,7 @@ class _RestoreSender:
 
     def _request(self, chunk: bytes, deadline: Deadline) -> bytes:
         try:
-            return self._core.request(self._subject, chunk, deadline, ends_with_link=True)[3]
+            return self._core.request(self._subject, chunk, deadline, fail_on_disconnect=True)[3]
         except NoRespondersError as error:
             raise RestoreBrokenError(self._name, self._sent) from error
         except TimeoutError as error:

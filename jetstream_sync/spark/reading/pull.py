@@ -289,7 +289,7 @@ class PullReader:
     def _delete(self, name: str) -> None:
         """Try to delete the consumer; otherwise the server deletes it after its inactive threshold."""
         api = APIRequests(
-            self._api.core, self._api.routes, _CONSUMER_CHECK_DELAY_S, ends_with_link=True
+            self._api.core, self._api.routes, _CONSUMER_CHECK_DELAY_S, fail_on_disconnect=True
         )
         if api.core.address is None:
             return
