@@ -140,7 +140,7 @@ class RequestMux:
         if connected:
             return
         fail_all = self._core.options.fail_requests_on_disconnect
-        for token in list(self._waiting if fail_all else self._fail_on_disconnect):
+        for token in (self._waiting if fail_all else self._fail_on_disconnect).copy():
             self._fail(token, ConnectionLostError("the connection was lost before the reply"))
 
     def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
