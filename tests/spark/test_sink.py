@@ -369,7 +369,7 @@ def test_a_duplicate_message_id_in_a_transaction_is_explained(
         1
     )
     options = target.options("transaction", subject=target.subject())
-    assert "has a msg_id that is in the stream already" in refusal(lambda: save(frame, options))
+    assert "its msg_id is already in the stream" in refusal(lambda: save(frame, options))
     assert target.payloads() == [b"first"]
 
 
