@@ -784,10 +784,10 @@ class OrderedConsumer:
             IteratorClosedError, ConnectionClosedError: as `fetch()`.
 
         """
-        messages = self.fetch(1, timeout, None, heartbeat)
-        if not messages:
-            raise self._api.core.timed_out(f"no message from stream {self._stream!r} in time")
-        return messages[0]
+        # No jump between the fetch and the return: a Ctrl-C there would lose the message.
+        for message in self.fetch(1, timeout, None, heartbeat):
+            return message
+        raise self._api.core.timed_out(f"no message from stream {self._stream!r} in time")
 
     def close(self) -> None:
         """

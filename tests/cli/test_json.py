@@ -151,7 +151,17 @@ def test_every_command_is_here() -> None:
     assert not set(LEAVES) - set(LINES) - OTHERS
 
 
-@pytest.mark.parametrize("command", sorted(set(LEAVES) & set(LINES)))
+#: Commands that need a newer server than the oldest supported one.
+SERVERS = {"consumer pause": ">=2.11", "consumer resume": ">=2.11", "consumer reset": ">=2.14"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(each, marks=pytest.mark.server(SERVERS[each]) if each in SERVERS else ())
+        for each in sorted(set(LEAVES) & set(LINES))
+    ],
+)
 def test_stdout_is_json(jsm: Jsm, world: dict[str, str], tmp_path: Path, command: str) -> None:
     """What there is on stdout is JSON, wherever -j stands, and an error is JSON on stderr."""
     words = [*command.split(), *LINES[command].format(tmp=tmp_path).split()]
