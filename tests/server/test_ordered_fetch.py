@@ -30,28 +30,28 @@ from jetstream_sync import (
 from jetstream_sync import TimeoutError as NatsTimeoutError
 from jetstream_sync.server import NatsServer
 
-#: A moment that does not come: the first pass is for the tracer alone.
+#: A point that is never reached: the first pass only warms up the tracer.
 NEVER = 10**9
 
 
 @pytest.fixture
 def proxy(nats_server: NatsServer) -> Iterator[FaultProxy]:
-    """A network in front of the shared server."""
+    """A fault proxy in front of the shared server."""
     with FaultProxy(nats_server.port) as network:
         yield network
 
 
 @pytest.fixture
 def far(proxy: FaultProxy) -> Iterator[Connection]:
-    """A connection through that network, which is quick to come back."""
+    """A connection through the proxy that reconnects quickly."""
     with jetstream_sync.connect(proxy.url, reconnect_time_wait=0.02) as connection:
         yield connection
         proxy.heal()
 
 
 @pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fetch gives up almost as soon as its time is up, so that stalls need not be long."""
+def short_reply_margin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Return from a fetch soon after its timeout, so that the stalls of the tests can be short."""
     monkeypatch.setattr("jetstream_sync.jetstream.pull._REPLY_MARGIN_S", 0.05)
 
 

@@ -22,22 +22,22 @@ Fetching = Callable[[int, float], list[JetStreamMsg]]
 
 @pytest.fixture
 def proxy(nats_server: NatsServer) -> Iterator[FaultProxy]:
-    """A network in front of the shared server."""
+    """A fault proxy in front of the shared server."""
     with FaultProxy(nats_server.port) as network:
         yield network
 
 
 @pytest.fixture
 def far(proxy: FaultProxy) -> Iterator[Connection]:
-    """A connection through that network, which is quick to come back."""
+    """A connection through the proxy that reconnects quickly."""
     with jetstream_sync.connect(proxy.url, reconnect_time_wait=0.02) as connection:
         yield connection
         proxy.heal()
 
 
 @pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fetch gives up almost as soon as its time is up, so that stalls need not be long."""
+def short_reply_margin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Return from a fetch soon after its timeout, so that the stalls of the tests can be short."""
     monkeypatch.setattr("jetstream_sync.jetstream.pull._REPLY_MARGIN_S", 0.05)
 
 
