@@ -379,7 +379,12 @@ class _WeakReceiver:
 
     def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
         subscription = self._subscription()
-        return subscription is not None and subscription.on_permission_error(subject, error)
+        if subscription is not None:
+            return subscription.on_permission_error(subject, error)
+        if error.operation != "subscribe" or self.interest is None:
+            return False
+        self._core.remove_subscription_deferred(self.interest)  # not to be restored
+        return True
 
     def on_closed(self, reason: BaseException) -> None:
         subscription = self._subscription()

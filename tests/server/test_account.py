@@ -104,7 +104,7 @@ def test_an_account_without_jetstream_gets_a_specific_error() -> None:
 @pytest.mark.parametrize("timeout", [0.1, timedelta(milliseconds=100)])
 def test_the_contexts_timeout_ends_the_wait(nc: Connection, timeout: float | timedelta) -> None:
     """Where a subscriber takes the request and does not reply, the call ends with the context's timeout."""
-    nc.subscribe("silent.API.>")
+    _kept = nc.subscribe("silent.API.>")
     js = nc.jetstream(prefix="silent.API", timeout=timeout)
     began = time.monotonic()
     with at_once(), pytest.raises(TimeoutError):

@@ -87,7 +87,7 @@ def test_close_wakes_all_waiting_threads(fresh_server: NatsServer, subject: str)
     """Closing wakes threads that wait for a message, a reply or a flush; only iterations end quietly."""
     nc = jetstream_sync.connect(fresh_server.url)
     sub = nc.subscribe(subject)
-    nc.subscribe(f"{subject}.silent")
+    _kept = nc.subscribe(f"{subject}.silent")
     nc.flush(5)
     with paused(fresh_server), ThreadPoolExecutor(5) as pool:
         try:
@@ -471,7 +471,7 @@ def test_a_drain_gives_up_in_time(own: Connection, subject: str, what: str) -> N
 def test_a_drain_of_a_silent_server_gives_up(fresh_server: NatsServer, subject: str) -> None:
     """If the server is silent, a drain raises `DrainTimeoutError` in time, and closes."""
     nc = jetstream_sync.connect(fresh_server.url, drain_timeout=0.2)
-    nc.subscribe(subject)
+    _kept = nc.subscribe(subject)
     with paused(fresh_server):
         with within(3), pytest.raises(DrainTimeoutError):
             nc.drain()

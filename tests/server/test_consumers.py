@@ -55,7 +55,7 @@ def at_once() -> Iterator[None]:
 @pytest.fixture
 def unanswered(nc: Connection) -> JetStream:
     """A context whose requests get no reply: a call that sends one times out."""
-    nc.subscribe("unanswered.API.>")
+    _kept = nc.subscribe("unanswered.API.>")
     return nc.jetstream(prefix="unanswered.API", timeout=0.2)
 
 

@@ -307,7 +307,7 @@ def test_a_fetch_leaves_no_subscription_on_the_server() -> None:
         stream = nc.jetstream().create_stream(name="S", subjects=["S.>"], storage="memory")
         consumer = stream.create_consumer(durable_name="C")
         fill(nc.jetstream(), stream, 110)
-        nc.subscribe("mine")
+        _kept = nc.subscribe("mine")
         for _ in range(10):
             consumer.fetch(9)
             consumer.fetch_no_wait(1)

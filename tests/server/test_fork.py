@@ -279,7 +279,7 @@ def inherited(nc: Connection) -> Inherited:
     ordered_messages.next(timeout=5)
     handle = stream.create_consumer(name="empty", filter_subject="js.nothing").consume(print)
     # The response is no ack, so the future stays pending.
-    nc.subscribe("fork.silent")
+    _kept = nc.subscribe("fork.silent")
     future = js.publish_async("fork.silent")
     nc.flush()
     psub = js.pull_subscribe("js.>", durable="psub")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -180,8 +181,9 @@ def test_a_subject_that_the_server_quotes(guest):
     guest.told()
 
 
-def test_a_refused_subscription_does_not_come_back(strict):
-    """A refused subscription is not sent again on the next link."""
+@pytest.mark.parametrize("referenced", [True, False])
+def test_a_refused_subscription_does_not_come_back(strict, referenced):
+    """A refused subscription is not restored, also if the program no longer refers to it."""
     guest = Guest(strict)
     with Listener() as server:
         nc = jetstream_sync.connect(
@@ -191,10 +193,13 @@ def test_a_refused_subscription_does_not_come_back(strict):
             dont_randomize=True,
             error_cb=guest.reported.put,
         )
-        nc.subscribe("private.d")
+        refused = nc.subscribe("private.d")
         kept = nc.subscribe("public.d")
         peer = server.take()
         assert b"private.d" in peer.line()
+        if not referenced:
+            del refused
+            gc.collect()
         peer.send(b"-ERR 'Permissions Violation for Subscription to \"private.d\"'\r\n")
         guest.reported.get(timeout=5)
         peer.close()

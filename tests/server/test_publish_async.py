@@ -223,7 +223,7 @@ def test_the_window_is_an_option(nats_server: NatsServer) -> None:
     """Of two contexts of one connection each has the window that it was made with."""
     with jetstream_sync.connect(nats_server.url) as nc:
         js = nc.jetstream(publish_async_max_pending=2)
-        nc.subscribe("window.silent")  # takes it, and does not answer
+        _kept = nc.subscribe("window.silent")  # takes it, and does not answer
         for _ in range(2):
             js.publish_async("window.silent", timeout=5)
         with pytest.raises(TooManyStalledMsgsError, match="2"):

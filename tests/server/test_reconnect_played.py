@@ -110,7 +110,7 @@ def test_subscriptions_then_the_buffer() -> None:
         peer.close()
         assert gone.wait(5 * SCALE)
         nc.publish("orders", b"1")
-        nc.subscribe("third")
+        _kept = nc.subscribe("third")
         nc.publish("orders", b"2")
         assert not back.is_set()
         served.set()
@@ -390,7 +390,7 @@ def test_reconnect_moves_to_another_server() -> None:
             **diary.options,
         )
         peer = first.take()
-        nc.subscribe("orders")
+        _kept = nc.subscribe("orders")
         assert peer.line() == b"SUB orders 1\r\n"
         nc.reconnect()
         lost = diary.event(EventKind.DISCONNECTED)
@@ -495,7 +495,7 @@ def test_retry_on_failed_connect() -> None:
     assert isinstance(failure, NoServersError)
     assert failure.attempts[0][0] == url
     nc.publish("orders", b"early")
-    nc.subscribe("answers")
+    _kept = nc.subscribe("answers")
     assert diary.no_more()
     with Listener(port=port) as listener:
         peer = listener.take()

@@ -511,7 +511,7 @@ def test_leaving_the_block_while_reconnecting_closes(server: NatsServer) -> None
 def test_a_request_without_a_deadline_ends_with_its_link(fresh_server: NatsServer) -> None:
     """A request without a timeout fails when the link breaks: its reply may be lost."""
     with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
-        nc.subscribe("silent")
+        _kept = nc.subscribe("silent")
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(nc.request, "silent", timeout=None)
             wait_until(lambda: nc._core._mux._waiting)

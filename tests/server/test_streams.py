@@ -243,7 +243,7 @@ def test_a_refused_update(js: JetStream, stream_name: str) -> None:
 @pytest.fixture
 def unanswered(nc: Connection) -> JetStream:
     """A context whose requests get no reply: a call that sends one times out."""
-    nc.subscribe("unanswered.API.>")
+    _kept = nc.subscribe("unanswered.API.>")
     return nc.jetstream(prefix="unanswered.API", timeout=0.2)
 
 

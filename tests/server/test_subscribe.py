@@ -421,11 +421,14 @@ def test_draining_the_connection(nats_server: NatsServer, stream: Stream) -> Non
     got: list[int] = []
     with jetstream_sync.connect(nats_server.url) as nc:
         mine = nc.jetstream()
-        mine.subscribe(everything(stream), cb=lambda msg: got.append(int(msg.data)))
-        mine.subscribe(everything(stream))
-        mine.subscribe(everything(stream), durable="dur")
-        mine.subscribe(everything(stream), ordered_consumer=True)
-        assert len(stream.consumer_names()) == 4
+        # Referenced, because a subscription that was garbage-collected is not drained.
+        held = [
+            mine.subscribe(everything(stream), cb=lambda msg: got.append(int(msg.data))),
+            mine.subscribe(everything(stream)),
+            mine.subscribe(everything(stream), durable="dur"),
+            mine.subscribe(everything(stream), ordered_consumer=True),
+        ]
+        assert len(stream.consumer_names()) == len(held)
         nc.drain()
     assert stream.consumer_names() == ["dur"]
     assert got == list(range(len(got)))

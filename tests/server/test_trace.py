@@ -126,7 +126,7 @@ def test_every_link_is_traced() -> None:
         Listener() as listener,
         jetstream_sync.connect(listener.url, trace_cb=lines.append, reconnect_time_wait=0) as nc,
     ):
-        nc.subscribe("a")
+        _kept = nc.subscribe("a")
         first = listener.take()
         assert first.line() == b"SUB a 1\r\n"
         first.send(b"MSG a 1 100\r\nhalf")
