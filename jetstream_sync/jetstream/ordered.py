@@ -102,6 +102,10 @@ class OrderedOptions(TypedDict, total=False):
     """Consecutive failed attempts to create a consumer before giving up; default: no limit."""
 
 
+class _LaggingServerError(Error):
+    """The replica of the stream that a consumer reads ends before the position."""
+
+
 class OrderedCursor:
     """The position of an ordered consumer, and the server's consumer that continues from there."""
 
@@ -183,7 +187,7 @@ class OrderedCursor:
             BadRequestError: the server rejected the consumer config.
             PermissionsError: this user may not make one.
             OrderedConsumerResetError: it could not be made in ``max_reset_attempts``.
-            TimeoutError: the deadline received.
+            TimeoutError: the deadline passed.
             ConnectionClosedError: the connection is closed.
 
         """
@@ -192,11 +196,14 @@ class OrderedCursor:
         attempt = 0
         while True:
             attempt += 1
+            position = self.stream_seq
             # The subject is subscribed before the consumer exists, and no two consumers share one.
             config = self._next_config(None if deliver_to is None else deliver_to())
             limit = deadline.sooner(_CREATE_TIMEOUT_S)
             try:
                 info = add_consumer(self._api, self.stream, config, CREATE, limit)
+                if position is not None and self._starts_early(info, position, limit):
+                    raise _LaggingServerError(f"the server of consumer {info.name!r} lags behind")
             except (StreamNotFoundError, BadRequestError, PermissionsError):
                 raise
             except Error as error:
@@ -215,7 +222,8 @@ class OrderedCursor:
                     raise OrderedConsumerResetError(
                         f"no consumer on stream {self.stream!r} after {attempt} attempts"
                     ) from error
-                if not self._wait(deadline.sooner(wait)):
+                lagging = isinstance(error, _LaggingServerError)
+                if not self._wait(deadline.sooner(wait / 10 if lagging else wait)):
                     raise IteratorClosedError(
                         "the ordered consumer was stopped while it had no consumer on the server"
                     ) from error
@@ -235,6 +243,29 @@ class OrderedCursor:
             if self._api.core.wait_closed(deadline.sooner(_STOP_CHECK_INTERVAL_S).lock_timeout()):
                 break  # the next attempt raises the reason
         return not self.stopping
+
+    def _starts_early(self, info: ConsumerInfo, position: int, deadline: Deadline) -> bool:
+        """
+        Return whether a new consumer starts before a position because its server lags.
+
+        A server whose replica of the stream ends before the requested start lowers it to that end, and
+        would deliver messages again. If the stream itself ends before the position (it was created
+        again, or lost its last messages), the start of the consumer becomes the position.
+        """
+        start = info.delivered.stream_seq
+        if start >= position:
+            return False
+        state = self._api.ask(self._api.routes.stream_info(self.stream), None, deadline)["state"]
+        if state["last_seq"] >= position:
+            return True
+        self._start = start
+        self.sequence.reply = b""
+        return False
+
+    def repeats(self, reply: bytes) -> bool:
+        """Return whether the first message of a consumer is not after the position."""
+        position = self.stream_seq
+        return position is not None and int(ack_tokens(reply)[3]) <= position
 
     def _has_start(self, info: ConsumerInfo) -> bool:
         """Return whether the state of a new consumer defines its start position."""

@@ -196,11 +196,18 @@ class OrderedPushSubscription(PushSubscription):
             else:
                 self._feed.retired = True
 
+    def _is_contiguous(self, deliveries: list[Delivery]) -> bool:
+        """Return it, except for the first deliveries of a consumer: `_accepts` checks their start."""
+        return self._cursor.sequence.last != 0 and super()._is_contiguous(deliveries)
+
     def _accepts(self, reply: bytes) -> bool:
         sequence = self._cursor.sequence
         if self._feed.retired:
             return False
         try:
+            if sequence.last == 0 and self._cursor.repeats(reply):
+                self._replace_consumer("the server of the consumer lags behind")
+                return False
             if sequence.follows(reply):
                 return True
         except NotJSMessageError as error:

@@ -1,0 +1,158 @@
+"""Ordered consumers on a server whose replica of the stream lags, or whose stream became shorter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+
+import pytest
+from fix_threads import SCALE, wait_until
+
+from jetstream_sync import (
+    Connection,
+    JetStream,
+    JetStreamMsg,
+    Msg,
+    ServerError,
+    Stream,
+    StreamConfig,
+)
+
+#: A reader: returns the payload numbers of its next messages.
+Read = Callable[[int], list[int]]
+
+
+class LaggingAPI:
+    """
+    Passes API requests on to the server, and lowers the start of new consumers as a lagging server does.
+
+    A replica that ends before ``opt_start_seq`` delivers from its own end (`selectStartingSeqNo` in
+    nats-server's consumer.go), which is what the first ``times`` changed requests ask for here.
+    """
+
+    def __init__(self, nc: Connection) -> None:
+        self._nc = nc
+        self.times = 0
+        self.creations = 0
+        self._sub = nc.subscribe("lagging.API.>", cb=self._pass_on)
+
+    def _pass_on(self, msg: Msg) -> None:
+        data = msg.data
+        if ".CONSUMER.CREATE." in msg.subject:
+            self.creations += 1
+            request = json.loads(data)
+            start = request["config"].get("opt_start_seq")
+            if start and self.times:
+                self.times -= 1
+                request["config"]["opt_start_seq"] = start - 5
+                data = json.dumps(request).encode()
+        subject = msg.subject.replace("lagging.API", "$JS.API", 1)
+        if subject.endswith(">"):
+            subject = ".".join(subject.split(".")[:6])  # without the filter, which the config has
+        self._nc.publish(subject, data, reply=msg.reply or None)
+
+    def close(self) -> None:
+        self._sub.unsubscribe()
+
+
+def fill(js: JetStream, name: str, first: int, count: int) -> None:
+    """Store messages with their numbers as payloads."""
+    for number in range(first, first + count):
+        js.publish(f"{name}.n", b"%d" % number)
+
+
+@contextmanager
+def fetching(js: JetStream, stream: Stream) -> Iterator[Read]:
+    """Fetch from an ordered consumer."""
+    with js.ordered_consumer(stream.name) as consumer:
+
+        def read(count: int) -> list[int]:
+            got: list[JetStreamMsg] = []
+            while len(got) < count:
+                got += consumer.fetch(count - len(got), timeout=5 * SCALE)
+            return [int(msg.data) for msg in got]
+
+        yield read
+
+
+@contextmanager
+def iterating(js: JetStream, stream: Stream) -> Iterator[Read]:
+    """Iterate over an ordered consumer."""
+    with js.ordered_consumer(stream.name).messages(expires=1, heartbeat=0.5) as messages:
+        yield lambda count: [int(messages.next(10 * SCALE).data) for _ in range(count)]
+
+
+@contextmanager
+def pushed(js: JetStream, stream: Stream) -> Iterator[Read]:
+    """Read from an ordered push subscription."""
+    sub = js.subscribe(f"{stream.name}.>", ordered_consumer=True, idle_heartbeat=0.5)
+    yield lambda count: [int(sub.next_msg(10 * SCALE).data) for _ in range(count)]
+    sub.unsubscribe()
+
+
+WAYS = pytest.mark.parametrize("way", [fetching, iterating, pushed])
+
+
+@pytest.fixture
+def lagging(nc: Connection) -> Iterator[LaggingAPI]:
+    """The API through which the readers create their consumers."""
+    api = LaggingAPI(nc)
+    yield api
+    api.close()
+
+
+def lose_consumers(stream: Stream) -> None:
+    """Delete the consumers on the server."""
+    for name in stream.consumer_names():
+        stream.delete_consumer(name)
+
+
+@WAYS
+def test_no_message_comes_twice_from_a_lagging_server(
+    js: JetStream, nc: Connection, stream: Stream, lagging: LaggingAPI, way
+) -> None:
+    """A consumer that starts before the position is replaced until one starts after it."""
+    fill(js, stream.name, 0, 20)
+    with way(nc.jetstream(prefix="lagging.API"), stream) as read:
+        assert read(20) == list(range(20))
+        lagging.times = 2
+        lose_consumers(stream)
+        fill(js, stream.name, 20, 10)
+        assert read(10) == list(range(20, 30))
+        assert lagging.times == 0
+        assert lagging.creations == 4
+        assert len(stream.consumer_names()) == 1
+
+
+def create_again(js: JetStream, stream: Stream) -> None:
+    """Create the stream, as soon as the server has deleted the files of the old one."""
+
+    def created() -> bool:
+        try:
+            js.create_stream(StreamConfig(name=stream.name, subjects=[f"{stream.name}.>"]))
+        except ServerError:
+            return False
+        return True
+
+    wait_until(created)
+
+
+@WAYS
+def test_a_shorter_stream_is_read_on(js: JetStream, stream: Stream, way) -> None:
+    """When a stream was created again with fewer messages, new messages are read all the same."""
+    fill(js, stream.name, 0, 20)
+    with way(js, stream) as read:
+        assert read(20) == list(range(20))
+        js.delete_stream(stream.name)
+        create_again(js, stream)
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(read, 3)
+            number = 100
+            while not reading.done():
+                fill(js, stream.name, number, 1)
+                number += 1
+                wait([reading], 0.3)
+        first = reading.result()[0]
+        assert reading.result() == [first, first + 1, first + 2]
