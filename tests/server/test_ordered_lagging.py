@@ -141,7 +141,12 @@ def create_again(js: JetStream, stream: Stream) -> None:
 
 @WAYS
 def test_a_shorter_stream_is_read_on(js: JetStream, stream: Stream, way) -> None:
-    """When a stream was created again with fewer messages, new messages are read all the same."""
+    """
+    When a stream was created again, reading goes on.
+
+    nats-server 2.10 starts the next consumer at the end of the new stream, later versions at the old
+    position, once the stream has reached it.
+    """
     fill(js, stream.name, 0, 20)
     with way(js, stream) as read:
         assert read(20) == list(range(20))
@@ -153,6 +158,6 @@ def test_a_shorter_stream_is_read_on(js: JetStream, stream: Stream, way) -> None
             while not reading.done():
                 fill(js, stream.name, number, 1)
                 number += 1
-                wait([reading], 0.3)
+                wait([reading], 0.03)
         first = reading.result()[0]
         assert reading.result() == [first, first + 1, first + 2]
