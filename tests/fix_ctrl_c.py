@@ -14,11 +14,14 @@ __all__ = ["interrupted"]
 
 _PACKAGE = "jetstream_sync"
 
-# CPython runs signal handlers after a call, when a function is entered, and at jumps backward; 3.10 does
-# at any jump that is taken. It never does between other instructions.
+# CPython runs signal handlers after a call of a C function, when a function is entered, and at jumps
+# backward. 3.10 does so also at the caller of a Python function, and at any jump that is taken, but not
+# before an instruction that begins a block. It never does between other instructions.
+_IS_3_10 = sys.version_info < (3, 11)
 _ALWAYS = ("CALL", "RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE")
 _NEVER = ("CALL_INTRINSIC", "JUMP_BACKWARD_NO_INTERRUPT")
-_WHERE_TAKEN = ("POP_JUMP_IF",) if sys.version_info < (3, 11) else ("POP_JUMP_BACKWARD",)
+_WHERE_TAKEN = ("POP_JUMP_IF",) if _IS_3_10 else ("POP_JUMP_BACKWARD",)
+_BLOCK_STARTS = ("SETUP_FINALLY", "SETUP_WITH", "YIELD_FROM") if _IS_3_10 else ()
 
 
 def _codes(names: tuple[str, ...]) -> frozenset[int]:
@@ -31,12 +34,13 @@ def _codes(names: tuple[str, ...]) -> frozenset[int]:
 
 _LOOKED_AT = _codes(_ALWAYS)
 _LOOKED_AT_WHERE_TAKEN = _codes(_WHERE_TAKEN)
+_NOT_LOOKED_BEFORE = frozenset(dis.opmap[name] for name in _BLOCK_STARTS)
 
 
 @cache
 def _handlers(code: CodeType) -> dict[int, int]:
     """Map each instruction in a ``try`` or ``with`` to where an error in it goes; 3.10 needs none."""
-    if sys.version_info < (3, 11):
+    if _IS_3_10:
         return {}
     entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]
     handlers = {}
@@ -59,22 +63,27 @@ class _Bomb:
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
         last = frame.f_lasti
+        entered = _IS_3_10  # there is no instruction for it
 
         def opcode(inner: FrameType, event: str, _: Any) -> Any:
-            nonlocal last
+            nonlocal last, entered
             if event == "return":
-                self._returned = True
+                self._returned = not _IS_3_10
+            elif event == "exception":
+                last = -1  # the call that raised it is not followed by a look
             elif event == "opcode" and not self.went_off:
                 returned, self._returned = self._returned, False
                 code = inner.f_code
                 done = code.co_code[last] if last >= 0 else 0
+                begins_block = code.co_code[inner.f_lasti] in _NOT_LOOKED_BEFORE
                 jumped = done in _LOOKED_AT_WHERE_TAKEN and inner.f_lasti - last > 2
                 # We strike just before the next instruction, CPython at the end of this one: where
                 # that makes a difference, as at a return inside a `with`, we cannot.
                 handlers = _handlers(code)
                 same = handlers.get(last) == handlers.get(inner.f_lasti)
                 last = inner.f_lasti
-                if (done in _LOOKED_AT or jumped) and same and not returned:
+                looked, entered = entered or done in _LOOKED_AT or jumped, False
+                if looked and same and not returned and not begins_block:
                     self._tick()
             return opcode
 

@@ -536,6 +536,22 @@ class OrderedMessages:
         self.stop()
 
 
+class _OrderedFetch:
+    """
+    One fetch of an ordered consumer: its messages, and the position before it.
+
+    If an exception ends the fetch before its caller has the messages, the position moves back. Python
+    3.10 handles a Ctrl-C also where a Python function returns to its caller. So each public method
+    holds this object, and calls nothing between the end of the fetch and its own return.
+    """
+
+    __slots__ = ("messages", "start")
+
+    def __init__(self) -> None:
+        self.messages: list[JetStreamMsg] = []
+        self.start = b""
+
+
 class OrderedConsumer:
     """
     Reads a stream in order and without gaps, without acknowledgements.
@@ -559,6 +575,8 @@ class OrderedConsumer:
         # Pulls from the server's consumer; None: the next pull creates one.
         self._requester: PullRequester | None = None
         self._reconnects = 0
+        # The fetch that moved the position last, or may do so now.
+        self._last_fetch: _OrderedFetch | None = None
         # The reply inbox of a running fetch.
         self._inbox: PullInbox | None = None
         self._closed: IteratorClosedError | None = None
@@ -691,10 +709,14 @@ class OrderedConsumer:
             ConnectionClosedError: the connection is closed.
 
         """
-        if timeout is not None and seconds(timeout) <= 0:
-            raise InvalidOptionError("timeout", timeout, "must be above 0")
-        request = fetch_request(batch, timeout, max_bytes, heartbeat)
-        return self._fetch(request, Deadline(timeout))
+        request = _fetch_request(batch, timeout, max_bytes, heartbeat)
+        fetch = _OrderedFetch()
+        try:
+            self._fetch(fetch, request, Deadline(timeout))
+            return fetch.messages
+        except BaseException:
+            self._undo(fetch)
+            raise
 
     def fetch_no_wait(
         self, batch: int | None = None, max_bytes: int | None = None
@@ -714,31 +736,33 @@ class OrderedConsumer:
             IteratorClosedError, ConnectionClosedError: as `fetch()`.
 
         """
-        return self._fetch(no_wait_request(batch, max_bytes), Deadline(NO_WAIT_TIMEOUT_S))
-
-    def _fetch(self, request: PullRequest, deadline: Deadline) -> list[JetStreamMsg]:
-        """Pull until there are messages, the server reports that there are none, or the deadline."""
-        self._check_open()
-        fetched: list[JetStreamMsg] = []
-        start = b""
+        request = no_wait_request(batch, max_bytes)
+        fetch = _OrderedFetch()
         try:
-            with self._lock:
-                self._last_used = self._cursor
-                start = self._cursor.sequence.reply
-                while True:
-                    try:
-                        complete = self._pull(request, deadline, fetched)
-                    except TimeoutError:
-                        return []  # no connection or no leader
-                    if fetched or complete or deadline.expired():
-                        return fetched
+            self._fetch(fetch, request, Deadline(NO_WAIT_TIMEOUT_S))
+            return fetch.messages
         except BaseException:
-            self._restore_position(fetched, start)
+            self._undo(fetch)
             raise
 
-    def _pull(self, request: PullRequest, deadline: Deadline, fetched: list[JetStreamMsg]) -> bool:
+    def _fetch(self, fetch: _OrderedFetch, request: PullRequest, deadline: Deadline) -> None:
+        """Pull until there are messages, the server reports that there are none, or the deadline."""
+        self._check_open()
+        with self._lock:
+            self._last_used = self._cursor
+            fetch.start = self._cursor.sequence.reply
+            self._last_fetch = fetch
+            while True:
+                try:
+                    complete = self._pull(request, deadline, fetch)
+                except TimeoutError:
+                    return  # no connection or no leader
+                if fetch.messages or complete or deadline.expired():
+                    return
+
+    def _pull(self, request: PullRequest, deadline: Deadline, fetch: _OrderedFetch) -> bool:
         """
-        Send one request, add its messages to ``fetched``, and return whether its reply was complete.
+        Send one request, keep its messages in ``fetch``, and return whether its reply was complete.
 
         The server's consumer is reused only after a complete reply. Otherwise (a timeout, a reconnect,
         an exception such as a Ctrl-C) it may have sent more messages than arrived, and without a later
@@ -769,9 +793,9 @@ class OrderedConsumer:
             for msg in received:
                 if not self._cursor.advance(msg.ack_subject):
                     break
-                fetched.append(msg)
+                fetch.messages.append(msg)
             return False
-        fetched += received
+        fetch.messages = received
         if pull.answered:
             self._requester = requester
         return pull.answered
@@ -785,14 +809,13 @@ class OrderedConsumer:
             raise fresh(self._closed)
         return PullRequester(self._api, info.stream_name, info.name, info.config)
 
-    def _restore_position(self, fetched: list[JetStreamMsg], start: bytes) -> None:
-        """Move the position back before messages that an exception kept from the caller."""
-        if not fetched or not self._lock.acquire(blocking=False):
-            return
+    def _undo(self, fetch: _OrderedFetch) -> None:
+        """Move the position back before the messages that an exception kept from the caller."""
+        if self._last_fetch is not fetch or not self._lock.acquire(blocking=False):
+            return  # another thread is reading further
         try:
-            # Another thread may have read further meanwhile.
-            if self._cursor.sequence.reply is fetched[-1].ack_subject:
-                self._cursor.sequence.reply = start
+            if self._last_fetch is fetch and self._cursor.sequence.reply is not fetch.start:
+                self._cursor.sequence.reply = fetch.start
                 self._requester = None
         finally:
             self._lock.release()
@@ -815,9 +838,15 @@ class OrderedConsumer:
             IteratorClosedError, ConnectionClosedError: as `fetch()`.
 
         """
-        # No jump between the fetch and the return: a Ctrl-C there would lose the message.
-        for message in self.fetch(1, timeout, None, heartbeat):
-            return message
+        request = _fetch_request(1, timeout, None, heartbeat)
+        fetch = _OrderedFetch()
+        try:
+            self._fetch(fetch, request, Deadline(timeout))
+            for message in fetch.messages:
+                return message
+        except BaseException:
+            self._undo(fetch)
+            raise
         raise self._api.core.timed_out(f"no message from stream {self._stream!r} in time")
 
     def close(self) -> None:
@@ -850,6 +879,18 @@ class OrderedConsumer:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self._stream!r}>"
+
+
+def _fetch_request(
+    batch: int | None,
+    timeout: float | timedelta | None,
+    max_bytes: int | None,
+    heartbeat: float | timedelta | None,
+) -> PullRequest:
+    """Return the request of a fetch, which must have a timeout above 0."""
+    if timeout is not None and seconds(timeout) <= 0:
+        raise InvalidOptionError("timeout", timeout, "must be above 0")
+    return fetch_request(batch, timeout, max_bytes, heartbeat)
 
 
 def _at_least(deadline: Deadline, least: float) -> Deadline:
