@@ -120,6 +120,43 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
     ("jetstream/consume.py", "_run"): "a user's callback for messages may raise anything",
 }
 
+# What the layers above `client` use of the connection core: its methods, not its parts.
+CORE_INTERFACE = {
+    # state
+    "address",
+    "api_levels",
+    "closed_reason",
+    "info",
+    "machinery",
+    "name",
+    "options",
+    "reconnects",
+    "status",
+    # sending
+    "check_not_forked",
+    "encode_command",
+    "encode_message",
+    "encode_subject",
+    "publish",
+    "request",
+    "send",
+    "send_buffered",
+    "send_deferred",
+    # receiving
+    "add_subscription",
+    "add_subscription_deferred",
+    "drain_subscriptions",
+    "new_inbox",
+    "remove_subscription",
+    "remove_subscription_deferred",
+    # errors and waits
+    "report_error",
+    "timed_out",
+    "wait_closed",
+    # only the function that opens a connection
+    "open",
+}
+
 # --- reading the package ----------------------------------------------------------------------
 
 
@@ -285,16 +322,22 @@ def test_restricted_modules_are_imported_where_allowed(file: File) -> None:
     assert not wrong
 
 
-def test_there_are_no_import_cycles() -> None:
-    """Any module can be imported first; imports under TYPE_CHECKING do not count."""
+# Parts with import cycles under TYPE_CHECKING; at run time no part has any.
+TYPING_CYCLES = {"cli"}
+
+
+@pytest.mark.parametrize("typing_only", [False, True], ids=["at run time", "for types"])
+def test_there_are_no_import_cycles(typing_only: bool) -> None:
+    """Any module can be imported first, and understood before the modules that import it."""
     graph = {
         file.module: {
             imported.module
             for imported in file.imports()
-            if not imported.typing_only and imported.module != file.module
+            if (typing_only or not imported.typing_only) and imported.module != file.module
         }
         & modules()
         for file in files()
+        if not (typing_only and file.part in TYPING_CYCLES)
     }
     while True:
         leaves = {module for module, needs in graph.items() if not needs & graph.keys()}
@@ -302,6 +345,25 @@ def test_there_are_no_import_cycles() -> None:
             break
         graph = {module: needs for module, needs in graph.items() if module not in leaves}
     assert not graph, f"in an import cycle, or importing from one: {sorted(graph)}"
+
+
+def test_upper_layers_use_the_interface_of_the_connection_core() -> None:
+    """Above `client`, the core is used through its methods; each entry of the table is used."""
+    used: dict[str, str] = {}
+    for file in files():
+        if MAY_IMPORT["client"] | {"client"} >= {file.part}:
+            continue
+        for node in ast.walk(file.tree):
+            if isinstance(node, ast.Attribute) and is_core(node.value):
+                used[node.attr] = f"{file.name}, line {node.lineno}"
+    assert not {name: where for name, where in used.items() if name not in CORE_INTERFACE}
+    assert used.keys() >= CORE_INTERFACE
+
+
+def is_core(node: ast.expr) -> bool:
+    """Return whether an expression is the connection core, by its last name."""
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return name in {"core", "_core", "machinery"}
 
 
 @every_file

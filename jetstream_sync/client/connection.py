@@ -75,8 +75,8 @@ class Connection(ForeignNames):
         """
         core = self._core
         # Not in one line: a call with `*` costs a tenth of the time of this method.
-        command, size = core.composer.message(subject, payload, reply, headers)
-        core.writer.publish(command, size)
+        command, size = core.encode_message(subject, payload, reply, headers)
+        core.publish(command, size)
 
     def request(
         self,
@@ -103,7 +103,7 @@ class Connection(ForeignNames):
 
         """
         core = self._core
-        where = core.composer.encoded(subject)
+        where = core.encode_subject(subject)
         return Msg(core.request(where, payload, Deadline(timeout), headers), core)
 
     def subscribe(
@@ -332,7 +332,7 @@ class Connection(ForeignNames):
     @property
     def last_error(self) -> BaseException | None:
         """The error that closed the connection; ``None`` while it is open."""
-        return self._core.writer.closed
+        return self._core.closed_reason
 
     @property
     def stats(self) -> dict[str, int]:
@@ -343,14 +343,15 @@ class Connection(ForeignNames):
         waiting for a slow callback.
         """
         in_msgs, in_bytes = self._core.received()
+        out_msgs, out_bytes = self._core.sent()
         return {
             "in_msgs": in_msgs,
-            "out_msgs": self._core.writer.out_msgs,
+            "out_msgs": out_msgs,
             "in_bytes": in_bytes,
-            "out_bytes": self._core.writer.out_bytes,
+            "out_bytes": out_bytes,
             "reconnects": self._core.reconnects,
             "errors_received": self._core.errors_received,
-            "events_dropped": self._core.events.dropped,
+            "events_dropped": self._core.events_dropped,
         }
 
     def __reduce__(self) -> NoReturn:

@@ -84,6 +84,10 @@ class ConnectionCore:
         client_version: the version of this package, which the server shows in its connection list.
 
     Any thread may call its public methods. `open()` must be called first.
+
+    The layers above send and report through the bound methods that are set in ``__init__`` (see `Writer`,
+    `MessageEncoder` and `Events` for their arguments). They are attributes, because a method that
+    forwards its arguments would cost a tenth of the time of a publish.
     """
 
     def __init__(self, options: ConnectionOptions, client_version: str) -> None:
@@ -114,24 +118,39 @@ class ConnectionCore:
         #: Cache of `jetstream.server_age`: API prefix -> (number of reconnects, API level).
         self.api_levels: dict[str, tuple[int, int]] = {}
         # --- parts with their own synchronization ---
-        self.composer = MessageEncoder()
-        self.events = Events(self.name, options)
-        self.writer = Writer(options.pending_size, self._on_send_error)
+        self._encoder = MessageEncoder()
+        self._events = Events(self.name, options)
+        self._writer = Writer(options.pending_size, self._on_send_error)
+        # --- for the layers above ---
+        #: Validate and encode a subject, or a message with its subject as `str` or as encoded `bytes`.
+        self.encode_subject = self._encoder.encode_subject
+        self.encode_message = self._encoder.encode_message
+        self.encode_command = self._encoder.encode_command
+        #: Send an encoded message: by the flusher at once, by the calling thread, or later.
+        self.publish = self._writer.publish
+        self.send = self._writer.send
+        self.send_deferred = self._writer.send_deferred
+        #: Send what is buffered, before a wait.
+        self.send_buffered = self._writer.send_buffered
+        #: Raise in a forked child.
+        self.check_not_forked = self._writer.check_not_forked
+        #: Report an error to ``error_cb``.
+        self.report_error = self._events.error
         self._keepalive = KeepAlive(
-            self.writer, options.ping_interval, options.max_outstanding_pings, self._on_stale
+            self._writer, options.ping_interval, options.max_outstanding_pings, self._on_stale
         )
         self._reader = Reader(
             self._session.interests,
-            self.writer,
+            self._writer,
             self._keepalive,
-            self.events,
+            self._events,
             self._on_info,
             self._on_limit_reached,
         )
         self._mux = RequestMux(self)
         self._tracer = Tracer.of(self.name, options.trace_cb)
         wrap = self._tracer.wrap if self._tracer is not None else None
-        self._connector = Connector(options, Dialer(options, client_version, wrap), self.events)
+        self._connector = Connector(options, Dialer(options, client_version, wrap), self._events)
 
     def handle(self) -> CoreHandle:
         """Return a handle for public objects; when the last handle is collected, the connection closes."""
@@ -198,7 +217,7 @@ class ConnectionCore:
             self.status = next_status(self.status, Event.DISCONNECTED)
             self._down_since = monotonic()
         if failure is not None:
-            self.events.error(failure)
+            self._events.error(failure)
 
     def close(self) -> None:
         """Close: send buffered data for at most a second, then wake every waiting thread."""
@@ -206,7 +225,7 @@ class ConnectionCore:
             alive = self.status is not ConnectionStatus.CLOSED
         try:
             if alive:
-                self.writer.drain(Deadline(_CLOSE_TIMEOUT_S))
+                self._writer.drain(Deadline(_CLOSE_TIMEOUT_S))
         finally:
             # Also after a KeyboardInterrupt: the connection must be closed in every case.
             self._end(ConnectionClosedError("the connection is closed"))
@@ -219,7 +238,7 @@ class ConnectionCore:
                 "%s: the reader thread is still in a connection attempt and ends after it",
                 self.name,
             )
-        self.events.wait_closed(_CLOSE_CALLBACK_TIMEOUT_S)
+        self._events.wait_closed(_CLOSE_CALLBACK_TIMEOUT_S)
         self._end_trace()
 
     def _end_trace(self, timeout: float = _CLOSE_TIMEOUT_S) -> None:
@@ -264,7 +283,7 @@ class ConnectionCore:
         status = next_status(self.status, event)
         if status is ConnectionStatus.CLOSED:
             # Before the status, so that a thread that sees CLOSED also finds the reason.
-            self.writer.close(reason)
+            self._writer.close(reason)
         self.status = status
         return status is ConnectionStatus.CLOSED
 
@@ -282,7 +301,7 @@ class ConnectionCore:
         for interest in interests:
             interest.receiver.on_closed(reason)
         self._session.interests.clear()
-        self.events.closed(
+        self._events.closed(
             ConnectionEvent(
                 EventKind.CLOSED,
                 transport.address.url if transport is not None else None,
@@ -297,8 +316,8 @@ class ConnectionCore:
         reason = ForkedConnectionError(
             "the connection was opened in the parent process; open one after the fork"
         )
-        self.writer.forked(reason)
-        self.events.forked()
+        self._writer.forked(reason)
+        self._events.forked()
         self._connector.pool.forked()
         self._lock = threading.Lock()
         self.status = ConnectionStatus.CLOSED
@@ -326,11 +345,11 @@ class ConnectionCore:
         The trace is closed, too: Python aborts if it exits while a thread is printing.
         """
         if self.status is not ConnectionStatus.CLOSED:
-            self.writer.drain(Deadline(_CLOSE_TIMEOUT_S))
+            self._writer.drain(Deadline(_CLOSE_TIMEOUT_S))
         self._end_trace()
 
     def _closed_error(self) -> BaseException:
-        return fresh(self.writer.closed or ConnectionClosedError("the connection is closed"))
+        return fresh(self._writer.closed or ConnectionClosedError("the connection is closed"))
 
     # --- subscribing ----------------------------------------------------------------------------
 
@@ -348,7 +367,7 @@ class ConnectionCore:
         with self._lock:
             self._check_open_for(receiver)
             interest, command = self._session.subscribe(subject, queue, receiver)
-            self.writer.append(command)
+            self._writer.append(command)
         return interest
 
     def add_subscription_deferred(
@@ -358,7 +377,7 @@ class ConnectionCore:
         with self._lock:
             self._check_open_for(receiver)
             interest, command = self._session.subscribe(subject, "", receiver)
-            self.writer.enqueue_deferred(command)
+            self._writer.enqueue_deferred(command)
         return interest
 
     def remove_subscription(
@@ -371,7 +390,7 @@ class ConnectionCore:
         """
         with self._lock:
             if interest.sid in self._session.interests:
-                self.writer.append(self._session.unsubscribe(interest, limit))
+                self._writer.append(self._session.unsubscribe(interest, limit))
                 if limit and limit <= interest.delivered:
                     # The reader delivered the last message before this thread took the lock.
                     self._session.forget(interest)
@@ -380,7 +399,7 @@ class ConnectionCore:
         """End a subscription; the command is sent together with the next one."""
         with self._lock:
             if interest.sid in self._session.interests:
-                self.writer.enqueue_deferred(self._session.unsubscribe(interest))
+                self._writer.enqueue_deferred(self._session.unsubscribe(interest))
 
     def drain_subscriptions(
         self, interests: list[SubscriptionState[MessageReceiver]], deadline: Deadline
@@ -395,7 +414,7 @@ class ConnectionCore:
         """
         with self._lock:
             for interest in interests:
-                self.writer.enqueue_deferred(self._session.stop(interest))
+                self._writer.enqueue_deferred(self._session.stop(interest))
         try:
             # The server answers a ping only after all messages that it sent before.
             self.flush(deadline)
@@ -434,7 +453,7 @@ class ConnectionCore:
         Publish a request and return the first reply; see `RequestMux.request`.
 
         Args:
-            subject: the subject, from `MessageEncoder.encoded` or from the server. It is not
+            subject: the subject, from `MessageEncoder.encode_subject` or from the server. It is not
                 validated here, so a user's subject must not be passed directly.
             payload: the payload of the request.
             deadline: when to stop waiting for the reply.
@@ -514,6 +533,20 @@ class ConnectionCore:
         size = transport.parser.message_bytes if transport is not None else 0
         return self._reader.in_msgs, self._in_bytes + size
 
+    def sent(self) -> tuple[int, int]:
+        """Return the number of messages sent or buffered, and the bytes of headers and payloads."""
+        return self._writer.out_msgs, self._writer.out_bytes
+
+    @property
+    def closed_reason(self) -> BaseException | None:
+        """The error that closed the connection; ``None`` while it is open."""
+        return self._writer.closed
+
+    @property
+    def events_dropped(self) -> int:
+        """Number of errors and events dropped because a callback is too slow."""
+        return self._events.dropped
+
     @property
     def errors_received(self) -> int:
         """Number of errors that servers sent."""
@@ -540,13 +573,13 @@ class ConnectionCore:
             if self.reconnects:
                 # An UNSUB with a limit that was buffered over a reconnect makes the new server count
                 # from zero, so it would keep the subscription.
-                self.writer.append(self._session.unsubscribe(interest))
+                self._writer.append(self._session.unsubscribe(interest))
 
     def _on_info(self, info: ServerInfo) -> None:
         """Process an INFO that arrived while connected."""
         with self._lock:
             self._session.info = info
-            self.composer.max_payload = info.max_payload
+            self._encoder.max_payload = info.max_payload
             transport = self._transport
         if transport is not None:
             self._connector.on_info(info, transport.address)
@@ -572,7 +605,7 @@ class ConnectionCore:
         if transport is not None:
             self._forced_close = (transport, ConnectionLostError("reconnect() was called"))
             self._reader.stop_reading(transport, _FINAL_READ_TIMEOUT_S)
-            self.writer.flush_and_shutdown(transport.stream, Deadline(_FINAL_FLUSH_TIMEOUT_S))
+            self._writer.flush_and_shutdown(transport.stream, Deadline(_FINAL_FLUSH_TIMEOUT_S))
 
     def _replace_transport(self, broken: Transport, error: BaseException) -> Transport | None:
         """Clean up after a broken transport, and return the next one; ``None``: closed."""
@@ -581,7 +614,7 @@ class ConnectionCore:
         reason = closed_error_for(cause)
         # Before the status, so that a thread that sees the outage also meets the limits that apply
         # while disconnected.
-        self.writer.pause()
+        self._writer.pause()
         with self._lock:
             self._in_bytes += broken.parser.message_bytes
             self._transport = None
@@ -597,16 +630,16 @@ class ConnectionCore:
         if over:
             return None
         url = broken.address.url
-        self.events.tell(ConnectionEvent(EventKind.DISCONNECTED, url, cause))
+        self._events.tell(ConnectionEvent(EventKind.DISCONNECTED, url, cause))
         if ends_now:
-            self.events.error(reason)
+            self._events.error(reason)
             self._finish(reason)
             return None
         self._drop_refused_subscription(cause)
         self._notify_receivers(connected=False)
         if isinstance(cause, Error) and type(cause) is not ConnectionLostError:
             # The server sent an error or stopped answering pings: more than a lost connection.
-            self.events.error(cause)
+            self._events.error(cause)
         return self._reconnect(broken.address, cause)
 
     def _drop_refused_subscription(self, cause: BaseException) -> None:
@@ -631,7 +664,7 @@ class ConnectionCore:
         )
         with self._lock:
             self._session.forget(interest)
-        self.events.error(error)
+        self._events.error(error)
         if interest.receiver.is_reply_inbox:
             # A reply inbox with a long inbox_prefix: its requests fail, but it may be used again.
             refusal = PermissionsError(
@@ -649,7 +682,7 @@ class ConnectionCore:
             transport = self._connector.reconnect(lost, cause)
         except Error as error:
             error.__cause__ = error.__cause__ or cause
-            self.events.error(error)
+            self._events.error(error)
             self._end(closed_error_for(error))
             return None
         if transport is None:  # closed meanwhile
@@ -660,7 +693,7 @@ class ConnectionCore:
             return None
         self.reconnects += 1
         self._notify_receivers(connected=True)
-        self.events.tell(ConnectionEvent(EventKind.RECONNECTED, transport.address.url))
+        self._events.tell(ConnectionEvent(EventKind.RECONNECTED, transport.address.url))
         return transport
 
     def _attach(self, transport: Transport) -> bool:
@@ -673,12 +706,12 @@ class ConnectionCore:
             self._transport = transport
             self._down_since = None
             self._session.info = transport.info
-            self.composer.max_payload = transport.info.max_payload
+            self._encoder.max_payload = transport.info.max_payload
             preamble = self._session.resubscribe(self._probed)
             pings = len(self._probed or ())
         self._keepalive.on_connected(pings)
         self._connector.on_info(transport.info, transport.address)
-        self.writer.attach(transport.stream, preamble)
+        self._writer.attach(transport.stream, preamble)
         return True
 
     def _on_send_error(self, stream: ByteStream, error: OSError) -> None:
@@ -700,7 +733,7 @@ class ConnectionCore:
         """Close the connection after an unexpected exception in one of its threads."""
         closed = ConnectionClosedError("an internal error ended the connection")
         closed.__cause__ = error
-        self.events.error(error)
+        self._events.error(error)
         transport = self._transport
         self._end(closed)
         if transport is not None and threading.current_thread() in self._threads[:1]:
@@ -709,7 +742,7 @@ class ConnectionCore:
             transport.stream.close()
 
     def _flush_loop(self) -> None:
-        self.writer.flusher(self._keepalive.due)
+        self._writer.flusher(self._keepalive.due)
 
 
 class CoreHandle(ConnectionCore):

@@ -35,7 +35,7 @@ class MessageEncoder:
         # Cache of validated subjects: subject -> its bytes.
         self._checked: dict[str, bytes] = {}
 
-    def encoded(self, subject: str) -> bytes:
+    def encode_subject(self, subject: str) -> bytes:
         """
         Validate a subject for publishing, and return its bytes.
 
@@ -48,23 +48,25 @@ class MessageEncoder:
         except TypeError:  # not hashable
             raise BadSubjectError(repr(subject), _NOT_A_STR) from None
 
-    def message(
+    def encode_message(
         self, subject: str, payload: bytes, reply: str = "", headers: HeadersLike | None = None
     ) -> tuple[bytes, int]:
-        """Return the command for a message; as `command()`, but with validation of the subjects."""
+        """Return the command for a message; as `encode_command()`, but with validation of the subjects."""
         try:
             known = self._checked.get(subject)
         except TypeError:  # not hashable
             raise BadSubjectError(repr(subject), _NOT_A_STR) from None
         if known is None or reply or headers or payload.__class__ is not bytes:
             known = known or self._check(subject)
-            return self.command(known, payload, self.encoded(reply) if reply else b"", headers)
+            return self.encode_command(
+                known, payload, self.encode_subject(reply) if reply else b"", headers
+            )
         size = len(payload)
         if size > self.max_payload:
             raise MaxPayloadError(size, self.max_payload)
         return commands.publish(known, b"", payload), size
 
-    def command(
+    def encode_command(
         self,
         subject: bytes,
         payload: bytes,
@@ -75,9 +77,9 @@ class MessageEncoder:
         Return the command that publishes a message, and the size of its headers and payload.
 
         Args:
-            subject: from `encoded()`, or one that the server sent.
+            subject: from `encode_subject()`, or one that the server sent.
             payload: the payload of the message.
-            reply: an inbox of this client, or from `encoded()`; empty: none.
+            reply: an inbox of this client, or from `encode_subject()`; empty: none.
             headers: names and values; ``None``: none.
 
         Raises:
@@ -115,7 +117,7 @@ class MessageEncoder:
         except UnicodeEncodeError as error:
             raise BadSubjectError(subject, "it cannot be encoded as UTF-8") from error
         if len(checked) > _MAX_CACHED_SUBJECT_BYTES:
-            return checked  # `command()` checks the length of the whole line each time
+            return checked  # `encode_command()` checks the length of the whole line each time
         if len(self._checked) >= _MAX_CACHED_SUBJECTS:
             self._checked = {}
         self._checked[subject] = checked

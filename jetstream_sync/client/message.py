@@ -82,9 +82,9 @@ class Msg:
         if not self._reply:
             raise Error("the message has no reply subject")
         core = self._core
-        command, size = core.composer.message(self.reply, payload, "", headers)
+        command, size = core.encode_message(self.reply, payload, "", headers)
         # Sent by this thread, not by the flusher: the requester is waiting for it.
-        core.writer.send(command, 1, size)
+        core.send(command, 1, size)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.subject!r} {len(self.data)} bytes>"

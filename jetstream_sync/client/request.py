@@ -15,25 +15,48 @@ from __future__ import annotations
 
 import itertools
 import threading
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ..errors import (
     ConnectionLostError,
     Error,
     NoRespondersError,
     PermissionsError,
+    TimeoutError,
 )
 from ..headers import HeadersLike, parse_status
 from ..net.clock import FOREVER, Deadline
+from ..options import ConnectionOptions
 from ..protocol.parser import Delivery
 from ..protocol.session import SubscriptionState
 from .receiver import MessageReceiver
 from .result_slot import ResultSlot, fresh
 
-if TYPE_CHECKING:
-    from .core import ConnectionCore
-
 __all__ = ["RequestMux"]
+
+
+class _Connection(Protocol):
+    """What requests need of a connection; see `ConnectionCore`."""
+
+    options: ConnectionOptions
+
+    def new_inbox(self) -> str: ...
+
+    def add_subscription(
+        self, subject: str, queue: str, receiver: MessageReceiver
+    ) -> SubscriptionState[MessageReceiver]: ...
+
+    def remove_subscription_deferred(
+        self, interest: SubscriptionState[MessageReceiver]
+    ) -> None: ...
+
+    def encode_command(
+        self, subject: bytes, payload: bytes, reply: bytes, headers: HeadersLike | None
+    ) -> tuple[bytes, int]: ...
+
+    def send(self, command: bytes, messages: int, size: int, deadline: Deadline) -> None: ...
+
+    def timed_out(self, text: str) -> TimeoutError: ...
 
 
 class RequestMux:
@@ -48,7 +71,7 @@ class RequestMux:
 
     is_reply_inbox = True
 
-    def __init__(self, core: ConnectionCore) -> None:
+    def __init__(self, core: _Connection) -> None:
         self._core = core
         self._inbox = core.new_inbox()
         self._reply_prefix = self._inbox.encode() + b"."
@@ -104,10 +127,10 @@ class RequestMux:
             if self._reason is not None:
                 # Registered after close() failed the pending requests.
                 raise fresh(self._reason)
-            command, size = self._core.composer.command(
+            command, size = self._core.encode_command(
                 subject, payload, self._reply_prefix + token, headers
             )
-            self._core.writer.send(command, 1, size, deadline)
+            self._core.send(command, 1, size, deadline)
             if not slot.arrived(deadline):
                 if self._waiting.pop(token, None) is not None:
                     raise self._core.timed_out(f"no reply on {subject.decode()!r} in time")

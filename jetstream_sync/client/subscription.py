@@ -176,7 +176,7 @@ class Subscription:
     def _next(self, deadline: Deadline) -> Msg:
         if not self._mailbox.items:
             # Send buffered messages before waiting: the next message may be a reply to them.
-            self._core.writer.send_buffered()
+            self._core.send_buffered()
         return Msg(self._mailbox.get(deadline), self._core)
 
     def _must_be_readable(self) -> None:
@@ -299,7 +299,7 @@ class Subscription:
         if not self._slow:
             # Reported once each time the subscription falls behind, not for each message.
             self._slow = True
-            self._core.events.error(SlowConsumerError(self.subject, self.sid, self._dropped))
+            self._core.report_error(SlowConsumerError(self.subject, self.sid, self._dropped))
 
     def on_connection_change(self, *, connected: bool) -> None:
         """Do nothing: the connection restores its subscriptions."""
@@ -344,7 +344,7 @@ class Subscription:
                     callback(msg)
                 except Exception as error:
                     log.debug("the callback of %r raised", self.subject, exc_info=True)
-                    self._core.events.error(error)
+                    self._core.report_error(error)
         finally:
             self._done.set()
 

@@ -118,7 +118,7 @@ class Writer:
         if self._size > _SEND_ABOVE_BYTES:
             self._apply_backpressure()
 
-    def publish_deferred(self, command: bytes, size: int) -> None:
+    def send_deferred(self, command: bytes, size: int) -> None:
         """
         Append the command of a message that may be sent later, within ``_FLUSH_DELAY_S``.
 

@@ -160,7 +160,7 @@ class ConsumeHandle:
             ForkedConnectionError: it is called in the parent process.
 
         """
-        self._core.writer.check_not_forked()
+        self._core.check_not_forked()
         if threading.current_thread() is self._thread:
             raise TimeoutError("the callback cannot wait for its own end")
         if not self._closed.wait(Deadline(timeout).left()):
@@ -189,7 +189,7 @@ class ConsumeHandle:
                 except Exception as error:
                     log.debug("a consume callback raised", exc_info=True)
                     nak_failed(msg, self._config)
-                    self._core.events.error(error)
+                    self._core.report_error(error)
         except IteratorClosedError:
             pass
         except ConnectionClosedError as error:
@@ -200,7 +200,7 @@ class ConsumeHandle:
             self._error = error
         except Error as error:
             self._error = error
-            self._core.events.error(error)
+            self._core.report_error(error)
         finally:
             self._messages.stop()
             self._closed.set()

@@ -97,8 +97,8 @@ class ReplyCollector:
 
         """
         self._asked = subject
-        command, size = self._core.composer.command(subject, payload, self._reply)
-        self._core.writer.send(command, 1, size)
+        command, size = self._core.encode_command(subject, payload, self._reply)
+        self._core.send(command, 1, size)
 
     def wait(self, idle_timeout: float, deadline: Deadline | None = None) -> list[Delivery]:
         """
@@ -248,7 +248,7 @@ def direct_get(
         # With the subject in the route, permissions can be given by subject.
         route, payload = api.routes.direct_get_last(stream, subject), b""
     core = api.core
-    _, _, block, data = core.request(core.composer.encoded(route), payload, deadline)
+    _, _, block, data = core.request(core.encode_subject(route), payload, deadline)
     return read_direct(block, data)
 
 

@@ -373,7 +373,7 @@ class LeaseRenewer:
 
     def _tick(self) -> None:
         buffer_state = self._buffer_state()
-        if buffer_state is None or self._core.writer.closed is not None:
+        if buffer_state is None or self._core.closed_reason is not None:
             return
         # The new leases begin now. Later messages have just received their first lease.
         now = monotonic()
@@ -389,7 +389,7 @@ class LeaseRenewer:
             try:
                 for reply in replies:
                     send_in_progress(self._core, reply)
-                self._core.writer.send_buffered()
+                self._core.send_buffered()
             except Error:
                 pass  # the link just broke, or the connection is closed
         self._start_timer()

@@ -33,8 +33,8 @@ _NAKED: Final = 2
 
 
 def send_in_progress(core: ConnectionCore, ack_subject: bytes) -> None:
-    """Make the server restart the ``ack_wait`` of a message; raises as `Core.writer.publish`."""
-    core.writer.publish(commands.publish(ack_subject, b"", _IN_PROGRESS), len(_IN_PROGRESS))
+    """Make the server restart the ``ack_wait`` of a message; raises as `Writer.publish`."""
+    core.publish(commands.publish(ack_subject, b"", _IN_PROGRESS), len(_IN_PROGRESS))
 
 
 class JetStreamMsg(Msg):
@@ -181,7 +181,7 @@ class JetStreamMsg(Msg):
     def _settle(self, answer: bytes, settled: bool | int = True) -> None:
         if self._settled is False or self._open():
             reply = self._reply or self._no_reply()
-            self._core.writer.publish_deferred(commands.publish(reply, b"", answer), len(answer))
+            self._core.send_deferred(commands.publish(reply, b"", answer), len(answer))
             # Set after the acknowledgement was buffered: one that could not be sent may be retried.
             self._settled = settled
 

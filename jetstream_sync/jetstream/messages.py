@@ -237,7 +237,7 @@ class MessageIterator:
         if self._renewer is not None:
             self._renewer.asked()
         # Flush buffered acknowledgements before waiting: the server may need them before it sends more.
-        self._requester.core.writer.send_buffered()
+        self._requester.core.send_buffered()
         while True:
             with self._lock:
                 left = self._seconds_until_due()
@@ -249,7 +249,7 @@ class MessageIterator:
                 with self._lock:
                     late = self._run_due_actions()
                 if late is not None:
-                    self._requester.core.events.error(late)
+                    self._requester.core.report_error(late)
                 if deadline.expired():
                     raise
             else:
@@ -389,7 +389,7 @@ class MessageIterator:
             # After other warnings the request has ended, and the same request would fail again. The
             # heartbeat timeout triggers the next one.
         if error is not None and error.code != 423:
-            self._requester.core.events.error(error)
+            self._requester.core.report_error(error)
 
     def _consumer_unavailable(self, error: PullError) -> None:
         """Retry later, and report the error once; close the iterator if the consumer is deleted."""
@@ -404,7 +404,7 @@ class MessageIterator:
             self._delivered_at_failure = self._ledger.delivered
             new = self._backoff.record(error)
         if new:
-            self._requester.core.events.error(error)
+            self._requester.core.report_error(error)
 
     # --- ending ---------------------------------------------------------------------------------
 

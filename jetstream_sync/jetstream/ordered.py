@@ -209,7 +209,7 @@ class OrderedCursor:
             except Error as error:
                 lost = isinstance(error, ConnectionLostError)
                 closed = isinstance(error, ConnectionClosedError) and not lost
-                if closed or self._api.core.writer.closed is not None:
+                if closed or self._api.core.closed_reason is not None:
                     raise
                 self._drop(config)  # it may have been created
                 if deadline.expired():
@@ -283,7 +283,7 @@ class OrderedCursor:
         route = self._api.routes.consumer_delete(self.stream, config.name)
         try:
             core = self._api.core
-            core.writer.publish(*core.composer.message(route, b""))
+            core.publish(*core.encode_message(route, b""))
         except Error:
             return  # the server deletes it after its inactive_threshold
 
@@ -448,7 +448,7 @@ class OrderedMessages:
 
     def _recreate(self, ended: MessageIterator | None, deadline: Deadline) -> MessageIterator:
         """Create a consumer that starts after the last message, unless another thread has."""
-        self._api.core.writer.check_not_forked()
+        self._api.core.check_not_forked()
         if not self._renewing.acquire(timeout=deadline.lock_timeout()):
             raise TimeoutError("another thread is still creating the consumer")
         try:
@@ -867,7 +867,7 @@ class OrderedConsumer:
         self._cursor.drop()
 
     def _check_open(self) -> None:
-        self._api.core.writer.check_not_forked()
+        self._api.core.check_not_forked()
         if self._closed is not None:
             raise fresh(self._closed)
 

@@ -12,9 +12,9 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final, NoReturn
 
 from ..api.publish import PubAck
+from ..client.core import ConnectionCore
 from ..client.gevent_check import is_gevent
 from ..client.threads import in_each_child, spawn
-from ..client.writer import Writer
 from ..codec import loads
 from ..errors import Error, ForkedConnectionError, TimeoutError
 
@@ -47,7 +47,7 @@ class PubAckFuture(Future[PubAck]):
         command: the PUB command, for retries.
         size: bytes of headers and payload.
         due: the monotonic time of the timeout; ``None``: none.
-        writer: sends the message.
+        core: sends the message.
 
     """
 
@@ -70,7 +70,7 @@ class PubAckFuture(Future[PubAck]):
         command: bytes,
         size: int,
         due: float | None,
-        writer: Writer,
+        core: ConnectionCore,
     ) -> None:
         # Not the standard __init__; see __getattr__.
         self.subject = subject
@@ -78,7 +78,7 @@ class PubAckFuture(Future[PubAck]):
         self.size = size
         self.due = due
         self.retries = 2
-        self._writer = writer
+        self._core = core
 
     def __getattr__(self, name: str) -> Any:
         # Called for a missing attribute: one of the standard part, which is made now, or one that
@@ -170,7 +170,7 @@ class PubAckFuture(Future[PubAck]):
         """Return whether the future is settled; in a forked child, settle a pending one first."""
         if self.__done:
             return True
-        closed = self._writer.closed
+        closed = self._core.closed_reason
         if not isinstance(closed, ForkedConnectionError):
             return False
         self.forked(closed)
@@ -235,7 +235,7 @@ class PubAckFuture(Future[PubAck]):
         """
         if not self._settled():
             # The message may still be buffered.
-            self._writer.send_buffered()
+            self._core.send_buffered()
             try:
                 super().exception(timeout)
             except FutureTimeoutError:

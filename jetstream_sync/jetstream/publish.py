@@ -271,7 +271,7 @@ class Publisher:
     ) -> PubAck:
         """Publish and wait for the ack; see `JetStream.publish`."""
         deadline = Deadline(self._timeout if timeout is None else timeout)
-        where = self._core.composer.encoded(subject)
+        where = self._core.encode_subject(subject)
         wait = _retry_wait(retry_attempts, retry_wait)
         # Counts down. A negative start never reaches 0, so only the timeout limits the attempts.
         for retries_left in itertools.count(retry_attempts, -1):
@@ -302,16 +302,15 @@ class Publisher:
         """Publish and return a future of the ack; see `JetStream.publish_async`."""
         core = self._core
         token = b"%x" % next(self._tokens)
-        compose = core.composer
-        command, size = compose.command(
-            compose.encoded(subject), payload, self._reply_prefix + token, headers
+        command, size = core.encode_command(
+            core.encode_subject(subject), payload, self._reply_prefix + token, headers
         )
         limit = self._timeout if timeout is None else timeout
         # The ack thread makes room in the window, so callbacks of futures must not wait for it.
         if len(self._pending) >= self._window and threading.current_thread() is not self._thread:
             self._wait_for_room(Deadline(limit))
         due = None if limit is None else monotonic() + seconds(limit)
-        future = PubAckFuture(subject, command, size, due, core.writer)
+        future = PubAckFuture(subject, command, size, due, core)
         if retry_attempts != RETRY_ATTEMPTS or retry_wait != RETRY_WAIT:
             future.retry_wait = _retry_wait(retry_attempts, retry_wait)
             future.retries = retry_attempts
@@ -321,7 +320,7 @@ class Publisher:
             # _subscribed and then fails the pending messages.
             if not self._subscribed:
                 self._subscribe()
-            core.writer.publish_deferred(command, size)
+            core.send_deferred(command, size)
         except BaseException:
             self._pending.pop(token, None)
             self._make_room()
@@ -345,10 +344,10 @@ class Publisher:
             ForkedConnectionError: the messages were published by the parent process.
 
         """
-        self._core.writer.check_not_forked()
+        self._core.check_not_forked()
         if threading.current_thread() is self._thread and self._pending:
             raise TimeoutError("a callback of a future cannot wait for other messages")
-        self._core.writer.send_buffered()
+        self._core.send_buffered()
         with self._room:
             self._waiting += 1
             try:
@@ -360,8 +359,8 @@ class Publisher:
                 self._waiting -= 1
 
     def _wait_for_room(self, deadline: Deadline) -> None:
-        self._core.writer.check_not_forked()
-        self._core.writer.send_buffered()
+        self._core.check_not_forked()
+        self._core.send_buffered()
         with self._room:
             self._waiting += 1
             try:
@@ -376,7 +375,7 @@ class Publisher:
                 self._waiting -= 1
 
     def _subscribe(self) -> None:
-        self._core.writer.check_not_forked()
+        self._core.check_not_forked()
         with self._start:
             if self._subscribed:
                 return
@@ -559,7 +558,7 @@ class Publisher:
             if token not in self._pending:
                 continue
             try:
-                self._core.writer.publish(future.command, future.size)
+                self._core.publish(future.command, future.size)
             except Error as error:
                 self._pending.pop(token, None)
                 future.failed(error)

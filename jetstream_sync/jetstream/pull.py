@@ -333,7 +333,7 @@ class PullRequester:
         self.consumer = consumer
         self.config = config
         self._api = api
-        self._subject = api.core.composer.encoded(api.routes.next_msg(stream, consumer))
+        self._subject = api.core.encode_subject(api.routes.next_msg(stream, consumer))
         # Initial acknowledgement state of a message; None: the consumer wants no acknowledgements.
         self._settled = None if config.ack_policy == AckPolicy.NONE else False
         self._pinned = config.priority_policy == PriorityPolicy.PINNED_CLIENT
@@ -382,11 +382,11 @@ class PullRequester:
         inbox.request_subject = self._subject
         if self._pin_id is not None:
             request = replace(request, pin_id=self._pin_id)
-        command, size = self.core.composer.command(self._subject, request.encode(), reply)
+        command, size = self.core.encode_command(self._subject, request.encode(), reply)
         if deferred:
-            self.core.writer.publish_deferred(command, size)
+            self.core.send_deferred(command, size)
         else:
-            self.core.writer.send(command, 1, size)
+            self.core.send(command, 1, size)
 
     def message(self, delivery: Delivery) -> JetStreamMsg:
         """Return the message for the caller."""

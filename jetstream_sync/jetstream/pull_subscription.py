@@ -107,7 +107,7 @@ class PullSubscription(ConsumerAccessors):
     @property
     def is_valid(self) -> bool:
         """Whether more messages can be fetched."""
-        return self._ended is None and self._api.core.writer.closed is None
+        return self._ended is None and self._api.core.closed_reason is None
 
     def _pending(self) -> list[tuple[bytes, bytes]]:
         waiting = [item for inbox in tuple(self._busy) for item in tuple(inbox.mailbox.items)]
@@ -256,10 +256,10 @@ class PullSubscription(ConsumerAccessors):
             try:
                 self._delete()
             except Error as error:
-                core.events.error(error)
+                core.report_error(error)
 
     def _end(self, reason: str) -> None:
-        closed = self._api.core.writer.closed
+        closed = self._api.core.closed_reason
         if closed is not None:
             raise fresh(closed)
         if self._ended is not None:

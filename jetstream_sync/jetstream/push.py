@@ -248,7 +248,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
 
     def _wait(self, deadline: Deadline) -> Delivery:
         # Flush buffered acknowledgements before waiting: the server may need them before it sends more.
-        self._core.writer.send_buffered()
+        self._core.send_buffered()
         try:
             return self._mailbox.get(deadline)
         except BadSubscriptionError:
@@ -265,7 +265,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
             error = _status_error(status, delivery)
             if self._callback is None:
                 raise error
-            self._core.events.error(error)
+            self._core.report_error(error)
         elif delivery[1] != self._last_flow_control:
             self._last_flow_control = delivery[1]
             self._answer_flow_control(delivery)
@@ -277,8 +277,8 @@ class PushSubscription(ConsumerAccessors, Subscription):
             # The reply acknowledges all messages up to this one (ADR-60, server 2.14).
             tokens = ack_tokens(delivery[0])
             headers = {LAST_CONSUMER: tokens[4].decode(), LAST_STREAM: tokens[3].decode()}
-        command, size = self._core.composer.command(delivery[1], b"", b"", headers)
-        self._core.writer.publish(command, size)
+        command, size = self._core.encode_command(delivery[1], b"", b"", headers)
+        self._core.publish(command, size)
 
     # --- the callback ---------------------------------------------------------------------------
 
@@ -421,7 +421,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         try:
             self._release()
         except Error as error:
-            self._core.events.error(error)
+            self._core.report_error(error)
 
     # --- called by the reader -------------------------------------------------------------------
 
@@ -484,7 +484,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         except NotJSMessageError:
             return True  # another client published to the subject; the user has to handle that
         if missing:
-            self._core.events.error(_mismatch(before, last or 0, missing))
+            self._core.report_error(_mismatch(before, last or 0, missing))
         return True
 
     def _on_heartbeat(self, delivery: Delivery, sequence: DeliverySequence) -> list[Delivery]:
@@ -507,12 +507,12 @@ class PushSubscription(ConsumerAccessors, Subscription):
         """Compare the last sequence that the server sent, and report missing messages."""
         missing = sequence.missing(sent)
         if missing:
-            self._core.events.error(_mismatch(sequence.reply, sequence.last or 0, missing))
+            self._core.report_error(_mismatch(sequence.reply, sequence.last or 0, missing))
             sequence.last = sent  # reported once
 
     def _on_silence(self, timeout: HeartbeatTimeout) -> None:
         """Report missed heartbeats; called on the timer's thread."""
-        self._core.events.error(timeout.error(self.consumer_name))
+        self._core.report_error(timeout.error(self.consumer_name))
 
 
 def _ack(msg: JetStreamMsg) -> None:

@@ -211,7 +211,7 @@ class OrderedPushSubscription(PushSubscription):
             if sequence.follows(reply):
                 return True
         except NotJSMessageError as error:
-            self._core.events.error(error)  # another client published to the inbox
+            self._core.report_error(error)  # another client published to the inbox
             return False
         self._replace_consumer(f"a message is missing after consumer sequence {sequence.last}")
         return False
@@ -286,7 +286,7 @@ class OrderedPushSubscription(PushSubscription):
         if self._callback is None:
             self.on_closed(error)
         else:
-            self._core.events.error(error)
+            self._core.report_error(error)
             self.on_closed(
                 BadSubscriptionError(f"the ordered subscription could not continue: {error}")
             )

@@ -229,7 +229,7 @@ class StreamSnapshot:
             raise self._broken(0, f"chunk {self.pieces + 1} did not arrive")
         self._sink.answered = reply
         core = self._api.core
-        core.writer.send(core.composer.command(reply, b"")[0], 1, 0)
+        core.send(core.encode_command(reply, b"")[0], 1, 0)
 
     def _end(self, block: bytes) -> None:
         self.close()
@@ -318,7 +318,7 @@ def _restore(
         raise InvalidResponseError(f"a restore answered with deliver_subject={subject!r}")
     sender = _RestoreSender(fail_fast_api, name, subject.encode())
     try:
-        for chunk in _chunks(data, min(_CHUNK_SIZE, api.core.composer.max_payload)):
+        for chunk in _chunks(data, min(_CHUNK_SIZE, api.core.info.max_payload)):
             sender.send(chunk, api.deadline(timeout))
         return sender.finish(Deadline(final_timeout))
     except RestoreNameInUseError:

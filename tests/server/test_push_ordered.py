@@ -359,7 +359,7 @@ def test_what_comes_from_no_stream_is_left_out(
         sub = read_ordered(mine.jetstream(), stream)
         fill(js, stream.name, 1)
         assert numbers(sub, 1) == [0]
-        js._api.core.writer.publish(*js._api.core.composer.message(sub.subject, b"hello"))
+        js._api.core.publish(*js._api.core.encode_message(sub.subject, b"hello"))
         js.account_info()
         fill(js, stream.name, 1, first=1)
         assert numbers(sub, 1) == [1]

@@ -205,7 +205,7 @@ def test_what_is_owed_to_a_flood_of_pings_is_bounded() -> None:
     with Listener() as listener:
         nc = jetstream_sync.connect(listener.url, allow_reconnect=False)
         peer = listener.take()
-        writer = nc._core.writer
+        writer = nc._core._writer
         for _ in range(PLENTY):
             writer.append(b"PUB big %d\r\n%b\r\n" % (len(BIG), BIG))
         wait_until(lambda: writer._batch and writer._sent)

@@ -296,7 +296,7 @@ class AckWindow:
             made = commands(rows, self._encoder.common, repeat(reply))
         else:
             made = self._encode_single(rows)
-        check_sizes(self._encoder, rows, made, self._core.composer.max_payload)
+        check_sizes(self._encoder, rows, made, self._core.info.max_payload)
         buffer = b"".join(made)
         self._wait_for_room(len(made), len(buffer))
         if together:
@@ -309,7 +309,7 @@ class AckWindow:
 
     def finish(self) -> None:
         """Wait until all rows are stored; raises like `send()`."""
-        self._core.writer.send_buffered()
+        self._core.send_buffered()
         while self._rows_in_flight:
             self._wait()
 
@@ -336,7 +336,7 @@ class AckWindow:
     def _transmit(self, buffer: bytes, count: int) -> None:
         # While disconnected nothing is sent; after the reconnect everything is sent again.
         with suppress(OutboundBufferLimitError, TimeoutError):
-            self._core.writer.send(buffer, count, len(buffer), Deadline(self._ack_timeout))
+            self._core.send(buffer, count, len(buffer), Deadline(self._ack_timeout))
 
     def _resend(self, numbers: Iterable[int]) -> None:
         again = [self._pending[number] for number in numbers]

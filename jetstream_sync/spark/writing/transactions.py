@@ -124,11 +124,11 @@ class AtomicBatchSender:
             _command(subject, reply + _FIRST, b"%b1\r\n%b" % (head, lines), payload),
             *self._row_commands(rows, head, reply + _LAST),
         ]
-        check_sizes(self._encoder, rows, made[1:], self._core.composer.max_payload)
+        check_sizes(self._encoder, rows, made[1:], self._core.info.max_payload)
         self._subjects = frozenset((subject, *rows.subjects))
         self._events.items.clear()
         buffer = b"".join(made)
-        self._core.writer.send(buffer, len(made), len(buffer), deadline)
+        self._core.send(buffer, len(made), len(buffer), deadline)
         return self._wait_for_ack(reply, deadline)
 
     def _row_commands(self, rows: EncodedRows, head: bytes, reply: bytes) -> list[bytes]:

@@ -50,7 +50,7 @@ def stream(writer):
 def test_a_call_that_waits_for_an_answer_sends_at_once(writer, stream):
     """The command is sent with everything that was buffered before, in order."""
     writer.publish(b"one", 0)
-    writer.publish_deferred(b"two", 0)
+    writer.send_deferred(b"two", 0)
     writer.append(PONG)
     writer.enqueue_deferred(PING)
     assert stream.sent == b""
@@ -72,7 +72,7 @@ def test_a_publisher_sends_itself_when_much_is_buffered(writer, stream):
     assert stream.sent == b""
     writer.publish(b"y", 0)
     assert stream.sent == b"x" * _SEND_ABOVE_BYTES + b"y"
-    writer.publish_deferred(b"z" * (_SEND_ABOVE_BYTES + 1), 0)
+    writer.send_deferred(b"z" * (_SEND_ABOVE_BYTES + 1), 0)
     assert stream.sent.endswith(b"z")
 
 
@@ -94,7 +94,7 @@ def test_the_flusher_sends_what_others_leave(writer, stream):
 def test_messages_and_bytes_are_counted(writer, stream):
     """Messages with the bytes of headers and payload; other commands are none."""
     writer.publish(b"PUB a 2\r\nxx\r\n", 2)
-    writer.publish_deferred(b"PUB a 3\r\nxxx\r\n", 3)
+    writer.send_deferred(b"PUB a 3\r\nxxx\r\n", 3)
     writer.send(b"PUB a 4\r\nxxxx\r\n", 1, 4)
     writer.send(b"SUB a 1\r\n", 0, 0)
     writer.append(PONG)
@@ -183,7 +183,7 @@ def test_without_a_link_commands_wait(writer):
     assert stream.sent == b"preambleonetwothree"
 
 
-@pytest.mark.parametrize("how", ["publish", "publish_deferred", "send"])
+@pytest.mark.parametrize("how", ["publish", "send_deferred", "send"])
 def test_without_a_link_the_buffer_has_a_limit(writer, how):
     """`pending_size` bytes wait for a link, and not one more; what is refused is not sent."""
 
@@ -280,7 +280,7 @@ def test_a_closed_writer_refuses_with_the_reason(writer, stream):
     raised = []
     for refused in (
         lambda: writer.publish(b"two", 0),
-        lambda: writer.publish_deferred(b"two", 0),
+        lambda: writer.send_deferred(b"two", 0),
         lambda: writer.send(b"two", 1, 0),
     ):
         with pytest.raises(ConnectionClosedError, match="why") as caught:

@@ -12,7 +12,7 @@ from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, InvalidStateError
 import pytest
 
 from jetstream_sync.api.publish import PubAck
-from jetstream_sync.client.writer import Writer
+from jetstream_sync.client.core import ConnectionCore
 from jetstream_sync.errors import (
     APIError,
     InvalidResponseError,
@@ -22,6 +22,7 @@ from jetstream_sync.errors import (
 from jetstream_sync.jetstream import pub_ack_future
 from jetstream_sync.jetstream.pub_ack_future import PubAckFuture
 from jetstream_sync.net.memory import MemoryStream
+from jetstream_sync.options import ConnectionOptions
 
 STORED = b'{"stream":"S","seq":7}'
 ACK = PubAck("S", 7)
@@ -29,13 +30,14 @@ REFUSED = b'{"error":{"code":400,"err_code":10071,"description":"wrong last sequ
 
 
 @pytest.fixture
-def writer():
-    return Writer(0, lambda stream, error: pytest.fail(f"{stream.peer}: {error}"))
+def core():
+    """The core of a connection that is not open."""
+    return ConnectionCore(ConnectionOptions(servers=()), "0")
 
 
 @pytest.fixture
-def future(writer):
-    return PubAckFuture("a.b", b"PUB a.b 0\r\n\r\n", 0, None, writer)
+def future(core):
+    return PubAckFuture("a.b", b"PUB a.b 0\r\n\r\n", 0, None, core)
 
 
 @pytest.fixture(params=[False, True], ids=["not looked at", "looked at"])
@@ -190,10 +192,10 @@ def test_no_private_name_of_the_standard_class_is_used():
     assert not private & names
 
 
-def test_threads_that_meet_in_a_new_future(writer):
+def test_threads_that_meet_in_a_new_future(core):
     """A future that threads wait for while it is being settled is settled for each of them."""
     for _ in range(300):
-        future = PubAckFuture("a", b"", 0, None, writer)
+        future = PubAckFuture("a", b"", 0, None, core)
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             waits = [
                 pool.submit(future.result, 10),
@@ -206,9 +208,9 @@ def test_threads_that_meet_in_a_new_future(writer):
         assert [each.result() for each in waits] == [ACK, {future}, [future]]
 
 
-def test_waiting_for_several(writer):
+def test_waiting_for_several(core):
     """`concurrent.futures.wait` knows which are settled, seen or unseen."""
-    futures = [PubAckFuture("a", b"", 0, None, writer) for _ in range(4)]
+    futures = [PubAckFuture("a", b"", 0, None, core) for _ in range(4)]
     futures[0].acknowledged(STORED)
     done, open_ = concurrent.futures.wait(futures, 0, FIRST_COMPLETED)
     assert (done, open_) == ({futures[0]}, set(futures[1:]))
@@ -221,9 +223,9 @@ def test_waiting_for_several(writer):
     assert (done, open_) == (set(futures), set())
 
 
-def test_as_completed(writer):
+def test_as_completed(core):
     """`concurrent.futures.as_completed` yields them as they are settled."""
-    futures = [PubAckFuture("a", b"", 0, None, writer) for _ in range(3)]
+    futures = [PubAckFuture("a", b"", 0, None, core) for _ in range(3)]
     futures[2].acknowledged(STORED)
     coming = concurrent.futures.as_completed(futures, timeout=5)
     assert next(coming) is futures[2]
@@ -235,12 +237,12 @@ def test_as_completed(writer):
 
 
 @pytest.mark.parametrize("settled_first", [False, True])
-def test_from_asyncio(writer, settled_first):
+def test_from_asyncio(core, settled_first):
     """A program with an event loop can await it."""
 
     async def both():
-        good = PubAckFuture("a", b"", 0, None, writer)
-        bad = PubAckFuture("a", b"", 0, None, writer)
+        good = PubAckFuture("a", b"", 0, None, core)
+        bad = PubAckFuture("a", b"", 0, None, core)
         if settled_first:
             good.acknowledged(STORED)
             bad.acknowledged(REFUSED)
@@ -256,12 +258,12 @@ def test_from_asyncio(writer, settled_first):
 
 
 @pytest.mark.parametrize("wait", ["result", "exception"])
-def test_who_waits_sends_what_is_buffered(writer, wait):
+def test_who_waits_sends_what_is_buffered(core, wait):
     """The message may still be in the out-buffer, and its answer would never come."""
     stream = MemoryStream([])
-    writer.attach(stream, b"")
-    future = PubAckFuture("a", b"PUB a 0\r\n\r\n", 0, None, writer)
-    writer.publish_deferred(future.command, 0)
+    core._writer.attach(stream, b"")
+    future = PubAckFuture("a", b"PUB a 0\r\n\r\n", 0, None, core)
+    core.send_deferred(future.command, 0)
     assert stream.sent == b""
     with pytest.raises(builtins.TimeoutError):
         getattr(future, wait)(0)
