@@ -1,8 +1,8 @@
-"""The interface to which a connection passes the messages of a subscription."""
+"""The base class of the objects to which a connection passes the messages of a subscription."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar
 
 from ..errors import PermissionsError
 from ..net.clock import Deadline
@@ -11,20 +11,26 @@ from ..protocol.parser import Delivery
 __all__ = ["MessageReceiver"]
 
 
-class MessageReceiver(Protocol):
-    """Receives the messages and events of one subscription."""
+class MessageReceiver:
+    """
+    Receives the messages and events of one subscription; by default, it ignores the events.
 
-    is_reply_inbox: bool
+    The connection holds it while the subscription exists. So it holds `ConnectionCore.machinery`, not a
+    handle, and no public object, unless it has to keep the connection open.
+    """
+
+    __slots__ = ()
+
+    is_reply_inbox: ClassVar[bool] = False
     """Whether the messages are replies to requests: a drain of the connection keeps such a
     subscription until all others have ended."""
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Process messages; called by the reader, must not wait."""
-        ...
+        raise NotImplementedError
 
     def on_connection_change(self, *, connected: bool) -> None:
         """React to a lost or new connection; called by the reader, must not wait."""
-        ...
 
     def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
         """
@@ -40,12 +46,13 @@ class MessageReceiver(Protocol):
             each refused message, so one receiver is enough.
 
         """
-        ...
+        del subject, error
+        return False
 
     def on_closed(self, reason: BaseException) -> None:
         """Process the end of the subscription: no more messages follow; must not wait."""
-        ...
 
     def wait_drained(self, deadline: Deadline) -> bool:
-        """Wait until all messages are processed; return whether they are."""
-        ...
+        """Wait until all messages are processed; return whether they are, at once if no callback runs."""
+        del deadline
+        return True

@@ -59,7 +59,7 @@ class _Connection(Protocol):
     def timed_out(self, text: str) -> TimeoutError: ...
 
 
-class RequestMux:
+class RequestMux(MessageReceiver):
     """
     Multiplexes the requests of a connection over one reply inbox.
 
@@ -210,11 +210,6 @@ class RequestMux:
         """Fail every request in a forked child, and replace the lock that a thread may have held."""
         self._lock = threading.Lock()
         self.on_closed(reason)
-
-    def wait_drained(self, deadline: Deadline) -> bool:
-        """Return ``True`` at once: requests have no callbacks."""
-        del deadline
-        return True
 
     def _subscribe(self) -> None:
         with self._lock:

@@ -1,4 +1,10 @@
-"""A subscription: receives the messages of a subject, and queues them or calls a callback."""
+"""
+A subscription: receives the messages of a subject, and queues them or calls a callback.
+
+The reader passes the messages to a `SubscriptionReceiver`, which passes them to the `Subscription`.
+"""
+
+# ruff: noqa: SLF001 - a subscription and its receiver are one unit: users see no methods of the reader
 
 from __future__ import annotations
 
@@ -33,7 +39,7 @@ from .threads import spawn
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MsgCallback", "Subscription"]
+__all__ = ["MsgCallback", "Subscription", "SubscriptionReceiver"]
 
 log = logging.getLogger("jetstream_sync.subscription")
 
@@ -52,8 +58,6 @@ class Subscription:
 
     Any thread may use a subscription. Several threads may read from one; each message goes to one thread.
     """
-
-    is_reply_inbox = False
 
     def __init__(
         self,
@@ -82,22 +86,21 @@ class Subscription:
         self._thread: threading.Thread | None = None
         # Set after the last call of the callback.
         self._done = threading.Event()
+        receiver = self._new_receiver()
         # A placeholder, because a message may arrive before add_subscription() returns.
         self._interest: SubscriptionState[MessageReceiver] = SubscriptionState(
-            0, subject, queue, self
+            0, subject, queue, receiver
         )
-        receiver = self._receiver()
-        self._interest = core.add_subscription(subject, queue, receiver)
-        if isinstance(receiver, _WeakReceiver):
-            receiver.interest = self._interest
+        self._interest = receiver.interest = core.add_subscription(subject, queue, receiver)
         if callback is None:
             self._done.set()
         else:
             self._thread = spawn(f"subscription-{subject}", self._run)
 
-    def _receiver(self) -> MessageReceiver:
-        """Return the object to which the reader passes messages."""
-        return self if self._callback is not None else _WeakReceiver(self, self._core.machinery)
+    def _new_receiver(self) -> SubscriptionReceiver:
+        """Return an object to which the reader passes messages."""
+        weak = self._callback is None
+        return SubscriptionReceiver(self, self._core.machinery, weak=weak)
 
     # --- state ----------------------------------------------------------------------------------
 
@@ -218,7 +221,7 @@ class Subscription:
         elif limit <= self._interest.delivered:
             self._drop_above(limit)
         if limit <= self._interest.delivered:
-            self.on_closed(BadSubscriptionError("the subscription was ended by unsubscribe()"))
+            self._on_closed(BadSubscriptionError("the subscription was ended by unsubscribe()"))
 
     def _limit_is_reached(self) -> bool:
         """Return whether the subscription ended by its limit."""
@@ -257,11 +260,11 @@ class Subscription:
         try:
             self._core.drain_subscriptions([self._interest], deadline)
         finally:
-            self.on_closed(BadSubscriptionError("the subscription was drained"))
-        if not self.wait_drained(deadline):
+            self._on_closed(BadSubscriptionError("the subscription was drained"))
+        if not self._wait_drained(deadline):
             raise DrainTimeoutError(f"the callback for {self.subject!r} is still running")
 
-    def wait_drained(self, deadline: Deadline) -> bool:
+    def _wait_drained(self, deadline: Deadline) -> bool:
         """
         Wait until the callback, if any, has processed its last message; return whether it has.
 
@@ -281,9 +284,14 @@ class Subscription:
         if self.is_valid:
             self.unsubscribe()
 
-    # --- MessageReceiver: called by the reader --------------------------------------------------
+    # --- called by the reader; see `SubscriptionReceiver` ---------------------------------------
 
-    def deliver(self, deliveries: list[Delivery]) -> None:
+    def _deliver(self, receiver: SubscriptionReceiver, deliveries: list[Delivery]) -> None:
+        """Process messages that arrived for a receiver."""
+        del receiver
+        self._enqueue(deliveries)
+
+    def _enqueue(self, deliveries: list[Delivery]) -> None:
         """Queue messages; drop those above the pending limits, and report them."""
         with self._intake:
             if self._limit:
@@ -301,20 +309,19 @@ class Subscription:
             self._slow = True
             self._core.report_error(SlowConsumerError(self.subject, self.sid, self._dropped))
 
-    def on_connection_change(self, *, connected: bool) -> None:
+    def _on_connection_change(self, *, connected: bool) -> None:
         """Do nothing: the connection restores its subscriptions."""
 
-    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
+    def _on_refused(self, error: PermissionsError) -> bool:
         """End a subscription that is not permitted; reading raises the error after the last message."""
-        del subject
-        if error.operation != "subscribe" or self._mailbox.closed:
+        if self._mailbox.closed:
             return False
         # It is not restored after a reconnect either, because its readers get the error.
         self._core.remove_subscription_deferred(self._interest)
-        self.on_closed(error)
+        self._on_closed(error)
         return True
 
-    def on_closed(self, reason: BaseException) -> None:
+    def _on_closed(self, reason: BaseException) -> None:
         """End the subscription; after a close by the user, the callback gets no more messages."""
         if isinstance(reason, ForkedConnectionError):
             self._intake = threading.Lock()  # the parent's reader may have held it
@@ -349,48 +356,65 @@ class Subscription:
             self._done.set()
 
 
-class _WeakReceiver:
+class SubscriptionReceiver(MessageReceiver):
     """
-    Passes messages to a subscription without a callback, and does not keep it alive.
+    Passes messages and events from the reader to a subscription.
 
-    Once the subscription was collected, messages are dropped and the next one ends it on the server.
-    So the subscription table does not keep an unreferenced connection alive.
+    It does not keep a subscription without a callback alive. Once such a subscription was collected,
+    messages are dropped and the next one ends it on the server. So the subscription table does not keep
+    an unreferenced connection alive.
+
+    Args:
+        subscription: the subscription.
+        core: its connection.
+        weak: whether the subscription has no callback.
+
     """
 
-    is_reply_inbox = False
+    __slots__ = ("_core", "_subscription", "interest")
 
-    def __init__(self, subscription: Subscription, core: ConnectionCore) -> None:
-        self._subscription = weakref.ref(subscription)
+    def __init__(self, subscription: Subscription, core: ConnectionCore, *, weak: bool) -> None:
+        self._subscription: Callable[[], Subscription | None] = (
+            weakref.ref(subscription) if weak else lambda: subscription
+        )
         self._core = core
         #: The entry in the subscription table; ``None`` until it exists.
         self.interest: SubscriptionState[MessageReceiver] | None = None
 
     def deliver(self, deliveries: list[Delivery]) -> None:
+        """Queue messages."""
         subscription = self._subscription()
         if subscription is not None:
-            subscription.deliver(deliveries)
+            subscription._deliver(self, deliveries)
         elif self.interest is not None:
             self._core.remove_subscription_deferred(self.interest)
 
     def on_connection_change(self, *, connected: bool) -> None:
+        """Pass the event on."""
         subscription = self._subscription()
         if subscription is not None:
-            subscription.on_connection_change(connected=connected)
+            subscription._on_connection_change(connected=connected)
 
     def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
+        """Pass a refusal of the subscription on; the subscription publishes nothing."""
+        del subject
         subscription = self._subscription()
+        if error.operation != "subscribe":
+            return False
         if subscription is not None:
-            return subscription.on_permission_error(subject, error)
-        if error.operation != "subscribe" or self.interest is None:
+            return subscription._on_refused(error)
+        if self.interest is None:
             return False
         self._core.remove_subscription_deferred(self.interest)  # not to be restored
         return True
 
     def on_closed(self, reason: BaseException) -> None:
+        """Pass the end on."""
         subscription = self._subscription()
         if subscription is not None:
-            subscription.on_closed(reason)
+            subscription._on_closed(reason)
 
     def wait_drained(self, deadline: Deadline) -> bool:
+        """Wait for the callback."""
         subscription = self._subscription()
-        return subscription is None or subscription.wait_drained(deadline)
+        return subscription is None or subscription._wait_drained(deadline)

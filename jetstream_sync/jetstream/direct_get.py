@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from ..api.stream import StoredMsgReply
 from ..client.core import ConnectionCore
+from ..client.receiver import MessageReceiver
 from ..client.result_slot import ResultSlot
 from ..codec import decode, dumps
 from ..durations import time_from_text, time_to_ns
@@ -43,7 +44,7 @@ __all__ = [
 ]
 
 
-class ReplyCollector:
+class ReplyCollector(MessageReceiver):
     """
     Collects the replies to one request; one thread creates, uses and closes it.
 
@@ -160,11 +161,6 @@ class ReplyCollector:
     def on_closed(self, reason: BaseException) -> None:
         """Fail: the connection is closed."""
         self._settle(reason)
-
-    def wait_drained(self, deadline: Deadline) -> bool:
-        """Return true at once: there is no callback."""
-        del deadline
-        return True
 
     def _settle(self, error: BaseException | None) -> bool:
         """Wake the waiting thread, unless that was done; return whether it was now."""

@@ -32,6 +32,7 @@ from typing import Final, Literal, TypedDict
 from ..api.publish import PubAck
 from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox
+from ..client.receiver import MessageReceiver
 from ..client.threads import spawn
 from ..codec import loads
 from ..durations import duration, duration_to_ns
@@ -214,7 +215,7 @@ def check_publish_options(options: PublishOptions) -> None:
         raise InvalidOptionError(min(unknown), "...", f"not one of {sorted(_OPTIONS)}")
 
 
-class Publisher:
+class Publisher(MessageReceiver):
     """
     Publishes the messages of a JetStream context.
 

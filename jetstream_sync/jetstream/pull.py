@@ -22,6 +22,7 @@ from ..api.pull import PullRequest
 from ..api.status import PullStatus, PullStatusKind, parse_pull_status
 from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox
+from ..client.receiver import MessageReceiver
 from ..errors import (
     BadSubscriptionError,
     ConnectionClosedError,
@@ -63,7 +64,7 @@ DISCONNECTED: Final[Delivery] = (b"", b"", b"down", b"")
 RECONNECTED: Final[Delivery] = (b"", b"", b"up", b"")
 
 
-class PullInbox:
+class PullInbox(MessageReceiver):
     """
     A reply inbox for pull requests.
 
@@ -82,8 +83,6 @@ class PullInbox:
         ConnectionClosedError: it is closed or draining.
 
     """
-
-    is_reply_inbox = False
 
     #: Appended to the reply subject in the subject of the subscription.
     _suffix: ClassVar[str] = ""

@@ -29,7 +29,7 @@ from ..api.gaps import DeliverySequence
 from ..api.reply import ack_tokens
 from ..api.status import PullStatus, PullStatusKind, parse_pull_status
 from ..client.core import is_deliberate_close
-from ..client.subscription import MsgCallback, Subscription
+from ..client.subscription import MsgCallback, Subscription, SubscriptionReceiver
 from ..errors import (
     BadSubscriptionError,
     ConnectionClosedError,
@@ -145,7 +145,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
             options.pending_bytes_limit,
         )
 
-    def set_consumer(self, info: ConsumerInfo, *, created: bool) -> None:
+    def _set_consumer(self, info: ConsumerInfo, *, created: bool) -> None:
         """
         Set the consumer; called once, before the subscription is returned to the caller.
 
@@ -175,7 +175,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
             self.consumer_name, timeout, lambda: self._last_seen, lambda: self._on_silence(timeout)
         )
         if self._mailbox.closed:
-            self._monitor.stop()  # on_closed() was called meanwhile and did not see the monitor
+            self._monitor.stop()  # _on_closed() was called meanwhile and did not see the monitor
 
     # --- counters -------------------------------------------------------------------------------
 
@@ -351,7 +351,7 @@ class PushSubscription(ConsumerAccessors, Subscription):
         """End the subscription at its message limit; ``_receive_lock`` is held."""
         self._ending = True
         self._core.remove_subscription(self._interest)
-        self.on_closed(
+        self._on_closed(
             BadSubscriptionError(
                 f"the subscription has reached its limit of {self._max_msgs} messages"
             )
@@ -379,15 +379,15 @@ class PushSubscription(ConsumerAccessors, Subscription):
         self._ending = True
         super().drain(timeout)
 
-    def wait_drained(self, deadline: Deadline) -> bool:
+    def _wait_drained(self, deadline: Deadline) -> bool:
         """Wait until the callback, if any, has handled its last message; return whether it has."""
-        done = super().wait_drained(deadline)
+        done = super()._wait_drained(deadline)
         # Without a callback, the reading thread reaches the end later, unless the connection closes.
         if self._callback is None and not (self._ending and self._mailbox.items):
             self._release_after_last()
         return done
 
-    def on_closed(self, reason: BaseException) -> None:
+    def _on_closed(self, reason: BaseException) -> None:
         """Handle the end of the subscription; a callback stops at once after a deliberate close."""
         if self._monitor is not None:
             if isinstance(reason, ForkedConnectionError):
@@ -398,9 +398,9 @@ class PushSubscription(ConsumerAccessors, Subscription):
             # A durable consumer outlives the connection that created it.
             owned = self._ending or not self._config.durable_name
             self._release_due = self._created and self._options.delete_consumer and owned
-        super().on_closed(reason)
+        super()._on_closed(reason)
 
-    def abandon(self) -> None:
+    def _abandon(self) -> None:
         """End a subscription that was not returned to the caller; keep the consumer."""
         self._created = False
         if not self._mailbox.closed:
@@ -425,8 +425,9 @@ class PushSubscription(ConsumerAccessors, Subscription):
 
     # --- called by the reader -------------------------------------------------------------------
 
-    def deliver(self, deliveries: list[Delivery]) -> None:
+    def _deliver(self, receiver: SubscriptionReceiver, deliveries: list[Delivery]) -> None:
         """Enqueue messages and statuses."""
+        del receiver
         with self._receive_lock:
             self._receive(deliveries)
 
@@ -439,12 +440,12 @@ class PushSubscription(ConsumerAccessors, Subscription):
             deliveries, msgs = self._filter(deliveries)
         self._received_count += msgs
         if not self._max_msgs or self._received_count < self._max_msgs:
-            super().deliver(deliveries)
+            self._enqueue(deliveries)
             return
         over = self._received_count - self._max_msgs
         self._received_count = self._max_msgs
         _drop_last(deliveries.pop, over)
-        super().deliver(deliveries)
+        self._enqueue(deliveries)
         self._end_by_limit()
 
     def _is_contiguous(self, deliveries: list[Delivery]) -> bool:

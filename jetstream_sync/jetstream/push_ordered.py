@@ -20,7 +20,8 @@ from datetime import timedelta
 
 from ..api.gaps import DeliverySequence
 from ..api.subscribing import SubscribeRequest, ordered_config
-from ..client.receiver import MessageReceiver
+from ..client.core import ConnectionCore
+from ..client.subscription import Subscription, SubscriptionReceiver
 from ..client.threads import spawn
 from ..errors import (
     BadSubscriptionError,
@@ -29,9 +30,8 @@ from ..errors import (
     Error,
     IteratorClosedError,
     NotJSMessageError,
-    PermissionsError,
 )
-from ..net.clock import FOREVER, Deadline, monotonic
+from ..net.clock import FOREVER, monotonic
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests
 from .heartbeat import HeartbeatTimeout
@@ -43,35 +43,15 @@ __all__ = ["OrderedPushSubscription"]
 log = logging.getLogger("jetstream_sync.ordered")
 
 
-class _Feed:
-    """The deliveries of one consumer of an ordered subscription; a `MessageReceiver`."""
+class _Feed(SubscriptionReceiver):
+    """The deliveries of one consumer of an ordered subscription."""
 
-    is_reply_inbox = False
+    __slots__ = ("retired",)
 
-    def __init__(self, owner: OrderedPushSubscription) -> None:
-        self._owner = owner
+    def __init__(self, owner: Subscription, core: ConnectionCore, *, weak: bool) -> None:
+        super().__init__(owner, core, weak=weak)
         #: Whether deliveries from this feed are dropped.
         self.retired = False
-
-    def deliver(self, deliveries: list[Delivery]) -> None:
-        """Pass messages and statuses to the owner."""
-        self._owner.deliver_from(self, deliveries)
-
-    def on_connection_change(self, *, connected: bool) -> None:
-        """Forward the event to the owner."""
-        self._owner.on_connection_change(connected=connected)
-
-    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
-        """Forward the event to the owner."""
-        return self._owner.on_permission_error(subject, error)
-
-    def on_closed(self, reason: BaseException) -> None:
-        """Forward the event to the owner."""
-        self._owner.on_closed(reason)
-
-    def wait_drained(self, deadline: Deadline) -> bool:
-        """Wait for the owner."""
-        return self._owner.wait_drained(deadline)
 
 
 class OrderedPushSubscription(PushSubscription):
@@ -89,7 +69,7 @@ class OrderedPushSubscription(PushSubscription):
         self, api: APIRequests, stream: str, wanted: SubscribeRequest, options: PushOptions
     ) -> None:
         """
-        Subscribe to a first inbox; call `start()` next.
+        Subscribe to a first inbox; call `_start()` next.
 
         Args:
             api: the JetStream API.
@@ -105,7 +85,7 @@ class OrderedPushSubscription(PushSubscription):
         first = ordered_config(wanted, f"{prefix}_0", api.core.new_inbox())
         self._cursor = OrderedCursor(api, stream, prefix, first)
         # --- under _receive_lock ---
-        self._feed = _Feed(self)
+        self._feed: _Feed  # set by `_new_receiver()`
         self._unused = True  # whether no consumer delivers to the first feed yet
         self._renewing = False  # whether a thread is creating a consumer
         super().__init__(
@@ -113,10 +93,14 @@ class OrderedPushSubscription(PushSubscription):
         )
         self._sequence = self._cursor.sequence
 
-    def _sink(self) -> MessageReceiver:
+    def _new_receiver(self) -> _Feed:
+        self._feed = self._new_feed()
         return self._feed
 
-    def start(self) -> None:
+    def _new_feed(self) -> _Feed:
+        return _Feed(self, self._core.machinery, weak=self._callback is None)
+
+    def _start(self) -> None:
         """
         Create the first consumer.
 
@@ -169,10 +153,10 @@ class OrderedPushSubscription(PushSubscription):
         self._give_up()
         super().drain(timeout)
 
-    def on_closed(self, reason: BaseException) -> None:
+    def _on_closed(self, reason: BaseException) -> None:
         """Handle the end of the subscription."""
         self._cursor.stopping = True
-        super().on_closed(reason)
+        super()._on_closed(reason)
 
     def _give_up(self) -> None:
         """Create no more feeds: the current one is the last."""
@@ -182,13 +166,13 @@ class OrderedPushSubscription(PushSubscription):
 
     # --- called by the reader -------------------------------------------------------------------
 
-    def deliver_from(self, feed: _Feed, deliveries: list[Delivery]) -> None:
+    def _deliver(self, receiver: SubscriptionReceiver, deliveries: list[Delivery]) -> None:
         """Enqueue messages and statuses unless the feed is retired."""
         with self._receive_lock:
-            if feed is self._feed and not feed.retired:
+            if receiver is self._feed and not self._feed.retired:
                 self._receive(deliveries)
 
-    def on_connection_change(self, *, connected: bool) -> None:
+    def _on_connection_change(self, *, connected: bool) -> None:
         """Create another consumer after a reconnect: the old one may be gone or have a gap."""
         with self._receive_lock:
             if connected:
@@ -270,9 +254,9 @@ class OrderedPushSubscription(PushSubscription):
             if self._renewing and core.address is None:
                 raise ConnectionLostError("there is no connection")
             old = self._interest
-            feed = _Feed(self)
+            feed = self._new_feed()
             inbox = core.new_inbox()
-            self._interest = core.add_subscription(inbox, "", feed)
+            self._interest = feed.interest = core.add_subscription(inbox, "", feed)
             core.remove_subscription_deferred(old)
             self._feed = feed
             self.subject = inbox
@@ -284,9 +268,9 @@ class OrderedPushSubscription(PushSubscription):
         """End with an error that another consumer would cause again."""
         self._core.remove_subscription_deferred(self._interest)
         if self._callback is None:
-            self.on_closed(error)
+            self._on_closed(error)
         else:
             self._core.report_error(error)
-            self.on_closed(
+            self._on_closed(
                 BadSubscriptionError(f"the ordered subscription could not continue: {error}")
             )

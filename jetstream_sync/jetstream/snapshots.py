@@ -27,6 +27,7 @@ from ..api.snapshot import SnapshotInfo, SnapshotRequest, chunk_position
 from ..api.stream import StreamInfo
 from ..client.core import ConnectionCore
 from ..client.mailbox import Mailbox
+from ..client.receiver import MessageReceiver
 from ..codec import encode, loads
 from ..errors import (
     APIError,
@@ -71,7 +72,7 @@ _RETRY_DELAYS_S: Final = (0.05, 0.1, 0.2, 0.4)
 _CLEANUP_TIMEOUT_S: Final = 10.0
 
 
-class _ChunkReceiver:
+class _ChunkReceiver(MessageReceiver):
     """Receives the chunks of a snapshot."""
 
     is_reply_inbox = True
@@ -111,11 +112,6 @@ class _ChunkReceiver:
         if isinstance(reason, BadSubscriptionError):
             reason = ConnectionDrainingError("the connection was drained")
         self.mailbox.close(reason)
-
-    def wait_drained(self, deadline: Deadline) -> bool:
-        """Return true at once: there is no callback."""
-        del deadline
-        return True
 
 
 class StreamSnapshot:

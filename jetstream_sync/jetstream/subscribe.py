@@ -6,6 +6,8 @@ the lookup and the creation. The consumer is then looked up again, and must matc
 other existing consumer.
 """
 
+# ruff: noqa: SLF001 - this module creates the subscriptions: users see no methods of the creation
+
 from __future__ import annotations
 
 from datetime import timedelta
@@ -345,10 +347,10 @@ class PushSubscribeAPI:
                 info, created = create_or_find(api, stream, wanted, config)
             finally:
                 if not created:
-                    subscription.abandon()
+                    subscription._abandon()
         if not created:
             subscription = PushSubscription(api, stream, info.config, options)
-        subscription.set_consumer(info, created=created)
+        subscription._set_consumer(info, created=created)
         return subscription
 
     def _ordered(self, wanted: SubscribeRequest, options: PushOptions) -> PushSubscription:
@@ -356,9 +358,9 @@ class PushSubscribeAPI:
             self._api, find_stream(self._api, wanted), wanted, options
         )
         try:
-            subscription.start()
+            subscription._start()
         except BaseException:
-            subscription.abandon()
+            subscription._abandon()
             raise
         return subscription
 

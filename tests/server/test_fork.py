@@ -224,19 +224,6 @@ INTERNAL = {
     "OrderedMessages.take",
     "OrderedMessages.set_callback_waiter",
     "OrderedMessages.start",
-    "PushSubscription.abandon",
-    "PushSubscription.set_consumer",
-    *(
-        f"{cls}.{name}"
-        for cls in ("Subscription", "PushSubscription")
-        for name in (
-            "deliver",
-            "on_closed",
-            "on_connection_change",
-            "on_permission_error",
-            "wait_drained",
-        )
-    ),
 }
 
 SNAPSHOT = SnapshotInfo(

@@ -411,6 +411,31 @@ def test_closing_ends_the_making_of_a_consumer(
         wait_until(lambda: not [each for each in threading.enumerate() if "ordered" in each.name])
 
 
+def test_deliveries_of_a_replaced_consumer_are_dropped(
+    js: JetStream, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While another consumer is created, the old one's messages are not used: the new one sends them."""
+    sub = read_ordered(js, stream)
+    creating, go_on = threading.Event(), threading.Event()
+    renew = sub._cursor.renew
+
+    def slow(*args: Any) -> Any:
+        creating.set()
+        go_on.wait(10)
+        return renew(*args)
+
+    monkeypatch.setattr(sub._cursor, "renew", slow)
+    with sub._receive_lock:
+        sub._replace_consumer("a test")
+    assert creating.wait(5)
+    fill(js, stream.name, 5)
+    js.account_info()  # the old consumer's messages have arrived
+    assert sub.pending_msgs == 0
+    go_on.set()
+    assert numbers(sub, 5) == list(range(5))
+    sub.unsubscribe()
+
+
 # --- the end ------------------------------------------------------------------------------------
 
 

@@ -411,7 +411,7 @@ def test_a_callback_may_end_its_own_subscription(js: JetStream, stream: Stream, 
     sub = js.subscribe(everything(stream), cb=lambda msg: bound.wait(5) and work(msg))
     bound.set()
     wait_until(lambda: stream.consumer_names() == [])
-    assert sub.wait_drained(Deadline(5))
+    assert sub._wait_drained(Deadline(5))
     assert got[:3] == [0, 1, 2]
     assert len(got) == 3 or end == "drain"
 

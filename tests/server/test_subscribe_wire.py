@@ -664,7 +664,7 @@ def test_a_connection_that_is_closed_by_the_callback() -> None:
         sub = nc.jetstream().subscribe("foo", stream="S", cb=work)
         server.send(Wire(server, sub).message(1))
         wait_until(lambda: closed)
-        wait_until(lambda: sub.wait_drained(Deadline(0)))
+        wait_until(lambda: sub._wait_drained(Deadline(0)))
         assert acks(server) == []
     assert errors == []
 

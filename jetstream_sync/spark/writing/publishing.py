@@ -31,6 +31,7 @@ from typing import Final
 from ...api.publish import PubAck
 from ...client.core import ConnectionCore
 from ...client.mailbox import Mailbox
+from ...client.receiver import MessageReceiver
 from ...codec import loads
 from ...errors import (
     APIError,
@@ -174,7 +175,7 @@ class _SentChunk:
         self.unacked = len(rows)
 
 
-class AckWindow:
+class AckWindow(MessageReceiver):
     """
     Publishes the rows of a partition, and counts the acknowledgements.
 
@@ -263,11 +264,6 @@ class AckWindow:
     def on_closed(self, reason: BaseException) -> None:
         """Wake the task when the connection is closed."""
         self._events.close(reason)
-
-    def wait_drained(self, deadline: Deadline) -> bool:
-        """Return true: there are no callbacks."""
-        del deadline
-        return True
 
     # --- called by the task ---------------------------------------------------------------------
 

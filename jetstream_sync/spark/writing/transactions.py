@@ -32,6 +32,7 @@ from typing import Final
 from ...api.publish import PubAck
 from ...client.core import ConnectionCore
 from ...client.mailbox import Mailbox
+from ...client.receiver import MessageReceiver
 from ...codec import loads
 from ...errors import (
     APIError,
@@ -66,7 +67,7 @@ _FIRST: Final = b".first"
 _LAST: Final = b".last"
 
 
-class AtomicBatchSender:
+class AtomicBatchSender(MessageReceiver):
     """
     Sends one atomic batch at a time; one thread uses and closes it.
 
@@ -186,11 +187,6 @@ class AtomicBatchSender:
     def on_closed(self, reason: BaseException) -> None:
         """Wake the task when the connection is closed."""
         self._events.close(reason)
-
-    def wait_drained(self, deadline: Deadline) -> bool:
-        """Return true: there are no callbacks."""
-        del deadline
-        return True
 
 
 def _answer_error(header: bytes, payload: bytes) -> Error | None:
