@@ -64,6 +64,7 @@ Every exception that the package raises deliberately is one of these::
         ├── NotJSMessageError                         the message is not from a stream
         ├── MsgAlreadyAckdError                       the message was already acknowledged
         ├── ConsumerSequenceMismatchError             messages of a push consumer are missing
+        ├── MessagesChangedError                      messages changed while they were read
         ├── ServerTooOldError                         the server does not support the request
         ├── SnapshotBrokenError                       a snapshot ended early
         └── RestoreBrokenError                        the server stopped a restore
@@ -81,6 +82,7 @@ Every exception that the package raises deliberately is one of these::
     │   └── MessageTTLDisabledError, ...
     ├── NotFoundError              404
     │   └── StreamNotFoundError, ConsumerNotFoundError, MessageNotFoundError
+    ├── TooManyResultsError        413
     ├── ServerError                500
     │   └── SnapshotFailedError, RestoreFailedError
     └── ServiceUnavailableError    503
@@ -139,6 +141,7 @@ __all__ = [
     "MaxPayloadError",
     "MessageNotFoundError",
     "MessageTTLDisabledError",
+    "MessagesChangedError",
     "MsgAlreadyAckdError",
     "NoDeliverGroupError",
     "NoHeartbeatError",
@@ -182,6 +185,7 @@ __all__ = [
     "SubscribeError",
     "SubscriptionError",
     "TimeoutError",
+    "TooManyResultsError",
     "TooManyStalledMsgsError",
     "WrongLastMsgIDError",
     "WrongLastSequenceError",
@@ -511,6 +515,10 @@ class MessageNotFoundError(NotFoundError, err_codes=(10037, 10043)):
     """The stream has no such message."""
 
 
+class TooManyResultsError(APIError, code=413):
+    """A request for the last messages of many subjects finds more than 1,024 (413)."""
+
+
 class StreamNameInUseError(BadRequestError, err_codes=(10058,)):
     """A stream with this name exists with another configuration."""
 
@@ -572,6 +580,10 @@ class NoStreamResponseError(JetStreamError):
 
 class InvalidResponseError(JetStreamError):
     """A reply of the server is malformed."""
+
+
+class MessagesChangedError(JetStreamError):
+    """Messages were replaced or deleted while they were read in pages; read them again."""
 
 
 class TooManyStalledMsgsError(JetStreamError):

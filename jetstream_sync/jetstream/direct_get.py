@@ -3,15 +3,17 @@ Read stored messages without a consumer: STREAM.MSG.GET, direct gets and batched
 
 `STREAM.MSG.GET` is answered by the leader of the stream, in JSON. A direct get (ADR-31) is answered
 by any replica or by a mirror: the reply is the message itself, with four additional headers.
-A batched direct get is one request with many replies, which `ReplyCollector` receives.
+A batched direct get is one request with many replies, which `ReplyCollector` receives. It returns the
+messages from a sequence or time on, or the last messages of many subjects, page by page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from ..api.echo import release
 from ..api.stream import StoredMsgReply
 from ..client.core import ConnectionCore
 from ..client.receiver import MessageReceiver
@@ -21,22 +23,26 @@ from ..durations import time_from_text, time_to_ns
 from ..errors import (
     APIError,
     ConnectionLostError,
+    Error,
     InvalidResponseError,
     MessageNotFoundError,
+    MessagesChangedError,
     NoRespondersError,
     PermissionsError,
+    ServerTooOldError,
     TimeoutError,
 )
 from ..headers import SEQUENCE, STREAM, SUBJECT, TIMESTAMP, Headers, parse_headers, parse_status
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery
-from .api_requests import APIRequests
+from .api_requests import APIRequests, stream_info
 
 __all__ = [
     "MAX_BYTES",
     "ReplyCollector",
     "StoredMsg",
     "direct_get",
+    "direct_get_last",
     "direct_get_many",
     "is_direct_status",
     "leader_get",
@@ -312,6 +318,7 @@ _SEQUENCE: Final = SEQUENCE.encode() + b": "
 #: The headers that messages of a batch have behind those of a single direct get, in this order.
 _ADDED: Final = ("Nats-Num-Pending", "Nats-Last-Sequence")
 _PENDING, _LAST = (f"{name}: ".encode() for name in _ADDED)
+_UP_TO: Final = "Nats-UpTo-Sequence"
 
 
 def direct_get_many(
@@ -330,22 +337,17 @@ def direct_get_many(
         APIError: the server returned an error.
         InvalidResponseError: the reply is malformed.
         PermissionsError: this user may not ask that.
+        ServerTooOldError: the request has a start time, which the server that replied does not know.
         TimeoutError, ConnectionLostError: nothing came.
         ConnectionClosedError: the connection is closed.
 
     """
     route = api.routes.direct_get(stream)
-    gathering = ReplyCollector(api.core, _is_end)
-    try:
-        gathering.ask(route.encode(), dumps(request))
-        try:
-            items = gathering.wait(_PATIENCE, deadline)
-        except (TimeoutError, ConnectionLostError):
-            items = list(gathering.items)
-            if not items:
-                raise
-    finally:
-        gathering.close()
+    items, error = _collect(api, route, request, deadline)
+    if error is not None and not items:
+        raise error
+    if "start_time" in request and not (is_direct_status(items[0]) or _is_of_batch(items[0][2])):
+        raise _too_old(api, "start_time")
     if is_direct_status(items[-1]):
         if len(items) > 1:
             items.pop()  # it ends them; one alone says why there are none
@@ -355,6 +357,161 @@ def direct_get_many(
         read_direct(block, data, _ADDED if _is_of_batch(block) else ())
         for _, _, block, data in items
     ]
+
+
+def _collect(
+    api: APIRequests, route: str, request: Mapping[str, Any], deadline: Deadline
+) -> tuple[list[Delivery], Error | None]:
+    """Send a batched direct get; return the replies, and the error that ended them early, if any."""
+    replies = ReplyCollector(api.core, _is_end)
+    try:
+        replies.ask(route.encode(), dumps(request))
+        try:
+            return replies.wait(_PATIENCE, deadline), None
+        except (TimeoutError, ConnectionLostError) as error:
+            return list(replies.items), error
+    finally:
+        replies.close()
+
+
+class _Page(NamedTuple):
+    """Some of the last messages of many subjects."""
+
+    messages: list[StoredMsg]
+    left: int
+    """Number of messages that follow on other pages."""
+    up_to: int
+    """The sequence up to which messages count, on all pages."""
+
+
+#: Attempts for a page with fewer messages than the one before announced, and seconds between two: a
+#: replica that is behind may have answered.
+_PAGE_ATTEMPTS: Final = 5
+_PAGE_RETRY_DELAY_S: Final = 0.05
+
+
+def direct_get_last(
+    api: APIRequests, stream: str, request: Mapping[str, Any]
+) -> Iterator[StoredMsg]:
+    """
+    Get the last messages of many subjects from any server that has the stream.
+
+    The first page is requested by the call, the others by the iteration.
+
+    Args:
+        api: where the requests go.
+        stream: its name.
+        request: the body, with ``multi_last`` and ``max_bytes``.
+
+    Raises:
+        TooManyResultsError: there are more than 1,024 messages.
+        MessagesChangedError: by the iteration: messages were replaced or deleted between two pages.
+        ServerTooOldError: the server is older than 2.11.
+        NoRespondersError, APIError, InvalidResponseError, PermissionsError, TimeoutError,
+            ConnectionClosedError: as `direct_get_many()`.
+
+    """
+    page = _last_page(api, stream, request)
+    if not page.messages and "up_to_seq" in request:
+        page = _search_again(api, stream, request, page)
+    return _iter_pages(api, stream, request, page)
+
+
+def _search_again(api: APIRequests, stream: str, request: Mapping[str, Any], page: _Page) -> _Page:
+    """
+    Return the first page for a sequence up to which no message was found.
+
+    With file storage, servers find none up to a sequence that they do not have yet. That is a sequence
+    beyond the end of the stream, or the server that replied is behind.
+    """
+    info = stream_info(api, stream)
+    last = min(request["up_to_seq"], info.state.last_seq)
+    attempts = _PAGE_ATTEMPTS if (info.config.num_replicas or 1) > 1 else 1
+    while last and attempts and not page.messages:
+        page = _last_page(api, stream, {**request, "up_to_seq": last})
+        attempts -= 1
+        if attempts and not page.messages:
+            api.core.wait_closed(_PAGE_RETRY_DELAY_S)
+    return page
+
+
+def _iter_pages(
+    api: APIRequests, stream: str, request: Mapping[str, Any], page: _Page
+) -> Iterator[StoredMsg]:
+    yield from page.messages
+    # From the second page on the sequence says up to where.
+    rest = {name: value for name, value in request.items() if name != "up_to_time"}
+    while page.left:
+        expected = page.left
+        body = rest | {"seq": page.messages[-1].seq + 1, "up_to_seq": page.up_to}
+        for _ in range(_PAGE_ATTEMPTS):
+            page = _last_page(api, stream, body)
+            found = len(page.messages) + page.left
+            if found == expected:
+                break
+            api.core.wait_closed(_PAGE_RETRY_DELAY_S)
+        else:
+            raise MessagesChangedError(
+                f"{expected - found} messages of the stream {stream!r} were replaced or deleted while"
+                " the last messages of its subjects were read in pages: read them again"
+            )
+        yield from page.messages
+
+
+def _last_page(api: APIRequests, stream: str, request: Mapping[str, Any]) -> _Page:
+    """Request a page until it arrives completely."""
+    route = api.routes.direct_get(stream)
+    deadline = api.deadline()
+    while True:
+        items, error = _collect(api, route, request, deadline)
+        if error is None and not _is_broken_off(items):
+            return _page_of(api, route, items)
+        if deadline.expired():
+            raise error or api.core.timed_out(f"{route!r} was not answered completely in time")
+        api.core.wait_closed(_PAGE_RETRY_DELAY_S)
+
+
+def _is_broken_off(items: list[Delivery]) -> bool:
+    """Return whether the server could not load one of the messages, which was deleted meanwhile."""
+    status = parse_status(items[-1][2])
+    return len(items) > 1 and status is not None and status.code == 404
+
+
+def _page_of(api: APIRequests, route: str, items: list[Delivery]) -> _Page:
+    """Return the page that the replies contain; raises as `direct_get_last()`."""
+    end = items.pop()
+    if not is_direct_status(end):
+        if _SEQUENCE in end[2]:
+            raise _too_old(api, "multi_last")
+        raise _refusal(end[2])
+    status = parse_status(end[2])
+    if status is not None and status.code == 404:
+        return _Page([], 0, 0)
+    if status is not None and status.code == 503:
+        raise NoRespondersError(route)
+    if status is not None and status.code == 408 and status.description == "Empty Request":
+        raise _too_old(api, "multi_last")
+    try:
+        # Not from the end: before 2.12 that has 0 also when there are other pages.
+        left = _last_number(items[-1][2], _ADDED[0])
+        up_to = _last_number(end[2], _UP_TO)
+    except (IndexError, ValueError, InvalidResponseError):
+        if status is not None and status.code == 204:
+            raise InvalidResponseError(f"{route} replied without messages: {end[2]!r}") from None
+        raise _refusal(end[2]) from None
+    return _Page([read_direct(block, data, _ADDED) for _, _, block, data in items], left, up_to)
+
+
+def _last_number(block: bytes, name: str) -> int:
+    """Return the number in a header that the server added."""
+    return int(_pop_last(parse_headers(block) or Headers(), name))
+
+
+def _too_old(api: APIRequests, feature: str) -> ServerTooOldError:
+    """Return the error for a reply that shows an old server, which may be another than the connected."""
+    version = api.core.info.version
+    is_newer = (release(version) or (2, 11)) >= (2, 11)
+    return ServerTooOldError(feature, "2.11", "older than 2.11" if is_newer else version)
 
 
 def _is_end(delivery: Delivery) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..api.snapshot import SnapshotRequest
 from ..api.stream import StreamInfo
+from ..durations import time_to_text
 from ..errors import (
     ConnectionLostError,
     InvalidOptionError,
@@ -23,10 +24,17 @@ from ..errors import (
 from ..foreign_names import ForeignNames
 from ..subjects import check_subject
 from . import consumer_api
-from .api_requests import APIRequests, resolve_config, stream_info
+from .api_requests import APIRequests, require_level, resolve_config, stream_info
 from .consumer import PullConsumer, add_pull_consumer, pull_consumer
 from .consumer_api import consumer_info
-from .direct_get import MAX_BYTES, StoredMsg, direct_get, direct_get_many, leader_get
+from .direct_get import (
+    MAX_BYTES,
+    StoredMsg,
+    direct_get,
+    direct_get_last,
+    direct_get_many,
+    leader_get,
+)
 from .ordered import OrderedConsumer
 from .snapshots import StreamSnapshot, take_snapshot
 
@@ -190,14 +198,15 @@ class Stream(ForeignNames):
     def get_msgs(
         self,
         max_messages: int,
-        seq: int = 1,
+        seq: int | None = None,
         next_by_subject: str | None = None,
         *,
+        start_time: datetime | None = None,
         max_bytes: int | None = None,
         timeout: float | timedelta | None = None,
     ) -> list[StoredMsg]:
         """
-        Return the messages from a sequence on, without a consumer.
+        Return the messages from a sequence or time on, without a consumer.
 
         Where the stream has ``allow_direct`` and its server knows batches (2.11), they come with one
         request (ADR-31), from any replica, so one that was stored a moment ago may be missing.
@@ -205,8 +214,10 @@ class Stream(ForeignNames):
 
         Args:
             max_messages: maximum number of messages, from 1 to 10,000.
-            seq: the sequence to start at.
+            seq: the sequence to start at; ``None``: the first message.
             next_by_subject: only messages of this subject, which may have wildcards; ``None``: all.
+            start_time: start at the first message that was stored then or later, with a time zone;
+                excludes ``seq``. Needs server 2.11.
             max_bytes: end with the message that reaches so many bytes; ``None``: 4 MB, which is
                 the most.
             timeout: in seconds; ``None``: the timeout of the JetStream context.
@@ -216,15 +227,22 @@ class Stream(ForeignNames):
             last of them, until there are none.
 
         Raises:
-            InvalidOptionError: a number is out of range.
+            InvalidOptionError: a number is out of range, or the time has no time zone.
             BadSubjectError: the subject is invalid.
+            ServerTooOldError: the server is too old for ``start_time``.
             StreamNotFoundError: the stream does not exist.
             APIError: the server returned an error.
             TimeoutError: no reply arrived in time.
             JetStreamNotEnabledError, ConnectionClosedError: as `info()`.
 
         """
+        if start_time is None:
+            seq = 1 if seq is None else seq
+        elif seq is not None:
+            raise InvalidOptionError("seq", seq, "excludes start_time")
         request = _get_request(seq, None, ">" if next_by_subject is None else next_by_subject)
+        if start_time is not None:
+            request["start_time"] = _time_text(start_time, "start_time")
         many = {
             "batch": min(_checked(max_messages, "max_messages", 1), _MAX_BATCH),
             "max_bytes": min(
@@ -233,6 +251,9 @@ class Stream(ForeignNames):
             ),
         }
         deadline = self._api.deadline(timeout)
+        if start_time is not None:
+            # An older server ignores it.
+            require_level(self._api, 1, "start_time", deadline)
         try:
             if self._info.config.allow_direct:
                 with suppress(NoRespondersError, ConnectionLostError, TimeoutError):
@@ -240,6 +261,74 @@ class Stream(ForeignNames):
             return [leader_get(self._api, self._name, request, deadline)]
         except MessageNotFoundError:
             return []
+
+    def get_last_msgs(
+        self,
+        subjects: str | Sequence[str],
+        up_to_seq: int | None = None,
+        up_to_time: datetime | None = None,
+        batch: int | None = None,
+    ) -> Iterator[StoredMsg]:
+        """
+        Return the last message of each of many subjects, at one point in time and without a consumer.
+
+        Any replica or mirror may answer (ADR-31), so a message that was stored a moment ago may be
+        missing; `StoredMsg.stream` names the stream that answered. Needs server 2.11, and a stream
+        with ``allow_direct``.
+
+        The first page is requested by this call, each other page when the iteration gets there. All
+        pages show the stream as it was at the first one, or the iteration raises.
+
+        Args:
+            subjects: subjects, which may have wildcards and overlap. Those without messages are left
+                out.
+            up_to_seq: return what the last message of each subject was when the stream had this last
+                sequence, if it is still stored; ``None``: now.
+            up_to_time: the same for what was stored before this time, with a time zone; excludes
+                ``up_to_seq``.
+            batch: maximum number of messages per page; ``None``: as many as fit in 4 MB, which is
+                also the maximum.
+
+        Returns:
+            An iterator of the messages by sequence, for use by one thread at a time.
+
+        Raises:
+            TooManyResultsError: there are more than 1,024 messages, on all pages together. Use
+                `ordered_consumer` with ``deliver_policy="last_per_subject"`` for so many.
+            MessagesChangedError: raised by the iteration: messages were replaced or deleted since the
+                first page was read.
+            ServerTooOldError: the server is older than 2.11.
+            InvalidOptionError: no subject was given, a number is out of range, or the time has no time
+                zone.
+            BadSubjectError: a subject is invalid.
+            StreamNotFoundError: the stream does not exist.
+            NoRespondersError: the stream does not have ``allow_direct``.
+            APIError: the server returned an error.
+            TimeoutError: a page was not complete within the timeout of the context.
+            PermissionsError: this user may not send the request.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        names = [subjects] if isinstance(subjects, str) else subjects
+        if not isinstance(names, Sequence) or not names:
+            raise InvalidOptionError("subjects", subjects, "expected at least one subject")
+        request: dict[str, Any] = {
+            "multi_last": [check_subject(name) for name in names],
+            "max_bytes": MAX_BYTES,
+        }
+        if up_to_seq is not None and up_to_time is not None:
+            raise InvalidOptionError("up_to_seq", up_to_seq, "excludes up_to_time")
+        if up_to_seq is not None:
+            request["up_to_seq"] = _checked(up_to_seq, "up_to_seq", 1)
+        if up_to_time is not None:
+            request["up_to_time"] = _time_text(up_to_time, "up_to_time")
+        if batch is not None:
+            request["batch"] = min(_checked(batch, "batch", 1), _MAX_BATCH)
+        try:
+            return direct_get_last(self._api, self._name, request)
+        except NoRespondersError:
+            self.info()  # raises an error if the stream does not exist
+            raise
 
     def delete_msg(self, seq: int, secure: bool = False) -> None:
         """
@@ -623,6 +712,13 @@ def _checked(value: int, option: str, least: int) -> int:
     if not least <= value <= _LAST_SEQUENCE:
         raise InvalidOptionError(option, value, f"it is from {least} to {_LAST_SEQUENCE}")
     return value
+
+
+def _time_text(value: datetime, option: str) -> str:
+    """Return a time as text for a request."""
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        raise InvalidOptionError(option, value, "expected a datetime with a time zone")
+    return time_to_text(value)
 
 
 def _get_request(

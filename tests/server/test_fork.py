@@ -149,6 +149,7 @@ REFUSED: dict[str, Callable[[Inherited], object]] = {
     "Stream.purge": lambda it: it.stream.purge(),
     "Stream.get_msg": lambda it: it.stream.get_msg(1),
     "Stream.get_msgs": lambda it: it.stream.get_msgs(1),
+    "Stream.get_last_msgs": lambda it: it.stream.get_last_msgs(["a"]),
     "Stream.delete_msg": lambda it: it.stream.delete_msg(1),
     "Stream.create_consumer": lambda it: it.stream.create_consumer(name="a"),
     "Stream.update_consumer": lambda it: it.stream.update_consumer(name="a"),

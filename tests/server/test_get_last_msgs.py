@@ -1,0 +1,466 @@
+"""The last messages of many subjects, and messages from a time on (ADR-31)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from fix_cases import each_case
+from fix_threads import wait_until
+
+from jetstream_sync import (
+    APIError,
+    BadSubjectError,
+    Connection,
+    InvalidOptionError,
+    InvalidResponseError,
+    JetStream,
+    MessagesChangedError,
+    Msg,
+    NoRespondersError,
+    ServerTooOldError,
+    StoredMsg,
+    Stream,
+    StreamNotFoundError,
+    TimeoutError,
+    TooManyResultsError,
+    connect,
+)
+from jetstream_sync.api.stream import StreamSource
+from jetstream_sync.server import NatsServer
+
+PAST = datetime(2020, 1, 1, tzinfo=timezone.utc)
+FUTURE = datetime(2100, 1, 1, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def stream(js: JetStream, stream_name: str) -> Stream:
+    """A stream with three messages on each of the subjects a to e, in turns: 15 messages."""
+    made = js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], allow_direct=True)
+    for number in range(3):
+        for key in "abcde":
+            js.publish(f"{stream_name}.{key}", b"%s%d" % (key.encode(), number))
+    return made
+
+
+def all_subjects(stream: Stream) -> str:
+    """Return the pattern for all subjects of the stream."""
+    return f"{stream.name}.>"
+
+
+def data(messages: Iterator[StoredMsg]) -> list[str]:
+    """Return the payloads as text."""
+    return [message.data.decode() for message in messages]
+
+
+@contextmanager
+def scripted(
+    server: NatsServer, answer: Callable[[Connection, Msg, int], None]
+) -> Iterator[Connection]:
+    """Answer direct gets below the prefix PLAYED; forward the other requests to JetStream."""
+    with connect(server.url) as nc, connect(server.url) as forwarding, connect(server.url) as user:
+        asked = 0
+
+        def take(msg: Msg) -> None:
+            nonlocal asked
+            if ".DIRECT.GET." in msg.subject:
+                asked += 1
+                answer(nc, msg, asked)
+            else:
+                subject = msg.subject.replace("PLAYED", "$JS.API", 1)
+                msg.respond(forwarding.request(subject, msg.data, 5).data)
+
+        sub = nc.subscribe("PLAYED.>", cb=take)
+        nc.flush()
+        yield user
+        sub.unsubscribe()
+
+
+def send_msg(nc: Connection, msg: Msg, seq: int, pending: int | None) -> None:
+    """Send a message of an answer, with the number of those that follow."""
+    headers = {
+        "Nats-Stream": "S",
+        "Nats-Subject": f"s.{seq}",
+        "Nats-Sequence": str(seq),
+        "Nats-Time-Stamp": "2026-01-15T10:00:00Z",
+    }
+    if pending is not None:
+        headers |= {"Nats-Num-Pending": str(pending), "Nats-Last-Sequence": "0"}
+    nc.publish(msg.reply, b"%d" % seq, headers=headers)
+
+
+def send_end(nc: Connection, msg: Msg, up_to: int = 9) -> None:
+    """Send the status that ends an answer."""
+    block = (
+        b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 0\r\nNats-Last-Sequence: 1\r\n"
+        b"Nats-UpTo-Sequence: %d\r\n\r\n" % up_to
+    )
+    send_block(nc, msg, block)
+
+
+def send_block(nc: Connection, msg: Msg, block: bytes) -> None:
+    """Send a header block as it is."""
+    reply = msg.reply.encode()
+    core = nc._core  # a status cannot be published otherwise
+    core.writer.send(b"HPUB %s %d %d\r\n%s\r\n" % (reply, len(block), len(block), block), 1, 0)
+
+
+# --- the last messages --------------------------------------------------------------------------
+
+
+@pytest.mark.server(">=2.11")
+@pytest.mark.parametrize("batch", [None, 1, 2, 5, 5000])
+def test_the_last_message_of_each_subject_is_returned(stream: Stream, batch: int | None) -> None:
+    """Each subject has one message, in the order of their sequences, whatever the size of a page."""
+    found = list(stream.get_last_msgs([all_subjects(stream)], batch=batch))
+    assert [(msg.seq, msg.data) for msg in found] == [
+        (11, b"a2"),
+        (12, b"b2"),
+        (13, b"c2"),
+        (14, b"d2"),
+        (15, b"e2"),
+    ]
+    assert found == [stream.get_msg(msg.seq) for msg in found]
+
+
+@pytest.mark.server(">=2.11")
+def test_subjects_may_overlap_and_be_missing(stream: Stream) -> None:
+    """A subject that two patterns name comes once, and one without messages not at all."""
+    name = stream.name
+    assert data(stream.get_last_msgs([f"{name}.b", f"{name}.*", f"{name}.b", f"{name}.x"])) == [
+        *("a2", "b2", "c2", "d2", "e2")
+    ]
+    assert data(stream.get_last_msgs([f"{name}.e", f"{name}.a"])) == ["a2", "e2"]
+    assert data(stream.get_last_msgs(f"{name}.c")) == ["c2"]
+    assert data(stream.get_last_msgs([f"{name}.x", f"{name}.y.>"])) == []
+
+
+@pytest.mark.server(">=2.11")
+def test_one_page_is_one_request(nc: Connection, stream: Stream) -> None:
+    """No request is sent besides those for the pages."""
+    before = nc.stats["out_msgs"]
+    assert len(list(stream.get_last_msgs([all_subjects(stream)]))) == 5
+    assert nc.stats["out_msgs"] == before + 1
+    assert len(list(stream.get_last_msgs([all_subjects(stream)], batch=2))) == 5
+    assert nc.stats["out_msgs"] == before + 4
+
+
+@pytest.mark.server(">=2.11")
+@pytest.mark.parametrize("storage", ["file", "memory"])
+@pytest.mark.parametrize("batch", [None, 2])
+def test_what_is_stored_after_up_to_seq_does_not_count(
+    js: JetStream, stream_name: str, storage: str, batch: int | None
+) -> None:
+    """
+    With ``up_to_seq`` a subject has the message that was its last one at that point.
+
+    A sequence that the stream does not have yet is the same as none; servers find nothing up to it in
+    a stream with file storage.
+    """
+    stream = js.create_stream(
+        name=stream_name, subjects=[f"{stream_name}.>"], allow_direct=True, storage=storage
+    )
+    for number in range(3):
+        for key in "abcde":
+            js.publish(f"{stream_name}.{key}", b"%s%d" % (key.encode(), number))
+    found = stream.get_last_msgs([all_subjects(stream)], up_to_seq=8, batch=batch)
+    assert data(found) == ["d0", "e0", "a1", "b1", "c1"]
+    assert data(stream.get_last_msgs([all_subjects(stream)], up_to_seq=2)) == ["a0", "b0"]
+    for beyond in (16, 10**9):
+        found = stream.get_last_msgs([all_subjects(stream)], up_to_seq=beyond, batch=batch)
+        assert data(found) == ["a2", "b2", "c2", "d2", "e2"]
+    assert data(stream.get_last_msgs([f"{stream_name}.x"], up_to_seq=beyond)) == []
+
+
+@pytest.mark.server(">=2.11")
+def test_what_is_stored_from_up_to_time_on_does_not_count(stream: Stream) -> None:
+    """With ``up_to_time`` a subject has its last message stored before that time."""
+    at = stream.get_msg(9).time
+    found = stream.get_last_msgs([all_subjects(stream)], up_to_time=at, batch=2)
+    assert data(found) == ["d0", "e0", "a1", "b1", "c1"]
+    assert data(stream.get_last_msgs([all_subjects(stream)], up_to_time=PAST)) == []
+    assert len(list(stream.get_last_msgs([all_subjects(stream)], up_to_time=FUTURE))) == 5
+
+
+@pytest.mark.server(">=2.11")
+def test_pages_show_the_state_at_the_first_one(js: JetStream, stream: Stream) -> None:
+    """Messages that are stored while pages are requested are not returned."""
+    found = stream.get_last_msgs([all_subjects(stream)], batch=2)
+    js.publish(f"{stream.name}.e", b"later")
+    js.publish(f"{stream.name}.f", b"later")
+    assert data(found) == ["a2", "b2", "c2", "d2", "e2"]
+
+
+@pytest.mark.server(">=2.11")
+def test_a_message_replaced_between_two_pages_is_an_error(js: JetStream, stream_name: str) -> None:
+    """No subject is silently left out: the messages that were read are not one point in time."""
+    stream = js.create_stream(
+        name=stream_name, subjects=[f"{stream_name}.>"], allow_direct=True, max_msgs_per_subject=1
+    )
+    for key in "abcd":
+        js.publish(f"{stream_name}.{key}", key.encode())
+    found = stream.get_last_msgs([f"{stream_name}.>"], batch=2)
+    js.publish(f"{stream_name}.c", b"new")
+    assert next(found).data == b"a"
+    assert next(found).data == b"b"
+    with pytest.raises(MessagesChangedError, match="read them again"):
+        list(found)
+    assert data(stream.get_last_msgs([f"{stream_name}.>"], batch=2)) == ["a", "b", "d", "new"]
+
+
+@pytest.mark.server(">=2.11")
+def test_large_messages_come_in_pages(nc: Connection, js: JetStream, stream_name: str) -> None:
+    """An answer is bounded in bytes, so that it cannot fill the server's buffer."""
+    stream = js.create_stream(name=stream_name, subjects=[f"{stream_name}.*"], allow_direct=True)
+    for number in range(10):
+        js.publish(f"{stream_name}.{number}", bytes(900_000))
+    before = nc.stats["out_msgs"]
+    assert [msg.seq for msg in stream.get_last_msgs([f"{stream_name}.*"])] == [*range(1, 11)]
+    assert nc.stats["out_msgs"] - before == 2
+
+
+@pytest.mark.server(">=2.11")
+def test_more_than_1024_subjects_are_refused(js: JetStream, stream_name: str) -> None:
+    """The server refuses to answer for more, before the first message, whatever the page."""
+    stream = js.create_stream(name=stream_name, subjects=[f"{stream_name}.>"], allow_direct=True)
+    for number in range(1025):
+        js.publish_async(f"{stream_name}.{number}", b"x")
+    js.publish_async_completed(20)
+    for batch in (None, 10):
+        with pytest.raises(TooManyResultsError) as caught:
+            stream.get_last_msgs([f"{stream_name}.>"], batch=batch)
+        assert caught.value.code == 413
+    assert len(list(stream.get_last_msgs([f"{stream_name}.>"], up_to_seq=1024))) == 1024
+
+
+@pytest.mark.server(">=2.11")
+def test_a_mirror_may_answer_for_the_stream(js: JetStream, stream: Stream) -> None:
+    """A message names the stream that answered, which may be a mirror."""
+    mirror = js.create_stream(
+        name=f"{stream.name}-M",
+        mirror=StreamSource(name=stream.name),
+        mirror_direct=True,
+        allow_direct=True,
+    )
+    wait_until(lambda: mirror.info().state.messages == 15)
+    names = {
+        msg.stream
+        for _ in range(60)
+        for msg in stream.get_last_msgs([all_subjects(stream)], batch=2)
+    }
+    assert names <= {stream.name, mirror.name}
+    assert data(mirror.get_last_msgs([all_subjects(stream)])) == ["a2", "b2", "c2", "d2", "e2"]
+
+
+# --- what goes wrong ----------------------------------------------------------------------------
+
+
+@pytest.mark.server("<2.11")
+def test_an_old_server_is_named(nc: Connection, stream: Stream) -> None:
+    """Servers before 2.11 cannot do that, and the error says so at once."""
+    started = time.monotonic()
+    with pytest.raises(ServerTooOldError, match="multi_last") as caught:
+        stream.get_last_msgs([all_subjects(stream)])
+    assert (caught.value.needs, caught.value.version) == ("2.11", nc.server_info.version)
+    with pytest.raises(ServerTooOldError, match="start_time"):
+        stream.get_msgs(10, start_time=PAST)
+    assert time.monotonic() - started < 2.0
+
+
+def test_an_old_replica_is_named(nats_server: NatsServer, stream: Stream) -> None:
+    """An old server among newer ones may answer with one message and nothing behind it."""
+
+    def answer(nc: Connection, msg: Msg, number: int) -> None:
+        if number == 1:
+            send_msg(nc, msg, 1, 1)
+            send_end(nc, msg)
+        else:
+            send_msg(nc, msg, 5, None)
+
+    with scripted(nats_server, answer) as user:
+        found = user.jetstream(prefix="PLAYED").get_stream(stream.name).get_last_msgs(["s.*"])
+        assert next(found).seq == 1
+        with pytest.raises(ServerTooOldError, match="needs nats-server 2.11"):
+            next(found)
+
+
+@each_case(
+    ("given", "error"),
+    [
+        ({"subjects": []}, InvalidOptionError),
+        ({"subjects": ["a..b"]}, BadSubjectError),
+        ({"subjects": ["a", ""]}, BadSubjectError),
+        ({"subjects": "a b"}, BadSubjectError),
+        ({"subjects": [b"a"]}, BadSubjectError),
+        ({"subjects": None}, InvalidOptionError),
+        ({"subjects": ["a"], "up_to_seq": 0}, InvalidOptionError),
+        ({"subjects": ["a"], "up_to_seq": 2**64}, InvalidOptionError),
+        ({"subjects": ["a"], "batch": 0}, InvalidOptionError),
+        ({"subjects": ["a"], "batch": True}, InvalidOptionError),
+        ({"subjects": ["a"], "up_to_seq": 5, "up_to_time": PAST}, InvalidOptionError),
+        ({"subjects": ["a"], "up_to_time": datetime(2026, 1, 1)}, InvalidOptionError),  # noqa: DTZ001
+        ({"subjects": ["a"], "up_to_time": 5}, InvalidOptionError),
+    ],
+)
+def test_invalid_arguments_of_get_last_msgs_are_refused(
+    nc: Connection, stream: Stream, given: dict[str, object], error: type[Exception]
+) -> None:
+    """Arguments are checked when the method is called, before a request is sent."""
+    before = nc.stats["out_msgs"]
+    with pytest.raises(error):
+        stream.get_last_msgs(**given)  # type: ignore[arg-type]
+    assert nc.stats["out_msgs"] == before
+
+
+@pytest.mark.server(">=2.11")
+def test_a_stream_without_direct_gets_has_no_responders(js: JetStream, stream: Stream) -> None:
+    """A stream that is gone is not found; one without ``allow_direct`` has no responders."""
+    js.update_stream(replace(stream.cached_info.config, allow_direct=False))
+    started = time.monotonic()
+    with pytest.raises(NoRespondersError):
+        stream.get_last_msgs([all_subjects(stream)])
+    js.delete_stream(stream.name)
+    with pytest.raises(StreamNotFoundError):
+        stream.get_last_msgs([all_subjects(stream)])
+    assert time.monotonic() - started < 2.0
+
+
+def test_a_page_from_a_replica_that_is_behind_is_requested_again(
+    nats_server: NatsServer, stream: Stream
+) -> None:
+    """An answer with fewer messages than announced is not taken for the end."""
+    asked = []
+
+    def answer(nc: Connection, msg: Msg, number: int) -> None:
+        asked.append(msg.data)
+        if number == 1:
+            send_msg(nc, msg, 1, 2)
+        elif number == 2:
+            send_block(nc, msg, b"NATS/1.0 404 No Results\r\n\r\n")
+            return
+        elif number == 3:
+            send_msg(nc, msg, 4, 0)
+        else:
+            send_msg(nc, msg, 4, 1)
+            send_msg(nc, msg, 5, 0)
+        send_end(nc, msg)
+
+    with scripted(nats_server, answer) as user:
+        played = user.jetstream(prefix="PLAYED").get_stream(stream.name)
+        assert [msg.seq for msg in played.get_last_msgs(["s.*"], up_to_time=PAST)] == [1, 4, 5]
+    assert asked[1:] == [b'{"multi_last":["s.*"],"max_bytes":4000000,"seq":2,"up_to_seq":9}'] * 3
+
+
+def test_a_page_that_broke_off_is_requested_again(nats_server: NatsServer, stream: Stream) -> None:
+    """Messages of an incomplete page are not used: the end says what the other pages ask for."""
+
+    def answer(nc: Connection, msg: Msg, number: int) -> None:
+        if number == 1:
+            send_msg(nc, msg, 1, 5)
+        else:
+            send_msg(nc, msg, 7, 0)
+            send_end(nc, msg)
+
+    with scripted(nats_server, answer) as user:
+        played = user.jetstream(prefix="PLAYED").get_stream(stream.name)
+        assert [msg.seq for msg in played.get_last_msgs(["s.*"])] == [7]
+
+
+@each_case(
+    ("block", "error"),
+    [
+        (b"NATS/1.0 408 Bad Request\r\n\r\n", APIError),
+        (b"NATS/1.0 408 Empty Request\r\n\r\n", ServerTooOldError),
+        (b"NATS/1.0 204 EOB\r\n\r\n", InvalidResponseError),
+        (b"NATS/1.0\r\nA: b\r\n\r\n", InvalidResponseError),
+    ],
+)
+def test_other_answers_to_get_last_msgs_are_errors(
+    nats_server: NatsServer, stream: Stream, block: bytes, error: type[Exception]
+) -> None:
+    """A refusal is typed, and an answer that is none is an error."""
+    with scripted(nats_server, lambda nc, msg, _: send_block(nc, msg, block)) as user:
+        played = user.jetstream(prefix="PLAYED").get_stream(stream.name)
+        with pytest.raises(error):
+            played.get_last_msgs(["s.*"])
+
+
+@pytest.mark.server(">=2.11")
+def test_a_silent_server_ends_the_call_in_time(fresh_server: NatsServer) -> None:
+    """The timeout of the context applies to each page."""
+    with connect(fresh_server.url) as nc:
+        stream = nc.jetstream(timeout=1.5).create_stream(name="S", allow_direct=True)
+        fresh_server.pause()
+        try:
+            started = time.monotonic()
+            with pytest.raises(TimeoutError):
+                stream.get_last_msgs(["S"])
+            assert time.monotonic() - started < 5.0
+        finally:
+            fresh_server.resume()
+
+
+@pytest.mark.server(">=2.11")
+def test_pages_continue_after_a_restart_of_the_server(fresh_server: NatsServer) -> None:
+    """A connection that is lost between two pages does not end the read."""
+    with connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
+        js = nc.jetstream(timeout=20.0)
+        stream = js.create_stream(name="S", subjects=["s.*"], allow_direct=True)
+        for key in "abcd":
+            js.publish(f"s.{key}", key.encode())
+        found = stream.get_last_msgs(["s.*"], batch=1)
+        assert next(found).data == b"a"
+        fresh_server.restart()
+        assert data(found) == ["b", "c", "d"]
+
+
+# --- messages from a time on --------------------------------------------------------------------
+
+
+@pytest.mark.server(">=2.11")
+@pytest.mark.parametrize("allow_direct", [True, False])
+def test_messages_from_a_time_on(js: JetStream, stream: Stream, allow_direct: bool) -> None:
+    """``start_time`` starts at the first message that was stored then or later."""
+    stream = js.update_stream(replace(stream.cached_info.config, allow_direct=allow_direct))
+    tenth = stream.get_msg(10).time
+    found = stream.get_msgs(3, start_time=tenth)
+    assert [msg.seq for msg in found] == ([10, 11, 12] if allow_direct else [10])
+    subject = f"{stream.name}.b"
+    found = stream.get_msgs(3, next_by_subject=subject, start_time=tenth)
+    assert data(iter(found)) == ["b2"]
+    assert stream.get_msgs(1, start_time=PAST)[0].seq == 1
+    assert stream.get_msgs(3, start_time=FUTURE) == []
+    cet = timezone(timedelta(hours=1))
+    assert stream.get_msgs(1, start_time=tenth.astimezone(cet))[0].seq <= 10
+
+
+@each_case(
+    "given",
+    [
+        {"start_time": datetime(2026, 1, 1)},  # noqa: DTZ001 - what is refused
+        {"start_time": 12},
+        {"start_time": PAST, "seq": 3},
+    ],
+)
+def test_invalid_start_times_are_refused(
+    nc: Connection, stream: Stream, given: dict[str, object]
+) -> None:
+    """A start time has a time zone and excludes a sequence."""
+    before = nc.stats["out_msgs"]
+    with pytest.raises(InvalidOptionError):
+        stream.get_msgs(5, **given)  # type: ignore[arg-type]
+    assert nc.stats["out_msgs"] == before
+
+
+def test_an_old_replica_does_not_ignore_the_start_time(
+    nats_server: NatsServer, stream: Stream
+) -> None:
+    """A server before 2.11 answers as if there were no start time; its answer is not used."""
+    with scripted(nats_server, lambda nc, msg, _: send_msg(nc, msg, 1, None)) as user:
+        played = user.jetstream(prefix="PLAYED").get_stream(stream.name)
+        with pytest.raises(ServerTooOldError):
+            played.get_msgs(5, start_time=PAST)
