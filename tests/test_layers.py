@@ -118,6 +118,7 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
     ("client/threads.py", "run"): "the top of every thread: it reports the error that ended it",
     ("client/tracing.py", "_call"): "a user's callback for the trace may raise anything",
     ("jetstream/consume.py", "_run"): "a user's callback for messages may raise anything",
+    ("jetstream/watch.py", "_report_current"): "a user's callback may raise anything",
 }
 
 # What the layers above `client` use of the connection core: its methods, not its parts.

@@ -178,6 +178,10 @@ class ConsumeHandle:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def _on_callback_error(self, msg: JetStreamMsg) -> None:
+        """Let a message be delivered again whose callback raised."""
+        nak_failed(msg, self._config)
+
     def _run(self) -> None:
         callback = self._callback
         take = self._messages.next
@@ -188,7 +192,7 @@ class ConsumeHandle:
                     callback(msg)
                 except Exception as error:
                     log.debug("a consume callback raised", exc_info=True)
-                    nak_failed(msg, self._config)
+                    self._on_callback_error(msg)
                     self._core.report_error(error)
         except IteratorClosedError:
             pass

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from threading import get_ident
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..api.pull import ContinuousPull, PullLedger
 from ..api.status import PullStatus, PullStatusKind, parse_pull_status
@@ -54,13 +54,15 @@ if TYPE_CHECKING:
 
 __all__ = ["MessageIterator", "until_stopped"]
 
+T = TypeVar("T")
+
 _SECOND: Final = 1_000_000_000
 #: Maximum delay between two attempts for a consumer without a leader, in seconds; a shorter heartbeat
 #: interval reduces it.
 _MAX_RETRY_DELAY_S: Final = 2.0
 
 
-def until_stopped(take: Callable[[Deadline], JetStreamMsg]) -> Iterator[JetStreamMsg]:
+def until_stopped(take: Callable[[Deadline], T]) -> Iterator[T]:
     """Yield what ``take`` returns until the user stops it; raise any other reason."""
     while True:
         try:

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 from weakref import WeakSet
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo
@@ -65,7 +65,15 @@ from .pull import Fetch, PullInbox, PullRequester
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-__all__ = ["OrderedConsumer", "OrderedCursor", "OrderedMessages", "OrderedOptions", "pull_cursor"]
+__all__ = [
+    "OrderedConsumer",
+    "OrderedCursor",
+    "OrderedMessages",
+    "OrderedOptions",
+    "OrderedRequester",
+    "at_least",
+    "pull_cursor",
+]
 
 _INACTIVE_THRESHOLD: Final = timedelta(minutes=5)
 #: Timeout of one attempt to create a consumer, in seconds.
@@ -288,9 +296,23 @@ class OrderedCursor:
             return  # the server deletes it after its inactive_threshold
 
 
-def pull_cursor(api: APIRequests, stream: str, options: OrderedOptions) -> OrderedCursor:
+OrderedCursorT = TypeVar("OrderedCursorT", bound=OrderedCursor)
+
+
+def pull_cursor(
+    api: APIRequests,
+    stream: str,
+    options: OrderedOptions,
+    cursor_type: type[OrderedCursorT],
+) -> OrderedCursorT:
     """
     Return the cursor of an ordered pull consumer, before its first message.
+
+    Args:
+        api: the JetStream API.
+        stream: the name of the stream.
+        options: the options of the consumer.
+        cursor_type: the class of the cursor.
 
     Raises:
         InvalidOptionError: an option is unknown or invalid.
@@ -308,7 +330,7 @@ def pull_cursor(api: APIRequests, stream: str, options: OrderedOptions) -> Order
     attempts = options.get("max_reset_attempts", 0)
     if attempts < 0:
         raise InvalidOptionError("max_reset_attempts", attempts, "must be 0 or above")
-    return OrderedCursor(api, stream, prefix, _pull_config(f"{prefix}_0", options), attempts)
+    return cursor_type(api, stream, prefix, _pull_config(f"{prefix}_0", options), attempts)
 
 
 def _pull_config(name: str, options: OrderedOptions) -> ConsumerConfig:
@@ -357,20 +379,22 @@ _MIN_CREATE_TIMEOUT_S: Final = 1.0
 _MIN_EXPIRES_NS: Final = 1_000_000
 
 
-class _OrderedRequester(PullRequester):
+class OrderedRequester(PullRequester):
     """Pulls for an ordered consumer, and checks that no message is missing."""
 
     def __init__(self, api: APIRequests, info: ConsumerInfo, cursor: OrderedCursor) -> None:
         super().__init__(api, info.stream_name, info.name, info.config)
-        self._cursor = cursor
+        self.cursor = cursor
 
     def message(self, delivery: Delivery) -> JetStreamMsg:
         """Return the message for the caller; raise if one before it is missing."""
-        if not self._cursor.advance(delivery[1]):
-            raise _GapError(
-                f"a message is missing after consumer sequence {self._cursor.consumer_seq}"
-            )
+        if not self.cursor.advance(delivery[1]):
+            raise self.gap_error()
         return JetStreamMsg(delivery, self.core, None)
+
+    def gap_error(self) -> Error:
+        """Return the error after which another consumer is created."""
+        return _GapError(f"a message is missing after consumer sequence {self.cursor.consumer_seq}")
 
 
 class _GapError(Error):
@@ -399,6 +423,9 @@ class OrderedMessages:
     gaps: after a gap it creates a new consumer before it returns the next message. Any number of
     threads may take messages from it: each message goes to one of them, in order.
     """
+
+    #: Sends the pull requests and makes the messages.
+    _requester_type: type[OrderedRequester] = OrderedRequester
 
     def __init__(self, api: APIRequests, cursor: OrderedCursor, pull: ContinuousPull) -> None:
         self._api = api
@@ -475,7 +502,7 @@ class OrderedMessages:
             pull = replace(pull, stop_after=left)
         self._messages = None
         info = self._cursor.renew(deadline)
-        requester = _OrderedRequester(self._api, info, self._cursor)
+        requester = self._requester_type(self._api, info, self._cursor)
         messages = self._messages = MessageIterator(requester, pull, fail_fast=True)
         if self._callback_finished is not None:
             messages.set_callback_waiter(self._callback_finished)
@@ -571,7 +598,7 @@ class OrderedConsumer:
         self._options = options
         # The position of fetch() and next(); guarded by _lock, which is held while they wait.
         self._lock = threading.Lock()
-        self._cursor = pull_cursor(api, stream_name, options)
+        self._cursor = pull_cursor(api, stream_name, options, OrderedCursor)
         # Pulls from the server's consumer; None: the next pull creates one.
         self._requester: PullRequester | None = None
         self._reconnects = 0
@@ -655,7 +682,7 @@ class OrderedConsumer:
         options.setdefault("heartbeat", _heartbeat(options))
         if "max_bytes" not in options:
             options.setdefault("max_messages", _DEFAULT_MAX_MESSAGES)
-        cursor = pull_cursor(self._api, self._stream, self._options)
+        cursor = pull_cursor(self._api, self._stream, self._options, OrderedCursor)
         messages = OrderedMessages(self._api, cursor, continuous_pull(options))
         self._iterators.add(messages)
         messages.start(self._api.deadline())
@@ -770,7 +797,7 @@ class OrderedConsumer:
         """
         requester, self._requester = self._requester, None
         if requester is None or self._reconnects != self._api.core.reconnects:
-            requester = self._renewed(_at_least(deadline, _MIN_CREATE_TIMEOUT_S))
+            requester = self._renewed(at_least(deadline, _MIN_CREATE_TIMEOUT_S))
             request = _fit_expiry(request, deadline)
         pull = Fetch(requester, request, deadline.left(), fail_fast=True)
         inbox = self._inbox = PullInbox(self._api.core)
@@ -893,7 +920,7 @@ def _fetch_request(
     return fetch_request(batch, timeout, max_bytes, heartbeat)
 
 
-def _at_least(deadline: Deadline, least: float) -> Deadline:
+def at_least(deadline: Deadline, least: float) -> Deadline:
     """Return the deadline, or one ``least`` seconds from now if that is later."""
     left = deadline.left()
     return deadline if left is None or left > least else Deadline(least)

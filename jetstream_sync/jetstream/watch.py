@@ -1,0 +1,552 @@
+"""
+Watch the messages of a bucket: first those that exist, then every change.
+
+`Watch` reads through an ordered consumer. Rules:
+
+1. One thread at a time takes entries. It also creates the consumer again after a failure and finds out
+   when the watch is current. There is no other thread and no timer. `Watch.stop` takes no lock.
+2. The watch is current once, at the first of these events: the reply to CONSUMER.CREATE reports nothing
+   pending; as many messages as it reported were received; a message reports nothing pending after it;
+   CONSUMER.INFO reports that everything was delivered, was received, and that nothing is pending. The
+   last one covers messages that were removed before their delivery. Silence alone decides nothing.
+3. Before that, a consumer of the last message per subject starts from scratch after a failure, because
+   the stream holds older revisions behind the last sequence. Revisions that were handed out are dropped.
+   Afterwards a new consumer starts behind the last message.
+4. A message counts as handed out when the call that returns it is complete. After an exception before
+   that, such as a Ctrl-C, the next call creates a consumer that starts with this message.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+
+from ..api.consumer import ConsumerInfo
+from ..api.enums import DeliverPolicy
+from ..api.reply import ack_tokens
+from ..client.result_slot import fresh
+from ..client.threads import after_fork
+from ..errors import Error, IteratorClosedError, PullError, StreamNotFoundError, TimeoutError
+from ..net.clock import FOREVER, Deadline, monotonic
+from ..protocol.parser import Delivery
+from .api_requests import APIRequests
+from .consume import ConsumeHandle, JetStreamCallback
+from .consumer import continuous_pull
+from .consumer_api import consumer_info
+from .message import JetStreamMsg
+from .messages import MessageIterator, until_stopped
+from .ordered import (
+    OrderedCursor,
+    OrderedMessages,
+    OrderedOptions,
+    OrderedRequester,
+    at_least,
+    pull_cursor,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Watch", "WatchHandle"]
+
+E = TypeVar("E")
+
+log = logging.getLogger("jetstream_sync.watch")
+
+#: Maximum number of received messages that were not taken yet.
+_MAX_BUFFERED: Final = 1000
+#: Heartbeat of the pull requests in seconds.
+_HEARTBEAT_S: Final = 5.0
+#: Minimum timeout for creating a consumer in seconds, also if the caller waits for less time.
+_MIN_CREATE_TIMEOUT_S: Final = 1.0
+#: Seconds without a message after which CONSUMER.INFO is requested, while the watch is not current:
+#: the first time and the maximum; the delay doubles each time.
+_FIRST_CHECK_S: Final = 0.25
+_MAX_CHECK_S: Final = 5.0
+#: Timeout of this request in seconds.
+_CHECK_TIMEOUT_S: Final = 2.0
+#: Checks that find the same pending messages undelivered, after which the consumer is replaced.
+_STALLED_CHECKS: Final = 4
+#: Interval in which a thread that waits for another one checks whether the watch is current.
+_CURRENT_POLL_S: Final = 0.05
+
+
+class _WatchCursor(OrderedCursor):
+    """The position of a watch."""
+
+    #: Whether the next consumer starts as the first one did.
+    from_scratch = False
+
+    @property
+    def stream_seq(self) -> int | None:
+        """The stream sequence to continue after; ``None``: the start of the first consumer."""
+        return None if self.from_scratch else super().stream_seq
+
+    def renew(
+        self, deadline: Deadline, deliver_to: Callable[[], str] | None = None
+    ) -> ConsumerInfo:
+        """Create a consumer that continues from the position, as `OrderedCursor.renew`."""
+        if self.from_scratch:
+            self._start = None
+            self.sequence.reply = b""
+        return super().renew(deadline, deliver_to)
+
+    def _has_start(self, info: ConsumerInfo) -> bool:
+        # Used when nothing is pending, and then true for the last messages of subjects, too.
+        del info
+        return True
+
+
+class _DeliveryRequester(OrderedRequester):
+    """Returns deliveries as they were received; the watch makes its entries of them."""
+
+    def message(self, delivery: Delivery) -> Any:
+        """Return the delivery; raise if a message before it is missing."""
+        if not self.cursor.advance(delivery[1]):
+            raise self.gap_error()
+        return delivery
+
+
+class _WatchMessages(OrderedMessages):
+    """The messages of a watch."""
+
+    _requester_type = _DeliveryRequester
+
+    #: The deadline of the caller. The one of `take` is often earlier.
+    deadline = FOREVER
+
+    def _recreate(self, ended: MessageIterator | None, deadline: Deadline) -> MessageIterator:
+        del deadline
+        return super()._recreate(ended, at_least(self.deadline, _MIN_CREATE_TIMEOUT_S))
+
+    def restart(self, reason: str) -> None:
+        """End the current consumer, so that the next call continues with another one."""
+        messages, self._messages = self._messages, None
+        if messages is not None:
+            messages.end(PullError(409, reason))
+
+
+class Watch(Generic[E]):
+    """
+    The entries of a bucket and every change, as an iterator that ends only when it is stopped.
+
+    Returned by `KeyValue.watch` and `ObjectStore.watch` without a callback. Use it in a ``with`` block,
+    so that its consumer on the server is deleted at the end. It continues after a lost connection, a
+    restart of the server and a leader change. Any thread may call its methods; one thread at a time
+    takes entries.
+
+    Example::
+
+        with kv.watch("orders.>") as watch:
+            for entry in watch.initial():
+                print("exists", entry.key)
+            for entry in watch:
+                print("changed", entry.key, entry.operation)
+
+    """
+
+    def __init__(
+        self,
+        api: APIRequests,
+        stream: str,
+        options: OrderedOptions,
+        make: Callable[[Delivery], E | None],
+        not_found: Callable[[], Error],
+        *,
+        updates_only: bool = False,
+    ) -> None:
+        """
+        Create the consumer of the watch.
+
+        Args:
+            api: the JetStream API.
+            stream: the name of the bucket's stream.
+            options: the filters and the deliver policy of the consumer.
+            make: makes the entry of a message; ``None``: there is none to hand out. It must not raise.
+            not_found: makes the error for a bucket that does not exist.
+            updates_only: whether the watch is current from the start.
+
+        Raises:
+            Error: the result of ``not_found``: the bucket does not exist.
+            BadRequestError: the server rejected the consumer.
+            TimeoutError: the server did not reply in time.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        self._api = api
+        self._make = make
+        self._not_found = not_found
+        self._cursor = cursor = pull_cursor(api, stream, options, _WatchCursor)
+        cursor.from_scratch = options.get("deliver_policy") == DeliverPolicy.LAST_PER_SUBJECT
+        pull = continuous_pull({"max_messages": _MAX_BUFFERED, "heartbeat": _HEARTBEAT_S})
+        self._messages = _WatchMessages(api, cursor, pull)
+        # Reentrant: a Ctrl-C just after it was acquired must not lock out the main thread itself.
+        self._lock = threading.RLock()
+        # --- under _lock ---
+        self._current = False
+        self._buffer: deque[E] = deque()  # entries that wait_current() has read
+        self._seen: dict[bytes, bytes] = {}  # subject -> last reply subject, until it is current
+        self._poll = FOREVER  # the end of the current wait for a message, until it is current
+        self._quiet: tuple[str, int] = (
+            "",
+            0,
+        )  # the consumer, and the messages of it, at the last check
+        self._check_at = 0.0
+        self._check_delay = _FIRST_CHECK_S
+        self._stalled = 0
+        after_fork(self)
+        deadline = self._messages.deadline = api.deadline()
+        try:
+            self._messages.start(deadline)
+        except StreamNotFoundError as error:
+            raise not_found() from error
+        if updates_only or self._received_all():
+            self._set_current()
+
+    # --- taking entries -------------------------------------------------------------------------
+
+    def next(self, timeout: float | timedelta | None = None) -> E:
+        """
+        Wait for the next entry and return it.
+
+        Args:
+            timeout: in seconds; ``None``: no limit; 0: do not wait.
+
+        Raises:
+            TimeoutError: there was no entry in time; the watch stays usable.
+            IteratorClosedError: the watch was stopped.
+            BucketNotFoundError: the bucket was deleted.
+            BadRequestError, PermissionsError: the server refuses a new consumer.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        return self.take(FOREVER if timeout is None else Deadline(timeout))
+
+    def __iter__(self) -> Iterator[E]:
+        """Yield entries until the watch is stopped; raise any other reason for the end."""
+        return until_stopped(self.take)
+
+    def initial(self) -> Iterator[E]:
+        """
+        Yield the entries that exist, and end when the watch is current.
+
+        It ends at once if they were taken already. A later iteration over the watch continues.
+
+        Raises:
+            IteratorClosedError: the watch was stopped before it was current.
+            Error: otherwise as `next()`.
+
+        """
+        while True:
+            entry = self._take_initial(FOREVER)
+            if entry is not None:
+                yield entry
+            elif self._current and not self._buffer:
+                return
+
+    def take(self, deadline: Deadline) -> E:
+        """Return the next entry, as `next()` does, before the deadline."""
+        lock = self._lock
+        if not lock.acquire(timeout=deadline.lock_timeout()):
+            raise TimeoutError("another thread is still waiting for an entry")
+        try:
+            while True:
+                entry = self._buffer.popleft() if self._buffer else self._advance(deadline)
+                if entry is not None:
+                    return entry
+        finally:
+            lock.release()
+
+    def _take_initial(self, deadline: Deadline) -> E | None:
+        """Return the next entry; ``None``: it was dropped, or the watch has just become current."""
+        if not self._lock.acquire(timeout=deadline.sooner(_CURRENT_POLL_S).lock_timeout()):
+            return None  # another thread takes entries
+        try:
+            if self._buffer:
+                return self._buffer.popleft()
+            return None if self._current else self._advance(deadline)
+        finally:
+            self._lock.release()
+
+    def take_or_current(self) -> E | None:
+        """Return the next entry; ``None``: it was dropped, or the watch has just become current."""
+        with self._lock:
+            return self._buffer.popleft() if self._buffer else self._advance(FOREVER)
+
+    # --- the initial entries --------------------------------------------------------------------
+
+    @property
+    def is_current(self) -> bool:
+        """Whether all entries that existed at the start were received; it never becomes false again."""
+        return self._current
+
+    def wait_current(self, timeout: float | timedelta | None = None) -> None:
+        """
+        Wait until all entries that existed at the start were received.
+
+        Entries that no other thread takes meanwhile are buffered, and later calls return them first.
+
+        Args:
+            timeout: in seconds; ``None``: no limit.
+
+        Raises:
+            TimeoutError: the watch was not current in time; it stays usable.
+            Error: otherwise as `next()`.
+
+        """
+        deadline = Deadline(timeout)
+        while not self._current:
+            if not self._lock.acquire(timeout=deadline.sooner(_CURRENT_POLL_S).lock_timeout()):
+                if deadline.expired():
+                    raise TimeoutError("the watch was not current in time")
+                continue
+            try:
+                if not self._current:
+                    entry = self._advance(deadline)
+                    if entry is not None:
+                        self._buffer.append(entry)
+            finally:
+                self._lock.release()
+
+    def _advance(self, deadline: Deadline) -> E | None:
+        """
+        Receive a message and return its entry; ``_lock`` is held.
+
+        Returns:
+            ``None``: the message was dropped, or the watch may have become current.
+
+        """
+        position = self._cursor.sequence.reply
+        self._messages.deadline = deadline
+        try:
+            if self._current:
+                return self._make(self._messages.take(deadline))  # type: ignore[arg-type]
+            return self._advance_initial(deadline)
+        except StreamNotFoundError as error:
+            raise self._not_found() from error
+        except Error:
+            raise
+        except BaseException:
+            # The message may have been received, and was not returned.
+            self._cursor.sequence.reply = position
+            self._messages.restart("a call was interrupted")
+            raise
+
+    def _advance_initial(self, deadline: Deadline) -> E | None:
+        if deadline is not FOREVER:
+            self._poll = deadline.sooner(_FIRST_CHECK_S)
+        elif self._poll.expired() or self._poll is FOREVER:
+            self._poll = Deadline(_FIRST_CHECK_S)
+        try:
+            delivery = cast("Delivery", self._messages.take(self._poll))
+        except TimeoutError:
+            self._check_current()
+            if deadline.expired() and not self._current:
+                raise
+            return None
+        current = self._received_all() or _is_last(delivery[1])
+        entry = self._make(delivery)
+        if self._cursor.from_scratch:
+            subject = delivery[0]
+            before = self._seen.get(subject)
+            if before is not None and _stream_seq(before) >= _stream_seq(delivery[1]):
+                entry = None
+            else:
+                self._seen[subject] = delivery[1]
+        if current:
+            self._set_current()
+        return entry
+
+    def _received_all(self) -> bool:
+        """Return whether as many messages were received as were pending at the creation."""
+        info = self._cursor.info
+        return info is not None and self._cursor.consumer_seq >= info.num_pending
+
+    def _set_current(self) -> None:
+        self._current = True
+        self._cursor.from_scratch = False
+        self._seen = {}
+
+    def _check_current(self) -> None:
+        """Request the consumer's state if no message has arrived for a while; ``_lock`` is held."""
+        info = self._cursor.info
+        if info is None:
+            return
+        received = self._cursor.consumer_seq
+        if self._received_all():  # also by a new consumer with nothing pending
+            self._set_current()
+            return
+        now = monotonic()
+        if self._quiet != (info.name, received):
+            self._quiet = info.name, received
+            self._check_delay = _FIRST_CHECK_S
+            self._check_at = now  # a wait has just ended
+            self._stalled = 0
+        if now < self._check_at:
+            return
+        self._check_at = now + self._check_delay
+        self._check_delay = min(2 * self._check_delay, _MAX_CHECK_S)
+        try:
+            state = consumer_info(
+                self._api, info.stream_name, info.name, Deadline(_CHECK_TIMEOUT_S)
+            )
+        except Error:
+            return  # the next pull finds out
+        if state.delivered.consumer_seq != received:
+            return  # messages are in flight
+        if state.num_pending == 0:
+            self._set_current()
+            return
+        self._stalled += 1
+        if self._stalled == _STALLED_CHECKS:
+            # The server counts messages as pending that it does not deliver.
+            self._messages.restart("the consumer delivers nothing")
+
+    # --- ending ---------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """
+        Stop the watch, drop the buffered entries, and delete its consumer on the server.
+
+        Threads that wait for an entry get `IteratorClosedError`, and iterations end. The call does not
+        wait for the server. A second call does nothing.
+        """
+        self._messages.stop()
+        self._buffer.clear()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the watch was stopped."""
+        return self._messages.closed
+
+    def drain(self, timeout: float | timedelta | None = None) -> None:
+        """Request no more messages; see `WatchHandle.drain`."""
+        self._messages.drain(timeout)
+
+    def set_callback_waiter(self, callback_finished: Callable[[Deadline], bool]) -> None:
+        """Make a drain of the connection wait for the callback that receives the entries."""
+        self._messages.set_callback_waiter(callback_finished)
+
+    def forked(self) -> None:
+        """Replace the lock, which a thread of the parent may have held; see `ForkAware`."""
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self._cursor.stream!r}>"
+
+
+def _stream_seq(reply: bytes) -> int:
+    return int(ack_tokens(reply)[3])
+
+
+def _is_last(reply: bytes) -> bool:
+    """Return whether a message reports that nothing is pending after it."""
+    # Only the last token is compared first: this runs for each initial message.
+    return reply.endswith(b".0") and ack_tokens(reply)[6] == b"0"
+
+
+class _WatchSource(Generic[E]):
+    """The entries for the thread of a `WatchHandle`, which also calls ``current_cb``."""
+
+    def __init__(self, watch: Watch[E], on_current: Callable[[], None]) -> None:
+        self._watch = watch
+        self._on_current: Callable[[], None] | None = on_current
+        self.stop = watch.stop
+        self.drain = watch.drain
+        self.set_callback_waiter = watch.set_callback_waiter
+
+    def next(self, timeout: float | timedelta | None = None) -> JetStreamMsg:
+        """Return the next entry, and report before it that the watch is current."""
+        del timeout
+        while True:
+            if self._on_current is not None and self._watch.is_current:
+                on_current, self._on_current = self._on_current, None
+                on_current()
+            entry = self._watch.take_or_current()
+            if entry is not None:
+                return cast("JetStreamMsg", entry)
+
+
+class WatchHandle(ConsumeHandle):
+    """
+    A watch that calls a function for each entry.
+
+    Returned by `KeyValue.watch` and `ObjectStore.watch` with a callback. The callbacks run on one thread
+    of their own, one after the other; an error that one raises is reported to the connection's
+    ``error_cb``, and the next entry follows. Any thread may call the methods, also the callbacks.
+    """
+
+    def __init__(
+        self,
+        api: APIRequests,
+        watch: Watch[E],
+        callback: Callable[[E], object],
+        current_cb: Callable[[], object] | None,
+    ) -> None:
+        """
+        Start the thread.
+
+        Args:
+            api: the JetStream API.
+            watch: the watch.
+            callback: called with each entry.
+            current_cb: called once, after the callback has handled the entries that existed at the
+                start; ``None``: not called.
+
+        """
+        self._current_cb = current_cb
+        self._current_event = threading.Event()
+        source = _WatchSource(watch, self._report_current)
+        name = watch._cursor.stream  # noqa: SLF001 - one module
+        super().__init__(api.core, name, source, cast("JetStreamCallback", callback))
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the callback has handled all entries that existed at the start."""
+        return self._current_event.is_set()
+
+    def wait_current(self, timeout: float | timedelta | None = None) -> None:
+        """
+        Wait until the callback has handled all entries that existed at the start.
+
+        Args:
+            timeout: in seconds; ``None``: no limit.
+
+        Raises:
+            TimeoutError: it was not in time.
+            Error: the error that ended the watch before.
+            IteratorClosedError: the watch was stopped before.
+
+        """
+        self._core.check_not_forked()
+        deadline = Deadline(timeout)
+        while not self._current_event.wait(deadline.sooner(_CURRENT_POLL_S).left()):
+            if self._error is not None:
+                raise fresh(self._error)
+            if self.closed and not self._current_event.is_set():
+                raise IteratorClosedError("the watch was stopped before it was current")
+            if deadline.expired():
+                raise TimeoutError("the watch was not current in time")
+
+    def _report_current(self) -> None:
+        try:
+            if self._current_cb is not None:
+                self._current_cb()
+        except Exception as error:
+            log.debug("the current_cb of a watch raised", exc_info=True)
+            self._core.report_error(error)
+        finally:
+            self._current_event.set()
+
+    def _on_callback_error(self, msg: JetStreamMsg) -> None:
+        """Do nothing: entries are not acknowledged."""
