@@ -278,6 +278,12 @@ class PullLedger:
                 return True
         return self.pending_messages < pull.threshold_messages
 
+    def messages(self, count: int) -> bool:
+        """Count messages of a pull without a limit in bytes, as `message()` does."""
+        self.delivered += count
+        self.pending_messages = max(0, self.pending_messages - count)
+        return self.pending_messages < self._pull.threshold_messages
+
     def dropped(self, size: int) -> bool:
         """Count a message that was received but not returned to the user, like `message()`."""
         self.delivered -= 1

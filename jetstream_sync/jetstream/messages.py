@@ -17,6 +17,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from threading import get_ident
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -208,6 +209,30 @@ class MessageIterator:
                     if monotonic() < leases.fresh_until or self._is_deliverable(delivery):
                         return self._accept(delivery)
                 leases.verify()
+
+    def take_arrived(self, limit: int) -> list[Delivery]:
+        """
+        Return messages with payloads that have arrived, without waiting, up to the first other one.
+
+        For a consumer without acknowledgements and a pull that is limited in messages. The caller checks
+        their order.
+
+        Args:
+            limit: maximum number of messages.
+
+        """
+        arrived = self._arrived
+        taken: list[Delivery] = []
+        with self._lock, suppress(IndexError):  # end() clears them
+            while len(taken) < limit:
+                _, _, header, data = arrived[0]
+                if header and not data:
+                    break  # perhaps a status
+                taken.append(arrived.popleft())
+        with self._lock:
+            if taken and self._ledger.messages(len(taken)):
+                self._pull()
+        return taken
 
     def _is_deliverable(self, delivery: Delivery) -> bool:
         """

@@ -22,6 +22,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
@@ -30,7 +31,14 @@ from ..api.enums import DeliverPolicy
 from ..api.reply import ack_tokens
 from ..client.result_slot import fresh
 from ..client.threads import after_fork
-from ..errors import Error, IteratorClosedError, PullError, StreamNotFoundError, TimeoutError
+from ..errors import (
+    Error,
+    IteratorClosedError,
+    NotJSMessageError,
+    PullError,
+    StreamNotFoundError,
+    TimeoutError,
+)
 from ..net.clock import FOREVER, Deadline, monotonic
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests
@@ -59,6 +67,8 @@ log = logging.getLogger("jetstream_sync.watch")
 
 #: Maximum number of received messages that were not taken yet.
 _MAX_BUFFERED: Final = 1000
+#: Maximum number of messages that are taken from the connection's queue in one step.
+_MAX_CHUNK: Final = 256
 #: Heartbeat of the pull requests in seconds.
 _HEARTBEAT_S: Final = 5.0
 #: Minimum timeout for creating a consumer in seconds, also if the caller waits for less time.
@@ -123,6 +133,27 @@ class _WatchMessages(OrderedMessages):
         del deadline
         return super()._recreate(ended, at_least(self.deadline, _MIN_CREATE_TIMEOUT_S))
 
+    def take_many(self, deadline: Deadline, limit: int) -> list[Delivery]:
+        """
+        Wait for the next message, and return it and those that have arrived after it.
+
+        Args:
+            deadline: the deadline.
+            limit: maximum number of further messages.
+
+        """
+        found = [cast("Delivery", self.take(deadline))]
+        messages = self._messages
+        more = messages.take_arrived(limit) if messages is not None else []
+        if more:
+            sequence = self._cursor.sequence
+            with suppress(NotJSMessageError):
+                if sequence.follow(more[0][1], more[-1][1], len(more)):
+                    found += more
+                    return found
+            self.restart("a message is missing")
+        return found
+
     def restart(self, reason: str) -> None:
         """End the current consumer, so that the next call continues with another one."""
         messages, self._messages = self._messages, None
@@ -186,11 +217,13 @@ class Watch(Generic[E]):
         self._messages = _WatchMessages(api, cursor, pull)
         # Reentrant: a Ctrl-C just after it was acquired must not lock out the main thread itself.
         self._lock = threading.RLock()
+        self._stopped = False
         # --- under _lock ---
         self._current = False
         self._buffer: deque[E] = deque()  # entries that wait_current() has read
         self._seen: dict[bytes, bytes] = {}  # subject -> last reply subject, until it is current
-        self._poll = FOREVER  # the end of the current wait for a message, until it is current
+        self._left = 0  # messages that are left until it is current
+        self._received: deque[Delivery] = deque()  # received messages in order
         self._quiet: tuple[str, int] = (
             "",
             0,
@@ -241,41 +274,37 @@ class Watch(Generic[E]):
             Error: otherwise as `next()`.
 
         """
+        self._api.core.writer.check_not_forked()
         while True:
-            entry = self._take_initial(FOREVER)
+            if not self._lock.acquire(timeout=_CURRENT_POLL_S):
+                if self._current:
+                    return
+                continue  # another thread takes entries
+            try:
+                if self._current and not self._buffer:
+                    return
+                entry = self._next_entry(FOREVER)
+            finally:
+                self._lock.release()
             if entry is not None:
                 yield entry
-            elif self._current and not self._buffer:
-                return
 
     def take(self, deadline: Deadline) -> E:
         """Return the next entry, as `next()` does, before the deadline."""
-        lock = self._lock
-        if not lock.acquire(timeout=deadline.lock_timeout()):
+        if not self._lock.acquire(timeout=deadline.lock_timeout()):
             raise TimeoutError("another thread is still waiting for an entry")
         try:
             while True:
-                entry = self._buffer.popleft() if self._buffer else self._advance(deadline)
+                entry = self._next_entry(deadline)
                 if entry is not None:
                     return entry
-        finally:
-            lock.release()
-
-    def _take_initial(self, deadline: Deadline) -> E | None:
-        """Return the next entry; ``None``: it was dropped, or the watch has just become current."""
-        if not self._lock.acquire(timeout=deadline.sooner(_CURRENT_POLL_S).lock_timeout()):
-            return None  # another thread takes entries
-        try:
-            if self._buffer:
-                return self._buffer.popleft()
-            return None if self._current else self._advance(deadline)
         finally:
             self._lock.release()
 
     def take_or_current(self) -> E | None:
         """Return the next entry; ``None``: it was dropped, or the watch has just become current."""
         with self._lock:
-            return self._buffer.popleft() if self._buffer else self._advance(FOREVER)
+            return self._next_entry(FOREVER)
 
     # --- the initial entries --------------------------------------------------------------------
 
@@ -298,6 +327,7 @@ class Watch(Generic[E]):
             Error: otherwise as `next()`.
 
         """
+        self._api.core.writer.check_not_forked()
         deadline = Deadline(timeout)
         while not self._current:
             if not self._lock.acquire(timeout=deadline.sooner(_CURRENT_POLL_S).lock_timeout()):
@@ -312,54 +342,80 @@ class Watch(Generic[E]):
             finally:
                 self._lock.release()
 
+    def _next_entry(self, deadline: Deadline) -> E | None:
+        """Return the next buffered entry, or that of the next message; ``_lock`` is held."""
+        if self._buffer and not self._stopped:
+            return self._buffer.popleft()
+        return self._advance(deadline)
+
     def _advance(self, deadline: Deadline) -> E | None:
         """
-        Receive a message and return its entry; ``_lock`` is held.
+        Return the entry of the next message; ``_lock`` is held.
 
         Returns:
             ``None``: the message was dropped, or the watch may have become current.
 
         """
+        received = self._received
+        if self._stopped:
+            raise IteratorClosedError("the watch was stopped")
+        if not received and not self._receive(deadline):
+            return None
+        delivery = received[0]
+        entry = self._make(delivery)
+        if self._current:
+            received.popleft()
+            return entry
+        if self._cursor.from_scratch:
+            subject, reply, _, _ = delivery
+            before = self._seen.get(subject)
+            if before is not None and _stream_seq(before) >= _stream_seq(reply):
+                entry = None
+            else:
+                self._seen[subject] = reply
+        self._left -= 1
+        # After this nothing can interrupt the call that returns the entry, except at its very end.
+        received.popleft()
+        # The last token alone is compared first, because this runs for each initial message.
+        if self._left <= 0 or (delivery[1].endswith(b".0") and _is_last(delivery[1])):
+            self._set_current()
+        return entry
+
+    def _receive(self, deadline: Deadline) -> bool:
+        """Wait for messages and return whether there are any; ``_lock`` is held."""
+        messages = self._messages
+        messages.deadline = deadline
         position = self._cursor.sequence.reply
-        self._messages.deadline = deadline
+        wait = deadline
+        if not self._current:
+            wait = deadline.sooner(_FIRST_CHECK_S)
         try:
-            if self._current:
-                return self._make(self._messages.take(deadline))  # type: ignore[arg-type]
-            return self._advance_initial(deadline)
+            self._received += messages.take_many(wait, _MAX_CHUNK)
+        except TimeoutError:
+            if not self._current:
+                self._check_current()
+                if self._current or not deadline.expired():
+                    return False
+            raise
         except StreamNotFoundError as error:
             raise self._not_found() from error
         except Error:
             raise
         except BaseException:
-            # The message may have been received, and was not returned.
+            # Messages may have been received and not stored here.
+            self._received.clear()
             self._cursor.sequence.reply = position
-            self._messages.restart("a call was interrupted")
+            messages.restart("a call was interrupted")
             raise
+        if not self._current:
+            self._count_initial(len(self._received))
+        return True
 
-    def _advance_initial(self, deadline: Deadline) -> E | None:
-        if deadline is not FOREVER:
-            self._poll = deadline.sooner(_FIRST_CHECK_S)
-        elif self._poll.expired() or self._poll is FOREVER:
-            self._poll = Deadline(_FIRST_CHECK_S)
-        try:
-            delivery = cast("Delivery", self._messages.take(self._poll))
-        except TimeoutError:
-            self._check_current()
-            if deadline.expired() and not self._current:
-                raise
-            return None
-        current = self._received_all() or _is_last(delivery[1])
-        entry = self._make(delivery)
-        if self._cursor.from_scratch:
-            subject = delivery[0]
-            before = self._seen.get(subject)
-            if before is not None and _stream_seq(before) >= _stream_seq(delivery[1]):
-                entry = None
-            else:
-                self._seen[subject] = delivery[1]
-        if current:
-            self._set_current()
-        return entry
+    def _count_initial(self, received: int) -> None:
+        """Compute how many messages are left, including those that were just received."""
+        info = self._cursor.info
+        if info is not None:  # otherwise the watch was stopped
+            self._left = info.num_pending - self._cursor.consumer_seq + received
 
     def _received_all(self) -> bool:
         """Return whether as many messages were received as were pending at the creation."""
@@ -415,8 +471,8 @@ class Watch(Generic[E]):
         Threads that wait for an entry get `IteratorClosedError`, and iterations end. The call does not
         wait for the server. A second call does nothing.
         """
+        self._stopped = True
         self._messages.stop()
-        self._buffer.clear()
 
     @property
     def closed(self) -> bool:
@@ -434,6 +490,8 @@ class Watch(Generic[E]):
     def forked(self) -> None:
         """Replace the lock, which a thread of the parent may have held; see `ForkAware`."""
         self._lock = threading.RLock()
+        self._received.clear()
+        self._buffer.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -451,8 +509,7 @@ def _stream_seq(reply: bytes) -> int:
 
 def _is_last(reply: bytes) -> bool:
     """Return whether a message reports that nothing is pending after it."""
-    # Only the last token is compared first: this runs for each initial message.
-    return reply.endswith(b".0") and ack_tokens(reply)[6] == b"0"
+    return ack_tokens(reply)[6] == b"0"
 
 
 class _WatchSource(Generic[E]):
