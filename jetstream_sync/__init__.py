@@ -23,6 +23,8 @@ The public names by topic:
   `ConsumeHandle`, `ContinuousOptions`, `PriorityOptions`
 * Ordered consumers: `OrderedConsumer`, `OrderedMessages`, `OrderedOptions`
 * Subscriptions to streams: `PushSubscription`, `PullSubscription`, `SubscribeOptions`, `BindOptions`
+* Object stores: `ObjectStore`, `ObjectStoreConfig`, `ObjectStoreStatus`, `ObjectInfo`, `ObjectMeta`,
+  `ObjectMetaOptions`, `ObjectLink`, `ObjectReader`, `ObjectWriter`
 * Policies: `AckPolicy`, `DeliverPolicy`, `DiscardPolicy`, `PersistMode`, `PriorityPolicy`,
   `ReplayPolicy`, `RetentionPolicy`, `StorageType`, `StoreCompression`
 * Errors: all are subclasses of `Error`; `jetstream_sync.errors` lists the hierarchy
@@ -51,6 +53,14 @@ from .api.enums import (
     RetentionPolicy,
     StorageType,
     StoreCompression,
+)
+from .api.object_store import (
+    ObjectInfo,
+    ObjectLink,
+    ObjectMeta,
+    ObjectMetaOptions,
+    ObjectStoreConfig,
+    ObjectStoreStatus,
 )
 from .api.publish import PubAck
 from .api.reply import Metadata
@@ -82,6 +92,9 @@ from .jetstream.context import JetStream
 from .jetstream.direct_get import StoredMsg
 from .jetstream.message import JetStreamMsg
 from .jetstream.messages import MessageIterator
+from .jetstream.object_store import ObjectStore
+from .jetstream.object_store_reading import ObjectReader
+from .jetstream.object_store_writing import ObjectWriter
 from .jetstream.ordered import OrderedConsumer, OrderedMessages, OrderedOptions
 from .jetstream.publish import PublishOptions
 from .jetstream.pull_subscription import PullSubscription
@@ -122,6 +135,15 @@ __all__ = [
     "MessageIterator",
     "Metadata",
     "Msg",
+    "ObjectInfo",
+    "ObjectLink",
+    "ObjectMeta",
+    "ObjectMetaOptions",
+    "ObjectReader",
+    "ObjectStore",
+    "ObjectStoreConfig",
+    "ObjectStoreStatus",
+    "ObjectWriter",
     "OrderedConsumer",
     "OrderedMessages",
     "OrderedOptions",

@@ -67,7 +67,14 @@ Every exception that the package raises deliberately is one of these::
         ├── MessagesChangedError                      messages changed while they were read
         ├── ServerTooOldError                         the server does not support the request
         ├── SnapshotBrokenError                       a snapshot ended early
-        └── RestoreBrokenError                        the server stopped a restore
+        ├── RestoreBrokenError                        the server stopped a restore
+        └── ObjectStoreError                          a request to an object store is not possible
+            ├── ObjectExistsError                     an object with this name exists
+            ├── ObjectLinkError                       a link cannot be created or followed
+            ├── ObjectReplacedError                   an object was replaced while it was read
+            ├── ObjectIncompleteError                 chunks of an object are missing
+            ├── DigestMismatchError                   the data of an object does not have its digest
+            └── UnsupportedDigestError                the digest is not a SHA-256
 
 `APIError` has a subclass for each error that a program is likely to catch, chosen by the server's
 ``err_code``, or by ``code`` if the ``err_code`` has no class::
@@ -75,13 +82,19 @@ Every exception that the package raises deliberately is one of these::
     APIError(code, err_code, description)
     ├── BadRequestError            400
     │   ├── StreamNameInUseError
+    │   │   ├── BucketExistsError
     │   │   └── RestoreNameInUseError
     │   ├── StreamSubjectOverlapError, ConsumerExistsError, ConsumerInvalidResetError,
     │   ├── ConsumerNameInUseError, ConsumerDoesNotExistError, MaxConsumersError,
     │   ├── WrongLastSequenceError, WrongLastMsgIDError, WrongStreamError,
+    │   ├── ObjectStoreSealedError
     │   └── MessageTTLDisabledError, ...
     ├── NotFoundError              404
-    │   └── StreamNotFoundError, ConsumerNotFoundError, MessageNotFoundError
+    │   ├── ObjectNotFoundError
+    │   │   └── ObjectDeletedError
+    │   ├── StreamNotFoundError
+    │   │   └── BucketNotFoundError
+    │   └── ConsumerNotFoundError, MessageNotFoundError
     ├── TooManyResultsError        413
     ├── ServerError                500
     │   └── SnapshotFailedError, RestoreFailedError
@@ -109,6 +122,8 @@ __all__ = [
     "BadRequestStatusError",
     "BadSubjectError",
     "BadSubscriptionError",
+    "BucketExistsError",
+    "BucketNotFoundError",
     "CertificateError",
     "ConfigMismatchError",
     "ConnectionClosedError",
@@ -123,6 +138,7 @@ __all__ = [
     "ConsumerNotFoundError",
     "ConsumerSequenceMismatchError",
     "CredentialsError",
+    "DigestMismatchError",
     "DrainTimeoutError",
     "DuplicateSubscriptionError",
     "Error",
@@ -150,6 +166,14 @@ __all__ = [
     "NoStreamResponseError",
     "NotFoundError",
     "NotJSMessageError",
+    "ObjectDeletedError",
+    "ObjectExistsError",
+    "ObjectIncompleteError",
+    "ObjectLinkError",
+    "ObjectNotFoundError",
+    "ObjectReplacedError",
+    "ObjectStoreError",
+    "ObjectStoreSealedError",
     "OrderedConsumerResetError",
     "OutboundBufferLimitError",
     "PermissionsError",
@@ -187,6 +211,7 @@ __all__ = [
     "TimeoutError",
     "TooManyResultsError",
     "TooManyStalledMsgsError",
+    "UnsupportedDigestError",
     "WrongLastMsgIDError",
     "WrongLastSequenceError",
     "WrongStreamError",
@@ -507,6 +532,10 @@ class StreamNotFoundError(NotFoundError, err_codes=(10059,)):
     """The stream does not exist."""
 
 
+class BucketNotFoundError(StreamNotFoundError):
+    """The key-value bucket or object store does not exist."""
+
+
 class ConsumerNotFoundError(NotFoundError, err_codes=(10014,)):
     """The consumer does not exist."""
 
@@ -521,6 +550,10 @@ class TooManyResultsError(APIError, code=413):
 
 class StreamNameInUseError(BadRequestError, err_codes=(10058,)):
     """A stream with this name exists with another configuration."""
+
+
+class BucketExistsError(StreamNameInUseError):
+    """The key-value bucket or object store exists with another configuration."""
 
 
 class StreamSubjectOverlapError(BadRequestError, err_codes=(10065,)):
@@ -570,12 +603,13 @@ class JetStreamNotEnabledForAccountError(ServiceUnavailableError, err_codes=(100
 class NoStreamResponseError(JetStreamError):
     """No stream stored the message, even after the retries of ADR-22."""
 
-    def __init__(self, subject: str) -> None:
-        super().__init__(subject)
+    def __init__(self, subject: str, hint: str = "does a stream with this subject exist?") -> None:
+        super().__init__(subject, hint)
         self.subject = subject
+        self.hint = hint
 
     def __str__(self) -> str:
-        return f"no stream stores {self.subject!r}: no response; does a stream with this subject exist?"
+        return f"no stream stores {self.subject!r}: no response; {self.hint}"
 
 
 class InvalidResponseError(JetStreamError):
@@ -744,6 +778,104 @@ class RestoreBrokenError(JetStreamError):
     def __str__(self) -> str:
         reason = f"the server accepts no more data after {self.sent} bytes"
         return f"restore of stream {self.stream!r} was interrupted: {reason}; restart the restore"
+
+
+# --- object stores ----------------------------------------------------------------------------
+
+
+class ObjectNotFoundError(NotFoundError):
+    """There is no object with this name."""
+
+    def __init__(self, bucket: str, name: str) -> None:
+        super().__init__(404, 10037, f"object {name!r} does not exist in bucket {bucket!r}")
+        self.args = (bucket, name)
+        self.bucket = bucket
+        self.name = name
+
+
+class ObjectDeletedError(ObjectNotFoundError):
+    """The object was deleted."""
+
+    def __init__(self, bucket: str, name: str) -> None:
+        super().__init__(bucket, name)
+        self.description = f"object {name!r} was deleted from bucket {bucket!r}"
+
+
+class ObjectStoreSealedError(BadRequestError):
+    """The object store is sealed: it can be read, but not changed; nothing was changed."""
+
+
+class ObjectStoreError(JetStreamError):
+    """Base class of errors that concern one object of an object store."""
+
+    _template: ClassVar[str] = "object {name!r} in bucket {bucket!r}"
+
+    def __init__(self, bucket: str, name: str) -> None:
+        super().__init__(bucket, name)
+        self.bucket = bucket
+        self.name = name
+
+    def __str__(self) -> str:
+        return self._template.format(**vars(self))
+
+
+class ObjectExistsError(ObjectStoreError):
+    """An object with this name exists, and the operation does not replace it."""
+
+    _template = "object {name!r} exists in bucket {bucket!r}: delete it first, or use another name"
+
+
+class ObjectReplacedError(ObjectStoreError):
+    """The object was replaced or deleted while it was read; read it again."""
+
+    _template = "object {name!r} in bucket {bucket!r} was replaced or deleted while it was read"
+
+
+class ObjectLinkError(ObjectStoreError):
+    """A link cannot be created or followed."""
+
+    _template = "object {name!r} in bucket {bucket!r}: {reason}"
+
+    def __init__(self, bucket: str, name: str, reason: str) -> None:
+        super().__init__(bucket, name)
+        self.args = (bucket, name, reason)
+        self.reason = reason
+
+
+class ObjectIncompleteError(ObjectStoreError):
+    """The chunks of an object are not those that its info describes."""
+
+    _template = "object {name!r} in bucket {bucket!r} is incomplete: {reason}"
+
+    def __init__(self, bucket: str, name: str, reason: str) -> None:
+        super().__init__(bucket, name)
+        self.args = (bucket, name, reason)
+        self.reason = reason
+
+
+class DigestMismatchError(ObjectStoreError):
+    """The data of an object does not have the digest of its info; no data was returned as complete."""
+
+    _template = (
+        "object {name!r} in bucket {bucket!r} is damaged: digest {found}, expected {expected}"
+    )
+
+    def __init__(self, bucket: str, name: str, expected: str, found: str) -> None:
+        super().__init__(bucket, name)
+        self.args = (bucket, name, expected, found)
+        self.expected = expected
+        self.found = found
+
+
+class UnsupportedDigestError(ObjectStoreError):
+    """The digest of an object is missing or not a SHA-256, so its data cannot be verified."""
+
+    _template = "object {name!r} in bucket {bucket!r} has digest {digest!r}, which is not a SHA-256"
+
+    def __init__(self, bucket: str, name: str, digest: str) -> None:
+        super().__init__(bucket, name)
+        self.args = (bucket, name, digest)
+        self.digest = digest
 
 
 # --- the subscribe workflow (ADR-15) ----------------------------------------------------------

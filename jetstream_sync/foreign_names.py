@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, NoReturn
 __all__ = ["FOREIGN_NAMES", "ForeignNames"]
 
 _NO_KV: Final = "key-value stores are not supported yet"
-_NO_OBJECTS: Final = "object stores are not supported yet"
 
 #: For each class the names of other clients, with their replacement.
 FOREIGN_NAMES: Final[Mapping[str, Mapping[str, str]]] = {
@@ -36,17 +35,14 @@ FOREIGN_NAMES: Final[Mapping[str, Mapping[str, str]]] = {
         "consumer": "use get_consumer()",
         "consumers_info": "use list_consumers(stream_name)",
         "create_key_value": _NO_KV,
-        "create_object_store": _NO_OBJECTS,
         "create_or_update_key_value": _NO_KV,
-        "create_or_update_object_store": _NO_OBJECTS,
         "delete_key_value": _NO_KV,
         "delete_msg": "use get_stream(name).delete_msg(seq)",
-        "delete_object_store": _NO_OBJECTS,
         "get_last_msg": "use get_stream(name).get_msg(last_by_subject=...)",
         "get_msg": "use get_stream(name).get_msg(seq)",
         "jsm": "the same object manages streams and consumers",
+        "object_stores": "use list_object_stores()",
         "key_value": _NO_KV,
-        "object_store": _NO_OBJECTS,
         "publish_async_complete": "use publish_async_completed()",
         "publish_msg": "use publish()",
         "publish_msg_async": "use publish_async()",
@@ -60,6 +56,14 @@ FOREIGN_NAMES: Final[Mapping[str, Mapping[str, str]]] = {
         "streams_info": "use list_streams()",
         "streams_info_iterator": "use list_streams()",
         "subscribe_sync": "use subscribe() without cb",
+    },
+    "ObjectStore": {
+        "add_link_to_bucket": "use add_bucket_link()",
+        "get": "use get_bytes(), get_file() or open()",
+        "get_info": "use info()",
+        "get_string": "use get_bytes().decode()",
+        "put_bytes": "use put()",
+        "put_string": "use put() with text.encode()",
     },
     "Stream": {
         "add_consumer": "use create_consumer(), update_consumer() or create_or_update_consumer()",

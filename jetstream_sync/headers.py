@@ -34,6 +34,8 @@ EXPECTED_LAST_SUBJECT_SEQ_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-
 EXPECTED_LAST_MSG_ID: Final = "Nats-Expected-Last-Msg-Id"
 #: Time to live of the message (ADR-43, server 2.11).
 MSG_TTL: Final = "Nats-TTL"
+#: Replaces the earlier messages of the subject (``sub``) or of the stream (``all``).
+ROLLUP: Final = "Nats-Rollup"
 #: In a direct get response: the stream (ADR-31).
 STREAM: Final = "Nats-Stream"
 #: In a direct get response: the stream sequence (ADR-31).

@@ -105,6 +105,8 @@ THIRD_PARTY: dict[str, set[str]] = {
 THREADS_FILE = "client/threads.py"
 
 MAX_FILE_LINES = 900
+#: Longer files: the classes of all errors, most of them without code, are one public module.
+LONG_FILES = {"errors.py": 1200}
 MAX_FUNCTION_LINES = 80  # without the docstring
 MAX_NESTING = 4
 
@@ -385,7 +387,7 @@ def test_files_and_functions_are_short(file: File) -> None:
     """Files, functions and nesting stay within the limits; split a longer file by noun."""
     wrong = []
     lines = file.path.read_text(encoding="utf-8").count("\n")
-    if lines > MAX_FILE_LINES:
+    if lines > LONG_FILES.get(file.name, MAX_FILE_LINES):
         wrong.append(f"{lines} lines")
     for function in functions(file):
         length = code_lines(function)

@@ -26,7 +26,7 @@ from .enums import (
 )
 from .stream import RePublish, StreamConsumerLimits, StreamSource, SubjectTransform
 
-__all__ = ["ConsumerConfigFields", "StreamConfigFields"]
+__all__ = ["ConsumerConfigFields", "ObjectStoreConfigFields", "StreamConfigFields"]
 
 
 class StreamConfigFields(TypedDict, total=False):
@@ -111,4 +111,19 @@ class ConsumerConfigFields(TypedDict, total=False):
     priority_groups: Sequence[str] | None
     priority_policy: PriorityPolicy | str | None
     priority_timeout: timedelta | float | None
+    extra: Mapping[str, Any]
+
+
+class ObjectStoreConfigFields(TypedDict, total=False):
+    """The fields of an `ObjectStoreConfig`; durations are a `timedelta` or seconds."""
+
+    bucket: str
+    description: str | None
+    ttl: timedelta | float | None
+    max_bytes: int | None
+    storage: StorageType | str | None
+    replicas: int | None
+    placement: Placement | None
+    compression: bool
+    metadata: Mapping[str, str] | None
     extra: Mapping[str, Any]

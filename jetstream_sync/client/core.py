@@ -488,6 +488,11 @@ class ConnectionCore:
         return self._session.info
 
     @property
+    def max_payload(self) -> int:
+        """The maximum size of a message with its headers in bytes, as the last server stated it."""
+        return self._encoder.max_payload
+
+    @property
     def is_served(self) -> bool:
         """Whether this process has started the threads of the connection."""
         return bool(self._threads)

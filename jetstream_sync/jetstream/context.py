@@ -28,6 +28,7 @@ from .api_requests import (
     stream_info,
 )
 from .consumer_admin import ConsumerAdmin
+from .object_store_admin import ObjectStoreAdmin
 from .publish import (
     DEFAULT_WINDOW,
     RETRY_ATTEMPTS,
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 __all__ = ["JetStream"]
 
 
-class JetStream(ForeignNames, ConsumerAdmin, PushSubscribeAPI, PullSubscribeAPI):
+class JetStream(ForeignNames, ConsumerAdmin, ObjectStoreAdmin, PushSubscribeAPI, PullSubscribeAPI):
     """
     The JetStream API of one connection.
 

@@ -274,7 +274,7 @@ class Watch(Generic[E]):
             Error: otherwise as `next()`.
 
         """
-        self._api.core.writer.check_not_forked()
+        self._api.core.check_not_forked()
         while True:
             if not self._lock.acquire(timeout=_CURRENT_POLL_S):
                 if self._current:
@@ -327,7 +327,7 @@ class Watch(Generic[E]):
             Error: otherwise as `next()`.
 
         """
-        self._api.core.writer.check_not_forked()
+        self._api.core.check_not_forked()
         deadline = Deadline(timeout)
         while not self._current:
             if not self._lock.acquire(timeout=deadline.sooner(_CURRENT_POLL_S).lock_timeout()):

@@ -9,11 +9,17 @@ import pickle
 import pytest
 from nats.aio.client import Client
 from nats.js import JetStreamContext
+from nats.js.object_store import ObjectStore as NatsPyObjectStore
 
-from jetstream_sync import Connection, JetStream, Stream
+from jetstream_sync import Connection, JetStream, ObjectStore, Stream
 from jetstream_sync.foreign_names import FOREIGN_NAMES
 
-CLASSES = {"Connection": Connection, "JetStream": JetStream, "Stream": Stream}
+CLASSES = {
+    "Connection": Connection,
+    "JetStream": JetStream,
+    "ObjectStore": ObjectStore,
+    "Stream": Stream,
+}
 #: Public in nats-py, and not for its users.
 INTERNAL = {"is_status_msg"}
 
@@ -26,7 +32,14 @@ def public(kind: type) -> set[str]:
     }
 
 
-@pytest.mark.parametrize(("theirs", "ours"), [(Client, Connection), (JetStreamContext, JetStream)])
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (Client, Connection),
+        (JetStreamContext, JetStream),
+        (NatsPyObjectStore, ObjectStore),
+    ],
+)
 def test_every_name_of_nats_py_is_here_or_explained(theirs: type, ours: type) -> None:
     """What nats-py has is an attribute here, or the error for it says what to use."""
     missing = public(theirs) - public(ours) - set(FOREIGN_NAMES[ours.__name__]) - INTERNAL
@@ -41,7 +54,8 @@ def test_what_exists_is_not_explained(kind: str) -> None:
 
 def test_the_error_says_what_to_write(nc: Connection, js: JetStream, stream: Stream) -> None:
     """The text names the class, the attribute and its replacement; hasattr and dir do as usual."""
-    owners = {"Connection": nc, "JetStream": js, "Stream": stream}
+    store = js.create_object_store(bucket="NAMES")
+    owners = {"Connection": nc, "JetStream": js, "ObjectStore": store, "Stream": stream}
     for kind, names in FOREIGN_NAMES.items():
         owner = owners[kind]
         for name, hint in names.items():

@@ -1,0 +1,425 @@
+"""
+Records and rules of object stores (ADR-20).
+
+A bucket is a stream with two kinds of subjects. The chunks of an object are messages on one subject,
+which ends with a random id (the nuid). The info of an object is one message, on a subject that ends with
+the encoded name. It contains the nuid, and the number, size and digest of the chunks.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from ..codec import UNSET, Duration, Record, decode, dumps, encode, loads, record
+from ..durations import time_to_text
+from ..errors import BadSubjectError, InvalidNameError, InvalidOptionError, InvalidResponseError
+from ..subjects import check_subject
+from .cluster import Placement
+from .enums import DiscardPolicy, StorageType, StoreCompression
+from .stream import StreamConfig, StreamInfo
+
+if TYPE_CHECKING:
+    import hashlib
+
+__all__ = [
+    "BUCKETS_SUBJECT",
+    "DEFAULT_CHUNK_SIZE",
+    "STREAM_PREFIX",
+    "ObjectInfo",
+    "ObjectLink",
+    "ObjectMeta",
+    "ObjectMetaOptions",
+    "ObjectStoreConfig",
+    "ObjectStoreStatus",
+    "check_bucket",
+    "chunk_subject",
+    "decode_info",
+    "digest_text",
+    "encode_info",
+    "info_subject",
+    "infos_subject",
+    "new_sha256",
+    "parse_digest",
+    "status_of",
+    "stream_config",
+    "stream_name",
+    "update_config",
+]
+
+#: Prefix of the names of the streams that are object stores.
+STREAM_PREFIX: Final = "OBJ_"
+#: Matches a subject of each object store, to list them.
+BUCKETS_SUBJECT: Final = "$O.*.C.>"
+#: Size of a chunk in bytes, unless the meta has another.
+DEFAULT_CHUNK_SIZE: Final = 128 * 1024
+
+_BUCKET = re.compile(r"[a-zA-Z0-9_-]+")
+#: An id becomes the last token of a subject; a wildcard in it would purge the chunks of other objects.
+_NUID = re.compile(r"[^\s.*>\x00-\x1f\x7f]+")
+_DIGEST_ALGORITHM: Final = "SHA-256"
+
+
+@record
+class ObjectLink(Record):
+    """The target of a link."""
+
+    bucket: str
+    """The bucket of the object."""
+
+    name: str | None = None
+    """The name of the object; ``None``: the link is to the whole bucket."""
+
+
+@record
+class ObjectMetaOptions(Record):
+    """Options of an object."""
+
+    link: ObjectLink | None = None
+    """The target, if this is a link."""
+
+    max_chunk_size: int | None = None
+    """The size of a chunk in bytes; default 131,072."""
+
+    def _check(self) -> None:
+        self._check_range(1, 2**31 - 1, "max_chunk_size")
+
+
+@record
+class ObjectMeta(Record):
+    """
+    What describes an object besides its data.
+
+    Raises:
+        InvalidNameError: the name is empty or too long.
+        InvalidOptionError: a value is out of range or has the wrong type.
+
+    """
+
+    name: str
+    """The name, which may contain any characters."""
+
+    description: str | None = None
+    """Description."""
+
+    headers: Mapping[str, Sequence[str]] | None = None
+    """Headers: names with one or more values each."""
+
+    metadata: Mapping[str, str] | None = None
+    """Application-defined key-value pairs."""
+
+    options: ObjectMetaOptions | None = None
+    """The chunk size; the target of a link."""
+
+    def _check(self) -> None:
+        info_subject("_", self.name)
+
+    @property
+    def link(self) -> ObjectLink | None:
+        """The target, if this is a link."""
+        return None if self.options is None else self.options.link
+
+
+@record
+class ObjectInfo(ObjectMeta):
+    """What a bucket contains about an object."""
+
+    bucket: str
+    """The bucket."""
+
+    nuid: str
+    """The id of the chunks; each put creates another."""
+
+    size: int = 0
+    """The size in bytes."""
+
+    chunks: int = 0
+    """The number of chunks."""
+
+    digest: str | None = None
+    """The SHA-256 of the data, such as ``SHA-256=47DEQpj8…``."""
+
+    deleted: bool = False
+    """Whether the object was deleted."""
+
+    mtime: datetime | None = None
+    """
+    When this info was stored.
+
+    It is the time of the message in the stream; in the info that a change returns, the time of the client.
+    """
+
+    @property
+    def is_link(self) -> bool:
+        """Whether the object is a link to another one, or to a bucket."""
+        return self.link is not None
+
+
+@record
+class ObjectStoreConfig(Record):
+    """
+    The configuration of an object store.
+
+    Raises:
+        InvalidNameError: the bucket name has a character other than letters, digits, ``_`` and ``-``.
+        InvalidOptionError: a value is out of range or has the wrong type.
+
+    """
+
+    bucket: str
+    """The name of the bucket: letters, digits, ``_`` and ``-``."""
+
+    description: str | None = None
+    """Description; at most 4096 bytes."""
+
+    ttl: Duration = UNSET
+    """Maximum age of objects in seconds, at least 0.1; default: no limit."""
+
+    max_bytes: int | None = None
+    """Maximum size of the bucket in bytes; default: no limit."""
+
+    storage: StorageType | str | None = None
+    """Where objects are stored; the server's default is ``file``. Not updatable."""
+
+    replicas: int | None = None
+    """Number of replicas in a cluster, 1 to 5; the server's default is 1."""
+
+    placement: Placement | None = None
+    """Placement of the replicas; default: chosen by the server."""
+
+    compression: bool = False
+    """Whether the server compresses its files."""
+
+    metadata: Mapping[str, str] | None = None
+    """Application-defined key-value pairs."""
+
+    def _check(self) -> None:
+        check_bucket(self.bucket)
+        stream_config(self)
+
+
+@record
+class ObjectStoreStatus(Record):
+    """The config and state of an object store."""
+
+    bucket: str
+    """The name of the bucket."""
+
+    size: int
+    """Size in bytes, with infos and deleted objects."""
+
+    sealed: bool
+    """Whether it can no longer be changed."""
+
+    compression: bool
+    """Whether the server compresses its files."""
+
+    replicas: int
+    """Number of replicas."""
+
+    storage: StorageType | str
+    """Where objects are stored."""
+
+    description: str | None = None
+    """Description."""
+
+    ttl: Duration = UNSET
+    """Maximum age of objects; ``None``: no limit."""
+
+    max_bytes: int | None = None
+    """Maximum size of the bucket in bytes; ``None``: no limit."""
+
+    metadata: Mapping[str, str] | None = None
+    """Key-value pairs, also those of the server."""
+
+    stream_info: StreamInfo
+    """The info of the stream."""
+
+
+# --- names and subjects -------------------------------------------------------------------------
+
+
+def check_bucket(bucket: str) -> str:
+    """
+    Validate the name of a bucket, and return it.
+
+    Raises:
+        InvalidNameError: it is not a str, is empty, or has a character that is not allowed.
+
+    """
+    if not isinstance(bucket, str):
+        raise InvalidNameError(
+            "bucket", repr(bucket), f"must be a str, not {type(bucket).__name__}"
+        )
+    if not _BUCKET.fullmatch(bucket):
+        raise InvalidNameError("bucket", bucket, "must be letters, digits, '_' and '-' only")
+    return bucket
+
+
+def stream_name(bucket: str) -> str:
+    """Return the name of the stream of a bucket."""
+    return STREAM_PREFIX + bucket
+
+
+def chunk_subject(bucket: str, nuid: str) -> str:
+    """Return the subject of the chunks of an object; the nuid was checked by `decode_info`."""
+    return f"$O.{bucket}.C.{nuid}"
+
+
+def infos_subject(bucket: str) -> str:
+    """Return the subject of the infos of all objects."""
+    return f"$O.{bucket}.M.>"
+
+
+def info_subject(bucket: str, name: str) -> str:
+    """
+    Return the subject of the info of an object.
+
+    Raises:
+        InvalidNameError: the name is not a str, is empty, cannot be encoded, or is too long.
+
+    """
+    if not isinstance(name, str):
+        raise InvalidNameError("object", repr(name), f"must be a str, not {type(name).__name__}")
+    if not name:
+        raise InvalidNameError("object", name, "must not be empty")
+    try:
+        encoded = base64.urlsafe_b64encode(name.encode()).decode()
+        return check_subject(f"$O.{bucket}.M.{encoded}")
+    except UnicodeEncodeError:
+        raise InvalidNameError("object", name, "must not contain surrogates") from None
+    except BadSubjectError as error:
+        raise InvalidNameError("object", name, error.reason) from None
+
+
+# --- infos --------------------------------------------------------------------------------------
+
+
+def decode_info(data: bytes, time: datetime) -> ObjectInfo:
+    """
+    Return the info in a message.
+
+    Args:
+        data: the payload.
+        time: when the message was stored. The payload has no valid time.
+
+    Raises:
+        InvalidResponseError: the payload is not an info.
+
+    """
+    found = loads(data)
+    if isinstance(found, dict):
+        found["mtime"] = time_to_text(time)
+    info = decode(ObjectInfo, found)
+    if not _NUID.fullmatch(info.nuid):
+        raise InvalidResponseError(f"ObjectInfo.nuid: {info.nuid!r:.60} is not valid in a subject")
+    return info
+
+
+def encode_info(info: ObjectInfo) -> bytes:
+    """Return the payload of the message with an info."""
+    data: dict[str, Any] = encode(info)
+    data.pop("mtime", None)
+    if not info.deleted:
+        data.pop("deleted")
+    return dumps(data)
+
+
+def new_sha256() -> hashlib._Hash:
+    """Return the hash for the digest of an object."""
+    import hashlib  # noqa: PLC0415 - most programs have no object store
+
+    return hashlib.sha256()
+
+
+def digest_text(digest: bytes) -> str:
+    """Return a SHA-256 as text, with padding."""
+    return f"{_DIGEST_ALGORITHM}={base64.urlsafe_b64encode(digest).decode()}"
+
+
+def parse_digest(text: str | None) -> bytes | None:
+    """Return the SHA-256 of a text, with or without padding; ``None`` for another algorithm."""
+    algorithm, _, encoded = (text or "").partition("=")
+    if algorithm.upper() != _DIGEST_ALGORITHM:
+        return None
+    try:
+        digest = base64.urlsafe_b64decode(encoded.rstrip("=") + "=")
+    except (binascii.Error, ValueError):
+        return None
+    return digest if len(digest) == 32 else None
+
+
+# --- configs ------------------------------------------------------------------------------------
+
+
+def stream_config(config: ObjectStoreConfig) -> StreamConfig:
+    """Return the config of the stream of a new bucket."""
+    bucket = config.bucket
+    return StreamConfig(
+        name=stream_name(bucket),
+        subjects=[f"$O.{bucket}.C.>", infos_subject(bucket)],
+        discard=DiscardPolicy.NEW,
+        allow_rollup_hdrs=True,
+        allow_direct=True,
+        compression=StoreCompression.S2 if config.compression else None,
+        **_fields(config),
+    )
+
+
+def update_config(current: StreamConfig, config: ObjectStoreConfig) -> StreamConfig:
+    """
+    Return the config of the stream of a bucket after an update.
+
+    Fields that are not in the config of an object store are kept, and the storage if it is not given.
+    """
+    fields = _fields(config)
+    fields["storage"] = fields["storage"] or current.storage
+    fields["extra"] = {**current.extra, **config.extra}
+    fields["compression"] = StoreCompression.S2 if config.compression else StoreCompression.NONE
+    return replace(current, **fields)
+
+
+def _fields(config: ObjectStoreConfig) -> dict[str, Any]:
+    return {
+        "description": config.description,
+        "max_age": config.ttl,
+        "max_bytes": config.max_bytes or None,
+        "storage": config.storage,
+        "num_replicas": config.replicas,
+        "placement": config.placement,
+        "metadata": config.metadata,
+        "extra": config.extra,
+    }
+
+
+def status_of(info: StreamInfo) -> ObjectStoreStatus:
+    """
+    Return the status of a bucket.
+
+    Raises:
+        InvalidOptionError: the stream is not an object store.
+
+    """
+    config = info.config
+    name = config.name
+    if not name.startswith(STREAM_PREFIX):
+        raise InvalidOptionError("stream", name, f"must begin with {STREAM_PREFIX}")
+    limit = config.max_bytes
+    return ObjectStoreStatus(
+        bucket=name.removeprefix(STREAM_PREFIX),
+        size=info.state.bytes,
+        sealed=bool(config.sealed),
+        compression=config.compression == StoreCompression.S2,
+        replicas=config.num_replicas or 1,
+        storage=config.storage or StorageType.FILE,
+        description=config.description,
+        ttl=config.max_age or None,
+        max_bytes=limit if limit is not None and limit > 0 else None,
+        metadata=config.metadata,
+        stream_info=info,
+    )

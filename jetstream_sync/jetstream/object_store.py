@@ -1,0 +1,597 @@
+"""Object stores (ADR-20): named objects of any size, stored in chunks in a stream."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final, Literal, overload
+
+from ..api.object_store import (
+    ObjectInfo,
+    ObjectLink,
+    ObjectMeta,
+    ObjectMetaOptions,
+    ObjectStoreStatus,
+    info_subject,
+    status_of,
+    stream_name,
+)
+from ..codec import encode
+from ..errors import (
+    InvalidOptionError,
+    ObjectDeletedError,
+    ObjectExistsError,
+    ObjectLinkError,
+    ObjectNotFoundError,
+    ObjectReplacedError,
+    WrongLastSequenceError,
+)
+from ..foreign_names import ForeignNames
+from ..net.clock import Deadline
+from .api_requests import APIRequests, info_of, stream_info
+from .object_store_bucket import ObjectBucket
+from .object_store_reading import Download, ObjectReader
+from .object_store_writing import (
+    ObjectData,
+    ObjectWriter,
+    ProgressCallback,
+    Upload,
+    check_data,
+    chunks_of,
+)
+from .publish import Publisher
+
+__all__ = ["ObjectStore"]
+
+#: Maximum number of links that are followed to an object.
+_MAX_LINKS: Final = 8
+
+
+class ObjectStore(ForeignNames):
+    """
+    An object store: named objects of any size.
+
+    Returned by `JetStream.create_object_store`, `JetStream.object_store` and the like. It needs no
+    closing, and any number of threads may use it. The data passes in chunks, so that memory use does not
+    depend on the size of an object.
+
+    An object is replaced as a whole. A reader gets the data of one put, or an error.
+    """
+
+    def __init__(self, api: APIRequests, publisher: Publisher, bucket: str) -> None:
+        self._api = api
+        self._publisher = publisher
+        self._bucket = ObjectBucket(api, publisher, bucket)
+
+    @property
+    def bucket(self) -> str:
+        """The name of the bucket."""
+        return self._bucket.name
+
+    # --- storing --------------------------------------------------------------------------------
+
+    def put(
+        self,
+        meta: str | ObjectMeta,
+        data: ObjectData,
+        progress: ProgressCallback | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> ObjectInfo:
+        """
+        Store an object, and replace the one with the same name.
+
+        Afterwards the object can be read, and the chunks of the replaced one are purged. If the call
+        raises, also at a Ctrl-C, the earlier object stays, and what was sent is purged. When several
+        clients put one name at a time, the last one to complete wins.
+
+        Args:
+            meta: the name; or an `ObjectMeta`, which also has description, headers, metadata and chunk
+                size.
+            data: bytes, a binary file, or an iterable of bytes. A file is read from its position to its
+                end and is not closed.
+            progress: called as ``progress(done, total)`` on this thread after each stored chunk, with
+                numbers of bytes; the total is ``None`` if it is not known. An exception ends the put.
+            timeout: how long to wait for the next chunk to be stored, in seconds, not for the whole
+                object; ``None``: the timeout of the JetStream context.
+
+        Returns:
+            The info of the stored object.
+
+        Raises:
+            InvalidNameError: the name is empty or too long.
+            InvalidOptionError: the data is a str, a text file, a closed file or not bytes; the chunk
+                size is above the server's ``max_payload``.
+            ObjectLinkError: the meta has a link; see `add_link()`.
+            ObjectStoreSealedError: the bucket is sealed.
+            BucketNotFoundError: the bucket does not exist.
+            NoStreamResponseError: the data does not reach the bucket.
+            PermissionsError: the user may not write to the bucket.
+            APIError: the server refused, for example because the bucket is full.
+            TimeoutError: no chunk was stored in time.
+            ConnectionLostError: the connection was lost. If that happened at the very end, the object
+                may be stored all the same.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        return self._put(_meta_of(meta), data, progress, timeout)
+
+    def _put(
+        self,
+        meta: ObjectMeta,
+        data: ObjectData,
+        progress: ProgressCallback | None,
+        timeout: float | timedelta | None,
+    ) -> ObjectInfo:
+        total = check_data(data)
+        upload = Upload(self._bucket, meta, total, progress, timeout)
+        try:
+            for chunk in chunks_of(data, upload.chunk_size):
+                upload.send(chunk)
+            return upload.finish()
+        except BaseException:
+            upload.abort()
+            raise
+
+    def put_file(
+        self,
+        path: str | os.PathLike[str],
+        name: str | ObjectMeta | None = None,
+        progress: ProgressCallback | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> ObjectInfo:
+        """
+        Store a file.
+
+        Args:
+            path: the file.
+            name: the name of the object, or its meta; ``None``: the last part of the path.
+            progress: as in `put()`.
+            timeout: as in `put()`.
+
+        Raises:
+            OSError: the file cannot be read.
+            Error: as `put()`.
+
+        """
+        meta = _meta_of(os.path.basename(path) if name is None else name)  # noqa: PTH119
+        with open(path, "rb") as file:  # noqa: PTH123
+            return self._put(meta, file, progress, timeout)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    @overload
+    def open(
+        self,
+        name: str,
+        mode: Literal["rb"] = "rb",
+        *,
+        progress: ProgressCallback | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> ObjectReader: ...
+    @overload
+    def open(
+        self,
+        name: str,
+        mode: Literal["wb"],
+        *,
+        meta: ObjectMeta | None = None,
+        progress: ProgressCallback | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> ObjectWriter: ...
+    def open(
+        self,
+        name: str,
+        mode: Literal["rb", "wb"] = "rb",
+        *,
+        meta: ObjectMeta | None = None,
+        progress: ProgressCallback | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> ObjectReader | ObjectWriter:
+        """
+        Open an object as a binary file.
+
+        Args:
+            name: the name. To read, links are followed.
+            mode: ``"rb"``: read; ``"wb"``: write, which stores the object when the file is closed.
+            meta: for writing, the description, headers, metadata and chunk size; its name is ignored.
+            progress: as in `put()`.
+            timeout: how long to wait for the next chunk, in seconds; ``None``: the timeout of the
+                JetStream context.
+
+        Raises:
+            InvalidOptionError: the mode is another one, or there is a meta to read.
+            ObjectNotFoundError: there is no such object.
+            ObjectDeletedError: it was deleted.
+            ObjectLinkError: it is a link that cannot be followed.
+            UnsupportedDigestError: its data cannot be verified.
+            Error: to write, as `put()`.
+            APIError, TimeoutError, ConnectionClosedError: as `info()`.
+
+        """
+        if mode == "wb":
+            wanted = ObjectMeta(name=name) if meta is None else replace(_meta_of(meta), name=name)
+            return ObjectWriter(Upload(self._bucket, wanted, None, progress, timeout))
+        if mode != "rb":
+            raise InvalidOptionError("mode", mode, "must be 'rb' or 'wb'")
+        if meta is not None:
+            raise InvalidOptionError("meta", meta, "is only used with mode 'wb'")
+        return ObjectReader(self._download(name, progress, timeout))
+
+    def _download(
+        self, name: str, progress: ProgressCallback | None, timeout: float | timedelta | None
+    ) -> Download:
+        bucket, info = self._resolve(name, self._api.deadline(timeout))
+        return Download(bucket, info, progress, timeout)
+
+    def get_bytes(
+        self,
+        name: str,
+        progress: ProgressCallback | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> bytes:
+        """
+        Return the data of an object. Links are followed.
+
+        Args:
+            name: the name.
+            progress: as in `put()`.
+            timeout: how long to wait for the next chunk, in seconds; ``None``: the timeout of the
+                JetStream context.
+
+        Raises:
+            ObjectNotFoundError, ObjectDeletedError, ObjectLinkError, UnsupportedDigestError: as `open()`.
+            DigestMismatchError: the data does not have the digest of the info.
+            ObjectIncompleteError: chunks are missing.
+            ObjectReplacedError: the object was replaced or deleted meanwhile.
+            TimeoutError: no chunk arrived in time.
+            APIError, ConnectionClosedError: as `info()`.
+
+        """
+        with ObjectReader(self._download(name, progress, timeout)) as reader:
+            return reader.readall()
+
+    def get_file(
+        self,
+        name: str,
+        path: str | os.PathLike[str],
+        progress: ProgressCallback | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> ObjectInfo:
+        """
+        Write the data of an object to a file. Links are followed.
+
+        The data is written to a temporary file beside it, which is renamed when the digest was checked.
+        If the call raises, also at a Ctrl-C, the path is unchanged.
+
+        Args:
+            name: the name.
+            path: the file; an existing one is replaced and keeps its mode.
+            progress: as in `put()`.
+            timeout: as in `get_bytes()`.
+
+        Returns:
+            The info of the object.
+
+        Raises:
+            OSError: the file cannot be written.
+            Error: as `get_bytes()`.
+
+        """
+        from pathlib import Path  # noqa: PLC0415 - most programs have no object store
+
+        # A symbolic link stays one: the file that it points to is replaced.
+        target = Path(os.path.realpath(path))
+        if target.is_dir():
+            raise IsADirectoryError(f"{str(target)!r} is a directory: give the path of a file")
+        part = target.with_name(f".{target.name[:100]}.{os.urandom(6).hex()}.part")
+        try:
+            with (
+                ObjectReader(self._download(name, progress, timeout)) as reader,
+                part.open("xb") as file,
+            ):
+                file.writelines(iter(reader.read_chunk, b""))
+            with suppress(FileNotFoundError):
+                part.chmod(target.stat().st_mode & 0o7777)
+            part.replace(target)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        return reader.info
+
+    def _resolve(self, name: str, deadline: Deadline) -> tuple[ObjectBucket, ObjectInfo]:
+        """Return the info of an object and its bucket, after following links."""
+        bucket = self._bucket
+        seen: set[tuple[str, str]] = set()
+        while True:
+            info = _existing(bucket, name, deadline)[0]
+            link = info.link
+            if link is None:
+                return bucket, info
+            seen.add((bucket.name, name))
+            reason = ""
+            if link.name is None:
+                reason = f"it is a link to bucket {link.bucket!r}, which has no data"
+            elif (link.bucket, link.name) in seen:
+                reason = "its links form a loop"
+            elif len(seen) >= _MAX_LINKS:
+                reason = f"it leads through more than {_MAX_LINKS} links"
+            if link.name is None or reason:
+                raise ObjectLinkError(self.bucket, info.name, reason)
+            name = link.name
+            if link.bucket != bucket.name:
+                bucket = ObjectBucket(self._api, self._publisher, link.bucket)
+
+    def info(
+        self, name: str, deleted: bool = False, timeout: float | timedelta | None = None
+    ) -> ObjectInfo:
+        """
+        Return the info of an object. A link is not followed.
+
+        The leader of the stream answers, so the last change is always seen.
+
+        Args:
+            name: the name.
+            deleted: whether to return the info of a deleted object instead of raising.
+            timeout: in seconds; ``None``: the timeout of the JetStream context.
+
+        Raises:
+            ObjectNotFoundError: there is no such object.
+            ObjectDeletedError: it was deleted.
+            InvalidNameError: the name is empty or too long.
+            BucketNotFoundError: the bucket does not exist.
+            APIError: the server returned an error.
+            TimeoutError: the server did not reply in time.
+            JetStreamNotEnabledError, ConnectionClosedError: as `JetStream.account_info`.
+
+        """
+        return _existing(self._bucket, name, self._api.deadline(timeout), deleted)[0]
+
+    # --- changing -------------------------------------------------------------------------------
+
+    def delete(self, name: str, timeout: float | timedelta | None = None) -> None:
+        """
+        Delete an object, or a link.
+
+        Its data is purged. Its info stays, marked as deleted, so that watchers notice. Nothing happens if
+        it was deleted before.
+
+        Args:
+            name: the name.
+            timeout: in seconds; ``None``: the timeout of the JetStream context.
+
+        Raises:
+            ObjectNotFoundError: there is no such object.
+            ObjectStoreSealedError: the bucket is sealed.
+            Error: otherwise as `info()`.
+
+        """
+        deadline = self._api.deadline(timeout)
+        while True:
+            info, sequence = _existing(self._bucket, name, deadline, deleted=True)
+            if info.deleted:
+                return
+            marker = replace(info, deleted=True, size=0, chunks=0, digest=None)
+            try:
+                self._bucket.store_info(marker, sequence, deadline)
+                break
+            except WrongLastSequenceError:
+                if deadline.expired():
+                    raise
+        self._bucket.purge_dead(info.nuid, deadline)
+
+    def update_meta(
+        self, name: str, meta: ObjectMeta, timeout: float | timedelta | None = None
+    ) -> ObjectInfo:
+        """
+        Change the name, description, headers and metadata of an object.
+
+        All of them are replaced. The data and the options stay. Another name renames the object.
+
+        Args:
+            name: the current name.
+            meta: the new values; its options are ignored. An `ObjectInfo` can be changed with
+                `dataclasses.replace` and passed here.
+            timeout: in seconds; ``None``: the timeout of the JetStream context.
+
+        Returns:
+            The new info.
+
+        Raises:
+            ObjectNotFoundError, ObjectDeletedError: there is no such object.
+            ObjectExistsError: there is an object with the new name.
+            ObjectReplacedError: another client replaced or deleted the object during the renaming; there
+                is no object with the new name.
+            ObjectStoreSealedError: the bucket is sealed.
+            Error: otherwise as `info()`.
+
+        """
+        meta = _meta_of(meta)
+        deadline = self._api.deadline(timeout)
+        while True:
+            info, sequence = _existing(self._bucket, name, deadline)
+            changed = replace(
+                info,
+                name=meta.name,
+                description=meta.description,
+                headers=meta.headers,
+                metadata=meta.metadata,
+                mtime=datetime.now(timezone.utc),
+            )
+            try:
+                if meta.name == name:
+                    self._bucket.store_info(changed, sequence, deadline)
+                else:
+                    self._store_new(changed, deadline)
+                    self._remove_old(info, sequence, changed, deadline)
+                return changed
+            except WrongLastSequenceError:
+                if deadline.expired():
+                    raise
+
+    def _store_new(self, info: ObjectInfo, deadline: Deadline, *, over_links: bool = False) -> None:
+        """Store an info under a name that is free, deleted, or (if permitted) a link."""
+        current, sequence = self._bucket.last_info(info.name, deadline)
+        if (
+            current is not None
+            and not current.deleted
+            and not (over_links and current.link is not None)
+        ):
+            raise ObjectExistsError(self.bucket, info.name)
+        self._bucket.store_info(info, sequence, deadline)
+
+    def _remove_old(
+        self, info: ObjectInfo, sequence: int, renamed: ObjectInfo, deadline: Deadline
+    ) -> None:
+        """
+        Remove the info under the old name of a renamed object.
+
+        Both names have the same chunks for a moment. A writer that replaces or deletes the object under
+        its old name meanwhile purges them. The purge of the old info tells: it is bounded by the sequence
+        of that info, which is gone then.
+        """
+        subject = info_subject(self.bucket, info.name)
+        self._bucket.forget(info.nuid)
+        while not self._bucket.purge(subject, deadline, before=sequence + 1):
+            current, sequence = self._bucket.last_info(info.name, deadline)
+            if current is None or current.nuid != info.nuid or current.deleted:
+                subject = info_subject(self.bucket, renamed.name)
+                self._bucket.purge(subject, deadline)
+                raise ObjectReplacedError(self.bucket, info.name)
+
+    def add_link(
+        self, name: str | ObjectMeta, info: ObjectInfo, timeout: float | timedelta | None = None
+    ) -> ObjectInfo:
+        """
+        Add a link to an object, of this bucket or of another one.
+
+        Reading the link reads the object. A link or a deleted object with this name is replaced.
+
+        Args:
+            name: the name of the link, or its meta.
+            info: the info of the object.
+            timeout: in seconds; ``None``: the timeout of the JetStream context.
+
+        Returns:
+            The info of the link.
+
+        Raises:
+            ObjectLinkError: the object is deleted, or is itself a link.
+            ObjectExistsError: there is an object with the name of the link.
+            ObjectStoreSealedError: the bucket is sealed.
+            Error: otherwise as `info()`.
+
+        """
+        if not isinstance(info, ObjectInfo):
+            raise InvalidOptionError("info", info, "must be the ObjectInfo of an object")
+        if info.deleted:
+            raise ObjectLinkError(info.bucket, info.name, "a deleted object cannot be linked to")
+        if info.link is not None:
+            raise ObjectLinkError(
+                info.bucket, info.name, "it is a link: add a link to its target instead"
+            )
+        return self._link(name, ObjectLink(bucket=info.bucket, name=info.name), timeout)
+
+    def add_bucket_link(
+        self, name: str | ObjectMeta, store: ObjectStore, timeout: float | timedelta | None = None
+    ) -> ObjectInfo:
+        """
+        Add a link to a whole bucket, which cannot be read; its target is in the ``link`` of its info.
+
+        Args:
+            name: the name of the link, or its meta.
+            store: the bucket.
+            timeout: in seconds; ``None``: the timeout of the JetStream context.
+
+        Raises:
+            Error: as `add_link()`.
+
+        """
+        if not isinstance(store, ObjectStore):
+            raise InvalidOptionError("store", store, "must be an ObjectStore")
+        return self._link(name, ObjectLink(bucket=store.bucket), timeout)
+
+    def _link(
+        self, name: str | ObjectMeta, link: ObjectLink, timeout: float | timedelta | None
+    ) -> ObjectInfo:
+        meta = _meta_of(name)
+        deadline = self._api.deadline(timeout)
+        info = ObjectInfo(
+            name=meta.name,
+            description=meta.description,
+            headers=meta.headers,
+            metadata=meta.metadata,
+            options=ObjectMetaOptions(link=link),
+            bucket=self.bucket,
+            nuid=os.urandom(11).hex(),
+            mtime=datetime.now(timezone.utc),
+        )
+        while True:
+            try:
+                self._store_new(info, deadline, over_links=True)
+                return info
+            except WrongLastSequenceError:
+                if deadline.expired():
+                    raise
+
+    # --- the bucket -----------------------------------------------------------------------------
+
+    def status(self) -> ObjectStoreStatus:
+        """
+        Return the config and state of the bucket.
+
+        Raises:
+            BucketNotFoundError: it does not exist.
+            APIError, JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as
+                `JetStream.account_info`.
+
+        """
+        with self._bucket.errors():
+            return status_of(stream_info(self._api, stream_name(self.bucket)))
+
+    def seal(self) -> None:
+        """
+        Seal the bucket: it can be read, but never be changed again. This cannot be undone.
+
+        Raises:
+            BucketNotFoundError: it does not exist.
+            APIError, JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as
+                `JetStream.account_info`.
+
+        """
+        name = stream_name(self.bucket)
+        with self._bucket.errors():
+            config = stream_info(self._api, name).config
+            body: dict[str, Any] = encode(replace(config, sealed=True))
+            info_of(self._api.ask(self._api.routes.stream_update(name), body))
+
+    def __repr__(self) -> str:
+        return f"<ObjectStore {self.bucket!r}>"
+
+
+def _meta_of(meta: str | ObjectMeta) -> ObjectMeta:
+    if isinstance(meta, ObjectMeta):
+        return meta
+    if not isinstance(meta, str):
+        raise InvalidOptionError("meta", meta, "must be the name of the object or an ObjectMeta")
+    return ObjectMeta(name=meta)
+
+
+def _existing(
+    bucket: ObjectBucket, name: str, deadline: Deadline, deleted: bool = False
+) -> tuple[ObjectInfo, int]:
+    """
+    Return the info of an object and its sequence.
+
+    Raises:
+        ObjectNotFoundError: there is none.
+        ObjectDeletedError: it was deleted, unless ``deleted``.
+
+    """
+    info, sequence = bucket.last_info(name, deadline)
+    if info is None:
+        raise ObjectNotFoundError(bucket.name, name)
+    if info.deleted and not deleted:
+        raise ObjectDeletedError(bucket.name, name)
+    return info, sequence

@@ -1,0 +1,246 @@
+"""
+Access to the messages of one object store bucket: infos with compare and set, and purges of chunks.
+
+Rules:
+
+1. An info is published with the sequence of the info that it replaces. When several writers change
+   one object, the server accepts exactly one of them; the others read the newer info and try again.
+2. The writer whose info replaced another one purges the chunks of exactly that one. The chunks of an
+   object that a reader can find are therefore never purged.
+3. Chunks that could not be purged are remembered, and purged after the next successful change.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from ..api.object_store import (
+    ObjectInfo,
+    chunk_subject,
+    decode_info,
+    encode_info,
+    info_subject,
+    stream_name,
+)
+from ..api.publish import PubAck
+from ..api.routes import DEFAULT_PREFIX
+from ..codec import dumps
+from ..errors import (
+    APIError,
+    BucketNotFoundError,
+    Error,
+    InvalidResponseError,
+    MessageNotFoundError,
+    NoStreamResponseError,
+    ObjectStoreSealedError,
+    StreamNotFoundError,
+)
+from ..headers import EXPECTED_LAST_SUBJECT_SEQ, ROLLUP
+from ..net.clock import Deadline
+from .api_requests import APIRequests
+from .direct_get import leader_get
+from .publish import Publisher
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+__all__ = ["CLEANUP_TIMEOUT_S", "ObjectBucket"]
+
+log = logging.getLogger("jetstream_sync.object_store")
+
+#: Timeout in seconds for purging the chunks of a failed put.
+CLEANUP_TIMEOUT_S: Final = 5.0
+#: The server's error for every change of a sealed stream.
+_SEALED: Final = 10109
+#: The server's errors for an expected sequence that it cannot check yet: a retry succeeds.
+_NOT_READY: Final = frozenset({10158, 10163})
+#: Seconds before such a retry.
+_NOT_READY_DELAY_S: Final = 0.05
+
+
+class ObjectBucket:
+    """
+    The requests to one bucket; any thread may use it.
+
+    Args:
+        api: the JetStream API.
+        publisher: publishes chunks and infos.
+        name: the checked name of the bucket.
+
+    """
+
+    def __init__(self, api: APIRequests, publisher: Publisher, name: str) -> None:
+        self.api = api
+        self.publisher = publisher
+        self.name = name
+        self.stream = stream_name(name)
+        # Chunks to purge: nuid -> None, or the name of the object that may have them.
+        self._left: dict[str, str | None] = {}
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turn errors of the stream into those of the object store."""
+        try:
+            yield
+        except StreamNotFoundError as error:
+            raise BucketNotFoundError(error.code, error.err_code, self._no_bucket()) from error
+        except APIError as error:
+            if error.err_code == _SEALED and not isinstance(error, ObjectStoreSealedError):
+                raise ObjectStoreSealedError(*error.args) from error
+            raise
+        except NoStreamResponseError as error:
+            prefix = self.api.routes.prefix
+            hint = f"does {self._no_bucket()}"
+            if prefix != DEFAULT_PREFIX:
+                hint = f"through the API prefix {prefix!r} object stores can only be read"
+            raise NoStreamResponseError(error.subject, hint) from error
+
+    def _no_bucket(self) -> str:
+        return f"object store {self.name!r} does not exist"
+
+    # --- infos ----------------------------------------------------------------------------------
+
+    def last_info(self, name: str, deadline: Deadline) -> tuple[ObjectInfo | None, int]:
+        """
+        Return the info of an object, and its sequence; ``None`` and 0 if there is none.
+
+        The leader of the stream answers, so the info of an earlier change is always seen.
+
+        Raises:
+            InvalidNameError: the name is invalid.
+            InvalidResponseError: the message is not an info.
+            APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
+
+        """
+        request = {"last_by_subj": info_subject(self.name, name)}
+        try:
+            with self.errors():
+                msg = leader_get(self.api, self.stream, request, deadline)
+        except MessageNotFoundError:
+            return None, 0
+        return decode_info(msg.data, msg.time), msg.seq
+
+    def publish_info(
+        self, info: ObjectInfo, expected: int, timeout: float | None
+    ) -> Future[PubAck]:
+        """Publish an info that replaces the one with the sequence ``expected``; 0: there is none."""
+        headers = {ROLLUP: "sub", EXPECTED_LAST_SUBJECT_SEQ: str(expected)}
+        subject = info_subject(self.name, info.name)
+        return self.publisher.publish_async(subject, encode_info(info), headers, timeout)
+
+    def store_info(self, info: ObjectInfo, expected: int, deadline: Deadline) -> None:
+        """
+        Publish an info, and wait until it is stored.
+
+        Raises:
+            WrongLastSequenceError: the info to replace is not the last one any more.
+            ObjectStoreSealedError: the bucket is sealed.
+            NoStreamResponseError: the messages do not reach the bucket.
+            APIError, TimeoutError, ConnectionClosedError: as `JetStream.publish`.
+
+        """
+        while True:
+            try:
+                with self.errors():
+                    future = self.publish_info(info, expected, deadline.left())
+                    self.check_ack(future.result())
+                return
+            except APIError as error:
+                if error.err_code not in _NOT_READY or deadline.expired():
+                    raise
+            self.api.core.wait_closed(_NOT_READY_DELAY_S)
+
+    def check_ack(self, ack: PubAck) -> None:
+        """
+        Check that a message was stored in this bucket.
+
+        Raises:
+            InvalidResponseError: it was stored in another stream.
+
+        """
+        if ack.stream != self.stream:
+            raise InvalidResponseError(
+                f"stream {ack.stream!r} stored a message of bucket {self.name!r}: "
+                "its subjects overlap with those of the bucket"
+            )
+
+    # --- chunks ---------------------------------------------------------------------------------
+
+    def purge(self, subject: str, deadline: Deadline, before: int | None = None) -> int:
+        """
+        Delete messages, and return their number.
+
+        Args:
+            subject: the subject of the messages.
+            deadline: the deadline.
+            before: delete only messages before this sequence; ``None``: all.
+
+        Raises:
+            ObjectStoreSealedError: the bucket is sealed.
+            APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
+
+        """
+        body: dict[str, str | int] = {"filter": subject}
+        if before is not None:
+            body["seq"] = before
+        with self.errors():
+            answer = self.api.ask(self.api.routes.stream_purge(self.stream), body, deadline)
+        purged = answer.get("purged")
+        return purged if type(purged) is int else 0
+
+    def request_purge(self, subject: str) -> None:
+        """
+        Request the purge of a subject without waiting for it.
+
+        Raises:
+            ConnectionClosedError: the connection is closed.
+
+        """
+        core = self.api.core
+        route = self.api.routes.stream_purge(self.stream)
+        core.publish(*core.encode_message(route, dumps({"filter": subject})))
+
+    def purge_dead(self, nuid: str, deadline: Deadline) -> None:
+        """Delete the chunks of an object that was replaced or deleted; a failure is only logged."""
+        self._left[nuid] = None
+        self._purge_left(deadline)
+
+    def purge_failed(self, nuid: str, deadline: Deadline) -> None:
+        """Delete the chunks of a put that failed, also those that are still on their way."""
+        self._left[nuid] = None
+        subject = chunk_subject(self.name, nuid)
+        try:
+            while self.purge(subject, deadline):
+                pass
+        except Error as error:
+            self._log(nuid, error)
+        else:
+            self._left.pop(nuid, None)
+
+    def keep_in_doubt(self, info: ObjectInfo) -> None:
+        """Record a put of which it is not known whether its info was stored."""
+        self._left[info.nuid] = info.name
+
+    def forget(self, nuid: str) -> None:
+        """Never purge these chunks: an object has them."""
+        self._left.pop(nuid, None)
+
+    def _purge_left(self, deadline: Deadline) -> None:
+        """Delete the chunks that no object has any more, of this change and of earlier ones."""
+        for nuid, name in list(self._left.items()):
+            try:
+                if name is not None:
+                    current, _ = self.last_info(name, deadline)
+                    if current is None or current.nuid == nuid:
+                        continue
+                self.purge(chunk_subject(self.name, nuid), deadline)
+            except Error as error:
+                self._log(nuid, error)
+                return
+            self._left.pop(nuid, None)
+
+    def _log(self, nuid: str, error: Error) -> None:
+        log.warning("bucket %r: the chunks %s could not be purged: %s", self.name, nuid, error)

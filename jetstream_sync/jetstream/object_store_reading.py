@@ -1,0 +1,288 @@
+"""
+Read objects: the download of chunks, and readable file objects.
+
+The chunks come from an ordered consumer. A download is complete when the number of chunks, the size and
+the digest are those of the info. The last bytes are not returned before that was checked.
+
+If no chunk arrives for a moment, the download looks for the next chunk in the stream. If it is not there,
+another writer has replaced or deleted the object, and the download ends at once.
+"""
+
+from __future__ import annotations
+
+import io
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from ..api.object_store import ObjectInfo, chunk_subject, digest_text, new_sha256, parse_digest
+from ..errors import (
+    ConnectionClosedError,
+    DigestMismatchError,
+    Error,
+    MessageNotFoundError,
+    ObjectIncompleteError,
+    ObjectReplacedError,
+    TimeoutError,
+    UnsupportedDigestError,
+)
+from ..net.clock import Deadline
+from .direct_get import leader_get
+from .message import JetStreamMsg
+from .object_store_bucket import ObjectBucket
+from .object_store_writing import ProgressCallback
+from .ordered import OrderedConsumer, OrderedMessages
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["Download", "ObjectReader"]
+
+#: Bytes that are requested ahead, or two messages if those can be larger.
+_BUFFERED_BYTES: Final = 8 * 1024 * 1024
+#: Seconds without a chunk before the first look for the next one; the following waits double.
+_FIRST_CHECK_S: Final = 0.1
+_MAX_CHECK_S: Final = 1.0
+#: Reserve for subject and headers of a message with the maximum payload.
+_HEADER_RESERVE: Final = 4096
+
+
+class Download:
+    """
+    Reads the chunks of one object in order, and verifies them; one thread uses it.
+
+    Args:
+        bucket: the bucket.
+        info: the info of the object, which is not a link.
+        progress: called after each chunk; ``None``: not called.
+        timeout: how long to wait for the next chunk.
+
+    Raises:
+        UnsupportedDigestError: the digest is not a SHA-256.
+        DigestMismatchError, ObjectIncompleteError: the info of an object without chunks is wrong.
+        APIError, TimeoutError, ConnectionClosedError: the consumer could not be created.
+
+    """
+
+    def __init__(
+        self,
+        bucket: ObjectBucket,
+        info: ObjectInfo,
+        progress: ProgressCallback | None,
+        timeout: float | timedelta | None,
+    ) -> None:
+        self.info = info
+        self.bucket = bucket
+        self._progress = progress
+        self._timeout = timeout
+        self._subject = chunk_subject(bucket.name, info.nuid)
+        self._hash = new_sha256()
+        self._digest = parse_digest(info.digest)
+        self._size = 0
+        self._chunks = 0
+        self._last_seq = 0
+        self._consumer: OrderedConsumer | None = None
+        self._messages: OrderedMessages | None = None
+        if self._digest is None:
+            raise UnsupportedDigestError(bucket.name, info.name, info.digest or "")
+        if not info.chunks:
+            self._verify()
+
+    def next_chunk(self) -> bytes:
+        """
+        Return the next chunk; empty at the end.
+
+        Raises:
+            DigestMismatchError: the data does not have the digest of the info.
+            ObjectIncompleteError: chunks are missing, or the size differs from that of the info.
+            ObjectReplacedError: the object was replaced or deleted meanwhile.
+            TimeoutError: no chunk arrived in time.
+            APIError, ConnectionClosedError: the consumer could not be created.
+
+        """
+        if self._chunks == self.info.chunks:
+            return b""
+        msg = self._next_message()
+        data = msg.data
+        self._chunks += 1
+        self._size += len(data)
+        self._hash.update(data)
+        metadata = msg.metadata
+        self._last_seq = metadata.stream_seq
+        if self._chunks == self.info.chunks or self._size > self.info.size:
+            self._verify()
+            self.close()
+        elif not metadata.num_pending:
+            raise self._missing(Deadline(self._timeout))
+        if self._progress is not None:
+            self._progress(self._size, self.info.size)
+        return data or self.next_chunk()
+
+    def close(self) -> None:
+        """Delete the consumer; a second call does nothing."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            with suppress(ConnectionClosedError):
+                consumer.close()  # stops the messages, too
+        self._messages = None
+
+    def _next_message(self) -> JetStreamMsg:
+        deadline = self.bucket.api.deadline(self._timeout)
+        wait = _FIRST_CHECK_S
+        messages = self._messages or self._start(deadline)
+        while True:
+            try:
+                return messages.take(deadline.sooner(wait))
+            except TimeoutError:
+                if deadline.expired():
+                    name = self.info.name
+                    raise self.bucket.api.core.timed_out(
+                        f"no chunk of object {name!r} arrived in time"
+                    ) from None
+            with suppress(TimeoutError):
+                if not self._is_next_stored(deadline):
+                    # It may have arrived before it was purged.
+                    with suppress(TimeoutError):
+                        return messages.take(Deadline(0))
+                    raise self._missing(deadline)
+            wait = min(2 * wait, _MAX_CHECK_S)
+
+    def _start(self, deadline: Deadline) -> OrderedMessages:
+        """Create the consumer."""
+        bucket = self.bucket
+        with bucket.errors():
+            largest = bucket.api.core.max_payload + _HEADER_RESERVE
+            self._consumer = OrderedConsumer(
+                bucket.api, bucket.stream, filter_subjects=self._subject
+            )
+            messages = self._consumer.messages(max_bytes=max(_BUFFERED_BYTES, 2 * largest))
+        created = self._consumer.cached_info
+        if created is not None and not created.num_pending and not created.delivered.consumer_seq:
+            raise self._missing(deadline)
+        self._messages = messages
+        return messages
+
+    def _is_next_stored(self, deadline: Deadline) -> bool:
+        """Return whether the stream has a chunk after the last received one."""
+        request = {"seq": self._last_seq + 1, "next_by_subj": self._subject}
+        try:
+            with self.bucket.errors():
+                leader_get(self.bucket.api, self.bucket.stream, request, deadline)
+        except MessageNotFoundError:
+            return False
+        return True
+
+    def _missing(self, deadline: Deadline) -> Error:
+        """Return the error for a chunk that is not in the stream."""
+        info = self.info
+        current, _ = self.bucket.last_info(info.name, deadline)
+        if current is None or current.nuid != info.nuid or current.deleted:
+            return ObjectReplacedError(info.bucket, info.name)
+        reason = f"{self._chunks} of {info.chunks} chunks found"
+        return ObjectIncompleteError(info.bucket, info.name, reason)
+
+    def _verify(self) -> None:
+        """Check the number of chunks, the size and the digest."""
+        info = self.info
+        if self._chunks != info.chunks or self._size != info.size:
+            found = f"{self._size} bytes in {self._chunks} chunks found"
+            expected = f"expected {info.size} bytes in {info.chunks} chunks"
+            raise ObjectIncompleteError(info.bucket, info.name, f"{found}, {expected}")
+        digest = self._hash.digest()
+        if digest != self._digest:
+            raise DigestMismatchError(
+                info.bucket, info.name, info.digest or "", digest_text(digest)
+            )
+
+
+class ObjectReader(io.RawIOBase):
+    """
+    A readable, binary file object with the data of an object.
+
+    Returned by `ObjectStore.open`. It is not seekable. The digest is checked before the last bytes are
+    returned. Use it in a ``with`` block, so that the server's consumer is deleted. One thread at a time
+    may use it.
+    """
+
+    def __init__(self, download: Download) -> None:
+        super().__init__()
+        self._download = download
+        self._rest = memoryview(b"")
+
+    @property
+    def info(self) -> ObjectInfo:
+        """The info of the object; after a link, that of its target."""
+        return self._download.info
+
+    def readable(self) -> bool:
+        """Return true."""
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        """
+        Read bytes into a buffer, and return their number; less than its size only at the end.
+
+        Raises:
+            ValueError: the file is closed.
+            DigestMismatchError, ObjectIncompleteError, ObjectReplacedError: the data is not that of the
+                info.
+            TimeoutError: no chunk arrived in time.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        target = memoryview(buffer).cast("B")
+        filled = 0
+        while filled < len(target) and self._fill():
+            part = self._rest[: len(target) - filled]
+            target[filled : filled + len(part)] = part
+            self._rest = self._rest[len(part) :]
+            filled += len(part)
+        return filled
+
+    def read(self, size: int = -1) -> bytes:
+        """
+        Read and return up to ``size`` bytes; less only at the end.
+
+        Args:
+            size: the number of bytes; below 0: all.
+
+        Raises:
+            Error: as `readinto()`.
+
+        """
+        if size is None or size < 0:
+            return self.readall()
+        # The usual read of a chunk needs no copy beyond this one.
+        if size and self._fill() and len(self._rest) >= size:
+            part = bytes(self._rest[:size])
+            self._rest = self._rest[size:]
+            return part
+        found = bytearray(size)
+        del found[self.readinto(found) :]
+        return bytes(found)
+
+    def readall(self) -> bytes:
+        """Read and return the rest; raises as `readinto()`."""
+        return b"".join(iter(self.read_chunk, b""))
+
+    def read_chunk(self) -> bytes | memoryview:
+        """Return the rest of the current chunk, or the next one; empty at the end."""
+        self._fill()
+        rest, self._rest = self._rest, memoryview(b"")
+        return rest
+
+    def _fill(self) -> bool:
+        """Get another chunk if none is left; return whether there are bytes."""
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        if not self._rest:
+            self._download.bucket.api.core.check_not_forked()
+            self._rest = memoryview(self._download.next_chunk())
+        return bool(self._rest)
+
+    def close(self) -> None:
+        """Close the file, and delete the server's consumer. A second call does nothing."""
+        if not self.closed:
+            super().close()
+            self._rest = memoryview(b"")
+            self._download.close()

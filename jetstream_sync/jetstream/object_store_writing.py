@@ -1,0 +1,518 @@
+"""
+Store objects: the upload of chunks and info, and writable file objects.
+
+Rules of an upload:
+
+1. The chunks are published without waiting for each acknowledgement. The bytes that await theirs are
+   bounded, which also bounds the memory.
+2. The info is published after all chunks were acknowledged. From then on the object can be read.
+3. If an exception ends the upload before, also a Ctrl-C, the object that was there stays, and the
+   chunks are purged.
+4. If the acknowledgement of the info is lost, the same info is published again with the same expected
+   sequence. The reply tells whether one of them was stored.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias, cast
+
+from ..api.object_store import (
+    DEFAULT_CHUNK_SIZE,
+    ObjectInfo,
+    ObjectMeta,
+    chunk_subject,
+    digest_text,
+    encode_info,
+    new_sha256,
+)
+from ..errors import (
+    APIError,
+    ConnectionClosedError,
+    ConnectionLostError,
+    Error,
+    InvalidOptionError,
+    MaxPayloadError,
+    ObjectLinkError,
+    TimeoutError,
+    WrongLastSequenceError,
+)
+from ..net.clock import Deadline, monotonic
+from .object_store_bucket import CLEANUP_TIMEOUT_S, ObjectBucket
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from types import TracebackType
+
+    from typing_extensions import Buffer, Self
+
+    from ..api.publish import PubAck
+
+__all__ = ["ObjectData", "ObjectWriter", "ProgressCallback", "Upload", "check_data", "chunks_of"]
+
+#: Called with the number of transferred bytes and the size of the object, or ``None`` if it is unknown.
+ProgressCallback: TypeAlias = Callable[[int, int | None], object]
+#: The data of an object: bytes, a binary file, or pieces of any size.
+ObjectData: TypeAlias = "Buffer | BinaryIO | Iterable[Buffer]"
+
+#: Maximum number of bytes that await their acknowledgements.
+_WINDOW_BYTES: Final = 8 * 1024 * 1024
+#: Seconds that a failed upload waits for the acknowledgements of chunks that are on their way.
+_SETTLE_TIMEOUT_S: Final = 2.0
+#: Attempts to store an info of which the acknowledgement was lost.
+_COMMIT_ATTEMPTS: Final = 3
+#: Room for headers and digest in the message with the info.
+_INFO_RESERVE: Final = 1024
+
+
+class Upload:
+    """
+    Publishes the chunks of one object and then its info; one thread uses it.
+
+    Args:
+        bucket: the bucket.
+        meta: name, description, headers, metadata and chunk size.
+        total: the size for ``progress``; ``None``: unknown.
+        progress: called after each acknowledged chunk; ``None``: not called.
+        timeout: how long to wait for the next acknowledgement.
+
+    Raises:
+        ObjectLinkError: the meta has a link.
+        InvalidOptionError: the chunk size is above the maximum payload of the server.
+        MaxPayloadError: the meta is too large for one message.
+        BucketNotFoundError, APIError, TimeoutError, ConnectionClosedError: as `ObjectStore.put`.
+
+    """
+
+    def __init__(
+        self,
+        bucket: ObjectBucket,
+        meta: ObjectMeta,
+        total: int | None,
+        progress: ProgressCallback | None,
+        timeout: float | timedelta | None,
+    ) -> None:
+        self._bucket = bucket
+        self._total = total
+        self._progress = progress
+        self._timeout = timeout
+        self._nuid = os.urandom(11).hex()
+        self._subject = chunk_subject(bucket.name, self._nuid)
+        self._hash = new_sha256()
+        self._pending: deque[tuple[Future[PubAck], int]] = deque()
+        self._in_flight = 0
+        self._sent = 0
+        self._acked = 0
+        self._chunks = 0
+        self._ended = False
+        # The info that is being stored, and its acknowledgement.
+        self._info: ObjectInfo | None = None
+        self._commit: Future[PubAck] | None = None
+        if meta.link is not None:
+            raise ObjectLinkError(bucket.name, meta.name, "a link has no data: use add_link()")
+        #: The size of each chunk but the last one, in bytes.
+        self.chunk_size = DEFAULT_CHUNK_SIZE
+        if meta.options is not None and meta.options.max_chunk_size:
+            self.chunk_size = meta.options.max_chunk_size
+        limit = bucket.api.core.max_payload
+        if self.chunk_size > limit:
+            raise InvalidOptionError(
+                "max_chunk_size", self.chunk_size, f"the server's max_payload is {limit} bytes"
+            )
+        self._meta = meta
+        size = len(encode_info(self._make_info())) + _INFO_RESERVE
+        if size > limit:
+            raise MaxPayloadError(size, limit)
+        self._replaced, self._expected = bucket.last_info(meta.name, self._deadline())
+
+    def _deadline(self) -> Deadline:
+        return self._bucket.api.deadline(self._timeout)
+
+    # --- chunks ---------------------------------------------------------------------------------
+
+    def send(self, chunk: bytes) -> None:
+        """
+        Publish a chunk; wait for earlier ones if too many bytes await their acknowledgements.
+
+        Raises:
+            TimeoutError: no chunk was acknowledged in time.
+            StreamFullError, ObjectStoreSealedError, APIError: the server refused a chunk.
+            ConnectionLostError: the connection was lost.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        size = len(chunk)
+        while self._pending and self._in_flight + size > _WINDOW_BYTES:
+            self._await_oldest()
+        self._chunks += 1
+        future = self._bucket.publisher.publish_async(
+            self._subject, chunk, None, self._deadline().left()
+        )
+        # On a slow link the last bytes of a full window wait longer than the timeout. What counts is the
+        # time without any acknowledgement.
+        future.due = None  # type: ignore[attr-defined]
+        self._pending.append((future, size))
+        self._in_flight += size
+        self._sent += size
+        self._hash.update(chunk)
+
+    def _await_oldest(self) -> None:
+        """Wait for the acknowledgement of the first pending chunk."""
+        future, size = self._pending[0]
+        try:
+            with self._bucket.errors():
+                ack = future.result(self._deadline().left())
+        except TimeoutError:
+            if future.done():
+                raise
+            text = f"no chunk of object {self._meta.name!r} was acknowledged in time"
+            raise self._bucket.api.core.timed_out(text) from None
+        self._bucket.check_ack(ack)
+        self._pending.popleft()
+        self._in_flight -= size
+        self._acked += size
+        if self._progress is not None:
+            self._progress(self._acked, self._total)
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def finish(self) -> ObjectInfo:
+        """
+        Store the info, and purge the chunks of the object that it replaced.
+
+        Raises:
+            Error: as `send()`; the object that was there is unchanged.
+
+        """
+        while self._pending:
+            self._await_oldest()
+        info = self._info = self._make_info()
+        attempts = _COMMIT_ATTEMPTS
+        while True:
+            try:
+                with self._bucket.errors():
+                    self._commit = None
+                    self._commit = self._bucket.publish_info(
+                        info, self._expected, self._deadline().left()
+                    )
+                    self._bucket.check_ack(self._commit.result())
+                break
+            except WrongLastSequenceError:
+                current, sequence = self._bucket.last_info(info.name, self._deadline())
+                if current is not None and current.nuid == info.nuid:
+                    break  # an earlier attempt was stored
+                self._replaced, self._expected = current, sequence
+            except (TimeoutError, ConnectionLostError):
+                attempts -= 1
+                if not attempts:
+                    raise
+        self._committed()
+        return info
+
+    def _make_info(self) -> ObjectInfo:
+        meta = self._meta
+        return ObjectInfo(
+            name=meta.name,
+            description=meta.description,
+            headers=meta.headers,
+            metadata=meta.metadata,
+            options=meta.options,
+            bucket=self._bucket.name,
+            nuid=self._nuid,
+            size=self._sent,
+            chunks=self._chunks,
+            digest=digest_text(self._hash.digest()),
+            mtime=datetime.now(timezone.utc),
+        )
+
+    def _committed(self) -> None:
+        """Purge the chunks of the object that was replaced."""
+        self._ended = True
+        replaced = self._replaced
+        if replaced is not None and replaced.chunks and replaced.nuid != self._nuid:
+            self._bucket.purge_dead(replaced.nuid, self._deadline())
+
+    def abort(self) -> None:
+        """Purge the chunks, unless the info is stored; raise nothing."""
+        if self._ended:
+            return
+        self._ended = True
+        if not self._chunks and self._info is None:
+            return
+        deadline = Deadline(CLEANUP_TIMEOUT_S)
+        self._settle(deadline.sooner(_SETTLE_TIMEOUT_S))
+        if self._info is not None:
+            stored = self._is_stored(self._info, deadline)
+            if stored is None:
+                self._bucket.keep_in_doubt(self._info)
+                return
+            if stored:
+                self._committed()
+                return
+        self._bucket.purge_failed(self._nuid, deadline)
+
+    def drop(self) -> None:
+        """Request the purge of the chunks without waiting for it."""
+        if not self._ended:
+            self._ended = True
+            self._bucket.request_purge(self._subject)
+
+    def _settle(self, deadline: Deadline) -> None:
+        """Wait for the acknowledgements of the chunks and of the info, so that a purge comes after them."""
+        futures = [future for future, _ in self._pending]
+        if self._commit is not None:
+            futures.append(self._commit)
+        for future in futures:
+            try:
+                future.exception(deadline.left())
+            except TimeoutError:
+                future.due = monotonic()  # type: ignore[attr-defined]  # the publisher drops it
+        self._pending.clear()
+
+    def _is_stored(self, info: ObjectInfo, deadline: Deadline) -> bool | None:
+        """Return whether the info was stored; ``None``: unknown."""
+        commit = self._commit
+        if commit is not None and commit.done():
+            error = commit.exception()
+            if error is None:
+                return True
+            if isinstance(error, APIError):
+                return False
+        try:
+            current, _ = self._bucket.last_info(info.name, deadline)
+        except Error:
+            return None
+        return current is not None and current.nuid == info.nuid
+
+
+# --- data ---------------------------------------------------------------------------------------
+
+
+def check_data(data: object) -> int | None:
+    """
+    Check the data of an object, and return its size in bytes if it is known.
+
+    Raises:
+        InvalidOptionError: it is a str, a text file, a closed file or one that is not readable, or
+            neither bytes nor iterable.
+
+    """
+    if isinstance(data, (str, io.TextIOBase)):
+        what = (
+            "a str: encode it first"
+            if isinstance(data, str)
+            else "a text file: open it in mode 'rb'"
+        )
+        raise InvalidOptionError("data", data, f"must be bytes, not {what}")
+    try:
+        return memoryview(cast("Buffer", data)).nbytes
+    except TypeError:
+        pass
+    if not hasattr(data, "read"):
+        if not isinstance(data, Iterable) or isinstance(data, dict):
+            raise InvalidOptionError(
+                "data", data, "must be bytes, a binary file or an iterable of bytes"
+            )
+        return None
+    if getattr(data, "closed", False):
+        raise InvalidOptionError("data", data, "the file is closed")
+    readable = getattr(data, "readable", None)
+    if callable(readable) and not readable():
+        raise InvalidOptionError("data", data, "the file is not open for reading")
+    return _rest_of(cast("BinaryIO", data))
+
+
+def _rest_of(file: BinaryIO) -> int | None:
+    """Return the number of bytes from the position of a file to its end, if it has a position."""
+    try:
+        if not file.seekable():
+            return None
+        position = file.tell()
+        end = file.seek(0, io.SEEK_END)
+        file.seek(position)
+    except (OSError, AttributeError):
+        return None
+    return max(0, end - position)
+
+
+def chunks_of(data: ObjectData, size: int) -> Iterator[bytes]:
+    """
+    Yield the data in chunks of exactly ``size`` bytes; only the last one may be shorter.
+
+    Raises:
+        InvalidOptionError: a piece is not bytes.
+
+    """
+    if hasattr(data, "read"):
+        yield from _file_chunks(cast("BinaryIO", data), size)
+        return
+    try:
+        pieces: Iterable[Any] = [memoryview(cast("Buffer", data))]
+    except TypeError:
+        pieces = cast("Iterable[Any]", data)
+    rest = bytearray()
+    for piece in pieces:
+        view = _view(piece)
+        start = 0
+        if rest:
+            start = size - len(rest)
+            rest += view[:start]
+            if len(rest) == size:
+                yield bytes(rest)
+                rest.clear()
+        while len(view) - start >= size:
+            yield bytes(view[start : start + size])
+            start += size
+        rest += view[start:]
+    if rest:
+        yield bytes(rest)
+
+
+def _file_chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
+    while True:
+        piece = _read(file, size)
+        if not piece:
+            return
+        if len(piece) < size:
+            # A pipe returns what it has. A chunk for each of these pieces would make many of them.
+            whole = bytearray(piece)
+            while len(whole) < size and (piece := _read(file, size - len(whole))):
+                whole += piece
+            yield bytes(whole)
+        else:
+            yield piece
+
+
+def _read(file: BinaryIO, size: int) -> bytes:
+    piece = file.read(size)
+    if piece is None:
+        raise InvalidOptionError("data", file, "the file must be in blocking mode")
+    if not isinstance(piece, bytes):
+        piece = bytes(_view(piece))
+    if len(piece) > size:
+        raise InvalidOptionError("data", file, f"read({size}) returned {len(piece)} bytes")
+    return piece
+
+
+def _view(piece: Any) -> memoryview:
+    try:
+        return memoryview(piece).cast("B")
+    except TypeError:
+        raise InvalidOptionError(
+            "data", piece, f"must be pieces of bytes, not {type(piece).__name__}"
+        ) from None
+
+
+# --- writable files -----------------------------------------------------------------------------
+
+
+class ObjectWriter(io.RawIOBase):
+    """
+    A writable, binary file object, whose data becomes an object when it is closed.
+
+    Returned by `ObjectStore.open`. Use it in a ``with`` block: an exception in the block discards what
+    was written, and the object that was there stays. One thread at a time may use it.
+    """
+
+    def __init__(self, upload: Upload) -> None:
+        super().__init__()
+        self._upload = upload
+        self._buffer = bytearray()
+        self._info: ObjectInfo | None = None
+
+    @property
+    def info(self) -> ObjectInfo | None:
+        """The info of the stored object; ``None`` until it is closed."""
+        return self._info
+
+    def writable(self) -> bool:
+        """Return true."""
+        return True
+
+    def write(self, data: Buffer) -> int:
+        """
+        Write bytes, all of them, and return their number.
+
+        Raises:
+            ValueError: the file is closed.
+            InvalidOptionError: the data is not bytes.
+            Error: as `ObjectStore.put`; what was written is discarded.
+
+        """
+        self._check_open()
+        view = _view(data)
+        size = self._upload.chunk_size
+        buffer = self._buffer
+        try:
+            start = 0
+            while len(buffer) + len(view) - start >= size:
+                end = start + size - len(buffer)
+                if buffer:
+                    buffer += view[start:end]
+                    chunk = bytes(buffer)
+                    buffer.clear()
+                else:
+                    chunk = bytes(view[start:end])
+                self._upload.send(chunk)
+                start = end
+            buffer += view[start:]
+        except BaseException:
+            self.discard()
+            raise
+        return len(view)
+
+    def close(self) -> None:
+        """
+        Store the object. A second call does nothing.
+
+        Raises:
+            Error: as `ObjectStore.put`; the object that was there is unchanged.
+
+        """
+        if self.closed:
+            return
+        try:
+            if self._buffer:
+                self._upload.send(bytes(self._buffer))
+            self._info = self._upload.finish()
+        except BaseException:
+            self.discard()
+            raise
+        super().close()
+
+    def discard(self) -> None:
+        """Close the file without storing the object, and purge what was written."""
+        if not self.closed:
+            super().close()
+            self._upload.abort()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc_type is None:
+            self.close()
+        else:
+            self.discard()
+
+    def __del__(self) -> None:
+        # The base class would call close(), which would store half of the data after an exception.
+        if not self.closed:
+            super().close()
+            with suppress(ConnectionClosedError):
+                self._upload.drop()
