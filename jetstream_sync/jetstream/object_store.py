@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import Any, Final, Literal, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
+from ..api.enums import DeliverPolicy
 from ..api.object_store import (
     ObjectInfo,
     ObjectLink,
     ObjectMeta,
     ObjectMetaOptions,
     ObjectStoreStatus,
+    decode_info,
     info_subject,
+    infos_subject,
     status_of,
     stream_name,
 )
+from ..api.reply import metadata_of
 from ..codec import encode
 from ..errors import (
+    Error,
     InvalidOptionError,
     ObjectDeletedError,
     ObjectExistsError,
@@ -30,6 +36,7 @@ from ..errors import (
 )
 from ..foreign_names import ForeignNames
 from ..net.clock import Deadline
+from ..options import check_callback
 from .api_requests import APIRequests, info_of, stream_info
 from .object_store_bucket import ObjectBucket
 from .object_store_reading import Download, ObjectReader
@@ -42,6 +49,10 @@ from .object_store_writing import (
     chunks_of,
 )
 from .publish import Publisher
+from .watch import Watch, WatchHandle
+
+if TYPE_CHECKING:
+    from ..protocol.parser import Delivery
 
 __all__ = ["ObjectStore"]
 
@@ -534,6 +545,100 @@ class ObjectStore(ForeignNames):
             except WrongLastSequenceError:
                 if deadline.expired():
                     raise
+
+    # --- listing and watching -------------------------------------------------------------------
+
+    def list(
+        self, deleted: bool = False, timeout: float | timedelta | None = None
+    ) -> list[ObjectInfo]:
+        """
+        Return the infos of all objects and links, sorted by name; ``[]`` if there are none.
+
+        Args:
+            deleted: whether to include deleted objects.
+            timeout: how long to wait for all of them, in seconds; ``None``: the timeout of the
+                JetStream context.
+
+        Raises:
+            BucketNotFoundError: the bucket does not exist.
+            TimeoutError: the infos did not arrive in time.
+            APIError, PermissionsError, ConnectionClosedError: the server refused, or the connection is
+                closed.
+
+        """
+        limit = self._api.timeout if timeout is None else timeout
+        with self._watch(DeliverPolicy.LAST_PER_SUBJECT, ignore_deletes=not deleted) as watch:
+            watch.wait_current(limit)
+            return sorted(watch.initial(), key=lambda info: info.name)
+
+    @overload
+    def watch(
+        self, *, ignore_deletes: bool = False, updates_only: bool = False
+    ) -> Watch[ObjectInfo]: ...
+    @overload
+    def watch(
+        self,
+        *,
+        ignore_deletes: bool = False,
+        updates_only: bool = False,
+        cb: Callable[[ObjectInfo], object],
+        current_cb: Callable[[], object] | None = None,
+    ) -> WatchHandle: ...
+    def watch(
+        self,
+        *,
+        ignore_deletes: bool = False,
+        updates_only: bool = False,
+        cb: Callable[[ObjectInfo], object] | None = None,
+        current_cb: Callable[[], object] | None = None,
+    ) -> Watch[ObjectInfo] | WatchHandle:
+        """
+        Watch the infos of the bucket: those that exist, and then every change.
+
+        Args:
+            ignore_deletes: whether to leave out deleted objects.
+            updates_only: whether to leave out what exists.
+            cb: called with each info, on a thread of its own; ``None``: take the infos from the result.
+            current_cb: called once, after ``cb`` has handled the infos that existed at the start.
+
+        Returns:
+            An iterator; with ``cb`` a handle to stop it.
+
+        Raises:
+            InvalidOptionError: ``current_cb`` is given without ``cb``, or one is not callable.
+            BucketNotFoundError: the bucket does not exist.
+            APIError, PermissionsError, TimeoutError, ConnectionClosedError: the consumer could not be
+                created.
+
+        """
+        for option, value in (("cb", cb), ("current_cb", current_cb)):
+            if value is not None:
+                check_callback(option, value)
+        if current_cb is not None and cb is None:
+            raise InvalidOptionError("current_cb", current_cb, "needs cb")
+        policy = DeliverPolicy.NEW if updates_only else DeliverPolicy.LAST_PER_SUBJECT
+        watch = self._watch(policy, ignore_deletes)
+        return watch if cb is None else WatchHandle(self._api, watch, cb, current_cb)
+
+    def _watch(self, policy: DeliverPolicy, ignore_deletes: bool) -> Watch[ObjectInfo]:
+        report = self._api.core.events.error
+
+        def info_of_delivery(delivery: Delivery) -> ObjectInfo | None:
+            try:
+                info = decode_info(delivery[3], metadata_of(delivery[1]).timestamp)
+            except Error as error:
+                report(error)  # a message of another program; the watch goes on
+                return None
+            return None if ignore_deletes and info.deleted else info
+
+        return Watch(
+            self._api,
+            stream_name(self.bucket),
+            {"filter_subjects": infos_subject(self.bucket), "deliver_policy": policy},
+            info_of_delivery,
+            self._bucket.not_found,
+            updates_only=policy == DeliverPolicy.NEW,
+        )
 
     # --- the bucket -----------------------------------------------------------------------------
 

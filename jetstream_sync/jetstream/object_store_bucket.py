@@ -86,20 +86,21 @@ class ObjectBucket:
         try:
             yield
         except StreamNotFoundError as error:
-            raise BucketNotFoundError(error.code, error.err_code, self._no_bucket()) from error
+            raise self.not_found() from error
         except APIError as error:
             if error.err_code == _SEALED and not isinstance(error, ObjectStoreSealedError):
                 raise ObjectStoreSealedError(*error.args) from error
             raise
         except NoStreamResponseError as error:
             prefix = self.api.routes.prefix
-            hint = f"does {self._no_bucket()}"
+            hint = f"object store {self.name!r} may not exist"
             if prefix != DEFAULT_PREFIX:
                 hint = f"through the API prefix {prefix!r} object stores can only be read"
             raise NoStreamResponseError(error.subject, hint) from error
 
-    def _no_bucket(self) -> str:
-        return f"object store {self.name!r} does not exist"
+    def not_found(self) -> BucketNotFoundError:
+        """Return the error for a bucket that does not exist."""
+        return BucketNotFoundError(404, 10059, f"object store {self.name!r} does not exist")
 
     # --- infos ----------------------------------------------------------------------------------
 
