@@ -104,11 +104,18 @@ class ObjectBucket:
 
     # --- infos ----------------------------------------------------------------------------------
 
-    def last_info(self, name: str, deadline: Deadline) -> tuple[ObjectInfo | None, int]:
+    def last_info(
+        self, name: str, deadline: Deadline, *, to_replace: bool = False
+    ) -> tuple[ObjectInfo | None, int]:
         """
         Return the info of an object, and its sequence; ``None`` and 0 if there is none.
 
         The leader of the stream answers, so the info of an earlier change is always seen.
+
+        Args:
+            name: the name of the object.
+            deadline: the deadline.
+            to_replace: whether a message that is not an info counts as ``None``: it can be replaced.
 
         Raises:
             InvalidNameError: the name is invalid.
@@ -122,7 +129,12 @@ class ObjectBucket:
                 msg = leader_get(self.api, self.stream, request, deadline)
         except MessageNotFoundError:
             return None, 0
-        return decode_info(msg.data, msg.time), msg.seq
+        try:
+            return decode_info(msg.data, msg.time), msg.seq
+        except InvalidResponseError:
+            if not to_replace:
+                raise
+            return None, msg.seq
 
     def publish_info(
         self, info: ObjectInfo, expected: int, timeout: float | None

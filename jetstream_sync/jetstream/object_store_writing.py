@@ -128,10 +128,13 @@ class Upload:
         size = len(encode_info(self._make_info())) + _INFO_RESERVE
         if size > limit:
             raise MaxPayloadError(size, limit)
-        self._replaced, self._expected = bucket.last_info(meta.name, self._deadline())
+        self._replaced, self._expected = self._current()
 
     def _deadline(self) -> Deadline:
         return self._bucket.api.deadline(self._timeout)
+
+    def _current(self) -> tuple[ObjectInfo | None, int]:
+        return self._bucket.last_info(self._meta.name, self._deadline(), to_replace=True)
 
     # --- chunks ---------------------------------------------------------------------------------
 
@@ -203,7 +206,7 @@ class Upload:
                     self._bucket.check_ack(self._commit.result())
                 break
             except WrongLastSequenceError:
-                current, sequence = self._bucket.last_info(info.name, self._deadline())
+                current, sequence = self._current()
                 if current is not None and current.nuid == info.nuid:
                     break  # an earlier attempt was stored
                 self._replaced, self._expected = current, sequence

@@ -1,0 +1,1013 @@
+"""Object stores on a real server: storing, reading, changing and listing objects."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import stat
+import threading
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fix_cases import each_case
+from fix_threads import SCALE, wait_until
+from rawnats import RawClient
+
+import jetstream_sync
+from jetstream_sync import (
+    BucketExistsError,
+    BucketNotFoundError,
+    DigestMismatchError,
+    Error,
+    InvalidNameError,
+    InvalidOptionError,
+    IteratorClosedError,
+    JetStream,
+    MaxPayloadError,
+    NoStreamResponseError,
+    ObjectDeletedError,
+    ObjectExistsError,
+    ObjectIncompleteError,
+    ObjectInfo,
+    ObjectLink,
+    ObjectLinkError,
+    ObjectMeta,
+    ObjectMetaOptions,
+    ObjectNotFoundError,
+    ObjectReplacedError,
+    ObjectStore,
+    ObjectStoreConfig,
+    ObjectStoreSealedError,
+    Stream,
+    StreamConfig,
+    UnsupportedDigestError,
+)
+from jetstream_sync.server import NatsServer
+
+CHUNK = 131_072
+
+
+@pytest.fixture
+def store(js: JetStream) -> ObjectStore:
+    """An empty object store in memory."""
+    return js.create_object_store(bucket="FILES", storage="memory")
+
+
+@pytest.fixture
+def stream(js: JetStream, store: ObjectStore) -> Stream:
+    """The stream of the store."""
+    return js.get_stream(f"OBJ_{store.bucket}")
+
+
+def small(name: str = "a", size: int = 10) -> ObjectMeta:
+    """Return the meta of an object with small chunks."""
+    return ObjectMeta(name=name, options=ObjectMetaOptions(max_chunk_size=size))
+
+
+def messages(stream: Stream) -> int:
+    """Return the number of messages in the bucket."""
+    return stream.info().state.messages
+
+
+# --- storing and reading ------------------------------------------------------------------------
+
+
+@each_case("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 1_000_003])
+def test_objects_of_many_sizes(store: ObjectStore, stream: Stream, size: int) -> None:
+    """What was put is read, in chunks of which only the last one may be shorter."""
+    data = os.urandom(size)
+    before = messages(stream)
+    info = store.put(f"size {size}", data)
+    assert (info.size, info.chunks) == (size, -(-size // CHUNK))
+    digest = urlsafe_b64encode(hashlib.sha256(data).digest()).decode()
+    assert info.digest == f"SHA-256={digest}"
+    assert messages(stream) == before + info.chunks + 1
+    assert store.get_bytes(f"size {size}") == data
+    with store.open(f"size {size}") as file:
+        assert file.read() == data
+        assert file.read() == file.read(5) == b""
+
+
+def test_what_an_info_tells(store: ObjectStore) -> None:
+    """The info has what was given, and what the put found out."""
+    meta = ObjectMeta(
+        name="report.pdf",
+        description="monthly",
+        headers={"Content-Type": ["application/pdf"], "Tag": ["a", "b"]},
+        metadata={"owner": "me"},
+        options=ObjectMetaOptions(max_chunk_size=3),
+    )
+    put = store.put(meta, b"1234567")
+    info = store.info("report.pdf")
+    assert info.mtime is not None
+    assert put.mtime is not None
+    assert abs(info.mtime - put.mtime) < timedelta(seconds=60)
+    assert abs(info.mtime - datetime.now(timezone.utc)) < timedelta(seconds=60)
+    assert replace(info, mtime=None) == replace(put, mtime=None)
+    assert (info.description, info.headers, info.metadata) == (
+        meta.description,
+        meta.headers,
+        meta.metadata,
+    )
+    assert info.options == meta.options
+    assert (info.bucket, info.chunks, info.deleted, info.is_link) == ("FILES", 3, False, False)
+
+
+@each_case(
+    "name", ["a/b/c.txt", "with spaces", "ünïcödé 🎉", ".hidden", "*.>", "x" * 1000, "\r\n\0"]
+)
+def test_names_may_have_any_characters(store: ObjectStore, name: str) -> None:
+    """A name is any text that can be encoded."""
+    assert store.put(name, name.encode()).name == name
+    assert store.get_bytes(name) == name.encode()
+    assert name in [info.name for info in store.list()]
+
+
+def test_data_of_each_kind(store: ObjectStore, tmp_path: Path) -> None:
+    """Bytes, buffers, files, pipes and iterables of pieces are stored alike."""
+    path = tmp_path / "data.bin"
+    path.write_bytes(b"0123456789")
+    reading, writing = os.pipe()
+    os.write(writing, b"0123456789")
+    os.close(writing)
+    with (
+        path.open("rb") as file,
+        path.open("rb", buffering=0) as raw,
+        os.fdopen(reading, "rb", 0) as pipe,
+    ):
+        cases: dict[str, Any] = {
+            "bytes": b"0123456789",
+            "bytearray": bytearray(b"0123456789"),
+            "memoryview": memoryview(b"x0123456789")[1:],
+            "wide": memoryview(b"0123456789").cast("H"),
+            "file": file,
+            "raw": raw,
+            "pipe": pipe,
+            "bytesio": io.BytesIO(b"0123456789"),
+            "list": [b"0123", b"", b"456789"],
+            "generator": (b"%d" % digit for digit in range(10)),
+            "bytearrays": [bytearray(b"01234567"), memoryview(b"89")],
+        }
+        for kind, data in cases.items():
+            info = store.put(small(kind, 4), data)
+            assert (kind, info.size, info.chunks) == (kind, 10, 3)
+            assert store.get_bytes(kind) == b"0123456789"
+        assert not file.closed
+
+
+def test_a_file_is_read_from_its_position(store: ObjectStore) -> None:
+    """The part before the position of a file is not stored."""
+    file = io.BytesIO(b"header|body")
+    file.seek(7)
+    totals: list[int | None] = []
+    store.put("body", file, lambda _, total: totals.append(total))
+    assert store.get_bytes("body") == b"body"
+    assert totals == [4]
+
+
+def test_short_reads_fill_chunks(store: ObjectStore) -> None:
+    """A source that returns one byte at a time makes as few chunks as one that returns all."""
+
+    class Trickle(io.RawIOBase):
+        left = 2 * CHUNK + 1
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            if not self.left:
+                return 0
+            self.left -= 1
+            buffer[0] = 120
+            return 1
+
+    assert store.put("trickle", Trickle()).chunks == 3
+    assert store.put("pieces", (b"x" for _ in range(CHUNK + 1))).chunks == 2
+
+
+@pytest.mark.parametrize("kind", ["str", "text", "closed", "write-only", "int", "dict"])
+def test_data_that_is_refused(
+    store: ObjectStore, stream: Stream, tmp_path: Path, kind: str
+) -> None:
+    """What is not bytes is refused before anything is sent."""
+    closed = io.BytesIO(b"x")
+    closed.close()
+    with (tmp_path / "out").open("wb") as out:
+        data: dict[str, Any] = {
+            "str": "text",
+            "text": io.StringIO("text"),
+            "closed": closed,
+            "write-only": out,
+            "int": 5,
+            "dict": {"a": 1},
+        }
+        with pytest.raises(InvalidOptionError, match="data="):
+            store.put("a", data[kind])
+    assert messages(stream) == 0
+
+
+@each_case("pieces", [["text"], [b"x" * 25, "text"], [b"x" * 25, 5]])
+def test_pieces_that_are_not_bytes(store: ObjectStore, stream: Stream, pieces: list[Any]) -> None:
+    """A wrong piece ends the put, and what was sent before is purged."""
+    with pytest.raises(InvalidOptionError, match="must be pieces of bytes"):
+        store.put(small(), pieces)
+    assert messages(stream) == 0
+
+
+@each_case(
+    "meta, error",
+    [
+        ("", InvalidNameError),
+        (5, InvalidOptionError),
+        (b"name", InvalidOptionError),
+        ("\ud800", InvalidNameError),
+        ("x" * 4000, InvalidNameError),
+    ],
+)
+def test_names_that_are_refused(
+    store: ObjectStore, stream: Stream, meta: Any, error: type[Error]
+) -> None:
+    """A name that cannot be stored is refused before anything is sent."""
+    with pytest.raises(error):
+        store.put(meta, b"x")
+    assert messages(stream) == 0
+
+
+def test_limits_of_the_server(
+    store: ObjectStore, stream: Stream, nc: jetstream_sync.Connection
+) -> None:
+    """Chunks and infos that no message can hold are refused before anything is sent."""
+    with pytest.raises(InvalidOptionError, match="max_payload"):
+        store.put(small("a", nc.max_payload + 1), b"x")
+    with pytest.raises(InvalidOptionError, match="max_chunk_size"):
+        small("a", 0)
+    with pytest.raises(MaxPayloadError):
+        store.put(ObjectMeta(name="a", metadata={"big": "x" * nc.max_payload}), b"x")
+    assert messages(stream) == 0
+    assert store.put(small("a", nc.max_payload), b"x" * (nc.max_payload + 1)).chunks == 2
+
+
+def test_progress(store: ObjectStore) -> None:
+    """Progress is reported on the calling thread once per chunk, up to the size."""
+    calls: list[tuple[int, int | None]] = []
+    threads: set[int] = set()
+
+    def progress(done: int, total: int | None) -> None:
+        calls.append((done, total))
+        threads.add(threading.get_ident())
+
+    store.put(small(), b"x" * 25, progress)
+    assert calls == [(10, 25), (20, 25), (25, 25)]
+    calls.clear()
+    store.get_bytes("a", progress)
+    assert calls == [(10, 25), (20, 25), (25, 25)]
+    calls.clear()
+    store.put(small(), iter([b"x" * 15]), progress)
+    assert calls == [(10, None), (15, None)]
+    assert threads == {threading.get_ident()}
+
+
+def test_replacing(store: ObjectStore, stream: Stream) -> None:
+    """A second put replaces the data, and the chunks of the first are purged."""
+    first = store.put(small(), b"x" * 100)
+    second = store.put(small(), b"y" * 55)
+    assert first.nuid != second.nuid
+    assert store.get_bytes("a") == b"y" * 55
+    assert messages(stream) == second.chunks + 1
+    store.put("a", b"")
+    assert store.get_bytes("a") == b""
+    assert messages(stream) == 1
+
+
+# --- failures of a put --------------------------------------------------------------------------
+
+
+def test_a_reader_that_raises(store: ObjectStore, stream: Stream) -> None:
+    """An error of the source is raised, the earlier object stays, and no chunk is left."""
+    store.put(small(), b"old")
+
+    def source() -> Iterator[bytes]:
+        yield b"x" * 500
+        raise OSError("disk failed")
+
+    for data in (source(), iter([b"x" * 500, "text"])):
+        with pytest.raises((OSError, InvalidOptionError)):
+            store.put(small(), data)  # type: ignore[arg-type]
+        assert store.get_bytes("a") == b"old"
+        assert messages(stream) == 2
+    with pytest.raises(ZeroDivisionError):
+        store.put(small(), b"x" * 500, lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        store.put(small("new"), b"x" * 500, lambda *_: 1 / 0)
+    assert store.get_bytes("a") == b"old"
+    assert messages(stream) == 2
+
+
+def test_a_full_bucket(js: JetStream) -> None:
+    """A put that does not fit is refused at once, leaves nothing, and the earlier object stays."""
+    store = js.create_object_store(bucket="FULL", storage="memory", max_bytes=100_000)
+    store.put("a", b"old")
+    stream = js.get_stream("OBJ_FULL")
+    before = messages(stream)
+    with pytest.raises(jetstream_sync.APIError) as caught:
+        store.put(small("a", 10_000), b"x" * 500_000)
+    assert caught.value.err_code == 10077
+    assert messages(stream) == before
+    assert store.get_bytes("a") == b"old"
+
+
+def test_two_writers_of_one_name(
+    nats_server: NatsServer, store: ObjectStore, stream: Stream
+) -> None:
+    """After a race of puts there is one whole object, and no chunk of another one."""
+    with jetstream_sync.connect(nats_server.url) as other:
+        rival = other.jetstream().object_store("FILES")
+        start = threading.Barrier(2)
+        failures: list[BaseException] = []
+
+        def write(writer: ObjectStore, letter: bytes) -> None:
+            try:
+                for round_ in range(50):
+                    start.wait(30 * SCALE)
+                    writer.put(small("race", 4), letter * (5 + round_ % 7))
+            except BaseException as error:
+                failures.append(error)
+                start.abort()
+
+        threads = [
+            threading.Thread(target=write, args=args) for args in ((store, b"a"), (rival, b"b"))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+    info = store.info("race")
+    assert store.get_bytes("race") in (b"a" * info.size, b"b" * info.size)
+    assert messages(stream) == info.chunks + 1
+
+
+def test_threads_share_a_store(store: ObjectStore, stream: Stream) -> None:
+    """Any number of threads may put, read, list and delete with one object."""
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for round_ in range(8):
+                name = f"{number}"
+                data = bytes([number]) * (1000 + round_)
+                store.put(small(name, 300), data)
+                assert store.get_bytes(name) == data
+                assert name in [info.name for info in store.list()]
+                if round_ % 2:
+                    store.delete(name)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert messages(stream) == 6
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def test_put_file_and_get_file(store: ObjectStore, tmp_path: Path) -> None:
+    """A file is stored under its name, and written to a path, which is replaced as a whole."""
+    source = tmp_path / "source.bin"
+    source.write_bytes(os.urandom(300_000))
+    info = store.put_file(source)
+    assert (info.name, info.size) == ("source.bin", 300_000)
+    assert store.put_file(str(source), "other").name == "other"
+    assert store.put_file(source, small("third", 100_000)).chunks == 3
+    target = tmp_path / "target.bin"
+    target.write_bytes(b"longer" * 100_000)
+    target.chmod(0o640)
+    assert store.get_file("third", target) == store.info("third")
+    assert target.read_bytes() == source.read_bytes()
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    store.put("short", b"short")
+    store.get_file("short", link)
+    assert link.is_symlink()
+    assert target.read_bytes() == b"short"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "source.bin", "target.bin"]
+
+
+def test_get_file_that_fails(store: ObjectStore, stream: Stream, tmp_path: Path) -> None:
+    """After an error the path is as it was, and no part of the data is left."""
+    target = tmp_path / "target.bin"
+    target.write_bytes(b"before")
+    damage(store, stream)
+    for path, error in ((target, DigestMismatchError), (tmp_path / "new", DigestMismatchError)):
+        with pytest.raises(error):
+            store.get_file("a", path)
+    with pytest.raises(ObjectNotFoundError):
+        store.get_file("missing", target)
+    with pytest.raises(IsADirectoryError):
+        store.get_file("a", tmp_path)
+    with pytest.raises(FileNotFoundError):
+        store.get_file("a", tmp_path / "missing" / "file")
+    with pytest.raises(FileNotFoundError):
+        store.put_file(tmp_path / "missing")
+    assert [each.name for each in tmp_path.iterdir()] == ["target.bin"]
+    assert target.read_bytes() == b"before"
+
+
+def test_readable_file(store: ObjectStore, stream: Stream) -> None:
+    """An object is read like a binary file, in any portions; the consumer ends with it."""
+    data = bytes(range(256)) * 4
+    store.put(small("a", 100), data)
+    with store.open("a") as file:
+        assert file.info == store.info("a")
+        assert (file.readable(), file.writable(), file.seekable()) == (True, False, False)
+        assert file.read(1) == data[:1]
+        assert file.read(0) == b""
+        assert file.read(350) == data[1:351]
+        buffer = bytearray(49)
+        assert file.readinto(buffer) == 49
+        assert buffer == data[351:400]
+        assert wait_until(stream.consumer_names)
+        assert file.read() == data[400:]
+    with pytest.raises(ValueError, match="closed"):
+        file.read(1)
+    with store.open("a") as file:
+        file.read(1)
+    wait_until(lambda: stream.consumer_names() == [])
+    with io.BufferedReader(store.open("a"), 64) as buffered:
+        assert buffered.peek(1)[:1] == data[:1]
+        assert buffered.read() == data
+    text = "zeile eins\nzweite ä\n"
+    store.put(small("text", 3), text.encode())
+    with io.TextIOWrapper(store.open("text"), encoding="utf-8") as lines:  # type: ignore[type-var]
+        assert "".join(lines) == text
+
+
+def test_writable_file(store: ObjectStore) -> None:
+    """What is written becomes an object when the file is closed, and not before."""
+    with store.open("a", "wb", meta=ObjectMeta(name="x", description="log")) as file:
+        assert file.writable()
+        assert file.write(b"hello ") == 6
+        assert file.write(memoryview(b"world" * 60_000)) == 300_000
+        assert file.info is None
+        with pytest.raises(ObjectNotFoundError):
+            store.info("a")
+    assert file.info is not None
+    assert (file.info.size, file.info.chunks, file.info.description) == (300_006, 3, "log")
+    assert store.get_bytes("a") == b"hello " + b"world" * 60_000
+    file.close()
+    with pytest.raises(ValueError, match="closed"):
+        file.write(b"x")
+    with io.TextIOWrapper(store.open("text", "wb"), encoding="utf-8") as lines:  # type: ignore[type-var]
+        lines.write("ä\n")
+    assert store.get_bytes("text") == "ä\n".encode()
+    with (
+        pytest.raises(InvalidOptionError, match="must be pieces of bytes"),
+        store.open("b", "wb") as out,
+    ):
+        out.write("text")  # type: ignore[arg-type]
+    assert [info.name for info in store.list()] == ["a", "text"]
+
+
+def test_writable_file_that_fails(store: ObjectStore, stream: Stream) -> None:
+    """An exception in the block, `discard()` and a file that was never closed leave nothing."""
+    store.put(small(), b"old")
+    with pytest.raises(ZeroDivisionError), store.open("a", "wb", meta=small()) as file:
+        file.write(b"x" * 1000)
+        _ = 1 / 0
+    file = store.open("a", "wb", meta=small())
+    file.write(b"x" * 1000)
+    file.discard()
+    file.discard()
+    file = store.open("a", "wb", meta=small())
+    file.write(b"x" * 1000)
+    del file
+    wait_until(lambda: messages(stream) == 2)
+    assert store.get_bytes("a") == b"old"
+
+
+def test_modes_of_open(store: ObjectStore) -> None:
+    """Another mode is refused, and so is a meta to read."""
+    with pytest.raises(InvalidOptionError, match="mode"):
+        store.open("a", "r+")  # type: ignore[call-overload]
+    with pytest.raises(InvalidOptionError, match="meta"):
+        store.open("a", meta=ObjectMeta(name="a"))  # type: ignore[call-overload]
+    with pytest.raises(ObjectNotFoundError):
+        store.open("a")
+
+
+# --- damage -------------------------------------------------------------------------------------
+
+
+def damage(store: ObjectStore, stream: Stream) -> None:
+    """Put an object, and replace its second chunk by another one of the same size."""
+    info = store.put(small("a", 10), b"0123456789" * 3)
+    subject = f"$O.FILES.C.{info.nuid}"
+    stream.purge(subject)
+    with RawClient(store._api.core.address.port) as raw:
+        for data in (b"0123456789", b"012345678X", b"0123456789"):
+            raw.request(subject, data)
+
+
+@pytest.mark.parametrize("read", ["get_bytes", "open"])
+def test_changed_bytes(store: ObjectStore, stream: Stream, read: str) -> None:
+    """Data that does not have the digest is an error, and its last chunk is not returned."""
+    damage(store, stream)
+    found: list[bytes] = []
+    with pytest.raises(DigestMismatchError) as caught:
+        if read == "get_bytes":
+            store.get_bytes("a")
+        else:
+            with store.open("a") as file:
+                found.extend(iter(lambda: file.read(10), b""))
+    assert caught.value.expected == store.info("a").digest
+    assert len(found) <= 2
+    wait_until(lambda: stream.consumer_names() == [])
+
+
+@pytest.mark.parametrize("position", [0, 1, 2, "all", "extra"])
+def test_missing_chunks(store: ObjectStore, stream: Stream, position: int | str) -> None:
+    """A missing or additional chunk is an error at once."""
+    info = store.put(small("a", 10), b"x" * 30)
+    first = stream.info().state.first_seq
+    if position == "all":
+        stream.purge(f"$O.FILES.C.{info.nuid}")
+    elif position == "extra":
+        stream.delete_msg(first)
+        with RawClient(store._api.core.address.port) as raw:
+            raw.request(f"$O.FILES.C.{info.nuid}", b"longer than that")
+    else:
+        stream.delete_msg(first + int(position))
+    began = datetime.now(timezone.utc)
+    with pytest.raises(ObjectIncompleteError, match="chunks"):
+        store.get_bytes("a", timeout=60)
+    assert datetime.now(timezone.utc) - began < timedelta(seconds=5 * SCALE)
+
+
+@pytest.mark.parametrize("change", ["put", "delete"])
+def test_replaced_while_being_read(store: ObjectStore, change: str) -> None:
+    """When the chunks disappear because of another writer, the reader fails without a timeout."""
+    store.put(small("a", 100_000), b"x" * 20_000_000)
+    with store.open("a", timeout=60) as file:
+        file.read(1)
+        if change == "put":
+            store.put("a", b"new")
+        else:
+            store.delete("a")
+        began = datetime.now(timezone.utc)
+        with pytest.raises(ObjectReplacedError):
+            file.read()
+    assert datetime.now(timezone.utc) - began < timedelta(seconds=5 * SCALE)
+
+
+def test_chunks_removed_while_being_read(store: ObjectStore, stream: Stream) -> None:
+    """When only the chunks disappear, the object is incomplete."""
+    info = store.put(small("a", 100_000), b"x" * 20_000_000)
+    with store.open("a", timeout=60) as file:
+        file.read(1)
+        stream.purge(f"$O.FILES.C.{info.nuid}")
+        with pytest.raises(ObjectIncompleteError):
+            file.read()
+
+
+@each_case(
+    "changes, error",
+    [
+        ({"digest": "MD5=AAAA"}, UnsupportedDigestError),
+        ({"digest": None}, UnsupportedDigestError),
+        ({"digest": "SHA-256=%%%"}, UnsupportedDigestError),
+        ({"nuid": ">"}, jetstream_sync.InvalidResponseError),
+        ({"size": 4}, ObjectIncompleteError),
+        ({"chunks": 2}, ObjectIncompleteError),
+        ({"chunks": "many"}, jetstream_sync.InvalidResponseError),
+    ],
+)
+def test_infos_of_other_programs(
+    store: ObjectStore, changes: dict[str, Any], error: type[Error]
+) -> None:
+    """An info that is not valid is an error; it is never used as a subject."""
+    store.put("a", b"hello")
+    store.put("b", b"stays")
+    rewrite(store, "a", **changes)
+    with pytest.raises(error):
+        store.get_bytes("a")
+    assert store.get_bytes("b") == b"stays"
+
+
+@each_case("change", [str.lower, lambda text: text.rstrip("=")])
+def test_digests_in_other_forms(store: ObjectStore, change: Callable[[str], str]) -> None:
+    """The name of the algorithm in lower case and a digest without padding are accepted."""
+    info = store.put("a", b"hello")
+    assert info.digest is not None
+    algorithm, digest = info.digest.split("=", 1)
+    rewrite(
+        store,
+        "a",
+        digest=f"{change(algorithm)}={change(digest) if change is not str.lower else digest}",
+    )
+    assert store.get_bytes("a") == b"hello"
+
+
+def rewrite(store: ObjectStore, name: str, **changes: Any) -> None:
+    """Change fields in the stored info of an object."""
+    from jetstream_sync.codec import dumps, loads
+
+    js = JetStream(store._api.core)
+    subject = f"$O.FILES.M.{urlsafe_b64encode(name.encode()).decode()}"
+    data = loads(js.get_stream("OBJ_FILES").get_msg(last_by_subject=subject).data)
+    js.publish(subject, dumps({**data, **changes}), headers={"Nats-Rollup": "sub"})
+
+
+# --- deleting and changing ----------------------------------------------------------------------
+
+
+def test_delete(store: ObjectStore, stream: Stream) -> None:
+    """A deleted object has no data; its info stays and says so."""
+    store.put(small(), b"x" * 100)
+    store.delete("a")
+    assert messages(stream) == 1
+    for call in (store.get_bytes, store.info, store.open):
+        with pytest.raises(ObjectDeletedError) as caught:
+            call("a")
+        assert (caught.value.bucket, caught.value.name) == ("FILES", "a")
+    info = store.info("a", deleted=True)
+    assert (info.deleted, info.size, info.chunks, info.digest) == (True, 0, 0, None)
+    store.delete("a")
+    with pytest.raises(ObjectNotFoundError):
+        store.delete("missing")
+    store.put("a", b"again")
+    assert store.get_bytes("a") == b"again"
+
+
+def test_update_meta(store: ObjectStore) -> None:
+    """Description, headers and metadata change; data, options and unknown fields stay."""
+    store.put(small(), b"x" * 30)
+    rewrite(store, "a", future_field=7)
+    before = store.info("a")
+    store.update_meta("a", ObjectMeta(name="a", description="new", headers={"A": ["b"]}))
+    info = store.info("a")
+    assert (info.description, info.headers, info.metadata) == ("new", {"A": ["b"]}, None)
+    assert (info.nuid, info.options, info.size) == (before.nuid, before.options, 30)
+    assert info.extra["future_field"] == 7
+    store.update_meta("a", replace(info, metadata={"k": "v"}))
+    assert store.info("a").metadata == {"k": "v"}
+    assert store.get_bytes("a") == b"x" * 30
+    with pytest.raises(ObjectNotFoundError):
+        store.update_meta("missing", ObjectMeta(name="missing"))
+    store.delete("a")
+    with pytest.raises(ObjectDeletedError):
+        store.update_meta("a", ObjectMeta(name="a"))
+
+
+def test_rename(store: ObjectStore) -> None:
+    """A renamed object keeps its data; a taken name is refused, and a deleted one is not."""
+    store.put(small("a"), b"x" * 30)
+    store.put("taken", b"y")
+    store.put("gone", b"z")
+    store.delete("gone")
+    with pytest.raises(ObjectExistsError):
+        store.update_meta("a", ObjectMeta(name="taken"))
+    assert store.get_bytes("a") == b"x" * 30
+    info = store.update_meta("a", ObjectMeta(name="b"))
+    assert info.name == "b"
+    with pytest.raises(ObjectNotFoundError):
+        store.info("a", deleted=True)
+    assert store.get_bytes("b") == b"x" * 30
+    store.update_meta("b", ObjectMeta(name="gone"))
+    assert store.get_bytes("gone") == b"x" * 30
+    assert [each.name for each in store.list(deleted=True)] == ["gone", "taken"]
+    store.put("a", b"new")
+    assert store.get_bytes("gone") == b"x" * 30
+
+
+@pytest.mark.parametrize("change", ["put", "delete", "update"])
+def test_rename_races_with_another_writer(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """A rename never leaves an object without its chunks, whatever happens to the old name meanwhile."""
+    store.put(small("a"), b"x" * 30)
+    original = ObjectStore._remove_old
+
+    def meanwhile(self: ObjectStore, *args: Any) -> None:
+        if change == "put":
+            store.put(small("a"), b"newer")
+        elif change == "delete":
+            store.delete("a")
+        else:
+            monkeypatch.setattr(ObjectStore, "_remove_old", original)
+            store.update_meta("a", ObjectMeta(name="a", description="d"))
+        original(self, *args)
+
+    monkeypatch.setattr(ObjectStore, "_remove_old", meanwhile)
+    if change == "update":
+        store.update_meta("a", ObjectMeta(name="b"))
+        assert store.get_bytes("b") == b"x" * 30
+        assert [info.name for info in store.list(deleted=True)] == ["b"]
+        return
+    with pytest.raises(ObjectReplacedError):
+        store.update_meta("a", ObjectMeta(name="b"))
+    with pytest.raises(ObjectNotFoundError):
+        store.info("b", deleted=True)
+    if change == "put":
+        assert store.get_bytes("a") == b"newer"
+
+
+# --- links --------------------------------------------------------------------------------------
+
+
+def test_links(js: JetStream, store: ObjectStore) -> None:
+    """Reading a link reads its target, also in another bucket; its own info stays a link."""
+    other = js.create_object_store(bucket="OTHER", storage="memory")
+    near, far = store.put("near", b"near"), other.put("far", b"far")
+    link = store.add_link("to near", near)
+    assert (link.is_link, link.link) == (True, ObjectLink(bucket="FILES", name="near"))
+    assert store.info("to near").link == ObjectLink(bucket="FILES", name="near")
+    store.add_link(ObjectMeta(name="to far", description="there"), far)
+    assert store.info("to far").description == "there"
+    assert store.get_bytes("to near") == b"near"
+    assert store.get_bytes("to far") == b"far"
+    with store.open("to far") as file:
+        assert (file.info.bucket, file.info.name) == ("OTHER", "far")
+    other.put("far", b"changed")
+    assert store.get_bytes("to far") == b"changed"
+    store.delete("to far")
+    assert other.get_bytes("far") == b"changed"
+    other.delete("far")
+    store.add_link("to far", far)
+    with pytest.raises(ObjectDeletedError):
+        store.get_bytes("to far")
+
+
+def test_links_that_are_refused(store: ObjectStore) -> None:
+    """A link to a deleted object, to a link, over an object, and a put with a link are errors."""
+    a = store.put("a", b"a")
+    link = store.add_link("link", a)
+    store.add_link("link", a)  # over a link
+    with pytest.raises(ObjectLinkError):
+        store.add_link("chain", link)
+    with pytest.raises(ObjectExistsError):
+        store.add_link("a", store.put("b", b"b"))
+    assert store.get_bytes("a") == b"a"
+    store.delete("b")
+    with pytest.raises(ObjectLinkError):
+        store.add_link("to b", store.info("b", deleted=True))
+    store.add_link("b", a)  # over a deleted object
+    assert store.get_bytes("b") == b"a"
+    with pytest.raises(ObjectLinkError):
+        store.put(ObjectMeta(name="c", options=link.options), b"c")
+    with pytest.raises(InvalidOptionError):
+        store.add_link("c", "a")  # type: ignore[arg-type]
+    with pytest.raises(InvalidOptionError):
+        store.add_bucket_link("c", "FILES")  # type: ignore[arg-type]
+
+
+def test_links_that_cannot_be_followed(store: ObjectStore) -> None:
+    """Links to buckets, loops and long chains are errors."""
+    assert store.add_bucket_link("bucket", store).link == ObjectLink(bucket="FILES")
+    with pytest.raises(ObjectLinkError, match="bucket"):
+        store.get_bytes("bucket")
+    end = store.put("end", b"end")
+    store.add_link("one", end)
+    store.add_link("two", end)
+    rewrite(store, "one", options={"link": {"bucket": "FILES", "name": "two"}})
+    assert store.get_bytes("one") == b"end"
+    rewrite(store, "two", options={"link": {"bucket": "FILES", "name": "one"}})
+    with pytest.raises(ObjectLinkError, match="loop"):
+        store.get_bytes("one")
+    for number in range(10):
+        store.add_link(f"l{number}", end)
+        rewrite(
+            store, f"l{number}", options={"link": {"bucket": "FILES", "name": f"l{number + 1}"}}
+        )
+    with pytest.raises(ObjectLinkError, match="more than 8"):
+        store.get_bytes("l0")
+
+
+# --- listing, watching, the bucket ---------------------------------------------------------------
+
+
+def test_list(js: JetStream, store: ObjectStore) -> None:
+    """All objects and links are listed by name, deleted ones on request; none is an empty list."""
+    assert store.list() == []
+    for name in ("c", "a", "b"):
+        store.put(name, b"")
+    store.delete("b")
+    assert [info.name for info in store.list()] == ["a", "c"]
+    assert [(info.name, info.deleted) for info in store.list(deleted=True)] == [
+        ("a", False),
+        ("b", True),
+        ("c", False),
+    ]
+    assert store.list()[0] == store.info("a")
+    store.delete("a")
+    store.delete("c")
+    assert store.list() == []
+    wait_until(lambda: js.get_stream("OBJ_FILES").consumer_names() == [])
+
+
+def test_watch(store: ObjectStore) -> None:
+    """A watch yields the infos that exist, and then every change."""
+    store.put("a", b"1")
+    store.put("b", b"2")
+    store.delete("b")
+    with store.watch() as watch:
+        assert [(info.name, info.deleted) for info in watch.initial()] == [
+            ("a", False),
+            ("b", True),
+        ]
+        assert watch.is_current
+        store.put("c", b"333")
+        info = watch.next(10 * SCALE)
+        assert (info.name, info.size) == ("c", 3)
+        store.delete("a")
+        assert watch.next(10 * SCALE).deleted
+    with pytest.raises(IteratorClosedError):
+        watch.next(1)
+    with store.watch(ignore_deletes=True) as watch:
+        assert [info.name for info in watch.initial()] == ["c"]
+    with store.watch(updates_only=True) as watch:
+        assert list(watch.initial()) == []
+        store.put("d", b"")
+        assert watch.next(10 * SCALE).name == "d"
+
+
+def test_watch_on_an_empty_bucket(store: ObjectStore) -> None:
+    """A watch without objects is current at once."""
+    with store.watch() as watch:
+        watch.wait_current(10 * SCALE)
+        assert list(watch.initial()) == []
+
+
+def test_watch_with_a_callback(store: ObjectStore) -> None:
+    """The callback gets what exists, then `current_cb` is called, and then the changes come."""
+    store.put("a", b"1")
+    events: list[str] = []
+    handle = store.watch(
+        cb=lambda info: events.append(info.name), current_cb=lambda: events.append("current")
+    )
+    handle.wait_current(10 * SCALE)
+    store.put("b", b"2")
+    wait_until(lambda: events == ["a", "current", "b"])
+    handle.stop()
+    with pytest.raises(InvalidOptionError, match="cb"):
+        store.watch(current_cb=print)  # type: ignore[call-overload]
+    with pytest.raises(InvalidOptionError, match="cb"):
+        store.watch(cb="print")  # type: ignore[call-overload]
+
+
+def test_watch_skips_what_is_not_an_info(nats_server: NatsServer, js: JetStream) -> None:
+    """A message of another program is reported, and the watch goes on."""
+    reported: list[BaseException] = []
+    with jetstream_sync.connect(nats_server.url, error_cb=reported.append) as nc:
+        store = nc.jetstream().create_object_store(bucket="FILES", storage="memory")
+        js.publish("$O.FILES.M.YQ==", b"no info")
+        store.put("b", b"")
+        assert [info.name for info in store.list()] == ["b"]
+        wait_until(lambda: reported)
+
+
+def test_seal(store: ObjectStore) -> None:
+    """A sealed bucket can be read, and refuses every change at once."""
+    info = store.put("a", b"x")
+    store.put("deleted", b"x")
+    store.delete("deleted")
+    assert not store.status().sealed
+    store.seal()
+    assert store.status().sealed
+    assert store.get_bytes("a") == b"x"
+    changes: dict[str, Callable[[], object]] = {
+        "put": lambda: store.put("b", b"x"),
+        "put nothing": lambda: store.put("b", b""),
+        "replace": lambda: store.put("a", b"y"),
+        "delete": lambda: store.delete("a"),
+        "update": lambda: store.update_meta("a", ObjectMeta(name="a", description="d")),
+        "rename": lambda: store.update_meta("a", ObjectMeta(name="b")),
+        "link": lambda: store.add_link("b", info),
+    }
+    for name, change in changes.items():
+        with pytest.raises(ObjectStoreSealedError):
+            change()
+            pytest.fail(name)
+    store.seal()
+    assert [each.name for each in store.list()] == ["a"]
+
+
+def test_a_missing_bucket(js: JetStream, store: ObjectStore) -> None:
+    """Every call on a bucket that was deleted says so."""
+    info = store.put("a", b"x")
+    js.delete_object_store("FILES")
+    calls: dict[str, Callable[[], object]] = {
+        "put": lambda: store.put("a", b"x"),
+        "get": lambda: store.get_bytes("a"),
+        "info": lambda: store.info("a"),
+        "list": store.list,
+        "watch": store.watch,
+        "delete": lambda: store.delete("a"),
+        "link": lambda: store.add_link("b", info),
+        "status": store.status,
+        "seal": store.seal,
+        "open": lambda: js.object_store("FILES"),
+        "update": lambda: js.update_object_store(bucket="FILES"),
+        "remove": lambda: js.delete_object_store("FILES"),
+    }
+    for name, call in calls.items():
+        with pytest.raises(BucketNotFoundError, match="FILES"):
+            call()
+            pytest.fail(name)
+
+
+def test_buckets(js: JetStream) -> None:
+    """Buckets are created, listed, updated and deleted; other streams are not listed."""
+    assert js.object_store_names() == []
+    assert js.list_object_stores() == []
+    js.create_stream(StreamConfig(name="ORDERS", subjects=["orders.>"]))
+    js.create_stream(StreamConfig(name="OTHER", subjects=["$O.OTHER.C.>"]))
+    config = ObjectStoreConfig(
+        bucket="B",
+        description="files",
+        ttl=3600,
+        max_bytes=10_000_000,
+        storage="file",
+        compression=True,
+        metadata={"team": "a"},
+    )
+    js.create_object_store(config)
+    js.create_object_store(bucket="A")
+    assert js.object_store_names() == ["A", "B"]
+    first, status = js.list_object_stores()
+    assert (first.bucket, first.ttl, first.max_bytes, first.compression) == ("A", None, None, False)
+    assert status == js.object_store("B").status() or status.bucket == "B"
+    assert (status.description, status.ttl, status.max_bytes, status.storage, status.replicas) == (
+        "files",
+        timedelta(hours=1),
+        10_000_000,
+        "file",
+        1,
+    )
+    assert (status.compression, status.sealed, status.size) == (True, False, 0)
+    assert status.metadata is not None
+    assert status.metadata["team"] == "a"
+    js.create_object_store(config)
+    with pytest.raises(BucketExistsError):
+        js.create_object_store(bucket="B")
+    js.object_store("B").put("a", b"x")
+    js.update_object_store(replace(config, description="new", compression=False))
+    status = js.object_store("B").status()
+    assert (status.description, status.compression) == ("new", False)
+    js.create_or_update_object_store(bucket="B", description="newer")
+    js.create_or_update_object_store(bucket="C")
+    assert js.object_store("B").get_bytes("a") == b"x"
+    assert js.object_store("B").status().max_bytes is None
+    js.delete_object_store("A")
+    assert js.object_store_names() == ["B", "C"]
+
+
+def test_the_stream_of_a_bucket(js: JetStream, nats_server: NatsServer) -> None:
+    """The stream has the name, subjects and settings of ADR-20."""
+    js.create_object_store(bucket="FILES")
+    with RawClient(nats_server.port) as raw:
+        config = raw.api("STREAM.INFO.OBJ_FILES")["config"]
+    assert config["subjects"] == ["$O.FILES.C.>", "$O.FILES.M.>"]
+    assert (config["discard"], config["allow_rollup_hdrs"], config["allow_direct"]) == (
+        "new",
+        True,
+        True,
+    )
+    assert not config["deny_delete"]
+    assert config["storage"] == "file"
+
+
+@each_case("bucket", ["", "a.b", "a b", "a*", ">", "ü", "a/b", 5])
+def test_bucket_names(js: JetStream, bucket: Any) -> None:
+    """A bucket name of other characters is refused before anything is sent."""
+    for call in (
+        lambda: js.create_object_store(bucket=bucket),
+        lambda: js.object_store(bucket),
+        lambda: js.delete_object_store(bucket),
+    ):
+        with pytest.raises((InvalidNameError, InvalidOptionError)):
+            call()
+
+
+def test_through_a_prefix(js: JetStream, nc: jetstream_sync.Connection, store: ObjectStore) -> None:
+    """Through an API prefix without the data subjects, a put says that it can only be read."""
+    store.put("a", b"x")
+    js.delete_object_store("FILES")
+    far = ObjectStore(JetStream(nc._core, prefix="$JS.API")._api, js._publisher, "FILES")
+    with pytest.raises(BucketNotFoundError):
+        far.put("a", b"x")
+    with pytest.raises(NoStreamResponseError, match="may not exist"):
+        far._bucket.store_info(
+            ObjectInfo(name="a", bucket="FILES", nuid="n"), 0, js._api.deadline(5)
+        )
