@@ -271,23 +271,29 @@ def test_messages_lost_to_limits_are_a_warning(orders: Jsm, raw: RawClient, tmp_
 
 def test_progress_goes_to_stderr(tmp_path: Path) -> None:
     """A line per second is written to stderr; with --no-progress there is none."""
-    from jetstream_sync.cli.byte_progress import byte_progress
     from jetstream_sync.cli.env import Environment
+    from jetstream_sync.cli.progress import show_progress
 
     def lines(*, quiet: bool) -> str:
         path = tmp_path / "err"
         with path.open("w") as err, path.open("rb") as stdin:
             env = Environment(stdin=stdin, stdout=err, stderr=err, variables={})
             times = iter([0.0, 0.5, 1.0, 1.5, 2.5])
-            with byte_progress(
-                env, "Saving", 4096, about=True, quiet=quiet, clock=lambda: next(times)
-            ) as show:
-                for done in (1000, 1024, 2000, 4096):
-                    show(done)
+            with show_progress(
+                env,
+                "Saving",
+                4096,
+                in_bytes=True,
+                about=True,
+                quiet=quiet,
+                clock=lambda: next(times),
+            ) as shown:
+                for more in (1000, 24, 976, 2096):
+                    shown.advance(more)
         return path.read_text()
 
-    assert (
-        lines(quiet=False) == "Saving: 1.0 KiB of about 4.0 KiB\nSaving: 4.0 KiB of about 4.0 KiB\n"
+    assert lines(quiet=False) == (
+        "Saving: 1.0 KiB of about 4.0 KiB 1.0 KiB/s\nSaving: 4.0 KiB of about 4.0 KiB 1.6 KiB/s\n"
     )
     assert lines(quiet=True) == ""
 

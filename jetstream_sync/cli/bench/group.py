@@ -12,6 +12,7 @@ import click
 from ..groups import NounGroup
 from ..long_running import password_once
 from ..output import emit, note
+from ..progress import Progress, show_progress
 from ..settings import Settings, common_options
 from .bench_stream import BenchStream, bench_stream
 from .options import (
@@ -25,7 +26,6 @@ from .options import (
     BenchOptions,
     measure_options,
 )
-from .progress import Ticker
 from .run import Interrupted, Outcome, run_clients, split
 from .show import (
     document,
@@ -209,13 +209,13 @@ class _Measurement:
             return workload
         return replace(workload, subject=f"{workload.subject}.core")
 
-    def _ticker(self, title: str, total: int) -> Ticker:
+    def _progress(self, title: str, total: int) -> contextlib.AbstractContextManager[Progress]:
         quiet = self.options.quiet or self.settings.json
-        return Ticker(self.settings.env, title, total, quiet=quiet)
+        return show_progress(self.settings.env, title, total, quiet=quiet)
 
     def _prepare(self, kind: BenchKind) -> None:
-        with self._ticker("Filling the stream", self.options.msgs) as ticker:
-            self.target.prepare(kind, self.options.msgs, self.options.size, ticker.show)
+        with self._progress("Filling the stream", self.options.msgs) as shown:
+            self.target.prepare(kind, self.options.msgs, self.options.size, shown.show)
 
     def outcome(self, name: str) -> Outcome:
         """Measure one kind of work, and verify on the server that it was done."""
@@ -226,13 +226,13 @@ class _Measurement:
         workloads = list(
             split(workload, self.options.clients, each=reads_all or kind.needs_publisher)
         )
-        with self._ticker(kind.title, sum(each.count for each in workloads)) as ticker:
+        with self._progress(kind.title, sum(each.count for each in workloads)) as shown:
             outcome = run_clients(
                 self.settings,
                 name,
                 kind,
                 workloads,
-                show=ticker.show,
+                show=shown.show,
                 helper=lambda: self._publisher(workload),
             )
         self.target.verify(kind, self.options.msgs)

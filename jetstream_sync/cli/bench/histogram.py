@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-__all__ = ["Bucket", "Latency", "bar", "buckets_of", "draw", "human_ns"]
+__all__ = ["Bucket", "Latency", "bar", "buckets_of", "draw", "human_ns", "writes_blocks"]
 
 _ROWS: Final = 10
 #: Additional rows for the slowest percent, if there are enough samples.
@@ -190,6 +190,15 @@ def bar(share: float, columns: int, *, blocks: bool) -> str:
         return "#" * max(1, round(share * columns))
     full, eighths = divmod(max(1, round(share * columns * 8)), 8)
     return "█" * full + _EIGHTHS[eighths].strip()
+
+
+def writes_blocks(encoding: str | None) -> bool:
+    """Return whether an encoding has block characters."""
+    try:
+        "▏█".encode(encoding or "ascii")
+    except (LookupError, UnicodeEncodeError):
+        return False
+    return True
 
 
 def human_ns(nanoseconds: float) -> str:

@@ -13,8 +13,7 @@ from ..env import Environment
 from ..output import size as size_text
 from ..render import Table, write_table
 from ..status import CommandError, ExitStatus
-from .histogram import Latency, buckets_of, draw, human_ns
-from .progress import writes_blocks
+from .histogram import Latency, buckets_of, draw, human_ns, writes_blocks
 from .run import Outcome
 
 __all__ = [

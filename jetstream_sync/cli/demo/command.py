@@ -9,8 +9,8 @@ from typing import Final
 import click
 
 from ...subjects import check_stream_name
-from ..bench.progress import Ticker
 from ..env import Environment
+from ..progress import show_progress
 from ..render import Table, to_json, write_table
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
@@ -116,7 +116,7 @@ def demo(
             settings = _start_server(settings, running)
         # A demo takes seconds: a lost connection ends it, and is reported once, as its error.
         nc = running.enter_context(settings.connection(name="jsm demo", error_cb=lambda _: None))
-        ticker = running.enter_context(Ticker(env, "orders", len(orders), quiet=quiet))
+        shown = running.enter_context(show_progress(env, "orders", len(orders), quiet=quiet))
         report = run_pipeline(
             DemoContext(
                 js=settings.jetstream_on(nc),
@@ -128,7 +128,7 @@ def demo(
                 timeout=timeout,
                 remove=given_server and not keep,
                 server=f"nats-server {nc.server_info.version}",
-                show=ticker.show,
+                show=shown.show,
                 warn=lambda line: print(f"jsm: warning: {line}", file=env.stderr),
             )
         )

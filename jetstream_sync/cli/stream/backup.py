@@ -20,12 +20,12 @@ from ... import (
 )
 from ...errors import APIError, ConnectionClosedError, Error, StreamNotFoundError, TimeoutError
 from ..backups import Backup, check_target, open_backup, restore_backup, save_snapshot
-from ..byte_progress import byte_progress
 from ..completion.complete import complete_stream
 from ..config.diff import differences
 from ..config.files import config_of_file
 from ..names import STREAM_NAME
 from ..output import count, counted, emit, note, size
+from ..progress import show_progress
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus, exit_status, one_line
@@ -127,10 +127,12 @@ def back_up(
     title = f"Backing up {stream.name}"
     try:
         with (
-            byte_progress(settings.env, title, total, about=True, quiet=quiet) as show,
+            show_progress(
+                settings.env, title, total, in_bytes=True, about=True, quiet=quiet
+            ) as shown,
             stream.snapshot(timeout=timeout, **options) as snapshot,
         ):
-            return save_snapshot(snapshot, directory, replace=replace_it, progress=show)
+            return save_snapshot(snapshot, directory, replace=replace_it, progress=shown.show)
     except (ConnectionClosedError, TimeoutError, SnapshotBrokenError) as error:
         text = f"the backup of {stream.name} failed: {one_line(error)}; the incomplete data was deleted"
         raise CommandError(text, exit_status(error)) from error
@@ -246,8 +248,8 @@ def bring_back(
     info = SnapshotInfo(config=config, state=saved.info.state)
     title = f"Restoring {config.name}"
     try:
-        with byte_progress(settings.env, title, saved.size, quiet=quiet) as show:
-            stream = restore_backup(js, saved, info, settings.timeout, show)
+        with show_progress(settings.env, title, saved.size, in_bytes=True, quiet=quiet) as shown:
+            stream = restore_backup(js, saved, info, settings.timeout, shown.show)
     except RestoreNameInUseError as error:
         name = config.name
         raise CommandError(
