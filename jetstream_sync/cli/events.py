@@ -17,7 +17,7 @@ from ..durations import time_from_text
 from ..errors import InvalidResponseError, TimeoutError
 from ..net.clock import Deadline
 from ..subjects import check_subject
-from .completion.complete import complete_stream
+from .completion import complete_stream
 from .interruptible import wait_interruptibly
 from .long_running import reconnect_options
 from .messages.sub_sources import CoreSource, Source, Start, StreamSource

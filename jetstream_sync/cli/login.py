@@ -1,5 +1,5 @@
 """
-The login of ``jsm``: the source of each part, and the connection.
+The login of ``jsm``: the source of each part, the connection, and its trace.
 
 An option overrides the environment, which overrides the context, which overrides the default. The
 variables are those of the ``nats`` command.
@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
 import click
 
 from ..errors import InvalidOptionError, SubscriptionError
-from .context.store import Contexts
+from .context_store import Contexts
 from .prompts import Asker
 from .status import CommandError, ExitStatus, one_line
 
 if TYPE_CHECKING:
     from .. import Connection
-    from .settings import Settings
+    from .env import CommonOptions
 
 __all__ = ["DEFAULT_SERVER", "Login", "chosen_context", "connected", "read_password"]
 
@@ -89,7 +90,7 @@ class Login:
     """The context that was read."""
 
     @classmethod
-    def of(cls, settings: Settings) -> Login:
+    def of(cls, settings: CommonOptions) -> Login:
         """Return the login for the settings; see `Settings.login`."""
         variables = settings.env.variables
         context = chosen_context(settings)
@@ -203,7 +204,7 @@ class _Level:
         self.kinds = {_PARTS[part].kind for part in self.said if _PARTS[part].kind}
 
 
-def chosen_context(settings: Settings) -> str | None:
+def chosen_context(settings: CommonOptions) -> str | None:
     """Return the name of the context to use: the given one, else the selected one."""
     if settings.given.get("no_context"):
         return None
@@ -240,7 +241,7 @@ def _credentials(jwt: str, seed: str) -> str:
     )
 
 
-def read_password(settings: Settings) -> str | None:
+def read_password(settings: CommonOptions) -> str | None:
     """
     Return the password from the options, a file or standard input; ``None`` without any of them.
 
@@ -264,7 +265,7 @@ def read_password(settings: Settings) -> str | None:
     return given.get("password")
 
 
-def _with_password(settings: Settings, login: Login) -> dict[str, Any]:
+def _with_password(settings: CommonOptions, login: Login) -> dict[str, Any]:
     """Return the options of a login, with the password that it needs."""
     options = login.options()
     password = read_password(settings)
@@ -280,7 +281,7 @@ def _with_password(settings: Settings, login: Login) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def connected(settings: Settings, options: dict[str, Any]) -> Iterator[Connection]:
+def connected(settings: CommonOptions, options: dict[str, Any]) -> Iterator[Connection]:
     """Open a connection for a ``with`` block; see `Settings.connection`."""
     from .. import connect  # noqa: PLC0415 - not needed for help and completion
 
@@ -297,7 +298,7 @@ def connected(settings: Settings, options: dict[str, Any]) -> Iterator[Connectio
                 env.stderr.write(text)
                 env.stderr.flush()
 
-    login = settings.login()
+    login = Login.of(settings)
     context = click.get_current_context(silent=True)
     wanted: dict[str, Any] = {
         "name": context.command_path if context else "jsm",
@@ -308,9 +309,7 @@ def connected(settings: Settings, options: dict[str, Any]) -> Iterator[Connectio
         **options,
     }
     if settings.trace and "trace_cb" not in wanted:
-        from .trace import Trace  # noqa: PLC0415
-
-        wanted["trace_cb"] = Trace(env.stderr).line
+        wanted["trace_cb"] = _Trace(env.stderr).line
     try:
         try:
             opened = connect(login.servers, **wanted)
@@ -324,3 +323,64 @@ def connected(settings: Settings, options: dict[str, Any]) -> Iterator[Connectio
     finally:
         if not long_running:
             env.stderr.writelines(warnings)
+
+
+#: Commands with a payload, and the number of sizes at the end of the command line.
+_SIZES: Final = {"PUB": 1, "HPUB": 2, "MSG": 1, "HMSG": 2}
+
+
+class _Trace:
+    """
+    The ``--trace`` output: messages sent and received, with indented JSON.
+
+    It parses the lines of `ConnectOptions.trace_cb`. Only messages are shown, so credentials are never in
+    the output.
+
+    Args:
+        out: the output stream; only the thread that calls `line` writes to it.
+
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        #: Reply subjects of pending requests.
+        self._replies: set[str] = set()
+
+    def line(self, text: str) -> None:
+        """Process a line of the trace."""
+        mark, _, rest = text.partition(" ")
+        command, *parts = rest.split(" | ")
+        words = command.split()
+        sizes = _SIZES.get(words[0], 0) if words else 0
+        if mark not in (">", "<") or not sizes or len(words) < sizes + 2:
+            return
+        has_headers = sizes == 2
+        header = parts[0] if has_headers and parts else ""
+        body = " | ".join(parts[1:] if has_headers else parts)
+        subject = words[1]
+        if mark == ">":
+            if len(words) > sizes + 2:
+                self._replies.add(words[2])
+            head = f">>> {subject}:"
+        elif subject in self._replies:
+            self._replies.discard(subject)
+            head = "<<<"
+        else:
+            head = f"<<< {subject}:"
+        lines = [head]
+        if header and header != "NATS/1.0":
+            lines += header.removeprefix("NATS/1.0, ").split(", ")
+        lines.append(_body(body))
+        self._out.write("\n".join([*lines, "---"]) + "\n")
+        self._out.flush()
+
+
+def _body(text: str) -> str:
+    if not text:
+        return "nil"
+    if text[0] not in "{[":
+        return text
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except ValueError:
+        return text

@@ -67,7 +67,6 @@ _COMMANDS = dict(
             "Show the JetStream usage and limits of an account.",
             "act",
             "a",
-            target="account.group:account",
         ),
         _lazy(
             "stream",
@@ -94,13 +93,11 @@ _COMMANDS = dict(
         _lazy(
             "apply",
             "Create or update streams and consumers from a file.",
-            target="apply.command:apply",
         ),
         _lazy(
             "context",
             "Manage named logins, shared with the nats command.",
             "ctx",
-            target="context.group:context",
         ),
         _lazy("events", "Show JetStream advisories and metrics.", "event", "e"),
         _lazy("top", "Watch streams and consumers.", target="top.command:top"),
@@ -115,7 +112,7 @@ _COMMANDS = dict(
         _lazy(
             "completion",
             "Generate the shell completion script.",
-            target="completion.script:completion",
+            target="commands:completion",
         ),
         _lazy("commands", "List all commands."),
         _lazy("help", "Show the help of a command.", target="commands:help_"),

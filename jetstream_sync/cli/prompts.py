@@ -19,7 +19,7 @@ from .status import CommandError, ExitStatus
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from .settings import Settings
+    from .env import CommonOptions
 
 __all__ = ["Asker"]
 
@@ -31,11 +31,11 @@ class Asker:
     Prompts for missing values; use it in a ``with`` block, or call `done()`.
 
     Args:
-        settings: the settings of the command; `Settings.interactive` decides whether to prompt.
+        settings: the settings of the command; `CommonOptions.interactive` decides whether to prompt.
 
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: CommonOptions) -> None:
         self._env = settings.env
         self.interactive = settings.interactive
         self.missing: list[str] = []

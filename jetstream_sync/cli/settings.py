@@ -6,15 +6,14 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from ..errors import InvalidOptionError
-from .completion.complete import complete_context
-from .env import Environment
+from .context_store import complete_context
+from .env import CommonOptions
 from .status import CommandError, ExitStatus
 from .values import TIMEOUT
 
@@ -22,84 +21,13 @@ if TYPE_CHECKING:
     from .. import Connection, JetStream
     from .login import Login
 
-__all__ = ["DEFAULT_TIMEOUT", "Settings", "all_options", "common_options"]
+__all__ = ["Settings", "all_options", "common_options"]
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
-#: The default timeout of a request, in seconds.
-DEFAULT_TIMEOUT = 5.0
 
-
-@dataclass(kw_only=True)
-class Settings:
-    """
-    The values of the common options; click passes them to commands as ``obj``.
-
-    They are set while the command line is parsed, and do not change after that.
-    """
-
-    env: Environment
-    #: The values of the common options that were given, by option name; see `common_options`.
-    given: dict[str, Any] = field(default_factory=dict)
-    #: The command line arguments, for errors that quote them.
-    words: Sequence[str] = ()
-
-    def take(self, name: str, value: object) -> None:
-        """Set an option; one given after the command name overrides one given before it."""
-        self.given[name] = value
-        if name == "color":
-            self.env = replace(self.env, variables={**self.env.variables, "JSM_COLOR": str(value)})
-        elif name == "json":
-            self.env.write_utf8()
-
-    # --- option values -------------------------------------------------------------------------
-
-    @property
-    def servers(self) -> list[str]:
-        """Addresses given by ``--server``, in order; empty when the option was not given."""
-        return list(self.given.get("servers", ()))
-
-    @property
-    def json(self) -> bool:
-        """Whether to write results and errors as JSON."""
-        return bool(self.given.get("json"))
-
-    @property
-    def utc(self) -> bool:
-        """Whether to show times in UTC instead of local time."""
-        return self._switch("utc", "JSM_UTC")
-
-    @property
-    def trace(self) -> bool:
-        """Whether to trace messages to ``stderr``."""
-        return self._switch("trace", "JSM_TRACE", "NATS_TRACE")
-
-    @property
-    def timeout(self) -> float:
-        """The timeout of a request, in seconds."""
-        if "timeout" in self.given:
-            return float(self.given["timeout"])
-        for name in ("JSM_TIMEOUT", "NATS_TIMEOUT"):
-            if text := self.env.variables.get(name):
-                try:
-                    return TIMEOUT.parse(text)
-                except ValueError as error:
-                    raise click.UsageError(f"{name}: {error}") from error
-        return DEFAULT_TIMEOUT
-
-    @property
-    def interactive(self) -> bool:
-        """Whether to prompt: all streams are terminals, and no option disables it."""
-        if self.json or self._switch("no_input", "JSM_NO_INPUT", "CI"):
-            return False
-        # Prompts are written to stderr, so it must be visible as well.
-        return all(each.isatty() for each in (self.env.stdin, self.env.stdout, self.env.stderr))
-
-    def _switch(self, name: str, *variables: str) -> bool:
-        if name in self.given:
-            return bool(self.given[name])
-        values = (self.env.variables.get(variable, "").lower() for variable in variables)
-        return any(value not in ("", "0", "false", "no", "off") for value in values)
+class Settings(CommonOptions):
+    """The values of the common options, and the connection they lead to."""
 
     # --- the connection -------------------------------------------------------------------------
 

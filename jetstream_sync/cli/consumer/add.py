@@ -9,9 +9,8 @@ import click
 from ... import ConsumerConfig, ConsumerInfo, StreamConfig
 from ...errors import ConsumerExistsError, ConsumerNotFoundError, StreamNotFoundError
 from ...subjects import check_consumer_name, subjects_overlap
-from ..completion.complete import complete_stream
-from ..config.fields import changed, subjects_of
-from ..config.files import config_of_file, write_config
+from ..completion import complete_stream
+from ..config import changed, config_of_file, subjects_of, write_config
 from ..output import document, duration, emit, note, write_blocks
 from ..prompts import Asker
 from ..settings import Settings, common_options

@@ -10,11 +10,18 @@ import click
 from ... import ConsumerConfig, ConsumerInfo
 from ...errors import APIError
 from ...subjects import check_consumer_name
-from ..completion.complete import complete_consumer, complete_stream
-from ..config.diff import Difference, differences, without_server_labels
-from ..config.edit import edit_options, in_editor, show_differences, update_error
-from ..config.fields import changed
-from ..config.files import config_of_file
+from ..completion import complete_consumer, complete_stream
+from ..config import (
+    Difference,
+    changed,
+    config_of_file,
+    differences,
+    edit_options,
+    in_editor,
+    show_differences,
+    update_error,
+    without_server_labels,
+)
 from ..output import emit, note
 from ..prompts import Asker
 from ..settings import Settings, common_options

@@ -13,7 +13,7 @@ from ...errors import (
     StreamNotFoundError,
 )
 from ...subjects import check_consumer_name, check_stream_name
-from ..completion.complete import complete_consumer, complete_stream
+from ..completion import complete_consumer, complete_stream
 from ..prompts import Asker
 from ..status import CommandError, ExitStatus
 from ..terminology import did_you_mean, not_found, words

@@ -34,7 +34,7 @@ _COMMANDS: Final = dict(
         _lazy("resume", "consumer.control", "Resume a paused consumer."),
         _lazy("unpin", "consumer.control", "Unpin the client of a priority group."),
         _lazy("reset", "consumer.control", "Reset the position of a consumer."),
-        _lazy("dlq", "dlq.group", "Find and republish dead letters."),
+        _lazy("dlq", "dlq", "Find and republish dead letters."),
     ]
 )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from ...errors import InvalidNameError, StreamNotFoundError
-from ..completion.complete import complete_stream
+from ..completion import complete_stream
 from ..output import count, emit, seconds_text, when
 from ..prompts import Asker
 from ..render import Table, write_table

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from ... import PriorityPolicy
-from ..config.fields import labels_of, subjects_of
+from ..config import labels_of, subjects_of
 from ..values import DURATION, LIMIT, SIZE, parse_duration, parse_time
 from .values import ACK, BACKOFF, DELIVER, MAX_DELIVER, REPLAY, SAMPLE
 

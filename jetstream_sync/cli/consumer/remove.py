@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ...errors import ConsumerNotFoundError, StreamNotFoundError
-from ..completion.complete import complete_consumer, complete_stream
+from ..completion import complete_consumer, complete_stream
 from ..output import counted, emit
 from ..prompts import Asker
 from ..settings import Settings, common_options

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..completion.complete import complete_stream
+from ..completion import complete_stream
 from ..output import count, duration, emit, emit_line, limit
 from ..render import Table, write_table
 from ..settings import Settings, common_options

@@ -12,7 +12,7 @@ from ... import DeliverPolicy, JetStreamMsg, Msg
 from ...errors import TimeoutError
 from ...net.clock import Deadline, monotonic
 from ...subjects import check_stream_name, check_subject, subject_matches
-from ..completion.complete import complete_stream
+from ..completion import complete_stream
 from ..interruptible import wait_interruptibly
 from ..long_running import reconnect_options
 from ..output import counted

@@ -11,9 +11,7 @@ import click
 from ... import JetStream, RetentionPolicy, Stream, StreamConfig
 from ...errors import StreamNotFoundError
 from ...subjects import check_stream_name
-from ..config.diff import warn_of_ignored
-from ..config.fields import changed, subjects_of
-from ..config.files import config_of_file, write_config
+from ..config import changed, config_of_file, subjects_of, warn_of_ignored, write_config
 from ..names import STREAM_NAME
 from ..output import emit, say
 from ..prompts import Asker

@@ -9,11 +9,19 @@ import click
 
 from ... import JetStream, Stream, StreamConfig
 from ...errors import APIError
-from ..completion.complete import complete_stream
-from ..config.diff import Difference, differences, warn_of_ignored, without_server_labels
-from ..config.edit import edit_options, in_editor, show_differences, update_error
-from ..config.fields import changed
-from ..config.files import config_of_file
+from ..completion import complete_stream
+from ..config import (
+    Difference,
+    changed,
+    config_of_file,
+    differences,
+    edit_options,
+    in_editor,
+    show_differences,
+    update_error,
+    warn_of_ignored,
+    without_server_labels,
+)
 from ..names import STREAM_NAME
 from ..output import counted, emit
 from ..prompts import Asker

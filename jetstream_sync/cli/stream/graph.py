@@ -9,7 +9,7 @@ import click
 
 from ... import Stream
 from ...net.clock import monotonic
-from ..completion.complete import complete_stream
+from ..completion import complete_stream
 from ..interruptible import pause
 from ..names import STREAM_NAME
 from ..output import counted, emit_line, size, when

@@ -11,29 +11,36 @@ __all__ = ["stream"]
 
 
 def _lazy(name: str, module: str, text: str, *aliases: str) -> tuple[str, LazyCommand]:
-    target = f"{__package__}.{module}:{name.replace('-', '_')}"
+    target = f"jetstream_sync.cli.{module}:{name.replace('-', '_')}"
     return name, LazyCommand(target=target, help=text, aliases=aliases)
 
 
 _COMMANDS = dict(
     [
-        _lazy("add", "add", "Create a stream.", "create", "new"),
-        _lazy("ls", "ls", "List streams.", "list", "l"),
-        _lazy("info", "info", "Show the config and state of a stream.", "nfo", "i"),
-        _lazy("state", "info", "Show the state of a stream."),
-        _lazy("edit", "edit", "Edit the config of a stream.", "update"),
-        _lazy("rm", "rm", "Delete streams with their messages and consumers.", "delete", "del"),
-        _lazy("purge", "rm", "Delete all or some messages of a stream."),
-        _lazy("report", "report", "Compare the streams of the account.", "rep"),
-        _lazy("find", "find", "Find streams by config and state.", "query"),
-        _lazy("view", "view", "Read the messages of a stream.", "v"),
-        _lazy("get", "view", "Read one message."),
-        _lazy("rmm", "rm", "Delete single messages."),
-        _lazy("subjects", "subjects", "List the subjects of a stream with message counts.", "subj"),
-        _lazy("gaps", "subjects", "List the deleted sequences of a stream."),
-        _lazy("graph", "graph", "Draw the activity of a stream."),
-        _lazy("seal", "edit", "Make a stream read-only, permanently."),
-        _lazy("copy", "add", "Create a stream with the config of another one.", "cp"),
+        _lazy("add", "stream.add", "Create a stream.", "create", "new"),
+        _lazy("ls", "stream.ls", "List streams.", "list", "l"),
+        _lazy("info", "stream.info", "Show the config and state of a stream.", "nfo", "i"),
+        _lazy("state", "stream.info", "Show the state of a stream."),
+        _lazy("edit", "stream.edit", "Edit the config of a stream.", "update"),
+        _lazy(
+            "rm", "stream.rm", "Delete streams with their messages and consumers.", "delete", "del"
+        ),
+        _lazy("purge", "stream.rm", "Delete all or some messages of a stream."),
+        _lazy("report", "stream.report", "Compare the streams of the account.", "rep"),
+        _lazy("find", "stream.find", "Find streams by config and state.", "query"),
+        _lazy("view", "stream.view", "Read the messages of a stream.", "v"),
+        _lazy("get", "stream.view", "Read one message."),
+        _lazy("rmm", "stream.rm", "Delete single messages."),
+        _lazy(
+            "subjects",
+            "stream.subjects",
+            "List the subjects of a stream with message counts.",
+            "subj",
+        ),
+        _lazy("gaps", "stream.subjects", "List the deleted sequences of a stream."),
+        _lazy("graph", "stream.graph", "Draw the activity of a stream."),
+        _lazy("seal", "stream.edit", "Make a stream read-only, permanently."),
+        _lazy("copy", "stream.add", "Create a stream with the config of another one.", "cp"),
         _lazy("backup", "backup", "Save a stream to a directory.", "snapshot"),
         _lazy("restore", "backup", "Restore a stream from a backup."),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..completion.complete import complete_stream
+from ..completion import complete_stream
 from ..names import STREAM_NAME
 from ..output import emit
 from ..prompts import Asker

@@ -20,7 +20,7 @@ from ... import (
     StreamConsumerLimits,
     SubjectTransform,
 )
-from ..config.fields import labels_of, subjects_of
+from ..config import labels_of, subjects_of
 from ..values import DURATION, LIMIT, LIMITED_DURATION, LIMITED_SIZE
 from .values import PLACEMENT, RETENTION, SOURCE, STORAGE, split_pair
 

@@ -9,7 +9,7 @@ import click
 from ... import JetStream, Stream, StreamInfo
 from ...errors import MessageNotFoundError, StreamNotFoundError
 from ...subjects import check_stream_name
-from ..completion.complete import complete_stream
+from ..completion import complete_stream
 from ..names import STREAM_NAME
 from ..output import counted, emit, note
 from ..prompts import Asker

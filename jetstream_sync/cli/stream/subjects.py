@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..completion.complete import complete_stream
+from ..completion import complete_stream
 from ..names import STREAM_NAME
 from ..output import count, emit
 from ..prompts import Asker

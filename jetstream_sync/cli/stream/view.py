@@ -13,7 +13,7 @@ import click
 
 from ... import StoredMsg, Stream
 from ...durations import time_to_text
-from ..completion.complete import complete_stream
+from ..completion import complete_stream
 from ..interruptible import pause
 from ..message_format import FORMAT_HELP, MessageFormat
 from ..messages.shown import body_fields, header_fields, write_bytes

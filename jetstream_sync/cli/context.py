@@ -3,23 +3,137 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from ..completion.complete import complete_context
-from ..groups import NounGroup
-from ..login import Login, chosen_context
-from ..output import Block, emit, note, write_blocks, yes
-from ..prompts import Asker
-from ..render import Table, write_table
-from ..settings import Settings, common_options
-from ..status import CommandError, ExitStatus
-from .add import add
-from .check import check
-from .store import KEYS, SECRETS, Contexts, fault_in, redacted
+from ..errors import Error
+from .context_store import KEYS, SECRETS, Contexts, complete_context, fault_in, redacted
+from .groups import NounGroup
+from .login import Login, chosen_context, read_password
+from .output import Block, emit, note, write_blocks, yes
+from .prompts import Asker
+from .render import Table, write_table
+from .settings import Settings, common_options
+from .status import CommandError, ExitStatus, one_line
 
-__all__ = ["context"]
+__all__ = ["add", "check", "context"]
+
+#: Options that do not affect the login.
+_KEPT = ("timeout", "trace")
+
+
+def _with_context_only(settings: Settings, name: str) -> Settings:
+    """Return settings with the login of a context, without login options and variables."""
+    variables = {
+        variable: value
+        for variable, value in settings.env.variables.items()
+        if variable != "SERVERS" and not variable.startswith("NATS_")
+    }
+    given: dict[str, Any] = {each: value for each, value in settings.given.items() if each in _KEPT}
+    return Settings(
+        env=replace(settings.env, variables=variables), given={**given, "context": name}
+    )
+
+
+def check(settings: Settings, name: str, *, connect: bool) -> dict[str, Any]:
+    """
+    Return whether a context is usable, as the fields of a JSON document.
+
+    Args:
+        settings: the settings of the command; login options and variables are ignored.
+        name: the name of the context.
+        connect: whether to connect as well.
+
+    """
+    settings = _with_context_only(settings, name)
+    try:
+        login = settings.login()
+        for path in login.files():
+            with path.open("rb"):
+                pass
+        if not connect:
+            return {"ok": True}
+        with settings.connection() as nc:
+            return {"ok": True, "server": nc.connected_url}
+    except (Error, CommandError, OSError) as error:
+        return {"ok": False, "error": one_line(error)}
+
+
+#: The common option for each key.
+_SET_BY: Final = {
+    "url": "servers",
+    "user": "user",
+    "token": "token",
+    "creds": "creds",
+    "nkey": "nkey",
+    "cert": "tlscert",
+    "key": "tlskey",
+    "ca": "tlsca",
+    "tls_first": "tlsfirst",
+    "jetstream_domain": "js_domain",
+    "jetstream_api_prefix": "js_api_prefix",
+    "inbox_prefix": "inbox_prefix",
+}
+#: Keys whose values are file names.
+_FILES: Final = ("creds", "nkey", "cert", "key", "ca")
+
+
+@click.command("add")
+@click.argument("name")
+@click.option("--description", metavar="TEXT", help="Describe its purpose.")
+@click.option("--jwt", metavar="TEXT", help="Log in with this user JWT.")
+@click.option("--seed", metavar="TEXT", help="Sign with this nkey seed.")
+@click.option("--event-prefix", metavar="SUBJECT", help="Use this prefix for JetStream events.")
+@click.option("--select", is_flag=True, help="Select the context.")
+@common_options
+def add(
+    settings: Settings,
+    *,
+    name: str,
+    description: str | None,
+    jwt: str | None,
+    seed: str | None,
+    event_prefix: str | None,
+    select: bool,
+) -> None:
+    """
+    Save the login options as a context, or change an existing context.
+
+    Options that are not given remain unchanged. All login options are saved, such as --server, --user, --creds
+    and --tlsca; see 'jsm --help'.
+    """
+    store = Contexts(settings.env.variables)
+    exists = name in store.names()
+    fields = store.load(name) if exists else dict(KEYS)
+    for key, option in _SET_BY.items():
+        if option in settings.given:
+            fields[key] = settings.given[option]
+    if isinstance(fields.get("url"), list):
+        fields["url"] = ",".join(fields["url"])
+    for key in _FILES:
+        if _SET_BY[key] in settings.given and not fields[key].startswith(("~", "$")):
+            # The context is used from other directories as well.
+            fields[key] = str(Path(fields[key]).absolute())
+    own_fields = {
+        "password": read_password(settings),
+        "description": description,
+        "user_jwt": jwt,
+        "user_seed": seed,
+        "jetstream_event_prefix": event_prefix,
+    }
+    fields.update({key: value for key, value in own_fields.items() if value is not None})
+    store.save(name, fields)
+    if select:
+        store.select(name)
+    done = "changed" if exists else "created"
+    emit(
+        settings,
+        {"context": name, done: True, "path": str(store.path(name))},
+        lambda: settings.env.stdout.write(f"Context {name} was {done}\n"),
+    )
 
 
 @click.group("context", cls=NounGroup)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..groups import LazyCommand, NounGroup
-from ..output import Block, count, document, emit, limit, seconds_text, size, write_blocks, yes
-from ..settings import Settings, common_options
-from ..terminology import words
+from .groups import LazyCommand, NounGroup
+from .output import Block, count, document, emit, limit, seconds_text, size, write_blocks, yes
+from .settings import Settings, common_options
+from .terminology import words
 
 if TYPE_CHECKING:
-    from ... import Connection, Tier
+    from .. import Connection, Tier
 
 __all__ = ["account"]
 
@@ -26,10 +26,10 @@ _BACKUPS = f"{__package__}.backup"
     cls=NounGroup,
     lazy={
         "backup": LazyCommand(
-            target=f"{_BACKUPS}:backup", help="Back up all streams to a directory."
+            target=f"{_BACKUPS}:backup_account", help="Back up all streams to a directory."
         ),
         "restore": LazyCommand(
-            target=f"{_BACKUPS}:restore", help="Restore the streams from a backup."
+            target=f"{_BACKUPS}:restore_account", help="Restore the streams from a backup."
         ),
     },
 )

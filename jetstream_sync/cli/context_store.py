@@ -14,10 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ..status import CommandError, ExitStatus
-from ..terminology import did_you_mean
+import click
 
-__all__ = ["KEYS", "SECRETS", "Contexts", "fault_in", "home_of", "redacted"]
+from .env import CommonOptions
+from .status import CommandError, ExitStatus
+from .terminology import did_you_mean
+
+__all__ = ["KEYS", "SECRETS", "Contexts", "complete_context", "fault_in", "home_of", "redacted"]
 
 #: The keys of a context with their defaults.
 KEYS: Final[Mapping[str, Any]] = {
@@ -236,3 +239,12 @@ def _without_login(url: str) -> str:
     scheme, separator, rest = url.rpartition("://")
     login, at, place = rest.rpartition("@")
     return f"{scheme}{separator}{_MASK}@{place}" if at and login else url
+
+
+def complete_context(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the matching context names; for ``shell_complete`` of a parameter."""
+    del param
+    options: CommonOptions | None = ctx.find_root().obj
+    if options is None:
+        return []
+    return [name for name in Contexts(options.env.variables).names() if name.startswith(incomplete)]

@@ -1,1 +1,0 @@
-"""``jsm account``: the commands for the whole account."""

@@ -1,1 +1,0 @@
-"""``jsm apply``: create and update streams and consumers from a file."""

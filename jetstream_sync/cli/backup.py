@@ -1,0 +1,697 @@
+"""
+Backups of streams, in the format of the ``nats`` command, and the commands that write and restore them.
+
+A backup is a directory with ``backup.json``, the stream's config and state, and ``stream.tar.s2``, the
+data as the server sent it. Its content is internal to the server. ``SHA256SUMS`` has the checksums in the
+format of ``sha256sum``; backups of other programs do not have it.
+
+A backup is written to a directory with ``.partial-`` in its name, and renamed when it is complete. An
+existing directory is kept, since it may be a mount point: the files are moved into it, and
+``backup.json``, without which a backup is invalid, is moved last. Only the owner can read the files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import click
+
+from .. import (
+    JetStream,
+    Placement,
+    RestoreNameInUseError,
+    SnapshotBrokenError,
+    SnapshotInfo,
+    Stream,
+    StreamConfig,
+    StreamInfo,
+    StreamSnapshot,
+)
+from ..codec import decode, encode, loads
+from ..errors import APIError, ConnectionClosedError, Error, StreamNotFoundError, TimeoutError
+from .completion import complete_stream
+from .config import config_of_file, differences
+from .names import STREAM_NAME
+from .output import count, counted, emit, note, size
+from .progress import show_progress
+from .prompts import Asker
+from .render import to_json
+from .settings import Settings, common_options
+from .status import CommandError, ExitStatus, exit_status, one_line
+from .stream.show import write_info
+from .terminology import find_stream, words
+from .values import SIZE
+
+__all__ = ["backup", "backup_account", "restore", "restore_account"]
+
+_INFO: Final = "backup.json"
+_DATA: Final = "stream.tar.s2"
+_SUMS: Final = "SHA256SUMS"
+#: The stream identifiers of S2 and Snappy at the start of the data.
+_MAGIC_NUMBERS: Final = (b"\xff\x06\x00\x00S2sTwO", b"\xff\x06\x00\x00sNaPpY")
+_BUFFER_SIZE: Final = 1024 * 1024
+#: Part of the name of an incomplete backup directory.
+_PARTIAL: Final = ".partial-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backup:
+    """A backup on disk that has passed the integrity checks."""
+
+    directory: Path
+    info: SnapshotInfo
+    size: int
+    """The size of the data file in bytes."""
+    sha256: str
+    """The checksum of the data file."""
+
+    @property
+    def data(self) -> Path:
+        """The path of the data file."""
+        return self.directory / _DATA
+
+
+def _error(path: Path, reason: object) -> CommandError:
+    return CommandError(f"{path}: {reason}", ExitStatus.USAGE)
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+
+def check_target(directory: Path, *, replace: bool) -> None:
+    """
+    Check that a backup may be written to a directory.
+
+    Raises:
+        CommandError: the path exists, and is neither an empty directory nor an older backup that
+            may be replaced.
+
+    """
+    if not directory.exists():
+        return
+    if not directory.is_dir():
+        raise _error(directory, "not a directory")
+    try:
+        held = {each.name for each in directory.iterdir() if _PARTIAL not in each.name}
+    except OSError as error:
+        raise _error(directory, error.strerror or error) from error
+    if held and not (replace and held <= {_INFO, _DATA, _SUMS}):
+        hint = (
+            "use --force to replace an older backup" if _INFO in held else "it contains other files"
+        )
+        raise _error(directory, f"the directory is not empty; {hint}")
+
+
+def save_snapshot(
+    snapshot: StreamSnapshot,
+    directory: Path,
+    *,
+    replace: bool,
+    progress: Callable[[int], None],
+) -> Backup:
+    """
+    Write a snapshot to a directory; after a failure the directory is unchanged.
+
+    Args:
+        snapshot: the snapshot; it is read to its end.
+        directory: the target; it is created with its parents.
+        replace: whether to replace an older backup.
+        progress: called with the number of bytes written so far.
+
+    Raises:
+        CommandError: the directory cannot be written, or the data is incomplete.
+        Error: the snapshot failed.
+
+    """
+    check_target(directory, replace=replace)
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with _partial(directory) as partial:
+            backup = _write(snapshot, partial, progress)
+            _put_in_place(partial, directory)
+    except OSError as error:
+        if isinstance(error, Error):
+            raise  # a connection error is an OSError as well
+        raise CommandError(f"{directory}: {error.strerror or error}", ExitStatus.FAILED) from error
+    return Backup(directory=directory, info=backup.info, size=backup.size, sha256=backup.sha256)
+
+
+@contextlib.contextmanager
+def _partial(directory: Path) -> Iterator[Path]:
+    """Yield a temporary directory in or next to the target, and remove it unless it was renamed."""
+    place, name = (
+        (directory, "") if directory.exists() else (directory.parent, f".{directory.name}")
+    )
+    partial = Path(tempfile.mkdtemp(prefix=f"{name}{_PARTIAL}", dir=place))
+    try:
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write(snapshot: StreamSnapshot, partial: Path, progress: Callable[[int], None]) -> Backup:
+    digest = hashlib.sha256()
+    with _new_file(partial / _DATA) as file:
+        for chunk in snapshot:
+            file.write(chunk)
+            digest.update(chunk)
+            progress(snapshot.size)
+        _sync(file)
+    _check_frames(partial / _DATA)
+    described = to_json(encode(snapshot.info)).encode()
+    sums = f"{hashlib.sha256(described).hexdigest()}  {_INFO}\n{digest.hexdigest()}  {_DATA}\n"
+    for name, content in ((_INFO, described), (_SUMS, sums.encode())):
+        with _new_file(partial / name) as file:
+            file.write(content)
+            _sync(file)
+    return Backup(
+        directory=partial, info=snapshot.info, size=snapshot.size, sha256=digest.hexdigest()
+    )
+
+
+def _new_file(path: Path) -> BinaryIO:
+    """Create a file that only its owner can read, since streams may contain secrets."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _put_in_place(partial: Path, directory: Path) -> None:
+    if partial.parent.resolve() != directory.resolve():
+        partial.rename(directory)
+        return
+    # Without backup.json the directory is no backup, so files of two backups are never mixed.
+    (directory / _INFO).unlink(missing_ok=True)
+    for name in (_DATA, _SUMS, _INFO):
+        (partial / name).replace(directory / name)
+
+
+# --- reading --------------------------------------------------------------------------------
+
+
+def open_backup(directory: Path) -> Backup:
+    """
+    Return a backup after checking its integrity.
+
+    Raises:
+        CommandError: the backup does not exist, is incomplete or is damaged.
+
+    """
+    try:
+        described = (directory / _INFO).read_bytes()
+        sums = _sums(directory)
+        if sums.get(_INFO, (own := hashlib.sha256(described).hexdigest())) != own:
+            raise _error(
+                directory / _INFO, f"the file was changed: the checksum differs from {_SUMS}"
+            )
+        info = decode(SnapshotInfo, loads(described))
+        _check_frames(directory / _DATA)
+        sha256, size = _digest(directory / _DATA)
+    except FileNotFoundError as error:
+        raise _error(directory, f"not a backup: {Path(error.filename).name} is missing") from error
+    except OSError as error:
+        raise _error(directory, error.strerror or error) from error
+    except UnicodeDecodeError as error:
+        raise _error(directory / _SUMS, "the file is damaged: it is not UTF-8 text") from error
+    except Error as error:
+        raise _error(directory / _INFO, error) from error
+    if sums.get(_DATA, sha256) != sha256:
+        raise _error(directory / _DATA, f"the file is damaged: the checksum differs from {_SUMS}")
+    return Backup(directory=directory, info=info, size=size, sha256=sha256)
+
+
+def _sums(directory: Path) -> dict[str, str]:
+    path = directory / _SUMS
+    if not path.exists():
+        return {}
+    pairs = (line.split(None, 1) for line in path.read_text(encoding="utf-8").splitlines())
+    return {pair[1].lstrip("*"): pair[0] for pair in pairs if len(pair) == 2}
+
+
+def _digest(path: Path) -> tuple[str, int]:
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while block := file.read(_BUFFER_SIZE):
+            digest.update(block)
+            size += len(block)
+    return digest.hexdigest(), size
+
+
+def _check_frames(path: Path) -> None:
+    """
+    Check that the data ends at the end of a block, without decoding the blocks.
+
+    S2 uses the frame format of Snappy: a type, the length in three bytes, the block.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        if not file.read(10).startswith(_MAGIC_NUMBERS):
+            raise _error(path, "the file is not snapshot data")
+        position = 10
+        while position < size:
+            file.seek(position)
+            head = file.read(4)
+            position += 4 + int.from_bytes(head[1:], "little")
+            if len(head) < 4 or 0x02 <= head[0] <= 0x7F:
+                raise _error(path, "the file is damaged")
+    if position != size:
+        raise _error(path, "the file is incomplete: it ends in the middle of a block")
+
+
+# --- restoring -------------------------------------------------------------------------------
+
+
+def restore_backup(
+    js: JetStream,
+    backup: Backup,
+    info: SnapshotInfo,
+    timeout: float,
+    progress: Callable[[int], None],
+) -> Stream:
+    """
+    Restore a stream from a backup.
+
+    Args:
+        js: the JetStream context to restore to.
+        backup: the backup with the data.
+        info: the info of the backup, possibly with another config.
+        timeout: the timeout of each chunk, in seconds.
+        progress: called with the number of bytes read so far.
+
+    Raises:
+        CommandError: the data cannot be read.
+        Error: as `JetStream.restore_stream`.
+
+    """
+    try:
+        with _ProgressFile(backup.data, progress) as file:
+            return js.restore_stream(info, file, timeout=timeout)
+    except OSError as error:
+        if isinstance(error, Error):
+            raise  # a connection error is an OSError as well
+        raise _error(backup.data, error.strerror or error) from error
+
+
+class _ProgressFile(io.FileIO):
+    """A file that reports the position of each read."""
+
+    def __init__(self, path: Path, progress: Callable[[int], None]) -> None:
+        super().__init__(path, "rb")
+        self._progress = progress
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(-1 if size is None else size)
+        self._progress(self.tell())
+        return data or b""
+
+
+#: Maximum time of the server's check of all messages, which precedes the first chunk.
+_CHECK_TIMEOUT_S = 600.0
+#: Fields of the state that a restore must reproduce.
+_COMPARED_FIELDS = ("messages", "first_seq", "last_seq", "num_deleted")
+
+_progress = click.option(
+    "--progress/--no-progress", default=True, help="Show progress on standard error."
+)
+
+
+@click.command()
+@click.argument("name", metavar="STREAM", type=STREAM_NAME, shell_complete=complete_stream)
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--consumers/--no-consumers", default=True, help="Save the consumers too.")
+@click.option("--check", is_flag=True, help="Let the server check every message first.")
+@click.option("--chunk-size", type=SIZE, help="Size of a chunk; the server default is 128KiB.")
+@click.option(
+    "--window-size", type=SIZE, help="Maximum data in flight; the server default is 8MiB."
+)
+@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Replace an existing backup.")
+@_progress
+@common_options
+def backup(
+    settings: Settings,
+    name: str,
+    directory: Path,
+    consumers: bool,
+    check: bool,
+    chunk_size: int | None,
+    window_size: int | None,
+    force: bool,
+    progress: bool,
+) -> None:
+    """
+    Save a stream to a directory.
+
+    The directory has the format of the nats CLI: backup.json and stream.tar.s2. It is created only
+    when the backup is complete; an interrupted backup leaves nothing behind.
+    """
+    check_target(directory, replace=force)
+    options: dict[str, Any] = {"consumers": consumers, "check": check}
+    options.update(chunk_size=chunk_size, window_size=window_size)
+    with settings.jetstream() as js:
+        stream = find_stream(js, name)
+        saved = back_up(
+            settings, stream, directory, replace_it=force, quiet=not progress, **options
+        )
+
+    def human() -> None:
+        what = f"{counted(saved.info.state.messages, 'message')}, {size(saved.size)} of data"
+        settings.env.stdout.write(f"{words().stream} {name} was backed up to {directory}: {what}\n")
+
+    emit(settings, _document(saved), human)
+
+
+def _document(saved: Backup) -> dict[str, Any]:
+    return {
+        "stream": saved.info.config.name,
+        "directory": str(saved.directory),
+        "bytes": saved.size,
+        "sha256": saved.sha256,
+        "config": saved.info.config,
+        "state": saved.info.state,
+    }
+
+
+def back_up(
+    settings: Settings,
+    stream: Stream,
+    directory: Path,
+    *,
+    replace_it: bool = False,
+    quiet: bool = False,
+    **options: Any,
+) -> Backup:
+    """
+    Save a stream to a directory; see `save_snapshot`.
+
+    Args:
+        settings: the settings of the command.
+        stream: the stream to save.
+        directory: the directory to create.
+        replace_it: replace an existing backup.
+        quiet: show no progress.
+        **options: the options of `Stream.snapshot`.
+
+    """
+    timeout = max(settings.timeout, _CHECK_TIMEOUT_S if options.get("check") else 0.0)
+    total = stream.cached_info.state.bytes
+    title = f"Backing up {stream.name}"
+    try:
+        with (
+            show_progress(
+                settings.env, title, total, in_bytes=True, about=True, quiet=quiet
+            ) as shown,
+            stream.snapshot(timeout=timeout, **options) as snapshot,
+        ):
+            return save_snapshot(snapshot, directory, replace=replace_it, progress=shown.show)
+    except (ConnectionClosedError, TimeoutError, SnapshotBrokenError) as error:
+        text = f"the backup of {stream.name} failed: {one_line(error)}; the incomplete data was deleted"
+        raise CommandError(text, exit_status(error)) from error
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option(
+    "--config",
+    "file",
+    metavar="FILE",
+    help="Restore with this config; its name must match the backup.",
+)
+@click.option("--replicas", type=int, help="Number of replicas.")
+@click.option("--cluster", metavar="NAME", help="Cluster to place the stream in.")
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="TAG",
+    help="Tag that its servers must have; repeatable.",
+)
+@click.option("--overwrite", is_flag=True, help="Delete an existing stream with this name first.")
+@click.option(
+    "-f",
+    "--force",
+    "-y",
+    "--yes",
+    is_flag=True,
+    help="With --overwrite: do not ask for confirmation.",
+)
+@_progress
+@common_options
+def restore(
+    settings: Settings,
+    directory: Path,
+    file: str | None,
+    replicas: int | None,
+    cluster: str | None,
+    tags: tuple[str, ...],
+    overwrite: bool,
+    force: bool,
+    progress: bool,
+) -> None:
+    """
+    Restore a stream from a backup of jsm or the nats CLI.
+
+    Checks the backup before it sends anything, and compares the stream with the backup afterwards.
+    A restore that fails leaves no partial stream behind.
+    """
+    saved = open_backup(directory)
+    config = saved.info.config
+    if file is not None:
+        config = config_of_file(settings, StreamConfig, file, {})
+        if config.name != saved.info.config.name:
+            raise CommandError(
+                f"{file}: the name {config.name} differs from the stream in the backup, "
+                f"{saved.info.config.name}: a restore cannot rename a stream",
+                ExitStatus.USAGE,
+            )
+    if cluster or tags:
+        config = replace(config, placement=Placement(cluster=cluster, tags=list(tags) or None))
+    if replicas is not None:
+        config = replace(config, num_replicas=replicas)
+    # After a lost connection, deleting a partial stream needs a new connection.
+    with settings.jetstream(allow_reconnect=True) as js:
+        if overwrite:
+            _delete_existing(settings, js, config.name, force=force)
+        info = bring_back(settings, js, saved, config, quiet=not progress)
+
+    def human() -> None:
+        settings.env.stdout.write(f"{words().stream} {config.name} was restored\n\n")
+        write_info(settings, info)
+
+    emit(settings, info, human)
+
+
+def _delete_existing(settings: Settings, js: JetStream, name: str, *, force: bool) -> None:
+    try:
+        found = js.get_stream(name).cached_info
+    except StreamNotFoundError:
+        return
+    Asker(settings).confirm(
+        f"Delete {words().stream} {name} with {counted(found.state.messages, 'message')} "
+        "and replace it with the backup?",
+        force=force,
+    )
+    js.delete_stream(name)
+
+
+def bring_back(
+    settings: Settings,
+    js: JetStream,
+    saved: Backup,
+    config: StreamConfig,
+    *,
+    quiet: bool = False,
+) -> StreamInfo:
+    """
+    Restore a stream from a backup, and verify its state.
+
+    Args:
+        settings: the settings of the command.
+        js: the context of the account; its connection should be allowed to reconnect.
+        saved: the backup.
+        config: the config of the stream.
+        quiet: show no progress.
+
+    Raises:
+        CommandError: the restore failed; the error says whether a partial stream is left.
+
+    """
+    info = SnapshotInfo(config=config, state=saved.info.state)
+    title = f"Restoring {config.name}"
+    try:
+        with show_progress(settings.env, title, saved.size, in_bytes=True, quiet=quiet) as shown:
+            stream = restore_backup(js, saved, info, settings.timeout, shown.show)
+    except RestoreNameInUseError as error:
+        name = config.name
+        raise CommandError(
+            f"{words().stream.lower()} {name} already exists",
+            ExitStatus.FAILED,
+            hint="delete it, or use 'jsm stream restore --overwrite'",
+        ) from error
+    except Error as error:
+        if isinstance(error, APIError):
+            raise
+        raise _restore_error(js, config.name, error) from error
+    found = stream.info()
+    _compare(settings, saved, found)
+    return found
+
+
+def _restore_error(js: JetStream, name: str, error: Error) -> CommandError:
+    """Return the error of a failed restore, which says what is left on the server."""
+    try:
+        js.get_stream(name)
+    except StreamNotFoundError:
+        left = "nothing is left on the server"
+    except Error:
+        left = f"check with 'jsm stream info {name}' whether a partial stream is left"
+    else:
+        left = f"a partial stream is left on the server: delete it with 'jsm stream rm {name}'"
+    text = f"the restore of {name} failed: {one_line(error)}; {left}"
+    return CommandError(text, exit_status(error))
+
+
+def _compare(settings: Settings, saved: Backup, found: StreamInfo) -> None:
+    """Compare the state of a restored stream with the backup."""
+    wrong = []
+    # The first sequence of an empty stream is 0 or the last sequence plus one.
+    names = [name for name in _COMPARED_FIELDS if saved.info.state.messages or name != "first_seq"]
+    for name in names:
+        before, after = getattr(saved.info.state, name) or 0, getattr(found.state, name) or 0
+        if before != after:
+            wrong.append(f"{name} is {count(after)}, was {count(before)}")
+    if not wrong:
+        return
+    text = f"{found.config.name} differs from the backup: {', '.join(wrong)}"
+    if found.config.max_age or differences(saved.info.config, found.config):
+        # Messages may have expired since the backup, or the new config has other limits.
+        note(settings, f"{text}; the limits of its config may be the reason")
+        return
+    raise CommandError(text, ExitStatus.FAILED)
+
+
+_directory = click.argument("directory", type=click.Path(path_type=Path))
+
+
+@click.command("backup")
+@_directory
+@click.option("--consumers/--no-consumers", default=True, help="Include the consumers.")
+@click.option("--check", is_flag=True, help="Verify all messages on the server first.")
+@click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Replace older backups.")
+@_progress
+@common_options
+def backup_account(
+    settings: Settings,
+    *,
+    directory: Path,
+    consumers: bool,
+    check: bool,
+    force: bool,
+    progress: bool,
+) -> None:
+    """
+    Back up all streams to a directory, each in its own subdirectory.
+
+    Backups have the format of the nats command. A failed stream does not stop the others; all failed streams
+    are listed at the end.
+    """
+    results: list[dict[str, Any]] = []
+    with settings.jetstream() as js:
+        names = js.stream_names()
+        for name in names:
+            check_target(directory / name, replace=force)
+
+        def save(name: str) -> dict[str, Any]:
+            saved = back_up(
+                settings,
+                js.get_stream(name),
+                directory / name,
+                replace_it=force,
+                quiet=not progress,
+                consumers=consumers,
+                check=check,
+            )
+            return {"bytes": saved.size, "messages": saved.info.state.messages}
+
+        directory.mkdir(parents=True, exist_ok=True)
+        results = [_attempt(settings, name, directory / name, save) for name in names]
+    _report(settings, results, f"backed up to {directory}", "backed up")
+
+
+@click.command("restore")
+@_directory
+@_progress
+@common_options
+def restore_account(settings: Settings, *, directory: Path, progress: bool) -> None:
+    """
+    Restore the streams from a backup made by this command or by nats.
+
+    All backups are verified before the first restore. Existing streams are not changed; they are listed at the
+    end, after the others were restored.
+    """
+    if not directory.is_dir():
+        raise CommandError(f"{directory}: not a directory", ExitStatus.USAGE)
+    # Names that begin with a dot are incomplete backups.
+    found = sorted(
+        path.parent for path in directory.glob(f"*/{_INFO}") if not path.parent.name.startswith(".")
+    )
+    if not found:
+        raise CommandError(f"no backup found in {directory}", ExitStatus.NOT_FOUND)
+    saved: dict[str, Backup] = {}
+    for each in map(open_backup, found):
+        other = saved.setdefault(each.info.config.name, each)
+        if other is not each:
+            raise CommandError(
+                f"{other.directory} and {each.directory} are both backups of stream {each.info.config.name}",
+                ExitStatus.USAGE,
+            )
+    # A partly restored stream can only be removed over a new connection.
+    with settings.jetstream(allow_reconnect=True) as js:
+
+        def make(name: str) -> dict[str, Any]:
+            one = saved[name]
+            info = bring_back(settings, js, one, one.info.config, quiet=not progress)
+            return {"bytes": one.size, "messages": info.state.messages}
+
+        results = [_attempt(settings, name, each.directory, make) for name, each in saved.items()]
+    _report(settings, results, "restored", "restored")
+
+
+def _attempt(
+    settings: Settings, name: str, directory: Path, do: Callable[[str], dict[str, Any]]
+) -> dict[str, Any]:
+    """Run an operation on a stream and return its result; connection errors are raised."""
+    result = {"stream": name, "directory": str(directory)}
+    try:
+        return {**result, **do(name), "ok": True}
+    except (APIError, CommandError) as error:
+        if isinstance(error, CommandError) and error.status is not ExitStatus.FAILED:
+            raise
+        note(settings, f"{name}: {one_line(error)}")
+        return {**result, "ok": False, "error": one_line(error)}
+
+
+def _report(settings: Settings, results: list[dict[str, Any]], done: str, undone: str) -> None:
+    good = [each for each in results if each["ok"]]
+    bad = [each["stream"] for each in results if not each["ok"]]
+    noun = words().streams if len(good) != 1 else words().stream
+
+    def human() -> None:
+        messages = counted(sum(each["messages"] for each in good), "message")
+        data = size(sum(each["bytes"] for each in good))
+        settings.env.stdout.write(f"{len(good)} {noun} {done}: {messages}, {data} of data\n")
+
+    emit(settings, results, human)
+    if bad:
+        raise CommandError(f"not {undone}: {', '.join(bad)}", ExitStatus.FAILED)

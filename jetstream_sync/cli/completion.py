@@ -1,0 +1,122 @@
+"""
+Names of streams and consumers for shell completion.
+
+Failures and timeouts complete nothing and write no errors. Names are cached, so that repeated
+completions are fast, in files below ``XDG_CACHE_HOME`` that only their owner can read. Without write
+access nothing is cached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from ..errors import Error
+from .context_store import home_of
+from .status import CommandError
+
+if TYPE_CHECKING:
+    from .. import JetStream
+    from .settings import Settings
+
+__all__ = ["complete_consumer", "complete_stream"]
+
+#: Timeout of the connection and of the request, in seconds.
+_TIMEOUT_S = 0.3
+
+
+def complete_stream(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the matching stream names; for ``shell_complete`` of a parameter."""
+    del param
+    return _beginning(_names(ctx, "streams", lambda js: js.stream_names()), incomplete)
+
+
+def complete_consumer(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the matching consumer names of the stream that was typed before."""
+    del param
+    stream = ctx.params.get("stream")
+    if not isinstance(stream, str):
+        return []
+    names = _names(ctx, f"consumers of {stream}", lambda js: js.get_stream(stream).consumer_names())
+    return _beginning(names, incomplete)
+
+
+def _beginning(names: list[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _names(ctx: click.Context, what: str, ask: Callable[[JetStream], list[str]]) -> list[str]:
+    settings: Settings | None = ctx.find_root().obj
+    if settings is None:
+        return []
+    settings.given["timeout"] = _TIMEOUT_S
+    for name in ("trace", "password_stdin"):  # standard input belongs to the shell
+        settings.given.pop(name, None)
+    try:
+        login = settings.login()
+    except CommandError:
+        return []
+    about = [what, *sorted(f"{part}={value}" for part, value in login.values.items())]
+    return _cached_names(settings.env.variables, about, lambda: _request(settings, ask))
+
+
+def _request(settings: Settings, ask: Callable[[JetStream], list[str]]) -> list[str] | None:
+    logging.disable()
+    try:
+        with settings.jetstream(error_cb=_ignore, connect_timeout=_TIMEOUT_S) as js:
+            return ask(js)
+    except (Error, CommandError, click.ClickException, OSError):
+        return None
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _ignore(error: Exception) -> None:
+    del error
+
+
+#: How long cached names are valid.
+_MAX_AGE: Final = timedelta(seconds=10)
+#: The maximum number of cache files.
+_MAX_FILES: Final = 50
+
+
+def _cached_names(
+    variables: Mapping[str, str], about: list[str], ask: Callable[[], list[str] | None]
+) -> list[str]:
+    """
+    Return names from the cache, or request and cache them.
+
+    Args:
+        variables: the environment.
+        about: the cache key: servers, login and the kind of names.
+        ask: requests the names; ``None`` means a failure, which is not cached.
+
+    """
+    home = variables.get("XDG_CACHE_HOME")
+    folder = (Path(home) if home else home_of(variables) / ".cache") / "jsm"
+    key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
+    path = folder / f"{key}.json"
+    with contextlib.suppress(OSError, ValueError):
+        changed = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
+        if timedelta(0) <= datetime.now(timezone.utc) - changed < _MAX_AGE:
+            return [str(name) for name in json.loads(path.read_text("utf-8"))]
+    names = ask()
+    if names is None:
+        return []
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        kept = sorted(folder.glob("*.json"), key=lambda each: each.stat().st_mtime)
+        for old in kept[: max(0, len(kept) - _MAX_FILES)]:
+            old.unlink(missing_ok=True)
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(names), "utf-8")
+    return names

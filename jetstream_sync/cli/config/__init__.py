@@ -1,1 +1,0 @@
-"""Configs of streams and consumers: options, files, editors and differences."""

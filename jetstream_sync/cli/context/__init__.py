@@ -1,1 +1,0 @@
-"""``jsm context``: the commands for named logins."""

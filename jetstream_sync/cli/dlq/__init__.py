@@ -1,1 +1,0 @@
-"""``jsm consumer dlq``: the commands for dead letters."""
