@@ -16,7 +16,8 @@ from fix_raw import RawPeer
 from fix_threads import wait_until
 from rawnats import RawClient
 
-from jetstream_sync.cli.bench.histogram import Latency, bar, buckets_of, draw, human_ns
+from jetstream_sync.cli.bench.results import Latency, buckets_of, draw, human_ns
+from jetstream_sync.cli.charts import bar
 from jetstream_sync.cli.env import Environment
 from jetstream_sync.cli.progress import show_progress
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
-from jetstream_sync.cli.demo.verification import STAGES, DemoReport, Verification
+from jetstream_sync.cli.demo.pipeline import STAGES, DemoReport, Verification
 
 MS = 1_000_000
 TOTALS = {f"A-{number}": 1000 + number for number in range(100)}

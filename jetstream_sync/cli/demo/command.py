@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -15,7 +15,9 @@ from ..render import Table, to_json, write_table
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from .orders import SAMPLE_SIZE, read_orders
-from .verification import DemoReport
+
+if TYPE_CHECKING:
+    from .pipeline import DemoReport
 
 __all__ = ["demo"]
 

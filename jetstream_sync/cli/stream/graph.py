@@ -9,6 +9,7 @@ import click
 
 from ... import Stream
 from ...net.clock import monotonic
+from ..charts import sparkline, writes_blocks
 from ..completion import complete_stream
 from ..interruptible import pause
 from ..names import STREAM_NAME
@@ -18,19 +19,10 @@ from ..settings import Settings, common_options
 from ..terminology import find_stream, words
 from ..values import PAUSE
 
-__all__ = ["graph", "sparkline"]
+__all__ = ["graph"]
 
-_BLOCKS = "▁▂▃▄▅▆▇█"
 #: Width of a graph, in samples.
 _GRAPH_WIDTH = 60
-
-
-def sparkline(values: list[float]) -> str:
-    """Return one bar for each value, scaled to the largest one."""
-    top = max(values, default=0.0)
-    if top <= 0:
-        return _BLOCKS[0] * len(values)
-    return "".join(_BLOCKS[round(value / top * (len(_BLOCKS) - 1))] for value in values)
 
 
 class _Sample:
@@ -102,11 +94,16 @@ def _show(settings: Settings, name: str, samples: list[_Sample]) -> None:
             f"{size(last.bytes)}\n"
         )
     else:
+        blocks = writes_blocks(getattr(out, "encoding", None))
+
+        def drawn(values: list[float]) -> str:
+            return sparkline(values, len(values), blocks=blocks)
+
         held = [float(sample.messages) for sample in samples[1:]]
         out.write("\x1b[H\x1b[2J")
         out.write(f"{words().stream} {name}\n\n")
-        out.write(f"  In:    {sparkline(rates)} {rates[-1]:,.0f} msgs/s\n")
+        out.write(f"  In:    {drawn(rates)} {rates[-1]:,.0f} msgs/s\n")
         out.write(
-            f"  Holds: {sparkline(held)} {counted(last.messages, 'message')}, {size(last.bytes)}\n"
+            f"  Holds: {drawn(held)} {counted(last.messages, 'message')}, {size(last.bytes)}\n"
         )
     out.flush()

@@ -13,7 +13,7 @@ from typing_extensions import Self
 
 from ...errors import Error
 from ...net.clock import monotonic
-from ..bench.histogram import writes_blocks
+from ..charts import writes_blocks
 from ..interruptible import pause
 from ..long_running import RECONNECT_OPTIONS
 from ..output import emit, emit_line, note

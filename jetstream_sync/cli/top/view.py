@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
+from ..charts import chart, short_number, sparkline
 from ..output import counted
 from ..output import size as size_text
 from ..sanitize import readable
 from .data import ConsumerRow, Frame, StreamRow, filtered
-from .graph import chart, short_number, sparkline
 
 __all__ = [
     "CONSUMERS",

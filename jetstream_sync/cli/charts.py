@@ -1,19 +1,60 @@
-"""Text graphs of values over time: a one-line sparkline and a chart of several lines."""
+"""Percentiles and text graphs: a bar, a sparkline of values over time and a chart of several lines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["chart", "short_number", "sparkline"]
+__all__ = ["bar", "chart", "percentile", "short_number", "sparkline", "writes_blocks"]
 
 _BLOCK_LEVELS: Final = "▁▂▃▄▅▆▇█"
 _ASCII_LEVELS: Final = "_.-=+*#@"
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉"
+
+
+def bar(share: float, columns: int, *, blocks: bool) -> str:
+    """
+    Return a bar as text.
+
+    Args:
+        share: the filled share of the columns, 0 to 1; a value above 0 is always visible.
+        columns: the length of a full bar.
+        blocks: draw with block characters, in eighths of a column, else with ``#``.
+
+    """
+    if share <= 0:
+        return ""
+    if not blocks:
+        return "#" * max(1, round(share * columns))
+    full, eighths = divmod(max(1, round(share * columns * 8)), 8)
+    return "█" * full + _EIGHTHS[eighths].strip()
+
+
+def writes_blocks(encoding: str | None) -> bool:
+    """Return whether an encoding has block characters."""
+    try:
+        "▏█".encode(encoding or "ascii")
+    except (LookupError, UnicodeEncodeError):
+        return False
+    return True
 
 
 def _newest(values: Sequence[float], width: int) -> list[float]:
     """Return the newest values, at most one for each column."""
     return list(values[-width:]) if width > 0 else []
+
+
+def percentile(ordered: Sequence[int], per_mille: int) -> int:
+    """
+    Return the smallest value that at least a share of the values does not exceed (nearest rank).
+
+    Args:
+        ordered: the values in ascending order, at least one.
+        per_mille: the share in thousandths.
+
+    """
+    rank = -(-per_mille * len(ordered) // 1000)
+    return ordered[max(rank, 1) - 1]
 
 
 def sparkline(values: Sequence[float], width: int, *, blocks: bool) -> str:
