@@ -80,7 +80,7 @@ ONLY_IN: dict[str, set[str]] = {
     "socket": {"net", "server"},
     "ssl": {"net"},
     # sub --translate runs a command given by the user; bench runs clients in separate processes.
-    "subprocess": {"server", "cli/messages/translate.py", "cli/bench/worker_process.py"},
+    "subprocess": {"server", "cli/messages/view.py", "cli/bench/worker_process.py"},
     "threading": {"client", "jetstream", "server", "cli"},
     "time": {"net", "server", "cli", "spark"},
 }

@@ -40,7 +40,6 @@ from ..codec import decode, encode, loads
 from ..errors import APIError, ConnectionClosedError, Error, StreamNotFoundError, TimeoutError
 from .completion import complete_stream
 from .config import config_of_file, differences
-from .names import STREAM_NAME
 from .output import count, counted, emit, note, size
 from .progress import show_progress
 from .prompts import Asker
@@ -49,7 +48,7 @@ from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, exit_status, one_line
 from .stream.show import write_info
 from .terminology import find_stream, words
-from .values import SIZE
+from .values import SIZE, STREAM_NAME
 
 __all__ = ["backup", "backup_account", "restore", "restore_account"]
 

@@ -31,9 +31,9 @@ from ..errors import (
 from ..subjects import subject_matches, subjects_overlap
 from .completion import complete_consumer, complete_stream
 from .consumer.find import consumer_arguments, names_of, no_consumer, no_stream
-from .consumer.list import infos_of
+from .consumer.ls import infos_of
 from .groups import NounGroup
-from .messages.shown import body_fields, header_fields, write_bytes
+from .messages.view import body_fields, header_fields, write_bytes
 from .output import Block, count, document, emit, note, say, size, when, write_blocks
 from .prompts import Asker
 from .render import Table, write_table

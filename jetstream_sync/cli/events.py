@@ -20,7 +20,7 @@ from ..subjects import check_subject
 from .completion import complete_stream
 from .interruptible import wait_interruptibly
 from .long_running import reconnect_options
-from .messages.sub_sources import CoreSource, Source, Start, StreamSource
+from .messages.reading import CoreSource, Start, StreamSource, SubSource
 from .output import Block, emit_line, note, seconds_text, when
 from .sanitize import readable
 from .settings import Settings, common_options
@@ -166,9 +166,9 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
 
 def _source(
     settings: Settings, nc: Connection, wanted: _Wanted, subjects: tuple[str, ...]
-) -> Source:
+) -> SubSource:
     if wanted.stream is None:
-        source: Source = CoreSource(nc, subjects, "")
+        source: SubSource = CoreSource(nc, subjects, "")
         names = " ".join(f"[{subject}]" for subject in subjects)
     else:
         policy = DeliverPolicy.ALL if wanted.since is None else DeliverPolicy.BY_START_TIME
@@ -181,7 +181,7 @@ def _source(
     return source
 
 
-def _events(settings: Settings, source: Source, wait: float | None) -> Iterator[dict[str, Any]]:
+def _events(settings: Settings, source: SubSource, wait: float | None) -> Iterator[dict[str, Any]]:
     """Yield events until none arrives within ``wait`` seconds."""
     while True:
         try:

@@ -1,15 +1,17 @@
-"""Waits on the main thread that Ctrl-C always interrupts."""
+"""Waits on the main thread that Ctrl-C always interrupts, and the ``--watch`` option."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Final, TypeVar
 
 from ..errors import TimeoutError
 from ..net.clock import Deadline
+from .settings import Settings
 
-__all__ = ["pause", "wait_interruptibly"]
+__all__ = ["pause", "rounds", "wait_interruptibly"]
 
 T = TypeVar("T")
 
@@ -46,3 +48,23 @@ def pause(seconds: float) -> None:
     never_set, deadline = threading.Event(), Deadline(seconds)
     while not deadline.expired():
         never_set.wait(min(deadline.left() or 0.0, _MAX_SLICE_S))
+
+
+def rounds(settings: Settings, every: timedelta | None) -> Iterator[None]:
+    """
+    Yield once for each refresh, after clearing the screen on a terminal.
+
+    Args:
+        settings: of the command.
+        every: the interval between refreshes; ``None``: yield once only.
+
+    """
+    out = settings.env.stdout
+    while True:
+        if every is not None and not settings.json and settings.env.console(out) is not None:
+            out.write("\x1b[H\x1b[2J")
+        yield
+        out.flush()
+        if every is None:
+            return
+        pause(every.total_seconds())

@@ -1,5 +1,5 @@
 """
-Parsers and option types for sizes, durations and times.
+Parsers and option types for sizes, durations, times and names.
 
 ``10KB`` and ``10K`` are decimal, ``10KiB`` is binary. Durations have units, which may be combined:
 ``500ms``, ``1h30m``, ``1d``, ``1y``.
@@ -14,13 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
-    ParamType = click.ParamType[Any, Any]
-else:
-    # It accepts no type arguments before click 8.4.
-    ParamType = click.ParamType
+from ..errors import InvalidNameError
+from ..subjects import check_stream_name
 
 __all__ = [
     "DURATION",
@@ -29,6 +24,7 @@ __all__ = [
     "LIMITED_SIZE",
     "PAUSE",
     "SIZE",
+    "STREAM_NAME",
     "TIME",
     "TIMEOUT",
     "Duration",
@@ -46,6 +42,15 @@ __all__ = [
     "parse_size",
     "parse_time",
 ]
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    ParamType = click.ParamType[Any, Any]
+else:
+    # It accepts no type arguments before click 8.4.
+    ParamType = click.ParamType
+
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTPE]?)(I?)B?", re.IGNORECASE)
 _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
@@ -331,3 +336,19 @@ LIMITED_SIZE = Size(limited=True)
 LIMITED_DURATION = Duration(limited=True)
 TIME = Time()
 TIMEOUT = Timeout()
+
+
+class _StreamName(ParamType):
+    """A valid stream name; a server does not answer requests with an invalid one."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name, or fail when it is invalid."""
+        try:
+            return check_stream_name(value)
+        except InvalidNameError as error:
+            self.fail(str(error), param, ctx)
+
+
+STREAM_NAME: Final = _StreamName()

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from jetstream_sync.cli.consumer.values import (
+from jetstream_sync.cli.consumer.options import (
     outside,
     parse_backoff,
     parse_deliver,

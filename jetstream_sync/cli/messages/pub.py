@@ -19,12 +19,11 @@ from ...net.clock import monotonic
 from ..interruptible import pause
 from ..output import count as count_text
 from ..output import counted, emit_line
-from ..permission_watch import PermissionWatch
 from ..render import to_json
 from ..sanitize import readable, visible
 from ..settings import Settings, common_options
 from ..values import TIMEOUT
-from .outgoing import Message, message_options, outgoing
+from .outgoing import Message, PermissionWatch, message_options, outgoing
 
 if TYPE_CHECKING:
     from ... import Connection, JetStream, PubAck

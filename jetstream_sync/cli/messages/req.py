@@ -10,14 +10,13 @@ import click
 from ...errors import NoRespondersError, TimeoutError
 from ...net.clock import Deadline, monotonic
 from ..output import emit_line
-from ..permission_watch import PermissionWatch
 from ..render import to_json
 from ..sanitize import readable
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from ..values import TIMEOUT
-from .outgoing import Message, message_options, outgoing
-from .shown import header_fields, message_document, write_bytes
+from .outgoing import Message, PermissionWatch, message_options, outgoing
+from .view import header_fields, message_document, write_bytes
 
 if TYPE_CHECKING:
     from ... import Connection, Msg

@@ -19,9 +19,8 @@ from ..output import counted
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from ..values import TIME, TIMEOUT
-from .sub_sources import CoreSource, Source, Start, StreamSource
-from .sub_view import SubjectReport, Viewer, ViewOptions
-from .translate import Translator
+from .reading import CoreSource, Start, StreamSource, SubSource
+from .view import SubjectReport, Translator, Viewer, ViewOptions
 
 if TYPE_CHECKING:
     from ... import Connection
@@ -204,10 +203,10 @@ def sub(
         _ReadLoop(settings, wanted, source, viewer).run()
 
 
-def _source(settings: Settings, nc: Connection, wanted: _Wanted) -> Source:
+def _source(settings: Settings, nc: Connection, wanted: _Wanted) -> SubSource:
     """Return the source of messages, and announce it on ``stderr``."""
     if not wanted.stored:
-        source: Source = CoreSource(nc, wanted.subjects, wanted.queue)
+        source: SubSource = CoreSource(nc, wanted.subjects, wanted.queue)
         names = " ".join(f"[{subject}]" for subject in wanted.subjects)
     else:
         js = settings.jetstream_on(nc)
@@ -239,7 +238,7 @@ class _ReadLoop:
 
     settings: Settings
     wanted: _Wanted
-    source: Source
+    source: SubSource
     viewer: Viewer | SubjectReport
     messages: int = 0
     bytes: int = 0

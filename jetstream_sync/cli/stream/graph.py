@@ -12,12 +12,11 @@ from ...net.clock import monotonic
 from ..charts import sparkline, writes_blocks
 from ..completion import complete_stream
 from ..interruptible import pause
-from ..names import STREAM_NAME
 from ..output import counted, emit_line, size, when
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..terminology import find_stream, words
-from ..values import PAUSE
+from ..values import PAUSE, STREAM_NAME
 
 __all__ = ["graph"]
 

@@ -10,12 +10,12 @@ from ... import JetStream, Stream, StreamInfo
 from ...errors import MessageNotFoundError, StreamNotFoundError
 from ...subjects import check_stream_name
 from ..completion import complete_stream
-from ..names import STREAM_NAME
 from ..output import counted, emit, note
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from ..terminology import find_stream, not_found, words
+from ..values import STREAM_NAME
 from .show import write_state
 
 __all__ = ["purge", "rm", "rmm"]

@@ -1,9 +1,12 @@
-"""Show the config and the state of a stream as text."""
+"""``jsm stream info``, ``state``, ``subjects`` and ``gaps``: show the config and the state of a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
+from typing import Any
+
+import click
 
 from ... import (
     Placement,
@@ -15,11 +18,13 @@ from ... import (
     StreamSourceInfo,
     StreamState,
 )
+from ..completion import complete_stream
 from ..output import (
     Block,
     count,
     counted,
     duration,
+    emit,
     joined,
     limit,
     seconds_text,
@@ -28,10 +33,25 @@ from ..output import (
     write_blocks,
     yes,
 )
-from ..settings import Settings
-from ..terminology import Terminology, words
+from ..prompts import Asker
+from ..render import Table, write_table
+from ..sanitize import readable
+from ..settings import Settings, common_options
+from ..terminology import Terminology, find_stream, words
+from ..values import STREAM_NAME
 
-__all__ = ["RETENTIONS", "STORAGES", "source_text", "state_block", "write_info", "write_state"]
+__all__ = [
+    "RETENTIONS",
+    "STORAGES",
+    "gaps",
+    "info",
+    "source_text",
+    "state",
+    "state_block",
+    "subjects",
+    "write_info",
+    "write_state",
+]
 
 #: Display names of policies.
 RETENTIONS: dict[str, str] = {
@@ -231,3 +251,119 @@ def _at(settings: Settings, state: StreamState, *, first: bool) -> str:
     if moment is None or moment.year <= 1:
         return ""
     return f" @ {when(settings, moment)}"
+
+
+@click.command()
+@click.argument(
+    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
+)
+@click.option("--state", "only_state", is_flag=True, help="Show only the state.")
+@common_options
+def info(settings: Settings, name: str | None, only_state: bool) -> None:
+    """Show the config and state of a stream."""
+    _info(settings, name, only_state=only_state)
+
+
+@click.command()
+@click.argument(
+    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
+)
+@common_options
+def state(settings: Settings, name: str | None) -> None:
+    """Show the state of a stream."""
+    _info(settings, name, only_state=True)
+
+
+def _info(settings: Settings, name: str | None, *, only_state: bool) -> None:
+    with settings.jetstream() as js:
+        found = find_stream(js, name, Asker(settings)).cached_info
+    if only_state:
+        emit(settings, found.state, lambda: write_state(settings, found))
+    else:
+        emit(settings, found, lambda: write_info(settings, found))
+
+
+@click.command()
+@click.argument(
+    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
+)
+@click.argument("pattern", required=False, default=">", metavar="[FILTER]")
+@click.option(
+    "--sort",
+    type=click.Choice(["messages", "count", "name", "subjects"]),
+    default="messages",
+    help="Sort by number of messages, descending, or by name.",
+)
+@click.option("-R", "--reverse", is_flag=True, help="Reverse the order.")
+@click.option("-n", "--names", is_flag=True, help="Show only the subjects, one per line.")
+@common_options
+def subjects(
+    settings: Settings, name: str | None, pattern: str, sort: str, reverse: bool, names: bool
+) -> None:
+    """List the subjects of a stream with message counts; FILTER may contain wildcards."""
+    with settings.jetstream() as js:
+        stream = find_stream(js, name, Asker(settings))
+        counts = stream.info(subjects_filter=pattern).state.subjects or {}
+    by_name = sort in ("name", "subjects")
+    ordered = sorted(
+        counts.items(),
+        key=(lambda item: (0, item[0])) if by_name else (lambda item: (-item[1], item[0])),
+        reverse=reverse,
+    )
+    out = settings.env.stdout
+    if names:
+        listed = [subject for subject, _ in ordered]
+        emit(settings, listed, lambda: out.writelines(f"{readable(each)}\n" for each in listed))
+        return
+
+    def human() -> None:
+        if not ordered:
+            out.write("No subjects\n")
+            return
+        rows = [[subject, count(number)] for subject, number in ordered]
+        title = f"Subjects of {words().stream.lower()} {stream.name}"
+        write_table(Table(title=title, columns=["Subject", "Messages"], rows=rows), settings.env)
+
+    emit(settings, dict(ordered), human)
+
+
+@click.command()
+@click.argument(
+    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
+)
+@common_options
+def gaps(settings: Settings, name: str | None) -> None:
+    """List the deleted sequences between the first and the last message of a stream."""
+    with settings.jetstream() as js:
+        stream = find_stream(js, name, Asker(settings))
+        state = stream.info(deleted_details=True).state
+    found = _ranges(state.deleted or ())
+    document: dict[str, Any] = {
+        "stream": stream.name,
+        "first_seq": state.first_seq,
+        "last_seq": state.last_seq,
+        "deleted": sum(last - first + 1 for first, last in found),
+        "gaps": [{"first_seq": first, "last_seq": last} for first, last in found],
+    }
+
+    def human() -> None:
+        if not found:
+            settings.env.stdout.write(f"{words().stream} {stream.name} has no gaps\n")
+            return
+        rows = [[count(first), count(last), count(last - first + 1)] for first, last in found]
+        title = f"Gaps in {words().stream.lower()} {stream.name}"
+        table = Table(title=title, columns=["First", "Last", "Messages"], rows=rows, left=0)
+        write_table(table, settings.env)
+
+    emit(settings, document, human)
+
+
+def _ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first and last sequence of each range of consecutive sequences."""
+    ranges: list[tuple[int, int]] = []
+    for seq in sequences:
+        if ranges and ranges[-1][1] == seq - 1:
+            ranges[-1] = ranges[-1][0], seq
+        else:
+            ranges.append((seq, seq))
+    return ranges

@@ -1,0 +1,450 @@
+"""
+Output of messages: as text, raw, in a format of the user, as JSON, or as files.
+
+A message has the same JSON document in all commands.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import shlex
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from ... import Headers, JetStreamMsg, Metadata, Msg
+from ...api.reply import metadata_of
+from ...durations import time_from_ns, time_to_text
+from ...errors import NotJSMessageError
+from ...net.clock import monotonic
+from ..env import Environment
+from ..output import count, emit_line, note, when
+from ..render import Table, to_json, write_table
+from ..sanitize import readable, visible
+from ..settings import Settings
+from ..status import CommandError, ExitStatus
+
+__all__ = [
+    "FORMAT_HELP",
+    "ConsumerView",
+    "MessageFormat",
+    "SubjectReport",
+    "Translator",
+    "ViewOptions",
+    "Viewer",
+    "body_fields",
+    "header_fields",
+    "message_document",
+    "write_bytes",
+]
+
+FORMAT_HELP = "Format each message, for example '{stream_seq} {subject} {text}\\n'."
+
+
+class MessageFormat:
+    r"""
+    A format string for messages, given by the user.
+
+    Args:
+        text: a format string; its fields are those of the JSON document, and ``headers[NAME]``.
+            The escapes ``\n``, ``\t`` and ``\0`` are replaced.
+
+    """
+
+    def __init__(self, text: str) -> None:
+        for mark, character in (("\\n", "\n"), ("\\t", "\t"), ("\\0", "\0")):
+            text = text.replace(mark, character)
+        self._text = text
+
+    def fill(self, document: dict[str, Any]) -> str:
+        """
+        Return the formatted message.
+
+        Raises:
+            CommandError: the format is invalid, or names an unknown field.
+
+        """
+        headers = {name: values[0] for name, values in document.get("headers", {}).items()}
+        fields = {"text": "", **document, "headers": _Headers(headers)}
+        try:
+            return self._text.format_map(fields)
+        except (KeyError, ValueError, IndexError, AttributeError, TypeError) as error:
+            known = ", ".join(fields)
+            raise CommandError(
+                f"--format: {error}; the fields are {known}", ExitStatus.USAGE
+            ) from error
+
+
+class _Headers(dict[str, str]):
+    """Headers of a message; a missing one is empty."""
+
+    def __missing__(self, name: str) -> str:
+        return ""
+
+
+def message_document(msg: Msg, *, acked: bool = False, body: bytes | None = None) -> dict[str, Any]:
+    """
+    Return the JSON document of a message, the same for all commands.
+
+    Args:
+        msg: the message. With a consumer, the document has the stream metadata, else the reply
+            subject, if any.
+        acked: whether the command acknowledges the message.
+        body: the body to show; ``None``: the body of the message.
+
+    """
+    document: dict[str, Any] = {"subject": visible(msg.subject)}
+    about = _about(msg)
+    if about is not None:
+        document.update(
+            stream=about.stream,
+            consumer=about.consumer,
+            stream_seq=about.stream_seq,
+            consumer_seq=about.consumer_seq,
+            delivered=about.num_delivered,
+            pending=about.num_pending,
+            time=time_to_text(time_from_ns(about.timestamp_ns)),
+        )
+    elif msg.reply:
+        document["reply"] = visible(msg.reply)
+    if msg.status is not None:
+        document["status"] = {
+            "code": msg.status.code,
+            "description": visible(msg.status.description),
+        }
+    document.update(header_fields(msg.headers), **body_fields(msg.data if body is None else body))
+    if about is not None:
+        document["acked"] = acked
+    return document
+
+
+def _about(msg: Msg) -> Metadata | None:
+    """Return the metadata of a message, also of one pushed to a plain subscription."""
+    if isinstance(msg, JetStreamMsg):
+        return msg.metadata
+    if not msg.reply.startswith("$JS.ACK."):
+        return None
+    try:
+        return metadata_of(msg.reply.encode("utf-8", "surrogateescape"))
+    except NotJSMessageError:
+        return None
+
+
+def header_fields(headers: Headers | None) -> dict[str, Any]:
+    """Return the document field with the headers; empty without headers."""
+    if headers is None:
+        return {}
+    return {
+        "headers": {
+            visible(name): [visible(value) for value in headers.get_all(name)] for name in headers
+        }
+    }
+
+
+def body_fields(data: bytes) -> dict[str, str]:
+    """Return the document fields with the body: base64, and text if it is UTF-8."""
+    fields = {"data": base64.b64encode(data).decode("ascii")}
+    with contextlib.suppress(UnicodeDecodeError):
+        fields["text"] = data.decode()
+    return fields
+
+
+def write_bytes(env: Environment, data: bytes) -> None:
+    """Write bytes to ``stdout`` unchanged, after flushing text written before."""
+    env.stdout.flush()
+    raw = getattr(env.stdout, "buffer", None)
+    if raw is None:
+        env.stdout.write(data.decode("utf-8", "backslashreplace"))
+    else:
+        raw.write(data)
+    env.stdout.flush()
+
+
+#: Timeout of the command for one body, in seconds.
+_TIMEOUT_S = 30.0
+
+
+class Translator:
+    """
+    Runs a command for each body, with the body as its standard input.
+
+    Args:
+        command: a command line, run without a shell; ``{{Subject}}`` is replaced by the subject of
+            the message.
+
+    Raises:
+        CommandError: the command line is invalid.
+
+    """
+
+    def __init__(self, command: str) -> None:
+        try:
+            self._command = shlex.split(command)
+        except ValueError as error:
+            raise CommandError(f"--translate: {error}", ExitStatus.USAGE) from error
+        if not self._command:
+            raise CommandError("--translate: the command is empty", ExitStatus.USAGE)
+
+    def translate(self, subject: str, body: bytes) -> bytes:
+        """
+        Return the output of the command for a body.
+
+        Raises:
+            CommandError: the command cannot be run, fails, or exceeds the timeout.
+
+        """
+        import subprocess  # noqa: PLC0415 - for this option only
+
+        words = [word.replace("{{Subject}}", subject) for word in self._command]
+        try:
+            done = subprocess.run(
+                words, input=body, capture_output=True, timeout=_TIMEOUT_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            said = error.strerror if isinstance(error, OSError) else str(error)
+            raise CommandError(f"--translate {words[0]}: {said}", ExitStatus.FAILED) from error
+        if done.returncode:
+            line = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+            said = f": {line}" if line else ""
+            raise CommandError(
+                f"--translate {words[0]}: exit status {done.returncode}{said}", ExitStatus.FAILED
+            )
+        return done.stdout
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewOptions:
+    """Options for the output of messages."""
+
+    timestamps: bool = False
+    since_start: bool = False
+    raw: bool = False
+    headers_only: bool = False
+    subjects_only: bool = False
+    dump: str | None = None
+    translate: Callable[[str, bytes], bytes] | None = None
+
+
+class Viewer:
+    """
+    Shows messages one by one.
+
+    Args:
+        settings: the settings of the command.
+        options: the options for the output.
+
+    """
+
+    def __init__(self, settings: Settings, options: ViewOptions) -> None:
+        self._settings = settings
+        self._env = settings.env
+        self._options = options
+        self._started = monotonic()
+        self._number = 0
+        self._folder: Path | None = None
+        if options.dump not in (None, "-"):
+            self._folder = Path(str(options.dump))
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise _unwritable(self._folder, error) from error
+
+    def show(self, msg: Msg, *, acked: bool) -> None:
+        """Show a message."""
+        self._number += 1
+        body = self._body(msg)
+        options = self._options
+        if options.dump is not None:
+            self._dump(self._document(msg, body, acked=acked))
+        elif options.raw:
+            write_bytes(self._env, body + b"\n")
+        elif self._settings.json:
+            emit_line(self._settings, self._document(msg, body, acked=acked))
+        elif options.subjects_only:
+            self._env.stdout.write(readable(msg.subject) + "\n")
+        else:
+            self._env.stdout.write(self._lines(msg, body))
+        # The reader of a pipe may wait for the message.
+        self._env.stdout.flush()
+
+    def _body(self, msg: Msg) -> bytes:
+        if self._options.translate is None:
+            return msg.data
+        try:
+            return self._options.translate(msg.subject, msg.data)
+        except CommandError as error:
+            # A body that the command rejects must not stop the following messages.
+            note(self._settings, f"warning: {error}")
+            return msg.data
+
+    def _document(self, msg: Msg, body: bytes, *, acked: bool) -> dict[str, Any]:
+        options = self._options
+        if options.subjects_only:
+            return {"subject": visible(msg.subject)}
+        document = message_document(msg, acked=acked, body=body)
+        if options.headers_only:
+            document.pop("data", None)
+            document.pop("text", None)
+        if options.timestamps:
+            document["received"] = datetime.now(timezone.utc).isoformat()
+        return document
+
+    def _lines(self, msg: Msg, body: bytes) -> str:
+        options = self._options
+        line = f"[#{self._number}] Received on [{readable(msg.subject)}]"
+        if options.timestamps:
+            line = f"{datetime.now().astimezone():%Y/%m/%d %H:%M:%S %z} {line}"
+        if options.since_start:
+            line = f"{monotonic() - self._started:.4f}s {line}"
+        if isinstance(msg, JetStreamMsg):
+            about = msg.metadata
+            line += f" stream: {about.stream} seq {about.stream_seq}"
+        elif msg.reply and not msg.reply.startswith("$JS.ACK."):
+            line += f" reply: {readable(msg.reply)}"
+        if not options.headers_only:
+            line += f": '{readable(body)}'"
+        headers: dict[str, list[str]] = header_fields(msg.headers).get("headers", {})
+        return "".join(
+            [
+                f"{line}\n",
+                *(f"  {name}: {readable(one)}\n" for name, all_ in headers.items() for one in all_),
+            ]
+        )
+
+    def _dump(self, document: dict[str, Any]) -> None:
+        if self._folder is None:
+            self._env.stdout.write(json.dumps(document, ensure_ascii=False) + "\0")
+            return
+        path = self._folder / f"{self._number}.json"
+        try:
+            path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        except OSError as error:
+            raise _unwritable(path, error) from error
+
+
+class SubjectReport:
+    """
+    Counts messages by subject and shows the counts at the end.
+
+    Args:
+        settings: the settings of the command.
+        top: the number of subjects to show; JSON output has all of them.
+
+    """
+
+    def __init__(self, settings: Settings, top: int) -> None:
+        self._settings = settings
+        self._top = top
+        self._messages: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
+
+    def show(self, msg: Msg, *, acked: bool) -> None:
+        """Count a message."""
+        del acked
+        subject = visible(msg.subject)
+        self._messages[subject] += 1
+        self._bytes[subject] += len(msg.data)
+
+    def close(self) -> None:
+        """Show the subjects in descending order of messages."""
+        ordered = sorted(self._messages.items(), key=lambda item: (-item[1], item[0]))
+        if self._settings.json:
+            rows = [
+                {"subject": subject, "messages": count, "bytes": self._bytes[subject]}
+                for subject, count in ordered
+            ]
+            self._settings.env.stdout.write(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
+            return
+        shown = ordered[: self._top]
+        title = f"{len(ordered):,} subjects"
+        if len(shown) < len(ordered):
+            title += f", the first {len(shown):,}"
+        rows_shown = [
+            (readable(subject), f"{count:,}", f"{self._bytes[subject]:,}")
+            for subject, count in shown
+        ]
+        columns = ("Subject", "Messages", "Bytes")
+        write_table(Table(title=title, columns=columns, rows=rows_shown), self._settings.env)
+
+
+def _unwritable(path: Path, error: OSError) -> CommandError:
+    return CommandError(f"cannot write {path}: {error.strerror or error}", ExitStatus.FAILED)
+
+
+class ConsumerView:
+    """
+    Shows messages of a consumer.
+
+    Args:
+        settings: the settings of the command.
+        raw: show only the bodies.
+        layout: a format string for `MessageFormat`; ``None``: the default text.
+        single: whether there is at most one message, shown as one JSON document.
+
+    Raises:
+        CommandError: both raw and layout are given.
+
+    """
+
+    def __init__(
+        self, settings: Settings, *, raw: bool, layout: str | None, single: bool = False
+    ) -> None:
+        if raw and layout is not None:
+            raise CommandError("--raw and --format exclude each other", ExitStatus.USAGE)
+        self._settings = settings
+        self._raw = raw
+        self._layout = None if layout is None else MessageFormat(layout)
+        self._single = single
+        self._shown = 0
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the output is the default text, which includes the acknowledgement."""
+        return not (self._raw or self._layout is not None or self._settings.json)
+
+    def show(self, msg: JetStreamMsg, *, acked: bool) -> None:
+        """Show a message and flush the output."""
+        out = self._settings.env.stdout
+        if self._raw:
+            write_bytes(self._settings.env, msg.data + b"\n")
+            return
+        if self._layout is not None:
+            out.write(self._layout.fill(message_document(msg, acked=acked)))
+        elif self._settings.json:
+            document = message_document(msg, acked=acked)
+            if self._single:
+                out.write(to_json(document))
+            else:
+                emit_line(self._settings, document)
+        else:
+            out.write(self._text(msg))
+        # The reader of a pipe may wait for the message.
+        out.flush()
+
+    def _text(self, msg: JetStreamMsg) -> str:
+        about = msg.metadata
+        headers: dict[str, list[str]] = header_fields(msg.headers).get("headers", {})
+        said = [f"{name}: {readable(one)}" for name, each in headers.items() for one in each]
+        where = " / ".join(
+            (
+                f"tries: {about.num_delivered}",
+                f"consumer seq: {count(about.consumer_seq)}",
+                f"stream seq: {count(about.stream_seq)}",
+                f"pending: {count(about.num_pending)}",
+                f"stored: {when(self._settings, about.timestamp)}",
+            )
+        )
+        lines = [
+            *([""] if self._shown else []),
+            f"--- received on {readable(msg.subject)}",
+            f"    {where}",
+            *([*said, ""] if said else []),
+            readable(msg.data),
+        ]
+        self._shown += 1
+        return "\n".join(lines) + "\n"
