@@ -141,7 +141,7 @@ class CommonOptions:
         for name in ("JSM_TIMEOUT", "NATS_TIMEOUT"):
             if text := self.env.variables.get(name):
                 try:
-                    return TIMEOUT.parse(text)
+                    return float(TIMEOUT.parse(text))
                 except ValueError as error:
                     raise click.UsageError(f"{name}: {error}") from error
         return _DEFAULT_TIMEOUT_S

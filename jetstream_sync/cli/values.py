@@ -8,13 +8,13 @@ Parsers and option types for sizes, durations, times and names.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..errors import InvalidNameError
+from ..errors import Error
 from ..subjects import check_stream_name
 
 __all__ = [
@@ -27,14 +27,7 @@ __all__ = [
     "STREAM_NAME",
     "TIME",
     "TIMEOUT",
-    "Duration",
-    "Limit",
-    "ParamType",
-    "Pause",
-    "Size",
-    "Time",
-    "Timeout",
-    "WordType",
+    "Parsed",
     "parse_duration",
     "parse_limit",
     "parse_limited_duration",
@@ -207,19 +200,44 @@ def _read_time(text: str) -> datetime:
     return moment.astimezone(timezone.utc)
 
 
-class WordType(ParamType):
+class Parsed(ParamType):
     """
-    A parameter type with well-known values that the shell completes.
+    A parameter type that parses a text with a function.
 
     Args:
         name: the name of a value in the help.
-        words: the well-known values, in the order of the help.
+        parse: parses a text, or raises `ValueError` or an error of the library.
+        words: well-known values that the shell completes, in the order of the help.
+        listed: whether the placeholder in the help lists these values.
 
     """
 
-    def __init__(self, name: str, words: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        parse: Callable[[str], Any],
+        words: Sequence[str] = (),
+        *,
+        listed: bool = False,
+    ) -> None:
         self.name = name
+        self.parse = parse
         self.words = tuple(words)
+        self._listed = listed
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
+        """Return the placeholder in the help text; ``None`` for the default."""
+        del param, ctx
+        return f"[{'|'.join(self.words)}]" if self._listed else None
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the parsed value, or fail; a value that is not a plain text is parsed already."""
+        if type(value) is not str:
+            return value
+        try:
+            return self.parse(value)
+        except (ValueError, Error) as error:
+            self.fail(str(error), param, ctx)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -232,123 +250,35 @@ class WordType(ParamType):
         return [CompletionItem(word) for word in self.words if word.startswith(typed)]
 
 
-class _Parsed(ParamType):
-    """A parameter type based on one of the functions above."""
-
-    name = "value"
-
-    def parse(self, text: str) -> Any:
-        raise NotImplementedError
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            return self.parse(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def _parse_timeout(text: str) -> float:
+    seconds = parse_duration(text, bare="s").total_seconds()
+    if seconds <= 0:
+        raise ValueError(f"invalid duration {text!r}: it must be greater than 0")
+    return min(seconds, _MAX_WAIT_S)
 
 
-class Size(_Parsed):
-    """Bytes, as an ``int``; with ``limited``, -1 means no limit."""
-
-    name = "size"
-
-    def __init__(self, *, limited: bool = False) -> None:
-        self.parse = parse_limited_size if limited else parse_size  # type: ignore[method-assign]
+def _parse_pause(text: str) -> timedelta:
+    pause = parse_duration(text, bare="s")
+    if pause < _MIN_PAUSE:
+        raise ValueError(f"invalid interval {text!r}: it must be at least 10ms")
+    return timedelta(seconds=min(pause.total_seconds(), _MAX_WAIT_S))
 
 
-class Limit(_Parsed):
-    """A number, as an ``int``; -1 means no limit."""
-
-    name = "number"
-
-    def parse(self, text: str) -> int:
-        """Return the parsed value."""
-        return parse_limit(text)
-
-
-class Duration(_Parsed):
-    """
-    A ``timedelta``; with ``limited``, -1 and 0 mean no limit, returned as a ``timedelta`` of 0.
-
-    Args:
-        limited: whether no limit is allowed.
-        bare: the unit of a number without one; ``None``: a unit is required.
-
-    """
-
-    name = "duration"
-
-    def __init__(self, *, limited: bool = False, bare: str | None = None) -> None:
-        self.limited = limited
-        self.bare = bare
-
-    def parse(self, text: str) -> timedelta:
-        """Return the parsed value."""
-        if self.limited:
-            return parse_limited_duration(text)
-        return parse_duration(text, bare=self.bare)
-
-
-class Time(_Parsed):
-    """An aware ``datetime``, from an RFC 3339 time or a duration before now."""
-
-    name = "time"
-
-    def parse(self, text: str) -> datetime:
-        """Return the parsed value."""
-        return parse_time(text)
-
-
-class Timeout(_Parsed):
-    """A timeout, as ``float`` seconds above 0: ``2s``, ``500ms`` or ``2``."""
-
-    name = "duration"
-
-    def parse(self, text: str) -> float:
-        """Return the parsed value."""
-        seconds = parse_duration(text, bare="s").total_seconds()
-        if seconds <= 0:
-            raise ValueError(f"invalid duration {text!r}: it must be greater than 0")
-        return min(seconds, _MAX_WAIT_S)
-
-
-class Pause(_Parsed):
-    """An interval between refreshes, as a ``timedelta``: ``2s``, ``500ms`` or ``2``."""
-
-    name = "duration"
-
-    def parse(self, text: str) -> timedelta:
-        """Return the parsed value."""
-        pause = parse_duration(text, bare="s")
-        if pause < _MIN_PAUSE:
-            raise ValueError(f"invalid interval {text!r}: it must be at least 10ms")
-        return timedelta(seconds=min(pause.total_seconds(), _MAX_WAIT_S))
-
-
-PAUSE = Pause()
-SIZE = Size()
-DURATION = Duration()
-#: -1 means no limit.
-LIMIT = Limit()
-LIMITED_SIZE = Size(limited=True)
-LIMITED_DURATION = Duration(limited=True)
-TIME = Time()
-TIMEOUT = Timeout()
-
-
-class _StreamName(ParamType):
-    """A valid stream name; a server does not answer requests with an invalid one."""
-
-    name = "name"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the name, or fail when it is invalid."""
-        try:
-            return check_stream_name(value)
-        except InvalidNameError as error:
-            self.fail(str(error), param, ctx)
-
-
-STREAM_NAME: Final = _StreamName()
+#: Bytes, as an ``int``.
+SIZE: Final = Parsed("size", parse_size)
+#: Bytes, as an ``int``; -1 means no limit.
+LIMITED_SIZE: Final = Parsed("size", parse_limited_size)
+#: A number, as an ``int``; -1 means no limit.
+LIMIT: Final = Parsed("number", parse_limit)
+#: A ``timedelta``.
+DURATION: Final = Parsed("duration", parse_duration)
+#: A ``timedelta``; -1 and 0 mean no limit, returned as 0.
+LIMITED_DURATION: Final = Parsed("duration", parse_limited_duration)
+#: An aware ``datetime``, from an RFC 3339 time or a duration before now.
+TIME: Final = Parsed("time", parse_time)
+#: A timeout, as ``float`` seconds above 0: ``2s``, ``500ms`` or ``2``.
+TIMEOUT: Final = Parsed("duration", _parse_timeout)
+#: An interval between refreshes, as a ``timedelta``: ``2s``, ``500ms`` or ``2``.
+PAUSE: Final = Parsed("duration", _parse_pause)
+#: A valid stream name; a server does not answer requests with an invalid one.
+STREAM_NAME: Final = Parsed("name", check_stream_name)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -16,7 +17,7 @@ from ..output import count as with_separators
 from ..output import counted, note, seconds_text
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus, one_line
-from ..values import TIMEOUT, parse_duration
+from ..values import TIMEOUT, Parsed, parse_duration
 from .find import consumer_arguments, find, find_pull, title
 
 if TYPE_CHECKING:
@@ -36,14 +37,8 @@ class OptionalNak(click.Command):
         return super().parse_args(ctx, ["--nak=0s" if word == "--nak" else word for word in args])
 
 
-def read_delay(_ctx: click.Context, _param: click.Parameter, value: str | None) -> timedelta | None:
-    """Return the delay of ``--nak``; 0 without a delay, ``None`` without the option."""
-    if value is None:
-        return None
-    try:
-        return parse_duration(value, bare="s")
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
+#: The delay of ``--nak``; 0 without a delay.
+_DELAY: Final = Parsed("duration", partial(parse_duration, bare="s"))
 
 
 @click.command(cls=OptionalNak)
@@ -54,7 +49,7 @@ def read_delay(_ctx: click.Context, _param: click.Parameter, value: str | None) 
 @click.option("--ack", is_flag=True, hidden=True)
 @click.option(
     "--nak",
-    callback=read_delay,
+    type=_DELAY,
     metavar="[=DELAY]",
     help="Negatively acknowledge, to redeliver at once or after DELAY.",
 )
@@ -178,7 +173,7 @@ def _why(info: ConsumerInfo) -> str:
 )
 @click.option(
     "--nak",
-    callback=read_delay,
+    type=_DELAY,
     metavar="[=DELAY]",
     help="Negatively acknowledge, to redeliver at once or after DELAY.",
 )

@@ -15,7 +15,7 @@ import click
 from ... import AckPolicy, DeliverPolicy, PriorityPolicy, ReplayPolicy
 from ...subjects import subjects_overlap
 from ..config import labels_of, subjects_of
-from ..values import DURATION, LIMIT, SIZE, WordType, parse_duration, parse_limit, parse_time
+from ..values import DURATION, LIMIT, SIZE, Parsed, parse_duration, parse_limit, parse_time
 
 __all__ = [
     "ACK",
@@ -150,29 +150,12 @@ def parse_backoff(text: str) -> list[Any]:
     return [parse_duration(each) for each in text.split(",") if each.strip()]
 
 
-class _Parsed(WordType):
-    """A parameter type based on a parser function."""
-
-    def __init__(self, name: str, parse: Callable[[str], Any], words: Sequence[str] = ()) -> None:
-        super().__init__(name, words)
-        self._parse = parse
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the parsed value."""
-        if not isinstance(value, str) or isinstance(value, (AckPolicy, ReplayPolicy)):
-            return value
-        try:
-            return self._parse(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-ACK: Final = _Parsed("policy", parse_ack, ["explicit", "all", "none", "flow_control"])
-REPLAY: Final = _Parsed("policy", parse_replay, ["instant", "original"])
-DELIVER: Final = _Parsed("start", parse_deliver, ["all", "last", "new", "subject"])
-MAX_DELIVER: Final = _Parsed("number", parse_max_deliver)
-SAMPLE: Final = _Parsed("percent", parse_sample)
-BACKOFF: Final = _Parsed("durations", parse_backoff)
+ACK: Final = Parsed("policy", parse_ack, ["explicit", "all", "none", "flow_control"])
+REPLAY: Final = Parsed("policy", parse_replay, ["instant", "original"])
+DELIVER: Final = Parsed("start", parse_deliver, ["all", "last", "new", "subject"])
+MAX_DELIVER: Final = Parsed("number", parse_max_deliver)
+SAMPLE: Final = Parsed("percent", parse_sample)
+BACKOFF: Final = Parsed("durations", parse_backoff)
 
 
 def outside(filters: Sequence[str], subjects: Sequence[str]) -> list[str]:

@@ -192,7 +192,7 @@ def _ask_limits(ask: Asker, fields: dict[str, Any]) -> None:
     fields["storage"] = ask.value(
         "Storage backend",
         "--storage",
-        lambda text: STORAGE.convert(text, None, None),
+        STORAGE.parse,
         value=fields.get("storage"),
         default="file",
         blank="file",

@@ -26,7 +26,7 @@ from ... import (
 from ...codec import decode, loads
 from ...errors import Error
 from ..config import labels_of, subjects_of
-from ..values import DURATION, LIMIT, LIMITED_DURATION, LIMITED_SIZE, ParamType, WordType
+from ..values import DURATION, LIMIT, LIMITED_DURATION, LIMITED_SIZE, Parsed
 
 __all__ = [
     "PLACEMENT",
@@ -60,69 +60,60 @@ _STORAGES: Final = {
 }
 
 
-class _PolicyType(WordType):
-    """A policy by one of several names; case is ignored."""
+def _policy(name: str, known: Mapping[str, Any], words: Sequence[str]) -> Parsed:
+    """Return the type of a policy with one of several names; case is ignored."""
 
-    def __init__(self, name: str, known: Mapping[str, Any], shown: Sequence[str]) -> None:
-        super().__init__(name, shown)
-        self._known = known
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """Return the placeholder in the help text."""
-        del param, ctx
-        return f"[{'|'.join(self.words)}]"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the policy with this name."""
-        if not isinstance(value, str) or value in self._known.values():
-            return value
-        policy = self._known.get(value.strip().lower())
+    def parse(text: str) -> Any:
+        policy = known.get(text.strip().lower())
         if policy is None:
-            self.fail(f"{value!r} is not one of {', '.join(self.words)}", param, ctx)
+            raise ValueError(f"{text!r} is not one of {', '.join(words)}")
         return policy
 
-
-RETENTION: Final = _PolicyType("retention", _RETENTIONS, ["limits", "interest", "work", "stream"])
-STORAGE: Final = _PolicyType("storage", _STORAGES, ["file", "memory"])
+    return Parsed(name, parse, words, listed=True)
 
 
-class _RecordType(ParamType):
-    """A record, given as a name, as ``key=value,key=value`` or as a JSON object."""
+RETENTION: Final = _policy("retention", _RETENTIONS, ["limits", "interest", "work", "stream"])
+STORAGE: Final = _policy("storage", _STORAGES, ["file", "memory"])
 
-    def __init__(self, name: str, make: Callable[[dict[str, Any]], Any], bare: str | None) -> None:
-        self.name = name
-        self._make = make
-        self._bare = bare
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the record that the text describes."""
-        if not isinstance(value, str):
-            return value
+def _record(name: str, make: Callable[[dict[str, Any]], Any], bare: str) -> Parsed:
+    """
+    Return the type of a record, given as a name, as ``key=value,key=value`` or as a JSON object.
+
+    Args:
+        name: the name of a value in the help.
+        make: returns the record for its fields.
+        bare: the field that a name sets.
+
+    """
+
+    def parse(text: str) -> Any:
         try:
-            return self._make(self._read(value.strip()))
-        except Error as error:
-            self.fail(str(error), param, ctx)
+            return make(_fields(text.strip(), bare))
         except ValueError as error:
-            self.fail(f"{value!r}: {error}", param, ctx)
+            raise error if isinstance(error, Error) else ValueError(f"{text!r}: {error}") from None
 
-    def _read(self, text: str) -> dict[str, Any]:
-        if text.startswith("{"):
-            document = loads(text)
-            if not isinstance(document, dict):
-                raise ValueError("expected a JSON object")
-            return document
-        if self._bare is not None and "=" not in text:
-            return {self._bare: text}
-        fields: dict[str, Any] = {}
-        for pair in text.split(","):
-            key, equals, item = pair.partition("=")
-            if not equals:
-                raise ValueError("expected key=value,key=value or a JSON object")
-            if key.strip() == "tag":
-                fields.setdefault("tags", []).append(item)
-            else:
-                fields[key.strip()] = item
-        return fields
+    return Parsed(name, parse)
+
+
+def _fields(text: str, bare: str) -> dict[str, Any]:
+    if text.startswith("{"):
+        document = loads(text)
+        if not isinstance(document, dict):
+            raise ValueError("expected a JSON object")
+        return document
+    if "=" not in text:
+        return {bare: text}
+    fields: dict[str, Any] = {}
+    for pair in text.split(","):
+        key, equals, item = pair.partition("=")
+        if not equals:
+            raise ValueError("expected key=value,key=value or a JSON object")
+        if key.strip() == "tag":
+            fields.setdefault("tags", []).append(item)
+        else:
+            fields[key.strip()] = item
+    return fields
 
 
 _SOURCE_KEYS: Final = {
@@ -172,8 +163,8 @@ def split_pair(text: str) -> tuple[str, str]:
     return left.strip(), right.strip()
 
 
-SOURCE: Final = _RecordType("SOURCE", _source, "name")
-PLACEMENT: Final = _RecordType("PLACEMENT", _placement, "cluster")
+SOURCE: Final = _record("SOURCE", _source, "name")
+PLACEMENT: Final = _record("PLACEMENT", _placement, "cluster")
 
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
