@@ -432,11 +432,16 @@ class SlowConsumerError(SubscriptionError):
 class PermissionsError(SubscriptionError):
     """The server does not permit publishing or subscribing to a subject."""
 
+    operation: str
+    """The refused operation: ``publish``, ``subscribe``, or ``reply`` for a reply subject."""
+    subject: str
+    """The refused subject."""
+    queue: str
+    """The queue group of the subscription, or an empty string."""
+
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.operation, self.subject, self.queue = parse_permissions_violation(text)
-        """The refused operation: ``publish``, ``subscribe``, or ``reply`` for a reply subject; the
-        subject; and the queue group of the subscription, or an empty string."""
 
 
 class NoRespondersError(Error):

@@ -146,7 +146,8 @@ class RecordBase:
             return NotImplemented
         return self.__getstate__() == other.__getstate__()
 
-    __hash__ = None  # type: ignore[assignment]  # fields hold lists and dicts
+    # Fields hold lists and dicts.
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __getstate__(self) -> list[Any]:
         return [getattr(self, each.name) for each in dataclasses.fields(self)]

@@ -28,7 +28,7 @@ class DeliverySequence:
     def __init__(self, last: int | None = 0) -> None:
         self.last = last
         #: Reply subject of the last delivery; empty before the first one.
-        self.reply = b""
+        self.reply: bytes = b""
 
     def follows(self, reply: bytes) -> bool:
         """

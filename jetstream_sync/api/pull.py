@@ -227,9 +227,9 @@ class PullLedger:
 
     def __init__(self, pull: ContinuousPull) -> None:
         self._pull = pull
-        self.pending_messages = 0
-        self.pending_bytes = 0
-        self.delivered = 0
+        self.pending_messages: int = 0
+        self.pending_bytes: int = 0
+        self.delivered: int = 0
 
     def next_request(self) -> PullRequest | None:
         """

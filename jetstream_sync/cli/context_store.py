@@ -65,7 +65,7 @@ class Contexts:
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         home = variables.get("XDG_CONFIG_HOME")
-        self.root = (Path(home) if home else home_of(variables) / ".config") / "nats"
+        self.root: Path = (Path(home) if home else home_of(variables) / ".config") / "nats"
 
     def path(self, name: str) -> Path:
         """

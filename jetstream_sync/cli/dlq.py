@@ -181,7 +181,7 @@ class DeadLetters:
         self._js = js
         self._streams: dict[str, Stream | None] = {}
         #: The streams that store some or all of the advisories.
-        self.stores = sorted(
+        self.stores: list[str] = sorted(
             {name for subject in ADVISORIES for name in js.stream_names(subject=subject)}
         )
 

@@ -64,7 +64,7 @@ class MissingCommandError(click.UsageError):
 
     def __init__(self, ctx: click.Context) -> None:
         super().__init__("a command is missing", ctx)
-        self.help = ctx.get_help()
+        self.help: str = ctx.get_help()
 
 
 class NounGroup(click.Group):
@@ -80,7 +80,7 @@ class NounGroup(click.Group):
         self, *args: Any, lazy: Mapping[str, LazyCommand] | None = None, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.lazy = dict(lazy or {})
+        self.lazy: dict[str, LazyCommand] = dict(lazy or {})
         self.aliases: dict[str, str] = {}
         for name, entry in self.lazy.items():
             self.aliases.update(dict.fromkeys(entry.aliases, name))

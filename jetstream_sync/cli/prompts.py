@@ -37,7 +37,7 @@ class Asker:
 
     def __init__(self, settings: CommonOptions) -> None:
         self._env = settings.env
-        self.interactive = settings.interactive
+        self.interactive: bool = settings.interactive
         self.missing: list[str] = []
 
     def __enter__(self) -> Self:

@@ -222,7 +222,7 @@ class Parsed(ParamType):
     ) -> None:
         self.name = name
         self.parse = parse
-        self.words = tuple(words)
+        self.words: tuple[str, ...] = tuple(words)
         self._listed = listed
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:

@@ -39,7 +39,7 @@ from .transport import Transport, describe
 
 __all__ = ["Connector"]
 
-log = logging.getLogger("jetstream_sync.connection")
+log: logging.Logger = logging.getLogger("jetstream_sync.connection")
 
 #: Maximum random addition to a delay, in seconds, without and with TLS.
 _JITTER_S = 0.1
@@ -73,11 +73,12 @@ class Connector:
         self._dialer = dialer
         self._events = events
         #: The servers to try.
-        self.pool = self._pool = ServerPool(
+        self.pool: ServerPool = ServerPool(
             options.servers,
             randomize=not options.dont_randomize,
             max_failures=options.max_reconnect_attempts,
         )
+        self._pool = self.pool
         self._stopped = threading.Event()
         self._skip_wait = threading.Event()  # ends a delay
         self._connected_at = 0.0  # monotonic time of the last successful connection

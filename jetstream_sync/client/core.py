@@ -63,7 +63,7 @@ from .writer import Writer
 
 __all__ = ["ConnectionCore", "is_deliberate_close"]
 
-log = logging.getLogger("jetstream_sync.connection")
+log: logging.Logger = logging.getLogger("jetstream_sync.connection")
 
 #: Seconds close() waits for buffered data to be sent, and for each thread to end.
 _CLOSE_TIMEOUT_S = 1.0
@@ -94,11 +94,11 @@ class ConnectionCore:
         self.options = options
         #: This object, also when read from a `CoreHandle`: for objects that must not keep a handle alive.
         self.machinery: ConnectionCore = self
-        self.name = options.name or "connection"
-        self.reconnects = 0
+        self.name: str = options.name or "connection"
+        self.reconnects: int = 0
         # --- under _lock ---
         self._lock = threading.Lock()
-        self.status = ConnectionStatus.CONNECTING
+        self.status: ConnectionStatus = ConnectionStatus.CONNECTING
         self._session: Session[MessageReceiver] = Session()
         self._transport: Transport | None = None
         self._threads: list[threading.Thread] = []

@@ -31,7 +31,7 @@ class MessageEncoder:
 
     def __init__(self) -> None:
         #: The largest message that the server accepts, headers included, in bytes.
-        self.max_payload = ServerInfo().max_payload
+        self.max_payload: int = ServerInfo().max_payload
         # Cache of validated subjects: subject -> its bytes.
         self._checked: dict[str, bytes] = {}
 

@@ -17,7 +17,7 @@ from .threads import spawn
 
 __all__ = ["Events"]
 
-log = logging.getLogger("jetstream_sync.events")
+log: logging.Logger = logging.getLogger("jetstream_sync.events")
 
 #: Maximum number of events waiting for a callback; further ones are dropped and counted.
 _MAX_QUEUED_EVENTS = 1000
@@ -64,7 +64,7 @@ class Events:
         self._lock = threading.Lock()
         self._calls: Mailbox[_Call] = Mailbox()
         #: Number of events dropped because a callback is too slow.
-        self.dropped = 0
+        self.dropped: int = 0
         self._thread: threading.Thread | None = None
         # Taken by the call that reports the end of the connection.
         self._closed = threading.Lock()

@@ -50,7 +50,7 @@ class KeepAlive:
         self._connected = False
         self._next_ping = monotonic() + interval
         #: Number of pongs received on the current transport, or on the last one.
-        self.pongs = 0
+        self.pongs: int = 0
 
     def flush(self, deadline: Deadline) -> None:
         """

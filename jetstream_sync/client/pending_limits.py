@@ -34,7 +34,7 @@ class PendingLimits:
         self._first = 0
         # Message count and bytes of each batch that may not be consumed completely.
         self._batches: deque[tuple[int, int]] = deque()
-        self.pending_bytes = 0
+        self.pending_bytes: int = 0
 
     @property
     def admitted(self) -> int:

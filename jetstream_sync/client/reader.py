@@ -54,8 +54,8 @@ class Reader:
         self._on_info = on_info
         self._on_limit_reached = on_limit_reached
         #: Messages received for a subscription, and errors that servers sent, so far.
-        self.in_msgs = 0
-        self.errors_received = 0
+        self.in_msgs: int = 0
+        self.errors_received: int = 0
         # The error that the server sent before it closes the connection.
         self._final_error: Error | None = None
         # A transport that this client shuts down, and until when to read the data received on it.

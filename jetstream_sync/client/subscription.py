@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MsgCallback", "Subscription", "SubscriptionReceiver"]
 
-log = logging.getLogger("jetstream_sync.subscription")
+log: logging.Logger = logging.getLogger("jetstream_sync.subscription")
 
 #: Called with each message, on the subscription's own thread.
 MsgCallback = Callable[[Msg], object]

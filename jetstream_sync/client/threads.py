@@ -30,7 +30,7 @@ __all__ = [
     "start_timer",
 ]
 
-log = logging.getLogger("jetstream_sync.threads")
+log: logging.Logger = logging.getLogger("jetstream_sync.threads")
 
 
 class ForkAware(Protocol):

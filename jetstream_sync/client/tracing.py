@@ -28,7 +28,7 @@ from .threads import after_fork, join, spawn
 
 __all__ = ["TracedStream", "Tracer"]
 
-log = logging.getLogger("jetstream_sync.trace")
+log: logging.Logger = logging.getLogger("jetstream_sync.trace")
 
 #: Maximum size of the queue, in bytes of lines and in places.
 _MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024
@@ -45,10 +45,10 @@ class _Place:
     __slots__ = ("dropped", "gate", "lines", "taken")
 
     def __init__(self, lines: list[str] | None = None, dropped: int = 0) -> None:
-        self.lines = lines  # None: not known yet
-        self.dropped = dropped
-        self.taken = False  # whether the trace thread has processed it
-        self.gate = threading.Lock()  # released when the lines are known
+        self.lines: list[str] | None = lines  # None: not known yet
+        self.dropped: int = dropped
+        self.taken: bool = False  # whether the trace thread has processed it
+        self.gate: threading.Lock = threading.Lock()  # released when the lines are known
         if lines is None:
             self.gate.acquire()
 
@@ -215,7 +215,7 @@ class TracedStream:
     """
 
     def __init__(self, stream: ByteStream, tracer: Tracer) -> None:
-        self.peer = stream.peer
+        self.peer: str = stream.peer
         self._stream = stream
         self._tracer = tracer
         self._received = LineCutter(RECEIVED)

@@ -81,8 +81,8 @@ class Writer:
         self._size = 0
         self._stream: ByteStream | None = None
         self._flusher = _AWAKE
-        self.out_msgs = 0
-        self.out_bytes = 0
+        self.out_msgs: int = 0
+        self.out_bytes: int = 0
         # --- set once, read without a lock ---
         self.closed: BaseException | None = None
         # --- under _sending ---

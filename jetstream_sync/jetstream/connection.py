@@ -120,7 +120,7 @@ def connect(
     return connection
 
 
-log = logging.getLogger("jetstream_sync.connection")
+log: logging.Logger = logging.getLogger("jetstream_sync.connection")
 
 #: Number of connections that is likely a mistake and is logged.
 _WARN_COUNT: Final = 10

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FAILED_NAK_DELAY_S", "ConsumeHandle", "JetStreamCallback", "nak_failed"]
 
-log = logging.getLogger("jetstream_sync.consume")
+log: logging.Logger = logging.getLogger("jetstream_sync.consume")
 
 #: Called with each message, on the handle's own thread.
 JetStreamCallback = Callable[[JetStreamMsg], object]

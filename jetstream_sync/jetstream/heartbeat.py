@@ -39,9 +39,9 @@ class HeartbeatTimeout:
     __slots__ = ("interval", "limit")
 
     def __init__(self, interval: float, intervals: float) -> None:
-        self.interval = interval
+        self.interval: float = interval
         #: In seconds; 0: no limit.
-        self.limit = interval * intervals
+        self.limit: float = interval * intervals
 
     def due(self, last_seen: float) -> float:
         """Return the monotonic time at which the timeout expires; ``last_seen`` is one too."""

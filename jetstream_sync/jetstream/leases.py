@@ -94,9 +94,9 @@ class ReceiveTimes:
 
     def __init__(self) -> None:
         #: Seconds within which all messages belong to one run.
-        self.run_length = 0.0
+        self.run_length: float = 0.0
         #: Monotonic time of the last run; infinite: no times are needed.
-        self.recorded = _ALWAYS
+        self.recorded: float = _ALWAYS
         #: The first reply subject and the time of each run.
         self.runs: deque[tuple[bytes, float]] = deque()
 
@@ -155,8 +155,8 @@ class Leases:
         #: The last message taken by each thread, by thread identifier.
         self.last_taken: dict[int, JetStreamMsg] = {}
         #: Whether a message is about to be dropped because of a config that may be out of date.
-        self.unsure = False
-        self.times = ReceiveTimes()
+        self.unsure: bool = False
+        self.times: ReceiveTimes = ReceiveTimes()
         self._lock = threading.Lock()
         # --- under _lock ---
         self._run = _Run(0, _NEVER)  # the run of the last checked message
@@ -180,7 +180,7 @@ class Leases:
         self.times.run_length = self._shortest * _RUN_FRACTION
         self.times.recorded = _NEVER if leased else _ALWAYS
         #: Monotonic time until which a message can be returned without a check.
-        self.fresh_until = _NEVER if leased else _ALWAYS
+        self.fresh_until: float = _NEVER if leased else _ALWAYS
         self._expiry = _NEVER  # when the first lease of the current run expires
 
     # --- called by the taking threads -------------------------------------------------------------

@@ -55,6 +55,9 @@ class JetStreamMsg(Msg):
 
     __slots__ = ("_settled",)
 
+    data: bytes
+    """The payload."""
+
     def __init__(
         self, delivery: Delivery, core: ConnectionCore, settled: bool | None = False
     ) -> None:

@@ -143,7 +143,7 @@ class OrderedCursor:
         self.info: ConsumerInfo | None = None  # the current consumer
         self.stopping = False  # stopped by the user: a failed attempt is the last
         #: The last returned message; the next consumer starts after it.
-        self.sequence = DeliverySequence()
+        self.sequence: DeliverySequence = DeliverySequence()
         #: Record the message with this reply subject; return whether it is the next one.
         self.advance: Callable[[bytes], bool] = self.sequence.follows
 
@@ -366,7 +366,7 @@ def _pull_config(name: str, options: OrderedOptions) -> ConsumerConfig:
     return ConsumerConfig(**fields)
 
 
-log = logging.getLogger("jetstream_sync.ordered")
+log: logging.Logger = logging.getLogger("jetstream_sync.ordered")
 
 #: Default of ``max_messages``. It is higher than for other consumers: dropping buffered messages causes
 #: no redelivery, and larger requests are faster.

@@ -62,7 +62,7 @@ class PubAckFuture(Future[PubAck]):
     __done = False
     __standard = False  # whether the standard part is there
     #: Seconds before a retry.
-    retry_wait = 0.25
+    retry_wait: float = 0.25
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class PubAckFuture(Future[PubAck]):
     ) -> None:
         # Not the standard __init__; see __getattr__.
         self.subject = subject
-        self.command = command
+        self.command: bytes = command
         self.size = size
         self.due = due
         self.retries = 2

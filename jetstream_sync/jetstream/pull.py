@@ -105,23 +105,23 @@ class PullInbox(MessageReceiver):
         self._core = core.machinery  # the reader holds this object
         self._closed = False
         #: The subject of the last request.
-        self.request_subject = b""
+        self.request_subject: bytes = b""
         # The number of disconnects: counted by the reader, and read from the mailbox.
         self._disconnects = 0
         self._disconnects_read = 0
         #: Messages and statuses that were not read yet.
         self.mailbox: Mailbox[Delivery] = Mailbox(core.machinery.timed_out)
         #: Monotonic time of the last delivery; the reader writes it once per read.
-        self.last_seen = monotonic()
+        self.last_seen: float = monotonic()
         #: Waits until the callback has handled the last message; ``None``: there is no callback.
         self.callback_finished: Callable[[Deadline], bool] | None = None
         subject = core.new_inbox()
         #: The reply subject of requests.
-        self.reply = subject.encode()
+        self.reply: bytes = subject.encode()
         self._interest = core.add_subscription_deferred(subject + self._suffix, self)
         #: Whether there is a connection, as far as the markers were read. Initialised after the
         #: subscription exists, because later changes are reported to it.
-        self.connected = core.address is not None
+        self.connected: bool = core.address is not None
 
     def close(self, *, deferred: bool = False) -> None:
         """
@@ -327,7 +327,7 @@ class PullRequester:
     def __init__(
         self, api: APIRequests, stream: str, consumer: str, config: ConsumerConfig
     ) -> None:
-        self.core = api.core
+        self.core: ConnectionCore = api.core
         self.stream = stream
         self.consumer = consumer
         self.config = config
@@ -508,7 +508,7 @@ class Fetch:
         self._bytes = 0
         #: Whether the request has ended: the batch is complete, or a status ended it. If not, more
         #: messages may be in flight to the inbox.
-        self.answered = False
+        self.answered: bool = False
         self._fail_fast = fail_fast
         #: Whether the request is repeated if the consumer has no leader.
         self._retries = not (request.no_wait or fail_fast)

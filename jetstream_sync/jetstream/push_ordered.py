@@ -40,7 +40,7 @@ from .push import PushOptions, PushSubscription
 
 __all__ = ["OrderedPushSubscription"]
 
-log = logging.getLogger("jetstream_sync.ordered")
+log: logging.Logger = logging.getLogger("jetstream_sync.ordered")
 
 
 class _Feed(SubscriptionReceiver):

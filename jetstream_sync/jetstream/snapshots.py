@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamSnapshot", "restore", "take_snapshot"]
 
-log = logging.getLogger("jetstream_sync.snapshots")
+log: logging.Logger = logging.getLogger("jetstream_sync.snapshots")
 
 #: Chunk size of a restore in bytes, the same as that of the server's snapshots.
 _CHUNK_SIZE: Final = 128 * 1024
@@ -80,7 +80,7 @@ class _ChunkReceiver(MessageReceiver):
     def __init__(self, core: ConnectionCore) -> None:
         self._core = core
         self.mailbox: Mailbox[Delivery] = Mailbox()
-        self.subject = core.new_inbox()
+        self.subject: str = core.new_inbox()
         #: The last reply subject that was answered.
         self.answered = b""
         self._interest = core.add_subscription_deferred(self.subject, self)
@@ -136,9 +136,9 @@ class StreamSnapshot:
         self._closed = False
         self.info: Final = info
         """The config and state of the stream when the snapshot was created."""
-        self.pieces = 0
+        self.pieces: int = 0
         """The number of chunks taken so far."""
-        self.size = 0
+        self.size: int = 0
         """The number of (compressed) bytes taken so far."""
 
     @property

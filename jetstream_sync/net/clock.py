@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
@@ -11,7 +12,7 @@ from ..errors import InvalidOptionError
 
 __all__ = ["FOREVER", "Deadline", "monotonic", "seconds"]
 
-monotonic = time.monotonic
+monotonic: Callable[[], float] = time.monotonic
 
 # Maximum timeout in seconds that locks accept, about 292 years.
 _MAX_TIMEOUT_S: Final = 9e9

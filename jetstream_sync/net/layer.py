@@ -44,7 +44,7 @@ class Layer(ABC):
     """
 
     def __init__(self, inner: ByteStream, make_lock: Callable[[], Lock]) -> None:
-        self.peer = inner.peer
+        self.peer: str = inner.peer
         self._inner = inner
         self._lock = make_lock()
         # Encoded data that is not in the flight yet; under _lock.

@@ -19,7 +19,7 @@ class MemoryStream:
 
     def __init__(self, script: Iterable[bytes]) -> None:
         self.peer = "memory"
-        self.sent = bytearray()
+        self.sent: bytearray = bytearray()
         self._script = iter(script)
         self._ended = False
 

@@ -98,7 +98,7 @@ class Parser:
     def __init__(self, max_payload: int = MAX_PAYLOAD) -> None:
         self._max_payload = max_payload
         #: The bytes of headers and payloads so far.
-        self.message_bytes = 0
+        self.message_bytes: int = 0
         # The start of an operation that is not complete, in the pieces that it came in.
         self._rest: list[bytes] = []
         # How many bytes must come before that operation can be complete; 0: not known.

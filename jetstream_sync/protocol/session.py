@@ -138,7 +138,7 @@ class Session(Generic[ReceiverT]):
     """The subscription table, and the commands that restore it after a reconnect."""
 
     def __init__(self) -> None:
-        self.info = ServerInfo()
+        self.info: ServerInfo = ServerInfo()
         self.interests: dict[int, SubscriptionState[ReceiverT]] = {}
         self._last_sid = 0
 
@@ -223,7 +223,7 @@ class Handshake:
     def __init__(self, connect_fields: Callable[[ServerInfo], dict[str, Any]]) -> None:
         self._connect_fields = connect_fields
         self.info: ServerInfo | None = None
-        self.done = False
+        self.done: bool = False
 
     def receive(self, operation: Operation) -> bytes:
         """

@@ -80,9 +80,9 @@ class Runtime:
     """
 
     def __init__(self) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="jetstream-sync-"))
-        self.log_path = self.directory / "nats-server.log"
-        self.config_path = self.directory / "nats-server.conf"
+        self.directory: Path = Path(tempfile.mkdtemp(prefix="jetstream-sync-"))
+        self.log_path: Path = self.directory / "nats-server.log"
+        self.config_path: Path = self.directory / "nats-server.conf"
         #: Reserves the client port; None if the user chose it, or the system cannot reserve one.
         self.port_holder: socket.socket | None = None
         self._owner_pid = os.getpid()

@@ -30,7 +30,7 @@ from ..net.clock import Deadline
 
 __all__ = ["is_transient", "retry_transient"]
 
-log = logging.getLogger("jetstream_sync.spark")
+log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
 T = TypeVar("T")
 

@@ -37,7 +37,7 @@ __all__ = [
 
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
-log = logging.getLogger("jetstream_sync.spark")
+log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
 #: Options that this process has already warned about.
 _warned: set[str] = set()

@@ -437,7 +437,7 @@ class StreamSource:
     ) -> None:
         found = find_stream(js, stream)
         fields = start.fields()
-        self.ends = False
+        self.ends: bool = False
         self._durable = durable is not None
         limit: ContinuousOptions = {} if count is None else {"stop_after": count}
         if durable is None:

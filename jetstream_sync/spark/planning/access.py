@@ -84,7 +84,7 @@ class SourceAccess:
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
         self._opened: tuple[Connection, JetStream] | None = None
-        self.selection = StreamSelection(
+        self.selection: StreamSelection = StreamSelection(
             options.stream, options.stream_pattern, options.connection.domain
         )
 

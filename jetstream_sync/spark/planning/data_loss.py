@@ -30,7 +30,7 @@ from .offsets import StreamOffset
 
 __all__ = ["DataLossError", "DataLossPolicy", "ResumePoint", "find_resume_point"]
 
-log = logging.getLogger("jetstream_sync.spark")
+log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
 
 class DataLossError(Error):

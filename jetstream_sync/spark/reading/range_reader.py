@@ -41,7 +41,7 @@ from .ranges import (
 
 __all__ = ["ReadPlan", "choose_mode", "read_chunks"]
 
-log = logging.getLogger("jetstream_sync.spark")
+log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
 #: Ranges with more messages than this are read with a consumer.
 _MIN_CONSUMER_ROWS: Final = 50_000

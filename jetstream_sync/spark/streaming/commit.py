@@ -47,7 +47,7 @@ from ..streams import StreamView
 
 __all__ = ["CommitHandler", "QueueInUseError"]
 
-log = logging.getLogger("jetstream_sync.spark")
+log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
 #: Deliver policies of consumers that the server can reset to any sequence.
 _RESETTABLE_POLICIES: Final = {

@@ -80,7 +80,7 @@ class ProgressReport:
         return {"streams": streams}
 
 
-log = logging.getLogger("jetstream_sync.spark")
+log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
 #: How often the state is read, at this interval in seconds, before a lost stream end is believed.
 _STATE_CHECKS: Final = 4
@@ -126,7 +126,7 @@ class QueryPlanner:
         self._end_targets: dict[str, tuple[int, int]] | None = None
         self._last_batch: float | None = None
         self._turn = 0
-        self.progress = ProgressReport()
+        self.progress: ProgressReport = ProgressReport()
 
     # --- called by Spark ------------------------------------------------------------------------
 

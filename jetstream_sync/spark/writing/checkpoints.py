@@ -92,7 +92,7 @@ class CheckpointStore:
         self._api = api
         self._stream = stream
         self._roll_up = roll_up
-        self.subject = f"{prefix}.{task_id.token}.{task_id.partition}"
+        self.subject: str = f"{prefix}.{task_id.token}.{task_id.partition}"
 
     def read(self) -> Checkpoint | None:
         """
@@ -233,9 +233,9 @@ class ScanRecovery:
         self._batch = batch
         self.stored = stored
         #: The sequence of the checkpoint.
-        self.seq = 0
+        self.seq: int = 0
         #: Whether a later batch was started, so that all rows of this one are stored.
-        self.batch_is_complete = False
+        self.batch_is_complete: bool = False
 
     def begin(self, timeout: float) -> None:
         """

@@ -151,8 +151,8 @@ class WriteStats:
     __slots__ = ("duplicates", "first_seq", "last_seq", "rows")
 
     def __init__(self) -> None:
-        self.rows = 0
-        self.duplicates = 0
+        self.rows: int = 0
+        self.duplicates: int = 0
         self.first_seq: int | None = None
         self.last_seq: int | None = None
 
@@ -205,7 +205,7 @@ class AckWindow(MessageReceiver):
         self._window = window
         self._ack_timeout = ack_timeout
         self._stream_accepts = stream_accepts
-        self.stats = WriteStats()
+        self.stats: WriteStats = WriteStats()
         # By reply subject, which ends in a negative number that counts down.
         self._sent_chunks: dict[bytes, _SentChunk] = {}
         self._last_reply_number = 0

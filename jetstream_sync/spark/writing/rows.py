@@ -150,8 +150,8 @@ class RowColumns:
     __slots__ = ("count", "values")
 
     def __init__(self, values: dict[str, Sequence[Any]]) -> None:
-        self.values = values
-        self.count = len(values["data"])
+        self.values: dict[str, Sequence[Any]] = values
+        self.count: int = len(values["data"])
 
     def data_size(self) -> int:
         """Return the size of the payloads, in bytes or characters."""
@@ -181,11 +181,11 @@ class EncodedRows:
         header_lines: list[bytes] | None,
         ids: list[bytes] | None,
     ) -> None:
-        self.numbers = numbers
-        self.subjects = subjects
-        self.data = data
-        self.header_lines = header_lines
-        self.ids = ids
+        self.numbers: Sequence[int] = numbers
+        self.subjects: list[bytes] = subjects
+        self.data: list[bytes] = data
+        self.header_lines: list[bytes] | None = header_lines
+        self.ids: list[bytes] | None = ids
 
     def __len__(self) -> int:
         return len(self.data)
@@ -244,7 +244,7 @@ class RowEncoder:
         self._subjects: set[bytes] = set()
         self._names: dict[str, bytes] = {}
         #: The header lines of every row.
-        self.common = b"%b: %b\r\n" % (EXPECTED_STREAM.encode(), stream.encode())
+        self.common: bytes = b"%b: %b\r\n" % (EXPECTED_STREAM.encode(), stream.encode())
 
     def error(self, row: int, subject: bytes, reason: str) -> RowError:
         """Return an error about a row."""

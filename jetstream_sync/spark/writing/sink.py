@@ -41,7 +41,7 @@ __all__ = [
     "write_batches",
 ]
 
-log = logging.getLogger("jetstream_sync.spark")
+log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
 #: The worker module in which Spark commits streaming writes.
 _COMMIT_WORKER: Final = "pyspark.sql.worker.python_streaming_sink_runner"

@@ -248,7 +248,7 @@ class TransactionWriter:
         self._ids = ids
         self._stored = stored
         self._checkpoint: Checkpoint | None = None
-        self.stats = WriteStats()
+        self.stats: WriteStats = WriteStats()
 
     def write(self, parts: Iterable[EncodedRows]) -> None:
         """

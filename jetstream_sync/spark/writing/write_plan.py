@@ -31,7 +31,7 @@ from .write_errors import SinkError
 
 __all__ = ["WritePlan", "WriteTarget", "Written", "check_target"]
 
-log = logging.getLogger("jetstream_sync.spark")
+log: logging.Logger = logging.getLogger("jetstream_sync.spark")
 
 #: Columns that are not possible in an atomic batch (ADR-50).
 _NOT_IN_BATCHES: Final = ("expected_last_sequence", "expected_last_msg_id")
