@@ -8,7 +8,7 @@ empty line at the end. Names keep their case and may repeat; lookup ignores case
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from .errors import InvalidHeaderError
@@ -178,7 +178,7 @@ class Headers(MutableMapping[str, str]):
 
 
 #: Types accepted as headers.
-HeadersLike: TypeAlias = Headers | Mapping[str, str] | Mapping[str, list[str]]
+HeadersLike: TypeAlias = Headers | Mapping[str, str | Sequence[str]]
 
 
 def _check(name: str, value: str) -> None:

@@ -127,46 +127,46 @@ class TLSOptions:
 class ConnectOptions(TypedDict, total=False):
     """Keyword arguments of `connect()`; all are optional. Times are seconds or a `timedelta`."""
 
-    name: str
+    name: str | None
     """Name of the connection in the server's monitoring and logs."""
-    user: Secret
+    user: Secret | None
     """User name; credentials in a server's URL take precedence. This and the other secrets may be a
     function, which is called on every connect and reconnect."""
-    password: Secret
+    password: Secret | None
     """Password of the user."""
-    token: Secret
+    token: Secret | None
     """Authentication token, instead of a user and password."""
-    user_credentials: FilePath | tuple[FilePath, FilePath] | Callable[[], str | bytes]
+    user_credentials: FilePath | tuple[FilePath, FilePath] | Callable[[], str | bytes] | None
     """A ``.creds`` file, a pair of a JWT file and an nkey seed file, or a function that returns the
     content of a ``.creds`` file; read or called on every connect and reconnect. This option and the next
     two require the ``nkeys`` extra."""
-    nkeys_seed: FilePath
+    nkeys_seed: FilePath | None
     """A file with an nkey seed; read on every connect and reconnect."""
-    nkeys_seed_str: Secret
+    nkeys_seed_str: Secret | None
     """An nkey seed."""
-    nkey: str
+    nkey: str | None
     """The public nkey of the user; requires a ``signature_cb``, which signs with its seed."""
-    user_jwt_cb: Callable[[], str | bytes]
+    user_jwt_cb: Callable[[], str | bytes] | None
     """Returns the user's JWT; requires a ``signature_cb``, unless the JWT is a bearer token. Called on
     every connect and reconnect."""
-    signature_cb: Callable[[str], str | bytes]
+    signature_cb: Callable[[str], str | bytes] | None
     """Signs the server's nonce: receives the nonce as text and returns the signature, in base64 or as 64
     raw bytes. Called if the server sent a nonce."""
-    tls: bool | SSLContext | TLSOptions
+    tls: bool | SSLContext | TLSOptions | None
     """Whether to require TLS, and its settings; default: TLS if the server requires it, verified with
     the trust store of the system."""
-    tls_hostname: str
+    tls_hostname: str | None
     """Expected host name in the server's certificate; default: the host of its URL."""
     tls_handshake_first: bool
     """Start with the TLS handshake instead of waiting for the server's INFO; default false."""
     tls_allow_downgrade: bool
     """Allow a reconnect to a server without TLS after TLS was used; default false: once a connection
     used TLS, every later server has to offer it. For connections without ``tls``."""
-    ws_connection_headers: Mapping[str, str | Sequence[str]]
+    ws_connection_headers: Mapping[str, str | Sequence[str]] | None
     """HTTP headers of the WebSocket upgrade request, such as a proxy login."""
     connect_timeout: float | timedelta
     """Timeout for TCP connect, TLS handshake and login with one server; default 2."""
-    dialer: Dialer
+    dialer: Dialer | None
     """Opens the socket, for proxies and in-process servers. Called on each connect and reconnect with the
     host, the port and the remaining seconds of ``connect_timeout``; returns a connected, plain socket,
     which the connection then owns. TLS and WebSocket run on top of it. The dialer resolves host names
@@ -181,10 +181,10 @@ class ConnectOptions(TypedDict, total=False):
     reconnect_time_wait: float | timedelta
     """Wait between two rounds of connection attempts to all servers; default 2. With 0, rounds are 10 to
     50 milliseconds apart, and ``max_reconnect_attempts`` is reached quickly."""
-    reconnect_jitter: float | timedelta
+    reconnect_jitter: float | timedelta | None
     """Upper limit of the random time added to this wait, so that the clients of a restarted server do not
     reconnect all at once; default 0.1, or 1 with TLS. Ignored with ``reconnect_time_wait=0``."""
-    reconnect_delay_cb: Callable[[int], float | timedelta]
+    reconnect_delay_cb: Callable[[int], float | timedelta] | None
     """Returns the wait before the next round, instead of ``reconnect_time_wait`` and its jitter. Called
     with the number of rounds since the connection was lost."""
     ignore_auth_error_abort: bool
@@ -212,20 +212,20 @@ class ConnectOptions(TypedDict, total=False):
     """Timeout of `Connection.drain`; default 30."""
     pending_size: int
     """Maximum number of bytes buffered while disconnected; default 2 MiB."""
-    error_cb: ErrorCallback
+    error_cb: ErrorCallback | None
     """Called with each asynchronous error; default: the error is logged. Callbacks run one at a time on a
     dedicated thread. The callbacks below receive a `ConnectionEvent` if they have a parameter."""
-    disconnected_cb: EventCallback
+    disconnected_cb: EventCallback | None
     """Called when the connection is lost."""
-    reconnected_cb: EventCallback
+    reconnected_cb: EventCallback | None
     """Called after a reconnect; also after the first connect with ``retry_on_failed_connect``."""
-    closed_cb: EventCallback
+    closed_cb: EventCallback | None
     """Called when the connection is closed, before `Connection.close` or `Connection.drain` returns."""
-    discovered_server_cb: EventCallback
+    discovered_server_cb: EventCallback | None
     """Called when the cluster announces a new server."""
-    lame_duck_mode_cb: EventCallback
+    lame_duck_mode_cb: EventCallback | None
     """Called when the server enters lame duck mode and will shut down soon."""
-    trace_cb: Callable[[str], object]
+    trace_cb: Callable[[str], object] | None
     """Called with each protocol line, on a dedicated thread, with secrets masked; sent lines begin with
     ``>``, received lines with ``<``. Default: no tracing, without any overhead."""
 

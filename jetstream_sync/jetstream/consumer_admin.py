@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..api.consumer import ConsumerConfig, ConsumerInfo, ConsumerPause, ConsumerReset
 from ..subjects import check_stream_name
@@ -11,7 +11,7 @@ from . import consumer_api
 from .api_requests import APIRequests, resolve_config
 from .consumer import PullConsumer, add_pull_consumer, pull_consumer
 from .consumer_api import consumer_info
-from .ordered import OrderedConsumer
+from .ordered import OrderedConsumer, OrderedOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -308,7 +308,9 @@ class ConsumerAdmin:
         """
         consumer_api.unpin_consumer(self._api, stream_name, name, group)
 
-    def ordered_consumer(self, stream_name: str, **options: Any) -> OrderedConsumer:
+    def ordered_consumer(
+        self, stream_name: str, **options: Unpack[OrderedOptions]
+    ) -> OrderedConsumer:
         """
         Return a reader that gets every message once and in order, without acknowledgements.
 

@@ -90,13 +90,13 @@ class OrderedOptions(TypedDict, total=False):
 
     filter_subjects: str | Sequence[str]
     """Read only these subjects; default: all of the stream's."""
-    deliver_policy: DeliverPolicy
+    deliver_policy: DeliverPolicy | str
     """Where to start; default ``all``."""
     opt_start_seq: int
     """The sequence to start at, with ``by_start_sequence``."""
     opt_start_time: datetime
     """The time to start at, with ``by_start_time``."""
-    replay_policy: ReplayPolicy
+    replay_policy: ReplayPolicy | str
     """As fast as possible, or at the original rate; default ``instant``."""
     inactive_threshold: float | timedelta
     """Seconds without a reader after which the server deletes the consumer; default 300."""

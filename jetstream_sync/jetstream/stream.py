@@ -35,7 +35,7 @@ from .direct_get import (
     direct_get_many,
     leader_get,
 )
-from .ordered import OrderedConsumer
+from .ordered import OrderedConsumer, OrderedOptions
 from .snapshots import StreamSnapshot, take_snapshot
 
 if TYPE_CHECKING:
@@ -682,7 +682,7 @@ class Stream(ForeignNames):
         """
         consumer_api.unpin_consumer(self._api, self._name, name, group)
 
-    def ordered_consumer(self, **options: Any) -> OrderedConsumer:
+    def ordered_consumer(self, **options: Unpack[OrderedOptions]) -> OrderedConsumer:
         """
         Return a reader that gets every message once and in order, without acknowledgements.
 

@@ -1,5 +1,8 @@
 """What type checkers know of records: they are dataclasses, frozen, and all is given by keyword."""
 
+# pyright does not check the arguments of `dataclasses.replace`, and needs no comment there.
+# pyright: reportUnnecessaryTypeIgnoreComment=false
+
 from __future__ import annotations
 
 import dataclasses

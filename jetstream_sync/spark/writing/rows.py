@@ -435,6 +435,6 @@ class RowEncoder:
                         "ttl", ttl, "must be seconds, or a duration such as 1m30s"
                     )
                 lines[MSG_TTL] = ttl
-            return encode_headers(lines)[_VERSION_LINE:-2] if lines else b""  # type: ignore[arg-type]
+            return encode_headers(lines)[_VERSION_LINE:-2] if lines else b""
         except Error as error:
             raise self.error(row, subject, str(error)) from error
