@@ -16,6 +16,7 @@ import ast
 import doctest
 import importlib
 import inspect
+import json
 import logging
 import os
 import re
@@ -23,47 +24,24 @@ import shlex
 import textwrap
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from unittest import mock
 
 import pytest
 from check_links import broken_links
+from check_types import extract_pages, untyped_names
 from fix_cases import each_case
 from fix_jsm import run_jsm
+from pages import ROOT, Block, blocks, documents
 from typing_extensions import is_typeddict
 
 import jetstream_sync
 from jetstream_sync.jetstream import connection as shared
 from jetstream_sync.server import NatsServer
 
-ROOT = Path(__file__).parents[1]
 DOCUMENTED_URL = "nats://127.0.0.1:4222"
-
-_PAGE_BLOCK = re.compile(
-    r"^(?P<indent> *)\.\. code-block:: (?P<language>\w+)\n"
-    r"(?:(?P=indent) +:.*\n)*\n*"
-    r"(?P<code>(?:(?:(?P=indent) +\S.*)?\n)+)",
-    re.MULTILINE,
-)
-_README_BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
-_NOT_RUN = re.compile(r"(?:\.\. not run: \S.*|<!-- not run: \S.* -->)\s*\Z")
-
-
-@dataclass(frozen=True)
-class Block:
-    """A code block and the line of its document where the code begins."""
-
-    language: str
-    code: str
-    line: int
-
-
-def documents() -> list[Path]:
-    """Return the README and all pages, without the notes of the changelog."""
-    pages = sorted((ROOT / "docs").rglob("*.rst"))
-    return [ROOT / "README.md", *(page for page in pages if page.parent.name != "changelog.d")]
 
 
 def documents_with_code() -> list[Path]:
@@ -71,22 +49,6 @@ def documents_with_code() -> list[Path]:
     return [
         path for path in documents() if any(block.language in languages for block in blocks(path))
     ]
-
-
-def blocks(path: Path) -> Iterator[Block]:
-    """Find the blocks of a document that are to be run."""
-    text = path.read_text(encoding="utf-8")
-    pattern = _README_BLOCK if path.suffix == ".md" else _PAGE_BLOCK
-    for match in pattern.finditer(text):
-        if _NOT_RUN.search(text[: match.start()]):
-            continue
-        code = match["code"]
-        indent = min(len(line) - len(line.lstrip()) for line in code.splitlines() if line.strip())
-        yield Block(
-            match["language"],
-            "\n".join(line[indent:] for line in code.splitlines()) + "\n",
-            text.count("\n", 0, match.start("code")) + 1,
-        )
 
 
 def run_python(block: Block, path: Path, names: dict[str, object]) -> None:
@@ -290,6 +252,45 @@ def test_broken_links_in_built_pages_are_found(tmp_path: Path) -> None:
         "index.html: none.png: no such file",
     ]
     assert broken_links(tmp_path / "none") == [f"{tmp_path / 'none'}: contains no HTML page"]
+
+
+def test_the_code_of_a_page_keeps_its_lines_for_the_type_checker(tmp_path: Path) -> None:
+    """Errors name the line of the page; blocks that are wrong on purpose are left out, with a reason."""
+    page = ROOT / "docs" / "page.rst"
+    text = (
+        "Title\n\n.. code-block:: python\n\n   a = 1\n\n"
+        ".. not checked: it is misspelled\n\n.. code-block:: python\n\n   b: ont = 2\n\n"
+        ".. not checked:\n\n.. code-block:: python\n\n   c = 3\n"
+    )
+    with mock.patch.object(Path, "read_text", return_value=text):
+        (program,) = extract_pages([page], tmp_path)
+    assert program.read_bytes().decode().splitlines() == [*[""] * 4, "a = 1", *[""] * 11, "c = 3"]
+
+
+def test_names_without_a_type_are_found() -> None:
+    """Unknown and inferred types are listed, those that follow from PySpark's classes are not."""
+
+    def symbol(name: str, *texts: str, **flags: bool) -> dict[str, object]:
+        known = {"isExported": True, "isTypeKnown": False, "isTypeAmbiguous": False}
+        diagnostics = [{"message": text} for text in texts]
+        return {"name": name, "diagnostics": diagnostics} | known | flags
+
+    report = {
+        "typeCompleteness": {
+            "symbols": [
+                symbol("a.known", isTypeKnown=True),
+                symbol("a.inferred", "Type is missing\nInferred: int", isTypeAmbiguous=True),
+                symbol("a.unknown", "Return type is unknown"),
+                symbol("a.Reader", "Type of base class unknown", "Type of metaclass unknown"),
+                symbol("a.hidden", "Return type is unknown", isExported=False),
+                symbol("a.partial", 'Type of parameter "b" is partially unknown'),
+            ]
+        }
+    }
+    assert untyped_names(json.dumps(report)) == [
+        "a.inferred: Type is missing",
+        "a.unknown: Return type is unknown",
+    ]
 
 
 def modules_with_examples() -> list[str]:

@@ -7,20 +7,21 @@ from concurrent.futures import ProcessPoolExecutor
 
 import jetstream_sync
 
-NATS = {"servers": os.environ.get("NATS_URL", "nats://127.0.0.1:4222"), "name": "executor"}
+SERVERS = os.environ.get("NATS_URL", "nats://127.0.0.1:4222")
+OPTIONS = jetstream_sync.ConnectOptions(name="executor")
 
 
 def work(data):
     """Compute the result of an order and publish it; runs in the pool's processes."""
     result = b"%d" % int(data) ** 2
-    js = jetstream_sync.shared_connection(**NATS).jetstream()
+    js = jetstream_sync.shared_connection(SERVERS, **OPTIONS).jetstream()
     js.publish("RESULTS.squares", result, msg_id=data.decode())
     return os.getpid()
 
 
 def main(method):
     """Fetch orders, pass their data to the pool, and acknowledge those that succeeded."""
-    js = jetstream_sync.shared_connection(**NATS).jetstream()
+    js = jetstream_sync.shared_connection(SERVERS, **OPTIONS).jetstream()
     orders = js.create_stream(name="ORDERS", subjects=["ORDERS.*"])
     results = js.create_stream(name="RESULTS", subjects=["RESULTS.*"])
     for number in range(100):
@@ -36,7 +37,7 @@ def main(method):
         for message, future in zip(messages, futures, strict=True):
             future.result()
             message.ack()
-    jetstream_sync.shared_connection(**NATS).flush()
+    jetstream_sync.shared_connection(SERVERS, **OPTIONS).flush()
     print(results.info().state.messages, "results")
     print(consumer.info().num_ack_pending, "open")  # not acknowledged
 

@@ -16,6 +16,7 @@ import signal
 import sys
 import tempfile
 import threading
+from typing import Any
 
 import orjson
 from pyspark.sql import SparkSession
@@ -53,7 +54,7 @@ def wait(seconds):
 
 def make_orders():
     """Return the orders, and the total of each by its id."""
-    orders = []
+    orders: list[dict[str, Any]] = []
     for number in range(COUNT):
         items = [{"quantity": number % 5 + 1, "cents": 1000 + number}, {"quantity": 1, "cents": 99}]
         orders.append({"id": f"SO-{number}", "items": items[: number % 2 + 1]})
