@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ROOT", "Block", "blocks", "documents"]
+__all__ = ["DOCUMENTED_URL", "ROOT", "Block", "blocks", "documents"]
 
 ROOT = Path(__file__).parents[1]
+DOCUMENTED_URL = "nats://127.0.0.1:4222"
 
 _PAGE_BLOCK = re.compile(
     r"^(?P<indent> *)\.\. code-block:: (?P<language>\w+)\n"

@@ -13,7 +13,6 @@ the fresh server. A block that cannot run says why, in a comment right above it:
 from __future__ import annotations
 
 import ast
-import doctest
 import importlib
 import inspect
 import json
@@ -34,14 +33,12 @@ from check_links import broken_links
 from check_types import extract_pages, untyped_names
 from fix_cases import each_case
 from fix_jsm import run_jsm
-from pages import ROOT, Block, blocks, documents
+from pages import DOCUMENTED_URL, ROOT, Block, blocks, documents
 from typing_extensions import is_typeddict
 
 import jetstream_sync
 from jetstream_sync.jetstream import connection as shared
 from jetstream_sync.server import NatsServer
-
-DOCUMENTED_URL = "nats://127.0.0.1:4222"
 
 
 def documents_with_code() -> list[Path]:
@@ -291,19 +288,3 @@ def test_names_without_a_type_are_found() -> None:
         "a.inferred: Type is missing",
         "a.unknown: Return type is unknown",
     ]
-
-
-def modules_with_examples() -> list[str]:
-    package = ROOT / "jetstream_sync"
-    return [
-        ".".join(("jetstream_sync", *path.relative_to(package).with_suffix("").parts))
-        for path in sorted(package.rglob("*.py"))
-        if ">>> " in path.read_text(encoding="utf-8")
-    ]
-
-
-def test_the_examples_in_docstrings_are_right() -> None:
-    """What an example in a docstring shows is what happens."""
-    for name in modules_with_examples():
-        result = doctest.testmod(importlib.import_module(name.removesuffix(".__init__")))
-        assert result.failed == 0, f"{name}: {result.failed} of {result.attempted} examples"

@@ -72,6 +72,12 @@ class Connection(ForeignNames):
             OutboundBufferLimitError: disconnected, and the buffer is full.
             ConnectionClosedError: the connection is closed.
 
+        Example:
+            >>> sub = nc.subscribe("weather.*")
+            >>> nc.publish("weather.oslo", b"rain", headers={"Source": "buoy 7"})
+            >>> sub.next_msg(timeout=5.0).data
+            b'rain'
+
         """
         core = self._core
         # Not in one line: a call with `*` costs a tenth of the time of this method.
@@ -100,6 +106,11 @@ class Connection(ForeignNames):
             ConnectionClosedError: the connection is closed, or was closed while waiting.
             BadSubjectError, InvalidHeaderError, MaxPayloadError, OutboundBufferLimitError: as
                 `publish()`.
+
+        Example:
+            >>> service = nc.subscribe("upper", cb=lambda msg: msg.respond(msg.data.upper()))
+            >>> nc.request("upper", b"hello", timeout=5.0).data
+            b'HELLO'
 
         """
         core = self._core
@@ -134,6 +145,14 @@ class Connection(ForeignNames):
             ConnectionDrainingError: the connection is draining.
             ConnectionClosedError: it is closed.
 
+        Example:
+            >>> sub = nc.subscribe("weather.*")
+            >>> nc.publish("weather.rome", b"sun")
+            >>> for msg in sub:
+            ...     print(msg.subject, msg.data)
+            ...     break
+            weather.rome b'sun'
+
         """
         check_subject(subject)
         check_queue(queue)
@@ -158,6 +177,10 @@ class Connection(ForeignNames):
             TimeoutError: the server did not answer in time.
             ConnectionLostError: the connection was lost while waiting.
             ConnectionClosedError: the connection is closed.
+
+        Example:
+            >>> nc.publish("weather.rome", b"sun")
+            >>> nc.flush(timeout=5.0)  # the server has received the message
 
         """
         self._core.flush(Deadline(timeout))
@@ -192,6 +215,12 @@ class Connection(ForeignNames):
         Raises:
             DrainTimeoutError: the timeout has passed; the connection is closed nevertheless.
             ConnectionClosedError: the connection is closed, or was disconnected.
+
+        Example:
+            >>> nc.publish("weather.rome", b"sun")
+            >>> nc.drain()  # the message was sent
+            >>> nc.is_closed
+            True
 
         """
         core = self._core

@@ -63,6 +63,11 @@ class Connection(CoreConnection):
             InvalidOptionError: domain and prefix are both given, or one is invalid, or a
                 number cannot work.
 
+        Example:
+            >>> js = nc.jetstream(timeout=10.0)
+            >>> js.stream_names()
+            ['ORDERS']
+
         """
         return JetStream(
             self._core,
@@ -112,6 +117,12 @@ def connect(
         SecureConnectionError: one side requires TLS and the other does not support it.
         InvalidOptionError: an option is unknown or invalid.
 
+    Example:
+        >>> nc = jetstream_sync.connect("nats://127.0.0.1:4222", name="billing")
+        >>> nc.is_connected
+        True
+        >>> nc.close()
+
     """
     core = ConnectionCore(ConnectionOptions.of(parse_servers(servers), options), __version__)
     # In this order: once it is open, a Ctrl-C has no place to strike before the caller has it.
@@ -155,6 +166,11 @@ def shared_connection(
 
     Raises:
         Error: as `connect()`.
+
+    Example:
+        >>> nc = jetstream_sync.shared_connection("nats://127.0.0.1:4222", name="billing")
+        >>> nc is jetstream_sync.shared_connection("nats://127.0.0.1:4222", name="billing")
+        True
 
     """
     try:

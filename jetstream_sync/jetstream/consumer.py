@@ -130,6 +130,10 @@ class PullConsumer:
             TimeoutError: the server did not reply in time.
             ConnectionClosedError: the connection is closed.
 
+        Example:
+            >>> consumer.info().num_pending
+            3
+
         """
         deadline = self._api.deadline(timeout)
         self._info = consumer_info(self._api, self.stream_name, self.name, deadline)
@@ -174,6 +178,13 @@ class PullConsumer:
             ConnectionClosedError: the connection is closed.
                 Except for the first, none is raised if there are messages to return.
 
+        Example:
+            >>> for msg in consumer.fetch(2, timeout=5.0):
+            ...     print(msg.data)
+            ...     msg.ack()
+            b'order 1'
+            b'order 2'
+
         """
         request = fetch_request(batch, timeout, max_bytes, heartbeat)
         if priority:
@@ -200,6 +211,10 @@ class PullConsumer:
         Raises:
             InvalidOptionError, PullError, ConsumerDeletedError, ConnectionClosedError: as `fetch()`.
 
+        Example:
+            >>> len(consumer.fetch_no_wait(100))
+            3
+
         """
         request = no_wait_request(batch, max_bytes)
         if priority:
@@ -225,6 +240,12 @@ class PullConsumer:
             InvalidOptionError, ConsumerDeletedError, PullError, NoHeartbeatError,
             ConnectionClosedError: as `fetch()`.
 
+        Example:
+            >>> msg = consumer.next(timeout=5.0)
+            >>> msg.data
+            b'order 1'
+            >>> msg.ack()
+
         """
         messages = self.fetch(1, timeout, None, heartbeat, **priority)
         if not messages:
@@ -247,6 +268,14 @@ class PullConsumer:
         Raises:
             InvalidOptionError: an option is out of range, or two options exclude each other.
             ConnectionClosedError: the connection is closed.
+
+        Example:
+            >>> with consumer.messages(max_messages=100, stop_after=2) as messages:
+            ...     for msg in messages:
+            ...         print(msg.data)
+            ...         msg.ack()
+            b'order 1'
+            b'order 2'
 
         """
         pull = self._continuous(options)
@@ -273,6 +302,12 @@ class PullConsumer:
         Raises:
             InvalidOptionError: an option is out of range, or two options exclude each other.
             ConnectionClosedError: the connection is closed.
+
+        Example:
+            >>> handle = consumer.consume(lambda msg: msg.ack(), stop_after=3)
+            >>> handle.wait_closed(timeout=5.0)
+            >>> consumer.info().num_pending
+            0
 
         """
         check_callback("callback", callback)

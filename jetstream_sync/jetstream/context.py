@@ -132,6 +132,11 @@ class JetStream(ForeignNames, ConsumerAdmin, ObjectStoreAdmin, PushSubscribeAPI,
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
+        Example:
+            >>> stream = js.create_stream(name="INVOICES", subjects=["INVOICES.*"], max_age=3600)
+            >>> stream.name
+            'INVOICES'
+
         """
         chosen = resolve_config(StreamConfig, config, fields)
         return self._create(chosen, pedantic)
@@ -166,6 +171,12 @@ class JetStream(ForeignNames, ConsumerAdmin, ObjectStoreAdmin, PushSubscribeAPI,
             APIError: the server returned an error; some fields cannot be changed.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
+        Example:
+            >>> config = js.get_stream("ORDERS").info().config
+            >>> stream = js.update_stream(dataclasses.replace(config, max_msgs=1_000_000))
+            >>> stream.cached_info.config.max_msgs
+            1000000
+
         """
         chosen = resolve_config(StreamConfig, config, fields)
         return self._update(chosen, pedantic)
@@ -189,6 +200,11 @@ class JetStream(ForeignNames, ConsumerAdmin, ObjectStoreAdmin, PushSubscribeAPI,
         Raises:
             StreamNameInUseError: another client created it with a different config at the same time.
             Error: otherwise as `update_stream()`.
+
+        Example:
+            >>> stream = js.create_or_update_stream(name="ORDERS", subjects=["ORDERS.*", "RETURNS"])
+            >>> stream.cached_info.config.subjects
+            ['ORDERS.*', 'RETURNS']
 
         """
         chosen = resolve_config(StreamConfig, config, fields)
@@ -240,6 +256,10 @@ class JetStream(ForeignNames, ConsumerAdmin, ObjectStoreAdmin, PushSubscribeAPI,
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
+        Example:
+            >>> js.get_stream("ORDERS").cached_info.state.messages
+            3
+
         """
         return Stream(self._api, stream_info(self._api, check_stream_name(name)))
 
@@ -249,6 +269,11 @@ class JetStream(ForeignNames, ConsumerAdmin, ObjectStoreAdmin, PushSubscribeAPI,
 
         Raises:
             Error: as `get_stream()`.
+
+        Example:
+            >>> js.delete_stream("ORDERS")
+            >>> js.stream_names()
+            []
 
         """
         self._api.command(self._api.routes.stream_delete(check_stream_name(name)))
@@ -266,6 +291,10 @@ class JetStream(ForeignNames, ConsumerAdmin, ObjectStoreAdmin, PushSubscribeAPI,
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`; the
                 timeout is for each page of 1024.
+
+        Example:
+            >>> js.stream_names(subject="ORDERS.received")
+            ['ORDERS']
 
         """
         return self._api.names(self._api.routes.stream_names(), "streams", _filter(subject))
@@ -401,6 +430,13 @@ class JetStream(ForeignNames, ConsumerAdmin, ObjectStoreAdmin, PushSubscribeAPI,
             OutboundBufferLimitError: there is no connection, and the buffer for that time is full.
             ConnectionClosedError: the connection is closed, or was while waiting.
 
+        Example:
+            >>> ack = js.publish("ORDERS.received", b"order 4", msg_id="order-4")
+            >>> ack.stream, ack.seq
+            ('ORDERS', 4)
+            >>> js.publish("ORDERS.received", b"order 4", msg_id="order-4").duplicate
+            True
+
         """
         headers = publish_headers(
             headers,
@@ -467,6 +503,12 @@ class JetStream(ForeignNames, ConsumerAdmin, ObjectStoreAdmin, PushSubscribeAPI,
                 sent.
             OutboundBufferLimitError: there is no connection, and the buffer for that time is full.
             ConnectionClosedError: the connection is closed.
+
+        Example:
+            >>> futures = [js.publish_async("ORDERS.received", b"%d" % n) for n in range(1000)]
+            >>> js.publish_async_completed(timeout=10.0)
+            >>> futures[-1].result().seq
+            1003
 
         """
         headers = publish_headers(

@@ -105,6 +105,12 @@ class JetStreamMsg(Msg):
             NotJSMessageError: it did not come from a stream.
             ConnectionClosedError: the connection is closed.
 
+        Example:
+            >>> msg = consumer.next()
+            >>> msg.ack()
+            >>> msg.is_acked
+            True
+
         """
         self._settle(_ACK)
 
@@ -121,6 +127,11 @@ class JetStreamMsg(Msg):
             NoRespondersError: the consumer does not exist any more.
             NotJSMessageError: it did not come from a stream.
             ConnectionClosedError: the connection is closed.
+
+        Example:
+            >>> consumer.next().ack_sync()
+            >>> consumer.info().num_ack_pending
+            0
 
         """
         if self._open():
@@ -142,6 +153,11 @@ class JetStreamMsg(Msg):
             InvalidOptionError: the delay is below 0.
             MsgAlreadyAckdError, NotJSMessageError, ConnectionClosedError: as `ack()`.
 
+        Example:
+            >>> consumer.next().nak(delay=30.0)
+            >>> consumer.next().data
+            b'order 2'
+
         """
         if delay is None:
             self._settle(_NAK, _NAKED)
@@ -158,6 +174,11 @@ class JetStreamMsg(Msg):
         Raises:
             MsgAlreadyAckdError, NotJSMessageError, ConnectionClosedError: as `ack()`.
 
+        Example:
+            >>> msg = consumer.next()
+            >>> msg.in_progress()
+            >>> msg.ack()
+
         """
         if self._open():
             send_in_progress(self._core, self._reply or self._no_reply())
@@ -172,6 +193,9 @@ class JetStreamMsg(Msg):
         Raises:
             InvalidOptionError: the reason has a line break.
             MsgAlreadyAckdError, NotJSMessageError, ConnectionClosedError: as `ack()`.
+
+        Example:
+            >>> consumer.next().term("not an order")
 
         """
         if not reason:

@@ -97,6 +97,10 @@ class Stream(ForeignNames):
             TimeoutError: the server did not reply within the timeout of the context.
             ConnectionClosedError: the connection is closed.
 
+        Example:
+            >>> stream.info(subjects_filter=">").state.subjects
+            {'ORDERS.received': 3}
+
         """
         info = stream_info(self._api, self._name, subjects_filter, deleted_details)
         self._info = _without_details(info)
@@ -128,6 +132,10 @@ class Stream(ForeignNames):
             StreamNotFoundError: the stream does not exist.
             APIError: the server returned an error, for example because the stream has ``deny_purge``.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
+
+        Example:
+            >>> stream.purge(keep=1)
+            2
 
         """
         body: dict[str, Any] = {}
@@ -179,6 +187,12 @@ class Stream(ForeignNames):
             StreamNotFoundError: the stream does not exist.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
+
+        Example:
+            >>> stream.get_msg(1).data
+            b'order 1'
+            >>> stream.get_msg(last_by_subject="ORDERS.received").seq
+            3
 
         """
         request = _get_request(seq, last_by_subject, next_by_subject)
@@ -234,6 +248,11 @@ class Stream(ForeignNames):
             APIError: the server returned an error.
             TimeoutError: no reply arrived in time.
             JetStreamNotEnabledError, ConnectionClosedError: as `info()`.
+
+        Example:
+            >>> messages = stream.get_msgs(100, seq=2)
+            >>> messages[0].data
+            b'order 2'
 
         """
         if start_time is None:
@@ -345,6 +364,11 @@ class Stream(ForeignNames):
             APIError: the server returned an error, for example because the stream has ``deny_delete``.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
 
+        Example:
+            >>> stream.delete_msg(2)
+            >>> stream.info().state.messages
+            2
+
         """
         body: dict[str, Any] = {"seq": _checked(seq, "seq", 1)}
         if not secure:
@@ -435,6 +459,11 @@ class Stream(ForeignNames):
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
 
+        Example:
+            >>> consumer = stream.create_consumer(durable_name="shipping", ack_wait=60)
+            >>> consumer.fetch(1)[0].data
+            b'order 1'
+
         """
         return self._add(config, fields, consumer_api.CREATE, pedantic)
 
@@ -485,6 +514,11 @@ class Stream(ForeignNames):
         Raises:
             APIError: the server refused; many fields cannot be changed.
             Error: otherwise as `create_consumer()`.
+
+        Example:
+            >>> consumer = stream.create_or_update_consumer(durable_name="billing", max_ack_pending=100)
+            >>> consumer.info().num_pending
+            3
 
         """
         return self._add(config, fields, consumer_api.CREATE_OR_UPDATE, pedantic)
@@ -563,6 +597,10 @@ class Stream(ForeignNames):
             InvalidNameError: the name cannot be a consumer's.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
+
+        Example:
+            >>> stream.get_consumer("billing").fetch(1)[0].data
+            b'order 1'
 
         """
         return pull_consumer(self._api, self._name, name)
@@ -691,6 +729,11 @@ class Stream(ForeignNames):
 
         Raises:
             InvalidOptionError: an option is unknown or invalid.
+
+        Example:
+            >>> with stream.ordered_consumer(filter_subjects="ORDERS.received") as ordered:
+            ...     [msg.data for msg in ordered.fetch_no_wait(100)]
+            [b'order 1', b'order 2', b'order 3']
 
         """
         return OrderedConsumer(self._api, self._name, **options)

@@ -41,6 +41,13 @@ class NatsServer:
     Any thread may call anything here; calls that change the server wait for each other. After a
     fork, the server stays the parent's: in the child `stop()` and `close()` do nothing, and
     whatever else would change it raises `ServerUnavailableError`. It cannot be pickled.
+
+    Example:
+        >>> with NatsServer() as server:
+        ...     with jetstream_sync.connect(server.url) as nc:
+        ...         nc.jetstream().stream_names()
+        []
+
     """
 
     def __init__(
