@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from fix_cases import each_case
 
+import jetstream_sync
+
 PACKAGE = Path(__file__).parents[1] / "jetstream_sync"
 
 # --- the tables -------------------------------------------------------------------------------
@@ -32,7 +34,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server": {"base"},
     "names": {"base", "protocol", "api", "net", "client", "jetstream"},
     "spark": {"base", "protocol", "api", "net", "client", "jetstream", "names"},
-    "cli": {"base", "protocol", "api", "net", "client", "jetstream", "server", "spark", "names"},
+    # Only public names: see `test_the_worker_runtime_uses_public_names`.
+    "workers": {"names"},
+    "cli": {"base", "protocol", "api", "net", "client", "jetstream", "server", "spark", "names"}
+    | {"workers"},
     "top_level": {"spark", "cli"},
 }
 
@@ -70,19 +75,19 @@ MAY_IMPORT_OF: dict[tuple[str, str], set[str]] = {
 ONLY_IN: dict[str, set[str]] = {
     "asyncio": set(),
     "concurrent": {"client", "jetstream", "cli", "spark"},
-    "json": {"codec.py", "cli", "spark"},
-    "logging": {"client", "jetstream", "cli", "spark"},
+    "json": {"codec.py", "cli", "spark", "workers"},
+    "logging": {"client", "jetstream", "cli", "spark", "workers"},
     "multiprocessing": set(),
-    "queue": {"client"},
+    "queue": {"client", "workers"},
     "select": {"net"},
     "selectors": {"net"},
-    "signal": {"server", "cli", "spark/streaming/reader.py"},
+    "signal": {"server", "cli", "spark/streaming/reader.py", "workers/worker.py"},
     "socket": {"net", "server"},
     "ssl": {"net"},
     # sub --translate runs a command given by the user; bench runs clients in separate processes.
     "subprocess": {"server", "cli/messages/view.py", "cli/bench/worker_process.py"},
-    "threading": {"client", "jetstream", "server", "cli"},
-    "time": {"net", "server", "cli", "spark"},
+    "threading": {"client", "jetstream", "server", "cli", "workers"},
+    "time": {"net", "server", "cli", "spark", "workers"},
 }
 
 # Third-party packages, and where they may be imported.
@@ -101,8 +106,9 @@ THIRD_PARTY: dict[str, set[str]] = {
     "pyspark": {"spark", "top_level"},
 }
 
-# The only file that creates threads and timers: it names them, makes them daemons and reports crashes.
-THREADS_FILE = "client/threads.py"
+# The files that create threads and timers: they name them, make them daemons and report crashes. The
+# worker runtime has its own, because it uses only public names.
+THREADS_FILES = {"client/threads.py", "workers/threads.py"}
 
 MAX_FILE_LINES = 900
 #: Longer files: the classes of all errors, most of them without code, are one public module.
@@ -121,6 +127,11 @@ BROAD_HANDLERS: dict[tuple[str, str], str] = {
     ("client/tracing.py", "_call"): "a user's callback for the trace may raise anything",
     ("jetstream/consume.py", "_run"): "a user's callback for messages may raise anything",
     ("jetstream/watch.py", "_report_current"): "a user's callback may raise anything",
+    (
+        "workers/threads.py",
+        "_handle",
+    ): "a user's handler may raise anything: the attempt has failed",
+    ("workers/threads.py", "run"): "the top of every thread: it reports the error that ended it",
 }
 
 # What the layers above `client` use of the connection core: its methods, not its parts.
@@ -131,6 +142,7 @@ CORE_INTERFACE = {
     "closed_reason",
     "info",
     "machinery",
+    "max_payload",
     "name",
     "options",
     "reconnects",
@@ -283,6 +295,23 @@ def test_imports_point_downwards(file: File) -> None:
             allowed = rest in MAY_IMPORT_OF[file.part, part]
         if not allowed:
             wrong.append(f"line {imported.line}: {file.part} imports {imported.module} ({part})")
+    assert not wrong
+
+
+def test_the_worker_runtime_uses_public_names() -> None:
+    """The worker runtime imports only what a user can import from the package."""
+    public = set(jetstream_sync.__all__)
+    wrong = []
+    for file in files():
+        if file.part != "workers":
+            continue
+        for node in ast.walk(file.tree):
+            if isinstance(node, ast.ImportFrom) and (
+                node.level > 1 or node.module == "jetstream_sync"
+            ):
+                assert node.module in {None, "jetstream_sync"}, f"{file}, line {node.lineno}"
+                names = {alias.name for alias in node.names}
+                wrong += [f"{file}, line {node.lineno}: {name}" for name in names - public]
     assert not wrong
 
 
@@ -441,7 +470,7 @@ def test_threads_are_created_in_one_file(file: File) -> None:
         for node in ast.walk(file.tree)
         if isinstance(node, ast.Call)
         and ast.unparse(node.func).rpartition(".")[2] in {"Thread", "Timer", "ThreadPoolExecutor"}
-        and file.name != THREADS_FILE
+        and file.name not in THREADS_FILES
         and file.part not in {"cli", "spark"}
     ]
     assert not wrong

@@ -621,7 +621,7 @@ class ObjectStore(ForeignNames):
         return watch if cb is None else WatchHandle(self._api, watch, cb, current_cb)
 
     def _watch(self, policy: DeliverPolicy, ignore_deletes: bool) -> Watch[ObjectInfo]:
-        report = self._api.core.events.error
+        report = self._api.core.report_error
 
         def info_of_delivery(delivery: Delivery) -> ObjectInfo | None:
             try:

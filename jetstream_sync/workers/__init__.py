@@ -1,0 +1,41 @@
+"""
+The worker runtime: functions that handle the messages of consumers, in threads.
+
+Example::
+
+    from jetstream_sync.workers import Backoff, Reject, Worker
+
+    worker = Worker("nats://127.0.0.1:4222", name="shop", dead_letters="DEAD")
+
+
+    @worker.handler(stream="ORDERS", consumer="BILLING", concurrency=4, decode="json")
+    def bill(order):
+        if order["total"] <= 0:
+            raise Reject("nothing to bill")
+        charge(order)
+
+
+    if __name__ == "__main__":
+        raise SystemExit(worker.run())
+
+The runtime is written against the public API of `jetstream_sync`.
+"""
+
+from __future__ import annotations
+
+from .context import Context
+from .handler import Handler
+from .leases import LeaseLostError
+from .retries import Backoff, Reject, Retry
+from .worker import CheckResult, Worker
+
+__all__ = [
+    "Backoff",
+    "CheckResult",
+    "Context",
+    "Handler",
+    "LeaseLostError",
+    "Reject",
+    "Retry",
+    "Worker",
+]

@@ -1,0 +1,152 @@
+"""The consumers of handlers: find, create or update them, and check that they fit the handler."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from .. import (
+    AckPolicy,
+    ConsumerConfig,
+    ConsumerNotFoundError,
+    InvalidOptionError,
+    RetentionPolicy,
+    StreamNotFoundError,
+)
+from .handler import Handler
+from .leases import MIN_WAIT_S, LeaseTimes
+
+if TYPE_CHECKING:
+    from .. import JetStream, PullConsumer
+
+__all__ = ["check_handler", "ensure_consumer"]
+
+#: ``ack_wait`` of a new consumer, in seconds.
+_ACK_WAIT_S: Final = 30.0
+
+
+def ensure_consumer(
+    js: JetStream, handler: Handler, *, may_change: bool
+) -> tuple[PullConsumer, str]:
+    """
+    Return the consumer of a handler, and the generation of its stream.
+
+    Args:
+        js: the JetStream context.
+        handler: the handler.
+        may_change: create the consumer if it does not exist, and update the fields that the handler
+            names; otherwise it must exist.
+
+    Raises:
+        StreamNotFoundError, ConsumerNotFoundError: it does not exist.
+        InvalidOptionError: the consumer does not fit the handler.
+        Error: the server refused.
+
+    """
+    stream = js.get_stream(handler.stream)
+    generation = f"{stream.cached_info.created.timestamp():.0f}"
+    try:
+        consumer = stream.get_consumer(handler.consumer)
+    except ConsumerNotFoundError:
+        if not may_change:
+            raise
+        consumer = stream.create_consumer(_new_config(handler))
+    else:
+        wanted = _updated(consumer.cached_info.config, handler)
+        if may_change and wanted != consumer.cached_info.config:
+            consumer = stream.update_consumer(wanted)
+    _check_consumer(consumer.cached_info.config, handler)
+    return consumer, generation
+
+
+def _new_config(handler: Handler) -> ConsumerConfig:
+    config = ConsumerConfig(
+        durable_name=handler.consumer,
+        ack_wait=_ACK_WAIT_S,
+        max_deliver=-1,  # the worker gives messages up, not the server
+    )
+    return _updated(config, handler)
+
+
+def _updated(config: ConsumerConfig, handler: Handler) -> ConsumerConfig:
+    """Return the config with the fields that the handler names."""
+    if handler.ack_wait is not None and not config.backoff:
+        config = replace(config, ack_wait=handler.ack_wait)
+    filters = handler.filter_subjects
+    if len(filters) == 1:
+        config = replace(config, filter_subject=filters[0], filter_subjects=None)
+    elif filters:
+        config = replace(config, filter_subject=None, filter_subjects=list(filters))
+    return config
+
+
+def _check_consumer(config: ConsumerConfig, handler: Handler) -> None:
+    """
+    Check that a consumer fits its handler.
+
+    Raises:
+        InvalidOptionError: it does not; the error names both values.
+
+    """
+    name = f"{handler.stream}/{handler.consumer}"
+    if config.ack_policy != AckPolicy.EXPLICIT:
+        raise InvalidOptionError(
+            "ack_policy", str(config.ack_policy), f"consumer {name} must use 'explicit'"
+        )
+    attempts = handler.retry.attempts
+    limit = config.max_deliver or -1
+    if 0 < limit <= attempts:
+        raise InvalidOptionError(
+            "max_deliver",
+            limit,
+            f"consumer {name} must deliver more often than the {attempts} attempts of handler "
+            f"{handler.name}, or without limit (-1): otherwise the server gives messages up silently",
+        )
+    shortest = LeaseTimes(config).shortest
+    if shortest < MIN_WAIT_S:
+        field = "backoff" if config.backoff else "ack_wait"
+        raise InvalidOptionError(
+            field, shortest, f"consumer {name} must use at least {MIN_WAIT_S:g} seconds"
+        )
+
+
+def check_handler(js: JetStream, handler: Handler, *, may_change: bool) -> list[str]:
+    """
+    Check the stream and the consumer of a handler without a change on the server.
+
+    Returns:
+        What is allowed and probably not intended, as sentences.
+
+    Raises:
+        Error: as `ensure_consumer`.
+
+    """
+    found = []
+    stream = js.get_stream(handler.stream)
+    try:
+        config = stream.get_consumer(handler.consumer).cached_info.config
+    except ConsumerNotFoundError:
+        if not may_change:
+            raise
+        found.append(f"consumer {handler.consumer!r} does not exist: it is created at start")
+        config = _new_config(handler)
+    _check_consumer(config, handler)
+    held = handler.concurrency + handler.prefetch
+    limit = config.max_ack_pending
+    if limit is not None and 0 < limit < held:
+        found.append(
+            f"max_ack_pending={limit} is below concurrency + prefetch = {held}: "
+            "some threads stay idle"
+        )
+    if handler.dead_letters is None:
+        kept = stream.cached_info.config.retention == RetentionPolicy.LIMITS
+        fate = "skipped" if kept else "deleted"
+        found.append(f"no stream for dead letters is given: messages that fail are {fate}")
+        return found
+    try:
+        js.get_stream(handler.dead_letters)
+    except StreamNotFoundError:
+        if not may_change:
+            raise
+        found.append(f"stream {handler.dead_letters!r} does not exist: it is created at start")
+    return found

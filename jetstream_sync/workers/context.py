@@ -1,0 +1,115 @@
+"""What a handler can learn about the message that it handles, and do besides returning."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from .leases import Delivery, LeaseLostError, lease_clock
+
+if TYPE_CHECKING:
+    from .. import Headers, JetStream, JetStreamMsg, PubAck
+
+__all__ = ["Context"]
+
+log = logging.getLogger("jetstream_sync.worker")
+
+
+class Context:
+    """
+    The context of one run of a handler.
+
+    A handler gets it as its second argument, or as the only one if that is annotated with this class.
+    """
+
+    __slots__ = ("_delivery", "_is_stopping", "_js", "_published", "id")
+
+    id: str
+    """``stream/consumer/sequence/creation time of the stream``, after the domain if there is one: the same
+    in each attempt, and unique. Use it as the idempotency key for calls to other systems."""
+
+    def __init__(
+        self, delivery: Delivery, message_id: str, js: JetStream, is_stopping: Callable[[], bool]
+    ) -> None:
+        self._delivery = delivery
+        self._js = js
+        self._is_stopping = is_stopping
+        self._published = itertools.count(1)
+        self.id = message_id
+
+    @property
+    def message(self) -> JetStreamMsg:
+        """The message. The runtime settles it; a handler may call its ``ack()`` earlier."""
+        return self._delivery.msg
+
+    @property
+    def attempt(self) -> int:
+        """The number of the delivery, from 1. Crashes and returned messages count, too."""
+        return self._delivery.attempt
+
+    @property
+    def deadline(self) -> datetime:
+        """When the handler's timeout is over, in UTC."""
+        left = self._delivery.give_up_at - lease_clock()
+        return datetime.now(timezone.utc) + timedelta(seconds=left)
+
+    @property
+    def lease_lost(self) -> bool:
+        """Whether the lease is over: another worker may be handling the message."""
+        return self._delivery.is_lost()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker is stopping: a long handler should return or raise `Retry`."""
+        return self._is_stopping()
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger whose records have the message id and the attempt as attributes."""
+        extra = {"message_id": self.id, "attempt": self.attempt, "handler": self._delivery.handler}
+        return logging.LoggerAdapter(log, extra)
+
+    def check(self) -> None:
+        """
+        Raise if the lease is over; call it before an effect that must not happen twice.
+
+        Raises:
+            LeaseLostError: the lease is over.
+
+        """
+        if self._delivery.is_lost():
+            raise LeaseLostError(f"the lease of {self._delivery!r} is lost")
+
+    def extend(self, seconds: float) -> None:
+        """Let the handler run for this many seconds from now, instead of its ``timeout``."""
+        if not self._delivery.given_up:
+            self._delivery.give_up_at = lease_clock() + seconds
+
+    def publish(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        headers: Headers | Mapping[str, str] | Mapping[str, list[str]] | None = None,
+        **options: Any,
+    ) -> PubAck:
+        """
+        Publish a message to a stream, and wait until it is stored.
+
+        The message id is made from `id` and the number of the call. If the handler runs again within
+        the ``duplicate_window`` of the stream, its messages are not stored again.
+
+        Args:
+            subject: the subject, without wildcards.
+            payload: the payload.
+            headers: names and values; ``None``: none.
+            **options: as for `JetStream.publish`, except ``msg_id``.
+
+        Raises:
+            Error: as `JetStream.publish`.
+
+        """
+        msg_id = f"{self.id}/{next(self._published)}"
+        return self._js.publish(subject, payload, headers=headers, msg_id=msg_id, **options)

@@ -1,0 +1,198 @@
+"""Handlers: the functions of the user, with their options."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from .. import InvalidOptionError
+from .context import Context
+from .retries import Backoff
+
+__all__ = ["DECODERS", "DecodeError", "Handler", "HandlerFunction", "Middleware"]
+
+HandlerFunction = Callable[..., object]
+#: Wraps each run of a handler: ``middleware(call, context)`` calls ``call()``.
+Middleware = Callable[[Callable[[], object], Context], object]
+
+DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
+    "bytes": bytes,
+    "json": json.loads,
+    "text": lambda data: data.decode("utf-8"),
+}
+
+
+class DecodeError(Exception):
+    """The payload cannot be decoded; another attempt cannot succeed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handler:
+    """
+    A handler and its options; `Worker.handler` returns it in place of the function.
+
+    It can be called like the function, for tests.
+    """
+
+    function: HandlerFunction = field(repr=False)
+    """The function."""
+    stream: str
+    """The name of the stream."""
+    consumer: str
+    """The durable name of the consumer."""
+    filter_subjects: tuple[str, ...] = ()
+    """The consumer's filters; empty: those of the existing consumer, or none."""
+    concurrency: int = 1
+    """Number of threads."""
+    prefetch: int = 1
+    """Number of messages that are received ahead."""
+    retry: Backoff = field(default_factory=Backoff)
+    """The attempts and their delays."""
+    timeout: float = 600.0
+    """Seconds after which the lease of a message is no longer renewed."""
+    ack_wait: float | None = None
+    """The consumer's ``ack_wait`` in seconds; ``None``: 30 for a new consumer, else unchanged."""
+    reject_on: tuple[type[BaseException], ...] = ()
+    """Errors that make a dead letter at once."""
+    retry_on: tuple[type[BaseException], ...] | None = None
+    """If given, all other errors make a dead letter at once."""
+    decode: str | Callable[[bytes], Any] = "bytes"
+    """How the payload is decoded."""
+    confirm: bool = True
+    """Whether acknowledgements are confirmed by the server."""
+    dead_letters: str | None = None
+    """The stream for dead letters; ``None``: none."""
+    _arity: str = field(init=False, repr=False, default="both")
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        _check_function(self.function)
+        object.__setattr__(self, "_arity", _arity(self.function))
+        for option in ("concurrency", "prefetch"):
+            value = getattr(self, option)
+            least = 1 if option == "concurrency" else 0
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InvalidOptionError(option, value, f"must be a whole number, {least} or above")
+        if not self.timeout > 0:
+            raise InvalidOptionError("timeout", self.timeout, "must be above 0 seconds")
+        if self.ack_wait is not None and not self.ack_wait >= 3:
+            raise InvalidOptionError("ack_wait", self.ack_wait, "must be at least 3 seconds")
+        if not isinstance(self.retry, Backoff):
+            raise InvalidOptionError("retry", self.retry, "must be a Backoff")
+        if not callable(self.decode) and self.decode not in DECODERS:
+            raise InvalidOptionError(
+                "decode", self.decode, f"must be a function or one of {sorted(DECODERS)}"
+            )
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return getattr(self.function, "__name__", repr(self.function))
+
+    def description(self) -> str:
+        """Return the handler, its consumer and all options in one line."""
+        options = ", ".join(
+            f"{each.name}={getattr(self, each.name)!r}"
+            for each in fields(self)
+            if each.name not in {"function", "stream", "consumer"} and each.init
+        )
+        return f"{self.name}: {self.stream}/{self.consumer}, {options}"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
+        """Call the function itself."""
+        return self.function(*args, **kwargs)
+
+    def decoded(self, data: bytes) -> Any:
+        """
+        Return the decoded payload.
+
+        Raises:
+            DecodeError: it cannot be decoded.
+
+        """
+        decode = self.decode if callable(self.decode) else DECODERS[self.decode]
+        try:
+            return decode(data)
+        except Exception as error:
+            raise DecodeError(f"the payload cannot be decoded: {error}") from error
+
+    def run(self, context: Context, middleware: Sequence[Middleware]) -> None:
+        """Run the function for a message, inside the middleware; raises what they raise."""
+
+        def call() -> object:
+            if self._arity == "none":
+                return self.function()
+            if self._arity == "context":
+                return self.function(context)
+            payload = self.decoded(context.message.data)
+            if self._arity == "payload":
+                return self.function(payload)
+            return self.function(payload, context)
+
+        for each in reversed(middleware):
+            call = _wrapped(each, call, context)
+        call()
+
+
+def _wrapped(
+    middleware: Middleware, call: Callable[[], object], context: Context
+) -> Callable[[], object]:
+    return lambda: middleware(call, context)
+
+
+def _check_function(function: HandlerFunction) -> None:
+    """
+    Refuse what cannot run in a thread to its end.
+
+    Raises:
+        InvalidOptionError: the function is no plain function.
+
+    """
+    rule = ""
+    if not callable(function):
+        rule = "must be a function"
+    elif inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        rule = "must not be async: handlers block, and run in threads"
+    elif inspect.isgeneratorfunction(function):
+        rule = "must not be a generator: its code would not run"
+    elif getattr(function, "__name__", "") == "<lambda>":
+        rule = "must have a name: define it with def"
+    if rule:
+        raise InvalidOptionError("handler", function, rule)
+
+
+def _arity(function: HandlerFunction) -> str:
+    """
+    Return which arguments the function takes: none, payload, context or both.
+
+    Raises:
+        InvalidOptionError: it needs other arguments.
+
+    """
+    positional = [
+        each
+        for each in inspect.signature(function).parameters.values()
+        if each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD}
+        and each.default is each.empty
+    ]
+    keywords = [
+        each
+        for each in inspect.signature(function).parameters.values()
+        if each.kind is each.KEYWORD_ONLY and each.default is each.empty
+    ]
+    if len(positional) > 2 or keywords:
+        raise InvalidOptionError(
+            "handler", function, "must take at most two arguments: the payload and the context"
+        )
+    if len(positional) == 1:
+        return "context" if _is_context(positional[0].annotation) else "payload"
+    return "both" if positional else "none"
+
+
+def _is_context(annotation: Any) -> bool:
+    """Return whether an annotation is `Context`; it may be a string."""
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    return text.rpartition(".")[2] == Context.__name__

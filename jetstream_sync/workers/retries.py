@@ -1,0 +1,108 @@
+"""When a failed message is delivered again, and the errors with which a handler decides that."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from .. import InvalidOptionError
+
+__all__ = ["MIN_DELAY_S", "Backoff", "Reject", "Retry"]
+
+#: The shortest delay before a message is delivered again, in seconds: a short failure of a database
+#: must not use up all attempts.
+MIN_DELAY_S: Final = 0.1
+
+
+class Reject(Exception):  # noqa: N818 - an instruction to the runtime, named like one
+    """
+    Give the message up: it becomes a dead letter and is not retried.
+
+    Args:
+        reason: recorded with the dead letter.
+
+    """
+
+
+class Retry(Exception):  # noqa: N818 - an instruction to the runtime, named like one
+    """
+    Deliver the message again later; logged without a traceback.
+
+    It counts as an attempt: the last attempt becomes a dead letter.
+
+    Args:
+        reason: recorded in the log.
+        delay: in seconds, at least 0.1; ``None``: the delay of the handler's `Backoff`.
+
+    """
+
+    def __init__(self, reason: str = "", delay: float | timedelta | None = None) -> None:
+        super().__init__(reason)
+        self.delay = None if delay is None else max(MIN_DELAY_S, _seconds("delay", delay))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backoff:
+    """
+    How often a failing message is tried, and the delays between the attempts.
+
+    The delay after attempt *n* is ``first * factor ** (n - 1)``, at most ``maximum``, multiplied by a
+    random number between ``1 - jitter`` and ``1 + jitter``.
+
+    Args:
+        first: the delay after the first attempt, in seconds, at least 0.1.
+        factor: by which the delay grows with each attempt, at least 1.
+        maximum: the longest delay before jitter, in seconds.
+        jitter: the random share of each delay, from 0 to below 1.
+        attempts: number of attempts after which a message becomes a dead letter, at least 1. The
+            server's delivery counter is used: a crash and a returned message count, too.
+
+    Raises:
+        InvalidOptionError: a value is out of range.
+
+    """
+
+    first: float = 1.0
+    factor: float = 2.0
+    maximum: float = 300.0
+    jitter: float = 0.5
+    attempts: int = 8
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if not self.first >= MIN_DELAY_S:
+            raise InvalidOptionError("first", self.first, f"must be at least {MIN_DELAY_S} seconds")
+        if not self.factor >= 1:
+            raise InvalidOptionError("factor", self.factor, "must be at least 1")
+        if not self.maximum >= self.first:
+            raise InvalidOptionError("maximum", self.maximum, "must not be below 'first'")
+        if not 0 <= self.jitter < 1:
+            raise InvalidOptionError("jitter", self.jitter, "must be from 0 to below 1")
+        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int):
+            raise InvalidOptionError("attempts", self.attempts, "must be a whole number")
+        if self.attempts < 1:
+            raise InvalidOptionError("attempts", self.attempts, "must be at least 1")
+
+    def delay(self, attempt: int) -> float:
+        """
+        Return the delay after a failed attempt, in seconds with whole milliseconds.
+
+        Args:
+            attempt: the number of the failed attempt, from 1.
+
+        """
+        try:
+            grown = self.first * self.factor ** (attempt - 1)
+        except OverflowError:
+            grown = self.maximum
+        jitter = random.uniform(1 - self.jitter, 1 + self.jitter)  # noqa: S311 - not a secret
+        return max(MIN_DELAY_S, round(min(self.maximum, grown) * jitter, 3))
+
+
+def _seconds(option: str, value: float | timedelta) -> float:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
+        raise InvalidOptionError(option, value, "must be a number of seconds, 0 or above")
+    return seconds

@@ -1,0 +1,178 @@
+"""
+Settlement: how ack, nak and term leave the worker, and their confirmation by the server.
+
+Rules:
+
+1. Exactly one of ack, nak and term is chosen for a delivery: see `Settlements.claim`.
+2. Settlements are sent with a reply subject and confirmed by the server. Handler threads do not wait.
+3. While the connection is down, settlements are kept here, not in the output buffer of the
+   connection: a nak or term must not be sent after its lease is lost.
+4. A settlement is sent again after a reconnect, and when it is not confirmed in time. This is harmless:
+   the server ignores a second acknowledgement of one delivery.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from typing import TYPE_CHECKING, Final
+
+from .. import Error
+from .leases import Delivery, LeaseKeeper, lease_clock
+
+if TYPE_CHECKING:
+    from .. import Connection, Msg
+
+__all__ = ["Settlements"]
+
+log = logging.getLogger("jetstream_sync.worker")
+
+_ACK: Final = b"+ACK"
+#: Seconds after which an unconfirmed settlement is sent again.
+_CONFIRM_TIMEOUT_S: Final = 5.0
+#: Number of times that a settlement is sent on working links before it is abandoned.
+_MAX_SENDS: Final = 12
+
+
+class _Pending:
+    """A settlement that is not confirmed yet."""
+
+    __slots__ = ("delivery", "payload", "reconnects", "sends", "sent_at")
+
+    def __init__(self, delivery: Delivery, payload: bytes) -> None:
+        self.delivery = delivery
+        self.payload = payload
+        self.sends = 0
+        self.sent_at = 0.0
+        #: The number of reconnects when it was sent; -1: it was not sent yet.
+        self.reconnects = -1
+
+
+class Settlements:
+    """
+    Sends settlements and tracks their confirmations.
+
+    Args:
+        nc: the connection.
+        keeper: the keeper of the leases, which end with the settlement.
+
+    Any thread may call the methods; one thread calls `tick`.
+    """
+
+    def __init__(self, nc: Connection, keeper: LeaseKeeper) -> None:
+        self._nc = nc
+        self._keeper = keeper
+        self._inbox = nc.new_inbox()
+        self._tokens = itertools.count(1)
+        self._lock = threading.Lock()
+        self._confirmed_all = threading.Condition(self._lock)
+        # --- under _lock ---
+        self._pending: dict[str, _Pending] = {}
+        # Not limited: a dropped confirmation would only cause another send.
+        self._subscription = nc.subscribe(
+            f"{self._inbox}.*", cb=self._on_confirmed, pending_msgs_limit=0, pending_bytes_limit=0
+        )
+
+    def claim(self, delivery: Delivery) -> bool:
+        """Return whether the caller may settle this delivery; only the first caller may."""
+        with self._lock:
+            if delivery.claimed:
+                return False
+            delivery.claimed = True
+            return True
+
+    def ack(self, delivery: Delivery, *, confirm: bool) -> None:
+        """Acknowledge a claimed delivery, also after its lease was lost."""
+        self._keeper.remove(delivery)
+        if delivery.msg.is_acked:
+            return  # the handler did
+        if not confirm and self._nc.is_connected:
+            try:
+                delivery.msg.ack()
+            except Error as error:
+                log.warning("%r was handled but not acknowledged: %s", delivery, error)
+            return
+        self._send(_Pending(delivery, _ACK))
+
+    def nak(self, delivery: Delivery, delay: float) -> None:
+        """Have the server deliver a claimed delivery again after a delay in seconds; 0: at once."""
+        payload = b'-NAK {"delay": %d}' % round(delay * 1e9) if delay else b"-NAK"
+        self._keeper.remove(delivery)
+        self._settle_leased(delivery, payload)
+
+    def term(self, delivery: Delivery, reason: str) -> None:
+        """End the deliveries of a claimed delivery's message; the reason is one line."""
+        self._keeper.remove(delivery)
+        self._settle_leased(delivery, b"+TERM " + reason.encode())
+
+    def _settle_leased(self, delivery: Delivery, payload: bytes) -> None:
+        if not delivery.msg.is_acked:
+            self._send(_Pending(delivery, payload))
+
+    def _send(self, pending: _Pending) -> None:
+        token = str(next(self._tokens))
+        with self._lock:
+            self._pending[token] = pending
+        self._transmit(token, pending)
+
+    def _transmit(self, token: str, pending: _Pending) -> None:
+        """Send a settlement, unless the connection is down or the lease is lost."""
+        if not self._nc.is_connected:
+            return  # tick() sends it
+        if pending.payload is not _ACK and pending.delivery.is_lost():
+            log.warning(
+                "%s: the lease of %r was lost before it was settled; it is delivered again",
+                pending.delivery.handler,
+                pending.delivery,
+            )
+            self._forget(token)
+            return
+        pending.reconnects = self._nc.stats["reconnects"]
+        pending.sent_at = lease_clock()
+        pending.sends += 1
+        try:
+            reply = f"{self._inbox}.{token}"
+            self._nc.publish(pending.delivery.msg.reply, pending.payload, reply)
+        except Error as error:
+            log.debug("%r was not settled: %s", pending.delivery, error)
+            pending.reconnects = -1
+
+    def _on_confirmed(self, msg: Msg) -> None:
+        pending = self._forget(msg.subject.rpartition(".")[2])
+        if pending is not None and msg.status is not None:
+            log.warning(
+                "%s: %r was not settled: its consumer does not exist",
+                pending.delivery.handler,
+                pending.delivery,
+            )
+
+    def _forget(self, token: str) -> _Pending | None:
+        with self._lock:
+            pending = self._pending.pop(token, None)
+            if not self._pending:
+                self._confirmed_all.notify_all()
+            return pending
+
+    def tick(self) -> None:
+        """Send unconfirmed settlements again."""
+        if not self._pending or not self._nc.is_connected:
+            return
+        with self._lock:
+            waiting = list(self._pending.items())
+        reconnects = self._nc.stats["reconnects"]
+        now = lease_clock()
+        for token, pending in waiting:
+            late = now - pending.sent_at >= _CONFIRM_TIMEOUT_S
+            if pending.reconnects == reconnects and not late:
+                continue
+            if pending.sends >= _MAX_SENDS:
+                self._forget(token)
+                log.error("%r: the server did not confirm %r", pending.delivery, pending.payload)
+            else:
+                self._transmit(token, pending)
+
+    def wait_confirmed(self, timeout: float) -> bool:
+        """Wait until all settlements are confirmed; return whether they are."""
+        with self._lock:
+            return self._confirmed_all.wait_for(lambda: not self._pending, timeout)

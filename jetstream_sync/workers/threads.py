@@ -1,0 +1,391 @@
+"""
+The threads of one handler: one that pulls messages, and those that run the handler.
+
+Rules:
+
+1. A pull requests only what fits: at most ``concurrency + prefetch`` messages are held at a time. Each
+   pull has its own iterator with ``stop_after``, so nothing is buffered where no lease is renewed.
+2. ``_lock`` guards the queue and the set of running messages. It is held for a few instructions,
+   never while pulling, settling or running a handler.
+3. A handler thread that exceeds its timeout stays in the set of running messages, and occupies its
+   slot, until the handler returns.
+4. After `stop_pulling`, the threads end when they have nothing to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from .. import (
+    ConnectionClosedError,
+    ConsumerDeletedError,
+    Error,
+    InvalidArgumentError,
+    IteratorClosedError,
+    NotFoundError,
+)
+from .context import Context
+from .dead_letters import DeadLetterWriter, one_line
+from .handler import DecodeError, Handler, Middleware
+from .leases import Delivery, LeaseKeeper, LeaseTimes, lease_clock
+from .retries import Reject, Retry
+from .settle import Settlements
+
+if TYPE_CHECKING:
+    from .. import JetStream, JetStreamMsg, MessageIterator, PullConsumer
+
+__all__ = ["HandlerThreads", "spawn"]
+
+log = logging.getLogger("jetstream_sync.worker")
+
+#: Delays between attempts to pull after an error, in seconds.
+_FIRST_PULL_DELAY_S: Final = 0.5
+_MAX_PULL_DELAY_S: Final = 30.0
+#: Interval of repeated log records for a pull that keeps failing, in seconds.
+_REPEAT_LOG_S: Final = 60.0
+#: Timeout for messages in flight when pulling stops, in seconds.
+_STOP_TIMEOUT_S: Final = 2.0
+#: Delay of messages whose handler did not end before the drain timeout, in seconds.
+_ABANDON_DELAY_S: Final = 1.0
+
+
+def spawn(
+    name: str, target: Callable[[], None], crashed: Callable[[BaseException], object]
+) -> threading.Thread:
+    """
+    Start a daemon thread.
+
+    Args:
+        name: its name.
+        target: the function to run.
+        crashed: called with an exception that ``target`` raises.
+
+    """
+
+    def run() -> None:
+        try:
+            target()
+        except BaseException as error:
+            log.exception("thread %s crashed", name)
+            crashed(error)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+class Shared:
+    """
+    What all handlers of a running worker have in common.
+
+    Args:
+        js: the JetStream context.
+        keeper: renews the leases.
+        settlements: sends acknowledgements.
+        middleware: wraps each run of a handler, the first one outermost.
+        is_stopping: returns whether the worker is stopping.
+        on_fatal: called with an error that must end the worker.
+        on_change: called when the worker may have become idle.
+
+    """
+
+    def __init__(
+        self,
+        js: JetStream,
+        keeper: LeaseKeeper,
+        settlements: Settlements,
+        middleware: Sequence[Middleware],
+        is_stopping: Callable[[], bool],
+        on_fatal: Callable[[BaseException], object],
+        on_change: Callable[[], object],
+    ) -> None:
+        self.js = js
+        self.keeper = keeper
+        self.settlements = settlements
+        self.middleware = middleware
+        self.is_stopping = is_stopping
+        self.on_fatal = on_fatal
+        self.on_change = on_change
+
+
+class HandlerThreads:
+    """
+    The threads of one handler.
+
+    Args:
+        handler: the handler.
+        shared: what it shares with the others.
+        consumer: its consumer.
+        generation: the creation time of the stream, which distinguishes it from a later one of its name.
+        dead_letters: where dead letters go; ``None``: nowhere.
+        recreate: returns the consumer again after it was deleted; raises what must end the worker.
+
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        shared: Shared,
+        consumer: PullConsumer,
+        generation: str,
+        dead_letters: DeadLetterWriter | None,
+        recreate: Callable[[Handler], tuple[PullConsumer, str]],
+    ) -> None:
+        self.handler = handler
+        self._shared = shared
+        self._dead_letters = dead_letters
+        self._recreate = recreate
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+        # --- under _lock ---
+        self._consumer = consumer
+        self._generation = generation
+        self._times = LeaseTimes(consumer.cached_info.config)
+        self._waiting: deque[Delivery] = deque()
+        self._running: set[Delivery] = set()
+        self._pull: MessageIterator | None = None
+        self._stopping = False
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Start the threads."""
+        name = f"worker-{self.handler.name}"
+        fatal = self._shared.on_fatal
+        for number in range(1, self.handler.concurrency + 1):
+            self._threads.append(spawn(f"{name}-{number}", self._run, fatal))
+        self._threads.append(spawn(f"{name}-pull", self._pull_until_stopped, fatal))
+
+    def refresh(self) -> None:
+        """Read the lengths of the leases again; an unreachable server changes nothing."""
+        with contextlib.suppress(Error):
+            self._times.adopt(self._consumer.info().config)
+
+    @property
+    def shortest_wait(self) -> float:
+        """The length of the shortest lease, in seconds."""
+        return self._times.shortest
+
+    # --- stopping -------------------------------------------------------------------------------
+
+    def stop_pulling(self) -> None:
+        """Pull no more, and return the waiting messages to the server."""
+        with self._lock:
+            self._stopping = True
+            waiting, self._waiting = self._waiting, deque()
+            pull = self._pull
+            self._work.notify_all()
+            self._room.notify_all()
+        for delivery in waiting:
+            self._give_back(delivery)
+        if pull is not None:
+            with contextlib.suppress(Error):
+                pull.drain(_STOP_TIMEOUT_S)
+
+    def _give_back(self, delivery: Delivery) -> None:
+        if self._shared.settlements.claim(delivery):
+            self._shared.settlements.nak(delivery, 0)
+
+    @property
+    def idle(self) -> bool:
+        """Whether all threads have ended after `stop_pulling`."""
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def abandon(self) -> int:
+        """Return the running messages to the server; return how many there are."""
+        with self._lock:
+            running = list(self._running)
+        for delivery in running:
+            if self._shared.settlements.claim(delivery):
+                self._shared.settlements.nak(delivery, _ABANDON_DELAY_S)
+        return len(running)
+
+    # --- pulling --------------------------------------------------------------------------------
+
+    def _pull_until_stopped(self) -> None:
+        delay, logged_at = 0.0, -math.inf
+        while (room := self._wait_for_room(delay)) > 0:
+            try:
+                self._pull_or_replace(room)
+                delay = 0.0
+            except (NotFoundError, InvalidArgumentError) as error:
+                self._shared.on_fatal(error)
+                return
+            except ConnectionClosedError as error:
+                if not self._stopping:
+                    self._shared.on_fatal(error)
+                return
+            except Error as error:
+                delay = min(max(_FIRST_PULL_DELAY_S, 2 * delay), _MAX_PULL_DELAY_S)
+                if time.monotonic() - logged_at >= _REPEAT_LOG_S:
+                    logged_at = time.monotonic()
+                    log.error("%s: cannot pull, trying again: %s", self.handler.name, error)  # noqa: TRY400
+        self._shared.on_change()
+
+    def _pull_or_replace(self, room: int) -> None:
+        """Pull; if the consumer does not exist, create it again. Raises what `_recreate` raises."""
+        try:
+            self._pull_once(room)
+            return
+        except (ConsumerDeletedError, NotFoundError) as error:
+            if self._stopping:
+                return
+            log.warning("%s: %s", self.handler.name, error)
+        consumer, generation = self._recreate(self.handler)
+        with self._lock:
+            self._consumer, self._generation = consumer, generation
+        self._times.adopt(consumer.cached_info.config)
+
+    def _wait_for_room(self, delay: float) -> int:
+        """Wait until messages should be requested, and return how many; 0: stop."""
+        handler = self.handler
+        limit = handler.concurrency + handler.prefetch
+        with self._lock:
+            if delay and not self._stopping:
+                self._room.wait(delay)
+            while not self._stopping:
+                room = limit - len(self._waiting) - len(self._running)
+                # A buffer that is half full saves requests.
+                if room > 0 and len(self._waiting) <= handler.prefetch // 2:
+                    return room
+                self._room.wait()
+            return 0
+
+    def _pull_once(self, room: int) -> None:
+        """Receive this number of messages, or fewer if the pull ends before."""
+        with self._consumer.messages(max_messages=room, stop_after=room) as messages:
+            with self._lock:
+                self._pull = messages
+                stopping = self._stopping
+            try:
+                if stopping:
+                    messages.drain(_STOP_TIMEOUT_S)  # the request has been sent already
+                while True:
+                    self._receive(messages.next())
+            except IteratorClosedError:
+                return  # complete, or stopped
+            finally:
+                with self._lock:
+                    self._pull = None
+
+    def _receive(self, msg: JetStreamMsg) -> None:
+        delivery = Delivery(msg, self._times, self.handler.name)
+        self._shared.keeper.add(delivery)
+        with self._lock:
+            stopping = self._stopping
+            if not stopping:
+                self._waiting.append(delivery)
+                self._work.notify()
+        if stopping:
+            self._give_back(delivery)
+
+    # --- handling -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (delivery := self._take()) is not None:
+            try:
+                self._handle(delivery)
+            finally:
+                self._shared.keeper.remove(delivery)
+                with self._lock:
+                    self._running.discard(delivery)
+                    self._room.notify()
+        self._shared.on_change()
+
+    def _take(self) -> Delivery | None:
+        """Wait for a message and return it; ``None``: stop."""
+        with self._lock:
+            while not self._waiting:
+                if self._stopping:
+                    return None
+                self._work.wait()
+            delivery = self._waiting.popleft()
+            self._running.add(delivery)
+            self._room.notify()
+            return delivery
+
+    def _handle(self, delivery: Delivery) -> None:
+        """Run the handler for a message, and settle it."""
+        if delivery.is_lost():
+            return  # it is delivered again
+        handler, shared = self.handler, self._shared
+        message_id = self._message_id(delivery)
+        if delivery.attempt > handler.retry.attempts:
+            # Its last attempt ended without an answer: the process was killed, or the lease was lost.
+            reason = f"no result after {handler.retry.attempts} attempts"
+            self._bury(delivery, message_id, reason, "")
+            return
+        context = Context(delivery, message_id, shared.js, shared.is_stopping)
+        delivery.thread = threading.get_ident()
+        delivery.give_up_at = lease_clock() + handler.timeout
+        try:
+            handler.run(context, shared.middleware)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
+            delivery.give_up_at = math.inf
+            self._failed(delivery, message_id, error)
+        else:
+            delivery.give_up_at = math.inf
+            if shared.settlements.claim(delivery):
+                shared.settlements.ack(delivery, confirm=handler.confirm)
+
+    def _message_id(self, delivery: Delivery) -> str:
+        where = delivery.metadata
+        domain = f"{where.domain}/" if where.domain else ""
+        return f"{domain}{where.stream}/{where.consumer}/{where.stream_seq}/{self._generation}"
+
+    def _failed(self, delivery: Delivery, message_id: str, error: BaseException) -> None:
+        """Retry a failed message, or give it up."""
+        retry = self.handler.retry
+        what = f"{self.handler.name}: attempt {delivery.attempt} of {retry.attempts}"
+        if delivery.msg.is_acked:
+            log.error("%s: %r was acknowledged, then failed", what, delivery, exc_info=error)
+            return
+        if delivery.is_lost():
+            log.warning("%s: %r failed after its lease was lost", what, delivery, exc_info=error)
+            return
+        fatal = isinstance(error, (Reject, DecodeError, *self.handler.reject_on))
+        if self.handler.retry_on is not None and not isinstance(error, Retry):
+            fatal = fatal or not isinstance(error, self.handler.retry_on)
+        if fatal or delivery.attempt >= retry.attempts:
+            logged = None if isinstance(error, (Reject, Retry, DecodeError)) else error
+            log.error("%s: %r is given up: %s", what, delivery, one_line(error), exc_info=logged)
+            self._bury(delivery, message_id, one_line(error), type(error).__name__)
+            return
+        delay = retry.delay(delivery.attempt)
+        if isinstance(error, Retry):
+            delay = delay if error.delay is None else error.delay
+            log.info("%s: %r is retried in %g s: %s", what, delivery, delay, one_line(error))
+        else:
+            text = "%s: %r failed and is retried in %g s"
+            log.warning(text, what, delivery, delay, exc_info=error)
+        if self._shared.settlements.claim(delivery):
+            self._shared.settlements.nak(delivery, delay)
+
+    def _bury(self, delivery: Delivery, message_id: str, reason: str, error: str) -> None:
+        """Store a dead letter, then end the deliveries of the message; retry if it cannot be stored."""
+        if self._dead_letters is None:
+            log.error("%s: %r is dropped: %s", self.handler.name, delivery, reason)
+        else:
+            try:
+                self._dead_letters.write(delivery, message_id, reason, error)
+            except Error as failure:
+                delay = self.handler.retry.delay(delivery.attempt)
+                log.error(  # noqa: TRY400 - the text of the error says it all
+                    "%s: no dead letter was stored for %r, trying again in %g s: %s",
+                    self.handler.name,
+                    delivery,
+                    delay,
+                    failure,
+                )
+                if self._shared.settlements.claim(delivery):
+                    self._shared.settlements.nak(delivery, delay)
+                return
+        if self._shared.settlements.claim(delivery):
+            self._shared.settlements.term(delivery, reason)

@@ -1,0 +1,501 @@
+"""
+Workers: handlers, and the life of the process that runs them.
+
+Rules of `Worker.run`:
+
+1. The calling thread waits for events in a queue; everything else happens on other threads. Signal
+   handlers only add an event, which `queue.SimpleQueue` permits.
+2. Stopping: pulls end, waiting messages are returned, running handlers may finish, settlements are
+   confirmed, the connection is drained. After the drain timeout, or at a second signal, the running
+   messages are returned and the threads are left behind.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from .. import (
+    ConnectionClosedError,
+    ConsumerDeletedError,
+    Error,
+    InvalidArgumentError,
+    InvalidOptionError,
+    JetStreamNotEnabledError,
+    JetStreamNotEnabledForAccountError,
+    NoRespondersError,
+    NotFoundError,
+    PermissionsError,
+    TimeoutError,
+    connect,
+)
+from .consumers import check_handler, ensure_consumer
+from .dead_letters import DeadLetterWriter
+from .handler import Handler, HandlerFunction, Middleware
+from .leases import LeaseKeeper
+from .retries import Backoff
+from .settle import Settlements
+from .threads import HandlerThreads, Shared, spawn
+
+if TYPE_CHECKING:
+    from .. import Connection, JetStream, PullConsumer
+
+__all__ = ["CheckResult", "ExitStatus", "Worker", "exit_status"]
+
+log = logging.getLogger("jetstream_sync.worker")
+
+_DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
+#: Interval at which the lengths of the leases are read again, in seconds.
+_REFRESH_S: Final = 60.0
+#: Delays between attempts to start while the server is unreachable, in seconds.
+_FIRST_START_DELAY_S: Final = 0.25
+_MAX_START_DELAY_S: Final = 5.0
+#: Longest wait between two checks whether all threads have ended, in seconds.
+_DRAIN_POLL_S: Final = 0.1
+#: Timeouts of the last flush, in seconds: after a clean stop, and after the drain timeout.
+_LAST_DRAIN_S: Final = 5.0
+_LAST_FLUSH_S: Final = 1.0
+#: Options of the connection that differ from the defaults of `connect`.
+_CONNECTION: Final[dict[str, Any]] = {
+    "retry_on_failed_connect": True,
+    "max_reconnect_attempts": -1,
+    "reconnect_time_wait": 0.5,
+    "ping_interval": 10.0,
+}
+
+
+class ExitStatus:
+    """The results of `Worker.run`; those of ``jsm`` where there is one."""
+
+    OK: Final = 0
+    #: A handler did not end before the drain timeout, or a thread crashed.
+    FAILED: Final = 1
+    #: An option, or the config of a consumer, does not fit.
+    USAGE: Final = 2
+    #: A stream or consumer does not exist.
+    NOT_FOUND: Final = 3
+    #: The login or a permission was refused, or JetStream is disabled.
+    REFUSED: Final = 5
+
+
+def exit_status(error: BaseException) -> int:
+    """Return the exit status for an error that ends a worker."""
+    if isinstance(error, (NotFoundError, ConsumerDeletedError)):
+        return ExitStatus.NOT_FOUND
+    if isinstance(error, InvalidArgumentError):
+        return ExitStatus.USAGE
+    if isinstance(
+        error,
+        (
+            ConnectionClosedError,
+            PermissionsError,
+            JetStreamNotEnabledError,
+            JetStreamNotEnabledForAccountError,
+        ),
+    ):
+        return ExitStatus.REFUSED
+    return ExitStatus.FAILED
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckResult:
+    """What `Worker.check` found."""
+
+    lines: list[str]
+    """One line for each handler and option."""
+    warnings: list[str]
+    """What is allowed and probably not intended."""
+    errors: list[str]
+    """What would keep the worker from running."""
+    status: int
+    """The exit status with which `Worker.run` would end; 0: it would run."""
+
+
+class Worker:
+    """
+    A set of handlers, and the process that runs them.
+
+    Creating one opens nothing.
+
+    Args:
+        servers: as for `jetstream_sync.connect`; ``None``: the environment variable ``NATS_URL``, or
+            the local server.
+        name: the name of the connection, recorded with each dead letter.
+        dead_letters: the stream for dead letters of handlers that name no other; it is created if it
+            does not exist; ``None``: messages that are given up are dropped.
+        drain_timeout: how long running handlers may take when the worker stops, in seconds.
+        middleware: functions called as ``middleware(call, context)`` around each run of a handler, the
+            first one outermost. One that raises counts as the handler.
+        ensure: ``"consumer"``: create missing consumers, and update the fields that a handler names;
+            ``"none"``: consumers and the stream for dead letters must exist.
+        connection: other options of `jetstream_sync.connect`. Unless they say otherwise, the worker
+            waits for its server at the start, reconnects without limit, and pings every 10 seconds.
+
+    Raises:
+        InvalidOptionError: an option is out of range.
+
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str] | None = None,
+        *,
+        name: str = "worker",
+        dead_letters: str | None = None,
+        drain_timeout: float = 25.0,
+        middleware: Sequence[Middleware] = (),
+        ensure: str = "consumer",
+        connection: dict[str, Any] | None = None,
+    ) -> None:
+        if ensure not in {"consumer", "none"}:
+            raise InvalidOptionError("ensure", ensure, "must be 'consumer' or 'none'")
+        if not drain_timeout >= 0:
+            raise InvalidOptionError("drain_timeout", drain_timeout, "must be 0 or above")
+        self.servers = servers
+        self.name = name
+        self.dead_letters = dead_letters
+        self.drain_timeout = drain_timeout
+        self.ensure = ensure
+        #: The handlers, in the order of their definition.
+        self.handlers: list[Handler] = []
+        self.middleware = tuple(middleware)
+        self._connection = dict(connection or {})
+        # Events for the calling thread of run(); the worker is stopped before it runs, too.
+        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+
+    def handler(  # noqa: PLR0913 - keywords only
+        self,
+        *,
+        stream: str,
+        consumer: str,
+        filter_subject: str | None = None,
+        filter_subjects: Sequence[str] = (),
+        concurrency: int = 1,
+        prefetch: int | None = None,
+        retry: Backoff | None = None,
+        timeout: float = 600.0,
+        ack_wait: float | None = None,
+        reject_on: Sequence[type[BaseException]] = (),
+        retry_on: Sequence[type[BaseException]] | None = None,
+        decode: str | Callable[[bytes], Any] = "bytes",
+        confirm: bool = True,
+        dead_letters: str | None = None,
+    ) -> Callable[[HandlerFunction], Handler]:
+        """
+        Return a decorator that makes a function handle the messages of a consumer.
+
+        The function is called with the decoded payload and a `Context`; it may take only one of them, or
+        none. When it returns, the message is acknowledged; when it raises, the message is delivered
+        again after a delay, or becomes a dead letter after its last attempt.
+
+        Args:
+            stream: the name of the stream, which must exist.
+            consumer: the durable name of the consumer, a pull consumer with ack policy ``explicit``.
+            filter_subject: the only subject to deliver.
+            filter_subjects: several of them; excludes ``filter_subject``.
+            concurrency: number of threads that run the function.
+            prefetch: number of messages to receive ahead; ``None``: as many as there are threads;
+                0: a message is requested when a thread is free.
+            retry: attempts and delays; ``None``: those of ``Backoff()``.
+            timeout: seconds after which the lease of a message is not renewed any more.
+            ack_wait: the consumer's ``ack_wait``, at least 3 seconds; ``None``: 30 for a new consumer,
+                unchanged for an existing one.
+            reject_on: errors that make a dead letter at once.
+            retry_on: the errors to retry; all others make a dead letter at once; ``None``: all errors.
+            decode: ``"bytes"``, ``"json"``, ``"text"``, or a function of the payload. A payload that
+                cannot be decoded becomes a dead letter at once.
+            confirm: whether the server confirms acknowledgements.
+            dead_letters: the stream for dead letters of this handler; ``None``: that of the worker.
+
+        Raises:
+            InvalidOptionError: an option is out of range, the function cannot be a handler, or another
+                handler has the same consumer.
+
+        """
+        if filter_subject is not None and filter_subjects:
+            raise InvalidOptionError(
+                "filter_subjects", filter_subjects, "excludes 'filter_subject': give one of them"
+            )
+        filters = tuple(filter_subjects) if filter_subject is None else (filter_subject,)
+
+        def decorate(function: HandlerFunction) -> Handler:
+            handler = Handler(
+                function=function,
+                stream=stream,
+                consumer=consumer,
+                filter_subjects=filters,
+                concurrency=concurrency,
+                prefetch=concurrency if prefetch is None else prefetch,
+                retry=Backoff() if retry is None else retry,
+                timeout=timeout,
+                ack_wait=ack_wait,
+                reject_on=tuple(reject_on),
+                retry_on=None if retry_on is None else tuple(retry_on),
+                decode=decode,
+                confirm=confirm,
+                dead_letters=self.dead_letters if dead_letters is None else dead_letters,
+            )
+            for other in self.handlers:
+                if (other.stream, other.consumer) == (stream, consumer):
+                    raise InvalidOptionError(
+                        "consumer", consumer, f"is used by handler {other.name} already"
+                    )
+            self.handlers.append(handler)
+            return handler
+
+        return decorate
+
+    def stop(self) -> None:
+        """Stop a running worker as SIGTERM does; any thread, and a signal handler, may call it."""
+        self._events.put(_Event("stop"))
+
+    def run(self) -> int:
+        """
+        Handle messages until SIGTERM, SIGINT or `stop`.
+
+        In the main thread, signal handlers are set for the duration of the call: SIGTERM and SIGINT
+        stop the worker, a second one stops it at once, and SIGQUIT writes the stacks of all threads to
+        standard error. In another thread, signals are left alone.
+
+        Returns:
+            0: stopped, all settlements are confirmed. 1: a handler or a confirmation took longer than
+            ``drain_timeout``, or a thread crashed. 2: an option or a consumer does not fit. 3: a stream
+            or consumer does not exist. 5: the login or a permission was refused, or JetStream is
+            disabled. The reason is logged.
+
+        Raises:
+            InvalidOptionError: there are no handlers, or an option of the connection is invalid.
+
+        """
+        if not self.handlers:
+            raise InvalidOptionError("handlers", [], "the worker has none: add one with @handler")
+        with self._signals(), self._connect() as nc:
+            return _Run(self, nc, self._events).run()
+
+    def check(self) -> CheckResult:
+        """
+        Check that the worker can run: connection, streams, consumers and options.
+
+        No message is read, and nothing is changed on the server.
+        """
+        lines, warnings = [], []
+        errors: list[tuple[str, Error]] = []
+        if not self.handlers:
+            errors.append(("", InvalidOptionError("handlers", [], "the worker has none")))
+        try:
+            with self._connect(retry_on_failed_connect=False, allow_reconnect=False) as nc:
+                js = nc.jetstream()
+                for handler in self.handlers:
+                    lines.append(handler.description())
+                    try:
+                        found = check_handler(js, handler, may_change=self.ensure != "none")
+                        warnings += [f"{handler.name}: {each}" for each in found]
+                    except Error as error:
+                        errors.append((f"{handler.name}: ", error))
+        except Error as error:
+            errors.append(("", error))
+        return CheckResult(
+            lines=lines,
+            warnings=warnings,
+            errors=[f"{where}{error}" for where, error in errors],
+            status=exit_status(errors[0][1]) if errors else ExitStatus.OK,
+        )
+
+    def _connect(self, **overrides: Any) -> Connection:
+        servers = self.servers or os.environ.get("NATS_URL") or _DEFAULT_SERVER
+        options = {**_CONNECTION, "name": self.name, **self._connection, **overrides}
+        return connect(servers, **options)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Handle signals for the duration of a block, if this is the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def on_signal(number: int, _frame: object) -> None:
+            self._events.put(_Event("stop", signal_number=number))
+
+        stops = (signal.SIGTERM, signal.SIGINT)
+        before = {number: signal.signal(number, on_signal) for number in stops}
+        quits = getattr(signal, "SIGQUIT", None)
+        if quits is not None:
+            with suppress(
+                OSError, ValueError, AttributeError
+            ):  # stderr may be replaced by an object
+                faulthandler.register(quits, all_threads=True)
+        try:
+            yield
+        finally:
+            if quits is not None:
+                faulthandler.unregister(quits)
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@dataclass(frozen=True)
+class _Event:
+    """Something that the calling thread of `Worker.run` waits for."""
+
+    kind: str  # stop, fatal, reconnected or changed
+    signal_number: int = 0
+    error: BaseException | None = None
+
+
+class _Run:
+    """
+    One run of a worker.
+
+    Args:
+        worker: the worker.
+        nc: its connection.
+        events: the events for the calling thread.
+
+    """
+
+    def __init__(self, worker: Worker, nc: Connection, events: queue.SimpleQueue[_Event]) -> None:
+        self._worker = worker
+        self._nc = nc
+        self._events = events
+        self._js: JetStream = nc.jetstream()
+        self._stopping = False
+        self._status = ExitStatus.OK
+        self._ended = threading.Event()
+        self._pools: list[HandlerThreads] = []
+        self._keeper = LeaseKeeper(nc, lambda: events.put(_Event("reconnected")))
+        self._settlements = Settlements(nc, self._keeper)
+        self._shared = Shared(
+            self._js,
+            self._keeper,
+            self._settlements,
+            worker.middleware,
+            lambda: self._stopping,
+            lambda error: events.put(_Event("fatal", error=error)),
+            lambda: events.put(_Event("changed")),
+        )
+
+    def run(self) -> int:
+        """Run the worker; return the exit status."""
+        if not self._start():
+            return self._status
+        log.info("worker %r is ready: %d handlers", self._worker.name, len(self._pools))
+        self._wait_for_stop()
+        self._stopping = True
+        clean = self._drain(time.monotonic() + self._worker.drain_timeout)
+        self._ended.set()
+        if not clean:
+            self._status = self._status or ExitStatus.FAILED
+        log.info("worker %r has stopped with status %d", self._worker.name, self._status)
+        return self._status
+
+    # --- starting -------------------------------------------------------------------------------
+
+    def _start(self) -> bool:
+        """Prepare the consumers and start the threads; return whether the worker runs."""
+        delay = _FIRST_START_DELAY_S
+        while True:
+            try:
+                self._pools = [self._prepare(handler) for handler in self._worker.handlers]
+                break
+            except (TimeoutError, NoRespondersError) as error:
+                log.warning("worker %r waits for the server: %s", self._worker.name, error)
+                if self._stopped_within(delay):
+                    return False
+                delay = min(2 * delay, _MAX_START_DELAY_S)
+            except Error as error:
+                log.error("worker %r cannot start: %s", self._worker.name, error)  # noqa: TRY400
+                self._status = exit_status(error)
+                return False
+        shortest = min(pool.shortest_wait for pool in self._pools)
+        spawn("worker-leases", lambda: self._maintain(shortest / 12), self._shared.on_fatal)
+        for pool in self._pools:
+            pool.start()
+        return True
+
+    def _prepare(self, handler: Handler) -> HandlerThreads:
+        may_change = self._worker.ensure != "none"
+        consumer, generation = ensure_consumer(self._js, handler, may_change=may_change)
+        writer = None
+        if handler.dead_letters is not None:
+            writer = DeadLetterWriter(self._js, handler.dead_letters, self._worker.name)
+            if may_change:
+                writer.ensure_stream()
+        return HandlerThreads(
+            handler, self._shared, consumer, generation, writer, self._recreate_consumer
+        )
+
+    def _recreate_consumer(self, handler: Handler) -> tuple[PullConsumer, str]:
+        may_change = self._worker.ensure != "none"
+        return ensure_consumer(self._js, handler, may_change=may_change)
+
+    def _maintain(self, interval: float) -> None:
+        """Renew leases and repeat settlements until the worker has stopped."""
+        while not self._ended.wait(interval):
+            self._keeper.tick()
+            self._settlements.tick()
+
+    # --- running --------------------------------------------------------------------------------
+
+    def _stopped_within(self, seconds: float) -> bool:
+        """Wait for a request to stop; return whether there is one."""
+        event = self._next_event(seconds)
+        return event is not None and event.kind == "stop"
+
+    def _next_event(self, seconds: float) -> _Event | None:
+        try:
+            return self._events.get(timeout=seconds)
+        except queue.Empty:
+            return None
+
+    def _wait_for_stop(self) -> None:
+        """Return when the worker has to stop."""
+        while True:
+            event = self._next_event(_REFRESH_S)
+            if event is not None and event.kind == "stop":
+                why = f"signal {event.signal_number}" if event.signal_number else "stop()"
+                log.info("worker %r is stopping: %s", self._worker.name, why)
+                return
+            if event is not None and event.error is not None:
+                log.error("worker %r is stopping: %s", self._worker.name, event.error)
+                self._status = exit_status(event.error)
+                return
+            if event is None or event.kind == "reconnected":
+                for pool in self._pools:
+                    pool.refresh()
+
+    # --- stopping -------------------------------------------------------------------------------
+
+    def _drain(self, deadline: float) -> bool:
+        """Stop the handlers; return whether all messages are settled."""
+        for pool in self._pools:
+            pool.stop_pulling()
+        clean = self._wait_idle(deadline)
+        if clean:
+            clean = self._settlements.wait_confirmed(max(0.0, deadline - time.monotonic()))
+        abandoned = sum(pool.abandon() for pool in self._pools)
+        if abandoned:
+            log.error("%d handlers did not end in time; their messages are returned", abandoned)
+        with suppress(Error):
+            if clean:
+                self._nc.drain(_LAST_DRAIN_S)
+            else:
+                self._nc.flush(_LAST_FLUSH_S)
+        self._nc.close()
+        return clean
+
+    def _wait_idle(self, deadline: float) -> bool:
+        """Wait until all threads have ended; a second request to stop ends the wait."""
+        while not all(pool.idle for pool in self._pools):
+            left = deadline - time.monotonic()
+            if left <= 0 or self._stopped_within(min(left, _DRAIN_POLL_S)):
+                return False
+        return True

@@ -1,0 +1,106 @@
+"""Workers under test: in a thread of this process, and as processes that record what they handle."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from fix_apps import Program
+from fix_threads import SCALE, wait_until
+
+from jetstream_sync import ConsumerNotFoundError, Stream
+from jetstream_sync.workers import Worker
+
+__all__ = ["RunningWorker", "WorkerProgram", "is_settled", "running"]
+
+_HEAD = """
+import logging, os, signal, sys, threading, time
+import jetstream_sync
+from jetstream_sync.workers import Backoff, Context, Reject, Retry, Worker
+
+logging.basicConfig(level="INFO", stream=sys.stdout, format="%(levelname)s %(message)s")
+
+def record(text):
+    with open("runs.txt", "a") as file:
+        file.write(f"{text}\\n")
+
+"""
+_TAIL = """
+if __name__ == "__main__":
+    sys.exit(worker.run())
+"""
+
+
+class RunningWorker:
+    """A worker that runs in a thread of this process."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.status: int | None = None
+        self._thread = threading.Thread(target=self._run, name="worker-main", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.status = self.worker.run()
+
+    def ended(self, limit: float = 20.0) -> int:
+        """Wait for the end of the worker, and return its status."""
+        self._thread.join(limit * SCALE)
+        assert self.status is not None, "the worker did not end"
+        return self.status
+
+    def stop(self) -> int:
+        """Stop the worker, and return its status."""
+        self.worker.stop()
+        return self.ended()
+
+
+@contextlib.contextmanager
+def running(worker: Worker) -> Iterator[RunningWorker]:
+    """Run a worker in a thread for the duration of a block."""
+    run = RunningWorker(worker)
+    try:
+        yield run
+    finally:
+        if run.status is None:
+            run.stop()
+
+
+class WorkerProgram(Program):
+    """
+    A worker as a process.
+
+    Args:
+        code: defines ``worker``; ``record(text)`` appends a line to a file.
+        url: the address of the nats-server.
+        folder: where it runs; several programs may share it, and the file.
+
+    """
+
+    def __init__(self, code: str, url: str, folder: Path) -> None:
+        app = folder / f"app_{len(list(folder.glob('app_*')))}.py"
+        app.write_text(f"{_HEAD}{code}{_TAIL}")
+        self._runs = folder / "runs.txt"
+        super().__init__([str(app)], url, folder)
+        self.wait_for("is ready")
+
+    @property
+    def runs(self) -> list[str]:
+        """The recorded lines."""
+        return self._runs.read_text().splitlines() if self._runs.exists() else []
+
+    def wait_runs(self, count: int, limit: float = 20.0) -> list[str]:
+        """Wait until this number of lines is recorded, and return them."""
+        wait_until(lambda: len(self.runs) >= count, limit)
+        return self.runs
+
+
+def is_settled(stream: Stream, consumer: str) -> bool:
+    """Return whether a consumer has delivered everything and nothing waits for an acknowledgement."""
+    try:
+        info = stream.consumer_info(consumer)
+    except ConsumerNotFoundError:
+        return False  # the worker has not created it yet
+    return not info.num_pending and not info.num_ack_pending

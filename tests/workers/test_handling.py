@@ -1,0 +1,386 @@
+"""Workers on a real server: acknowledgements, retries, dead letters and leases."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from fix_threads import wait_until
+from fix_worker import is_settled, running
+
+from jetstream_sync import ConsumerConfig, InvalidOptionError, JetStream, Stream
+from jetstream_sync.server import NatsServer
+from jetstream_sync.workers import Backoff, Context, Reject, Retry, Worker
+
+FAST = Backoff(first=0.1, factor=1.0, jitter=0.0, attempts=3)
+
+
+def dead_letters(js: JetStream) -> int:
+    """Return the number of dead letters."""
+    if "DEAD" not in js.stream_names():
+        return 0
+    return js.get_stream("DEAD").cached_info.state.messages
+
+
+@pytest.fixture
+def worker(nats_server: NatsServer) -> Worker:
+    """A worker with a stream for dead letters."""
+    return Worker(nats_server.url, name="tests", dead_letters="DEAD")
+
+
+def test_a_handled_message_is_acknowledged(js: JetStream, stream: Stream, worker: Worker) -> None:
+    """Messages of before and after the start are handled once each, and acknowledged."""
+    seen = []
+
+    @worker.handler(stream=stream.name, consumer="C", decode="json")
+    def handle(order: dict[str, int], ctx: Context) -> None:
+        seen.append((order["n"], ctx.attempt))
+
+    js.publish(f"{stream.name}.a", b'{"n": 1}')
+    with running(worker) as run:
+        wait_until(lambda: len(seen) == 1)
+        js.publish(f"{stream.name}.a", b'{"n": 2}')
+        wait_until(lambda: len(seen) == 2 and is_settled(stream, "C"))
+        assert run.stop() == 0
+    assert seen == [(1, 1), (2, 1)]
+    info = stream.consumer_info("C")
+    assert (info.num_redelivered, info.delivered.consumer_seq) == (0, 2)
+    assert info.config.max_deliver == -1
+
+
+def test_a_failed_message_is_retried_with_growing_delays(
+    js: JetStream, stream: Stream, worker: Worker
+) -> None:
+    """The gaps between attempts follow the back-off with its jitter; other messages do not wait."""
+    starts: dict[str, list[float]] = {}
+    retry = Backoff(first=0.4, factor=2.0, maximum=0.8, jitter=0.5, attempts=4)
+
+    @worker.handler(stream=stream.name, consumer="C", retry=retry, decode="text")
+    def handle(name: str, ctx: Context) -> None:
+        starts.setdefault(name, []).append(time.monotonic())
+        if name.startswith("bad") and ctx.attempt < 4:
+            raise RuntimeError("not now")
+
+    for name in ("bad 1", "bad 2", "good"):
+        js.publish(f"{stream.name}.a", name.encode())
+    with running(worker):
+        wait_until(lambda: len(starts.get("bad 1", ())) == len(starts.get("bad 2", ())) == 4)
+        wait_until(lambda: is_settled(stream, "C"))
+    assert len(starts["good"]) == 1
+    assert starts["good"][0] < starts["bad 1"][1]
+    for name in ("bad 1", "bad 2"):
+        first, second, third = (b - a for a, b in zip(starts[name], starts[name][1:], strict=False))
+        assert first >= 0.2
+        assert second >= 0.4
+        assert third >= 0.4  # at most the maximum, so 0.8 and not 1.6 before the jitter
+    # Every attempt failed but the last: there is no dead letter.
+    assert dead_letters(js) == 0
+
+
+def test_the_last_failure_makes_a_dead_letter(
+    js: JetStream, stream: Stream, worker: Worker
+) -> None:
+    """After the last attempt the message is in the stream for dead letters, once, with its origin."""
+    attempts = []
+
+    @worker.handler(stream=stream.name, consumer="C", retry=FAST)
+    def handle(ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+        raise ValueError("total\nis negative")
+
+    headers = {"Trace": "t1", "Nats-Msg-Id": "order-1"}
+    seq = js.publish(f"{stream.name}.a", b"-5", headers=headers).seq
+    with running(worker):
+        wait_until(lambda: dead_letters(js) == 1)
+        wait_until(lambda: is_settled(stream, "C"))
+    assert attempts == [1, 2, 3]
+    dead = js.get_stream("DEAD").get_msg(seq=1)
+    assert (dead.subject, dead.data) == (f"dead.{stream.name}.C.{stream.name}.a", b"-5")
+    assert dead.headers is not None
+    found = dict(dead.headers)
+    assert found.pop("Nats-Msg-Id").startswith(f"dead:{stream.name}/C/{seq}/")
+    assert found.pop("Dead-Time")
+    found.pop("Nats-Expected-Stream", None)
+    assert found == {
+        "Trace": "t1",
+        "Dead-Stream": stream.name,
+        "Dead-Consumer": "C",
+        "Dead-Sequence": str(seq),
+        "Dead-Subject": f"{stream.name}.a",
+        "Dead-Attempts": "3",
+        "Dead-Reason": "total is negative",
+        "Dead-Error": "ValueError",
+        "Dead-Worker": "tests",
+    }
+
+
+def test_some_errors_are_not_retried(js: JetStream, stream: Stream, worker: Worker) -> None:
+    """`Reject`, an error in reject_on, one not in retry_on and bad data make dead letters at once."""
+    runs = []
+
+    @worker.handler(
+        stream=stream.name,
+        consumer="C",
+        decode="json",
+        retry=FAST,
+        reject_on=[PermissionError],
+        retry_on=[OSError],
+    )
+    def handle(name: str) -> None:
+        runs.append(name)
+        raise {
+            "reject": Reject("no"),
+            "permission": PermissionError("no"),
+            "value": ValueError("no"),
+            "retry": Retry("busy", delay=0.1),
+            "os": OSError("busy"),
+        }[name]
+
+    for name in (b'"reject"', b'"permission"', b'"value"', b"{", b'"retry"', b'"os"'):
+        js.publish(f"{stream.name}.a", name)
+    with running(worker):
+        wait_until(lambda: dead_letters(js) == 6)
+    assert sorted(runs) == sorted(["reject", "permission", "value"] + 3 * ["retry", "os"])
+    letters = [js.get_stream("DEAD").get_msg(seq=seq).headers for seq in range(1, 7)]
+    found = {each["Dead-Sequence"]: each["Dead-Error"] for each in letters if each}
+    assert found == {
+        "1": "Reject",
+        "2": "PermissionError",
+        "3": "ValueError",
+        "4": "DecodeError",
+        "5": "Retry",
+        "6": "OSError",
+    }
+
+
+def test_a_handler_may_take_any_arguments(js: JetStream, stream: Stream, worker: Worker) -> None:
+    """The payload and the context are optional."""
+    seen: list[object] = []
+
+    @worker.handler(stream=stream.name, consumer="NONE")
+    def none() -> None:
+        seen.append("none")
+
+    @worker.handler(stream=stream.name, consumer="PAYLOAD", decode=lambda data: data * 2)
+    def payload(data: bytes) -> None:
+        seen.append(data)
+
+    @worker.handler(stream=stream.name, consumer="CONTEXT")
+    def context(ctx: Context) -> None:
+        seen.append(ctx.message.subject)
+
+    @worker.handler(stream=stream.name, consumer="DEFAULT")
+    def default(data: bytes, *, note: str = "default") -> None:
+        seen.append((data, note))
+
+    js.publish(f"{stream.name}.a", b"x")
+    with running(worker):
+        wait_until(lambda: len(seen) == 4)
+    assert set(seen) == {"none", b"xx", f"{stream.name}.a", (b"x", "default")}
+
+
+def test_a_dead_letter_that_cannot_be_stored_is_not_lost(
+    js: JetStream, stream: Stream, worker: Worker
+) -> None:
+    """Without its stream a dead letter is tried again; it is stored once when the stream is back."""
+
+    @worker.handler(stream=stream.name, consumer="C", retry=FAST)
+    def handle() -> None:
+        raise Reject("never")
+
+    with running(worker):
+        wait_until(lambda: "DEAD" in js.stream_names())
+        js.delete_stream("DEAD")
+        js.publish(f"{stream.name}.a", b"x")
+        wait_until(lambda: stream.consumer_info("C").delivered.consumer_seq > 2)
+        # Full, and new messages are refused.
+        full = js.create_stream(name="DEAD", subjects=["full"], max_msgs=1, discard="new")
+        js.publish("full", b"")
+        config = replace(full.cached_info.config, subjects=["dead.>"])
+        js.update_stream(config)
+        before = stream.consumer_info("C").delivered.consumer_seq
+        wait_until(lambda: stream.consumer_info("C").delivered.consumer_seq > before + 1)
+        assert stream.consumer_info("C").num_ack_pending == 1
+        js.get_stream("DEAD").purge()
+        wait_until(lambda: is_settled(stream, "C"))
+    assert js.get_stream("DEAD").get_msg(last_by_subject="dead.>").data == b"x"
+    assert dead_letters(js) == 1
+
+
+def test_leases_are_renewed_while_handling_and_waiting(
+    js: JetStream, stream: Stream, worker: Worker
+) -> None:
+    """A handler longer than its lease, and messages that wait longer, are delivered once."""
+    # The first step of the back-off is the lease, not the longer ack_wait.
+    stream.create_consumer(durable_name="BACKOFF", backoff=[3, 30], max_deliver=-1)
+    runs = []
+
+    @worker.handler(stream=stream.name, consumer="C", ack_wait=3, prefetch=2)
+    def handle(data: bytes) -> None:
+        runs.append(data)
+        time.sleep(4 if data == b"0" else 0.2)
+
+    @worker.handler(stream=stream.name, consumer="BACKOFF", retry=Backoff(attempts=8))
+    def handle_with_backoff(data: bytes) -> None:
+        runs.append(b"b" + data)
+        time.sleep(4 if data == b"0" else 0.2)
+
+    for number in range(3):
+        js.publish(f"{stream.name}.a", b"%d" % number)
+    with running(worker):
+        wait_until(lambda: is_settled(stream, "C") and is_settled(stream, "BACKOFF"), 15)
+    assert sorted(runs) == [b"0", b"1", b"2", b"b0", b"b1", b"b2"]
+    for consumer in ("C", "BACKOFF"):
+        assert stream.consumer_info(consumer).delivered.consumer_seq == 3
+
+
+def test_a_handler_over_its_timeout_loses_its_lease(
+    js: JetStream, stream: Stream, worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After the timeout another worker gets the message; the error shows where the thread hangs."""
+    release = threading.Event()
+    attempts = []
+
+    @worker.handler(stream=stream.name, consumer="C", ack_wait=3, timeout=0.5, concurrency=2)
+    def hang_once(ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+        if ctx.attempt == 1:
+            release.wait(30)
+            assert ctx.lease_lost
+            raise RuntimeError("too late")
+
+    js.publish(f"{stream.name}.a", b"x")
+    with running(worker):
+        wait_until(lambda: len(attempts) == 2 and is_settled(stream, "C"), 15)
+        release.set()
+        wait_until(lambda: "failed after its lease was lost" in caplog.text)
+    assert attempts == [1, 2]
+    assert "exceeds its timeout" in caplog.text
+    assert "release.wait(30)" in caplog.text
+    assert stream.consumer_info("C").delivered.consumer_seq == 2  # the late failure had no effect
+
+
+def test_what_a_handler_publishes_is_stored_once(
+    js: JetStream, stream: Stream, worker: Worker
+) -> None:
+    """A second run of a handler has the same id, and its messages are duplicates."""
+    ids, duplicates = [], []
+
+    @worker.handler(
+        stream=stream.name, consumer="C", filter_subject=f"{stream.name}.in", retry=FAST
+    )
+    def handle(ctx: Context) -> None:
+        ids.append(ctx.id)
+        out = f"{stream.name}.out"
+        duplicates.extend(ctx.publish(out, part).duplicate for part in (b"1", b"2"))
+        if ctx.attempt < 2:
+            raise OSError("after the effect")
+
+    js.publish(f"{stream.name}.in", b"x")
+    with running(worker):
+        wait_until(lambda: len(duplicates) == 4)
+    assert duplicates == [False, False, True, True]
+    assert len(set(ids)) == 1
+
+
+def test_middleware_surrounds_the_handler(
+    js: JetStream, stream: Stream, nats_server: NatsServer
+) -> None:
+    """Middleware runs in order around each attempt; its errors count as the handler's."""
+    events: list[str] = []
+
+    def outer(call, ctx):
+        events.append(f"outer {ctx.attempt}")
+        try:
+            return call()
+        finally:
+            events.append("outer ends")
+
+    def inner(call, ctx):
+        if ctx.attempt == 1:
+            raise OSError("the database is away")
+        return call()
+
+    worker = Worker(nats_server.url, middleware=[outer, inner])
+
+    @worker.handler(stream=stream.name, consumer="C", retry=FAST)
+    def handle() -> None:
+        events.append("handler")
+
+    js.publish(f"{stream.name}.a")
+    with running(worker):
+        wait_until(lambda: "handler" in events and is_settled(stream, "C"))
+    assert events == ["outer 1", "outer ends", "outer 2", "handler", "outer ends"]
+
+
+def test_a_deleted_consumer_is_created_again(js: JetStream, stream: Stream, worker: Worker) -> None:
+    """When the consumer is deleted the worker goes on with a new one; without the stream it ends."""
+    seen = []
+
+    @worker.handler(stream=stream.name, consumer="C", ack_wait=20)
+    def handle(data: bytes) -> None:
+        seen.append(data)
+
+    with running(worker) as run:
+        js.publish(f"{stream.name}.a", b"1")
+        wait_until(lambda: seen == [b"1"])
+        stream.delete_consumer("C")
+        wait_until(lambda: "C" in stream.consumer_names(), 10)
+        assert stream.consumer_info("C").config.max_deliver == -1
+        js.publish(f"{stream.name}.a", b"2")
+        wait_until(lambda: b"2" in seen)
+        js.delete_stream(stream.name)
+        assert run.ended() == 3
+
+
+def test_a_consumer_that_does_not_fit_is_refused(
+    stream: Stream, nats_server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worker does not start, and names both values; `check` says the same and changes nothing."""
+    configs = {
+        "max_deliver": ConsumerConfig(durable_name="max_deliver", max_deliver=3),
+        "ack_wait": ConsumerConfig(durable_name="ack_wait", ack_wait=2),
+        "backoff": ConsumerConfig(durable_name="backoff", ack_wait=60, backoff=[1, 60]),
+        "ack_policy": ConsumerConfig(durable_name="ack_policy", ack_policy="none"),
+    }
+    for field, config in configs.items():
+        stream.create_consumer(config)
+        worker = Worker(nats_server.url)
+        worker.handler(stream=stream.name, consumer=field, retry=FAST)(print)
+        with running(worker) as run:
+            assert run.ended() == 2
+        assert f"cannot start: {field}=" in caplog.text
+        result = worker.check()
+        assert result.status == 2
+        assert field in result.errors[0]
+    missing = Worker(nats_server.url)
+    missing.handler(stream="NONE", consumer="C")(print)
+    with running(missing) as run:
+        assert run.ended() == 3
+    assert missing.check().status == 3
+
+
+def test_check_tells_what_a_start_would_do(
+    js: JetStream, stream: Stream, nats_server: NatsServer
+) -> None:
+    """`check` warns of what is missing or too small, and changes nothing."""
+    stream.create_consumer(durable_name="SMALL", max_ack_pending=3)
+    worker = Worker(nats_server.url, dead_letters="DEAD")
+    worker.handler(stream=stream.name, consumer="NEW")(print)
+    worker.handler(stream=stream.name, consumer="SMALL", concurrency=2)(print)
+    result = worker.check()
+    assert result.status == 0
+    text = "\n".join(result.warnings)
+    assert "consumer 'NEW' does not exist" in text
+    assert "stream 'DEAD' does not exist" in text
+    assert "max_ack_pending=3 is below concurrency + prefetch = 4" in text
+    assert stream.consumer_names() == ["SMALL"]
+    assert "DEAD" not in js.stream_names()
+    assert Worker(nats_server.url, ensure="none").check().status == 2  # no handlers
+    strict = Worker(nats_server.url, ensure="none")
+    strict.handler(stream=stream.name, consumer="NEW")(print)
+    assert strict.check().status == 3
+    with pytest.raises(InvalidOptionError, match="handlers"):
+        Worker(nats_server.url).run()

@@ -1,0 +1,208 @@
+"""Workers as processes: signals, kills, and links that break."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from fix_faults import FaultProxy
+from fix_threads import wait_until, within
+from fix_worker import WorkerProgram, is_settled
+
+from jetstream_sync import JetStream, Stream
+from jetstream_sync.server import NatsServer
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals")
+
+
+def publish(js: JetStream, stream: Stream, count: int) -> None:
+    for number in range(count):
+        js.publish(f"{stream.name}.a", b"%d" % number)
+
+
+def test_sigterm_finishes_running_handlers_and_returns_the_others(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """Running handlers end and are acknowledged; waiting messages go to another worker at once."""
+    code = f"""
+worker = Worker(drain_timeout=30)
+
+@worker.handler(stream={stream.name!r}, consumer="C", concurrency=2, ack_wait=60, decode="text")
+def handle(data):
+    record(f"{{os.getpid()}} begins {{data}}")
+    if not os.path.exists("stopping"):
+        while not os.path.exists("finish"):
+            time.sleep(0.01)
+    record(f"{{os.getpid()}} ends {{data}}")
+"""
+    publish(js, stream, 4)
+    with WorkerProgram(code, nats_server.url, tmp_path) as first:
+        first.wait_runs(2)
+        wait_until(lambda: stream.consumer_info("C").num_ack_pending == 4)  # 2 run, 2 wait
+        (tmp_path / "stopping").touch()
+        with WorkerProgram(code, nats_server.url, tmp_path) as second:
+            first.signal(signal.SIGTERM)
+            # Long before their ack_wait of 60 seconds.
+            runs = second.wait_runs(6, 10)
+            assert sum(f"{second.process.pid} ends" in line for line in runs) == 2
+            assert first.process.poll() is None
+            (tmp_path / "finish").touch()
+            assert first.ended() == 0
+            wait_until(lambda: is_settled(stream, "C"))
+            second.signal(signal.SIGTERM)
+            assert second.ended() == 0
+            runs = second.runs
+    assert sorted(line.split()[2] for line in runs if "ends" in line) == ["0", "1", "2", "3"]
+    assert len(runs) == 8
+    assert stream.consumer_info("C").delivered.consumer_seq == 6
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["timeout", "second signal"])
+def test_a_handler_that_does_not_end_is_abandoned(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path, again: bool
+) -> None:
+    """After the drain timeout, or at a second signal, the message is returned and the status is 1."""
+    code = f"""
+worker = Worker(drain_timeout={60 if again else 0.5})
+
+@worker.handler(stream={stream.name!r}, consumer="C", ack_wait=60)
+def handle(ctx: Context):
+    record(f"attempt {{ctx.attempt}}")
+    if ctx.attempt == 1:
+        time.sleep(300)
+"""
+    publish(js, stream, 1)
+    with WorkerProgram(code, nats_server.url, tmp_path) as first:
+        first.wait_runs(1)
+        first.signal(signal.SIGINT)
+        if again:
+            first.wait_for("is stopping")
+            first.signal(signal.SIGINT)
+        with within(6):
+            assert first.ended() == 1
+    with WorkerProgram(code, nats_server.url, tmp_path) as second:
+        assert second.wait_runs(2, 10) == ["attempt 1", "attempt 2"]
+        wait_until(lambda: is_settled(stream, "C"))
+
+
+def test_a_message_that_kills_its_worker_becomes_a_dead_letter(
+    js: JetStream, stream_name: str, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """Killed in each attempt, the worker runs the message no more than the attempts; none is lost."""
+    stream = js.create_stream(
+        name=stream_name, subjects=[f"{stream_name}.>"], retention="workqueue"
+    )
+    code = f"""
+worker = Worker(dead_letters="DEAD")
+
+@worker.handler(
+    stream={stream.name!r}, consumer="C", ack_wait=3, prefetch=0, retry=Backoff(attempts=2)
+)
+def handle(ctx: Context):
+    record(f"attempt {{ctx.attempt}}")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    publish(js, stream, 1)
+    for attempt in (1, 2):
+        with WorkerProgram(code, nats_server.url, tmp_path) as worker:
+            assert worker.ended() == -signal.SIGKILL
+            assert len(worker.runs) == attempt
+    with WorkerProgram(code, nats_server.url, tmp_path) as last:
+        wait_until(lambda: stream.info().state.messages == 0, 10)
+        assert last.runs == ["attempt 1", "attempt 2"]
+    dead = js.get_stream("DEAD")
+    assert dead.cached_info.state.messages == 1
+    letter = dead.get_msg(seq=1)
+    assert letter.data == b"0"
+    assert letter.headers is not None
+    assert letter.headers["Dead-Attempts"] == "3"
+
+
+def test_a_suspended_worker_disturbs_no_other(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """After a suspension longer than the lease, the failure of a handler sends nothing."""
+    code = f"""
+worker = Worker()
+
+@worker.handler(stream={stream.name!r}, consumer="C", ack_wait=3, prefetch=0)
+def handle(ctx: Context):
+    record(f"begin {{ctx.attempt}}")
+    if ctx.attempt == 1:
+        while not ctx.lease_lost:
+            time.sleep(0.01)
+        record("lost")
+        raise RuntimeError("after the suspension")
+    while not os.path.exists("finish"):
+        time.sleep(0.01)
+    record("done")
+"""
+    publish(js, stream, 1)
+    with WorkerProgram(code, nats_server.url, tmp_path) as first:
+        first.wait_runs(1)
+        first.signal(signal.SIGSTOP)
+        with WorkerProgram(code, nats_server.url, tmp_path) as second:
+            second.wait_runs(2, 10)
+            first.signal(signal.SIGCONT)
+            first.wait_for("failed after its lease was lost")
+            # A nak or in_progress of the first worker would change this delivery.
+            first.signal(signal.SIGTERM)
+            assert first.ended() == 0
+            (tmp_path / "finish").touch()
+            wait_until(lambda: is_settled(stream, "C"))
+            assert second.runs == ["begin 1", "begin 2", "lost", "done"]
+    assert stream.consumer_info("C").delivered.consumer_seq == 2
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["success", "failure"])
+def test_a_link_that_is_cut_for_longer_than_the_lease(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path, fails: bool
+) -> None:
+    """A lost lease is never renewed or returned; only the success of the handler is acknowledged."""
+    trace = tmp_path / "trace.txt"
+    code = f"""
+def trace(line):
+    with open({str(trace)!r}, "a") as file:
+        file.write(line + "\\n")
+
+worker = Worker(connection={{"trace_cb": trace, "reconnect_time_wait": 0.1}})
+
+@worker.handler(stream={stream.name!r}, consumer="C", ack_wait=3, prefetch=0, concurrency=2)
+def handle(ctx: Context):
+    record(f"begin {{ctx.attempt}}")
+    if ctx.attempt > 1:
+        return
+    while not os.path.exists("back"):
+        time.sleep(0.01)
+    record(f"lost: {{ctx.lease_lost}}")
+    if {fails}:
+        raise RuntimeError("after the cut")
+"""
+    publish(js, stream, 1)
+    with (
+        FaultProxy(nats_server.port) as proxy,
+        WorkerProgram(code, proxy.url, tmp_path) as worker,
+    ):
+        worker.wait_runs(1)
+        proxy.refuse()
+        proxy.cut()
+        worker.wait_for("is lost")
+        proxy.accept()
+        worker.wait_runs(2, 15)
+        wait_until(lambda: is_settled(stream, "C"))
+        (tmp_path / "back").touch()
+        worker.wait_runs(3)
+        if fails:
+            worker.wait_for("failed after its lease was lost")
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0
+        assert worker.runs == ["begin 1", "begin 2", "lost: True"]
+    # The lines of the first delivery's reply subject, "...<delivered>.<stream seq>.<consumer seq>...".
+    sent = trace.read_text().splitlines()
+    first = [n for n, line in enumerate(sent) if line.startswith(">") and ".1.1.1." in line]
+    acked = [n for n in first if "+ACK" in f"{sent[n]}{sent[n + 1] if n + 1 < len(sent) else ''}"]
+    assert len(acked) == (0 if fails else 1), sent
+    assert not [n for n in first if "-NAK" in sent[n] or "+TERM" in sent[n]]
+    assert stream.consumer_info("C").delivered.consumer_seq == 2
