@@ -92,14 +92,14 @@ class Handler:
         """The name of the function."""
         return getattr(self.function, "__name__", repr(self.function))
 
-    def description(self) -> str:
-        """Return the handler, its consumer and all options in one line."""
-        options = ", ".join(
-            f"{each.name}={getattr(self, each.name)!r}"
+    def options(self) -> dict[str, str]:
+        """Return the values of all options as text, by name."""
+        left_out = {"function", "stream", "consumer"}
+        return {
+            each.name: repr(getattr(self, each.name))
             for each in fields(self)
-            if each.name not in {"function", "stream", "consumer"} and each.init
-        )
-        return f"{self.name}: {self.stream}/{self.consumer}, {options}"
+            if each.init and each.name not in left_out
+        }
 
     def __call__(self, *args: Any, **kwargs: Any) -> object:
         """Call the function itself."""

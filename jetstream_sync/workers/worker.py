@@ -33,6 +33,7 @@ from .. import (
     JetStreamNotEnabledError,
     JetStreamNotEnabledForAccountError,
     NoRespondersError,
+    NoServersError,
     NotFoundError,
     PermissionsError,
     TimeoutError,
@@ -59,8 +60,10 @@ _REFRESH_S: Final = 60.0
 #: Delays between attempts to start while the server is unreachable, in seconds.
 _FIRST_START_DELAY_S: Final = 0.25
 _MAX_START_DELAY_S: Final = 5.0
-#: Longest wait between two checks whether all threads have ended, in seconds.
-_DRAIN_POLL_S: Final = 0.1
+#: Interval of the checks whether the connection is open, or all threads have ended, in seconds.
+_POLL_S: Final = 0.1
+#: Longest interval at which leases and unconfirmed settlements are checked, in seconds.
+_MAX_TICK_S: Final = 0.25
 #: Timeouts of the last flush, in seconds: after a clean stop, and after the drain timeout.
 _LAST_DRAIN_S: Final = 5.0
 _LAST_FLUSH_S: Final = 1.0
@@ -83,7 +86,7 @@ class ExitStatus:
     USAGE: Final = 2
     #: A stream or consumer does not exist.
     NOT_FOUND: Final = 3
-    #: The login or a permission was refused, or JetStream is disabled.
+    #: No connection, the login or a permission was refused, or JetStream is disabled.
     REFUSED: Final = 5
 
 
@@ -97,6 +100,7 @@ def exit_status(error: BaseException) -> int:
         error,
         (
             ConnectionClosedError,
+            NoServersError,
             PermissionsError,
             JetStreamNotEnabledError,
             JetStreamNotEnabledForAccountError,
@@ -110,8 +114,6 @@ def exit_status(error: BaseException) -> int:
 class CheckResult:
     """What `Worker.check` found."""
 
-    lines: list[str]
-    """One line for each handler and option."""
     warnings: list[str]
     """What is allowed and probably not intended."""
     errors: list[str]
@@ -287,7 +289,7 @@ class Worker:
 
         No message is read, and nothing is changed on the server.
         """
-        lines, warnings = [], []
+        warnings: list[str] = []
         errors: list[tuple[str, Error]] = []
         if not self.handlers:
             errors.append(("", InvalidOptionError("handlers", [], "the worker has none")))
@@ -295,7 +297,6 @@ class Worker:
             with self._connect(retry_on_failed_connect=False, allow_reconnect=False) as nc:
                 js = nc.jetstream()
                 for handler in self.handlers:
-                    lines.append(handler.description())
                     try:
                         found = check_handler(js, handler, may_change=self.ensure != "none")
                         warnings += [f"{handler.name}: {each}" for each in found]
@@ -304,7 +305,6 @@ class Worker:
         except Error as error:
             errors.append(("", error))
         return CheckResult(
-            lines=lines,
             warnings=warnings,
             errors=[f"{where}{error}" for where, error in errors],
             status=exit_status(errors[0][1]) if errors else ExitStatus.OK,
@@ -401,24 +401,37 @@ class _Run:
 
     def _start(self) -> bool:
         """Prepare the consumers and start the threads; return whether the worker runs."""
+        name = self._worker.name
         delay = _FIRST_START_DELAY_S
         while True:
+            if not self._wait_connected():
+                return False
             try:
                 self._pools = [self._prepare(handler) for handler in self._worker.handlers]
                 break
             except (TimeoutError, NoRespondersError) as error:
-                log.warning("worker %r waits for the server: %s", self._worker.name, error)
+                log.warning("worker %r waits for the server: %s", name, error)
                 if self._stopped_within(delay):
                     return False
                 delay = min(2 * delay, _MAX_START_DELAY_S)
             except Error as error:
-                log.error("worker %r cannot start: %s", self._worker.name, error)  # noqa: TRY400
+                log.error("worker %r cannot start: %s", name, error)  # noqa: TRY400
                 self._status = exit_status(error)
                 return False
         shortest = min(pool.shortest_wait for pool in self._pools)
-        spawn("worker-leases", lambda: self._maintain(shortest / 12), self._shared.on_fatal)
+        interval = min(shortest / 12, _MAX_TICK_S)
+        spawn("worker-leases", lambda: self._maintain(interval), self._shared.on_fatal)
         for pool in self._pools:
             pool.start()
+        return True
+
+    def _wait_connected(self) -> bool:
+        """Wait until the connection is open or has failed; return whether the worker may start."""
+        if not self._nc.is_connected:
+            log.warning("worker %r waits for the server", self._worker.name)
+        while not (self._nc.is_connected or self._nc.is_closed):
+            if self._stopped_within(_POLL_S):
+                return False
         return True
 
     def _prepare(self, handler: Handler) -> HandlerThreads:
@@ -496,6 +509,6 @@ class _Run:
         """Wait until all threads have ended; a second request to stop ends the wait."""
         while not all(pool.idle for pool in self._pools):
             left = deadline - time.monotonic()
-            if left <= 0 or self._stopped_within(min(left, _DRAIN_POLL_S)):
+            if left <= 0 or self._stopped_within(min(left, _POLL_S)):
                 return False
         return True

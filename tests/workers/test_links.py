@@ -1,0 +1,189 @@
+"""Workers whose link breaks at a chosen byte, whose server restarts, or which may not do something."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from fix_faults import FaultProxy, Toward
+from fix_threads import wait_until
+from fix_worker import WorkerProgram, is_settled, running
+
+import jetstream_sync
+from jetstream_sync import JetStream, Stream
+from jetstream_sync.server import NatsServer
+from jetstream_sync.workers import Backoff, Context, Reject, Worker
+
+RECONNECT = {"reconnect_time_wait": 0.05, "max_reconnect_attempts": -1}
+
+
+@pytest.mark.parametrize("answer", ["+ACK", "-NAK", "+TERM"])
+def test_a_settlement_that_is_cut_is_sent_again(
+    js: JetStream, stream: Stream, nats_server: NatsServer, answer: str
+) -> None:
+    """A link that breaks within an ack, nak or term costs no additional run of the handler."""
+    attempts = []
+    with FaultProxy(nats_server.port) as proxy:
+        worker = Worker(proxy.url, dead_letters="DEAD", connection=RECONNECT)
+
+        @worker.handler(
+            stream=stream.name, consumer="C", retry=Backoff(first=0.1, jitter=0, attempts=5)
+        )
+        def handle(ctx: Context) -> None:
+            attempts.append(ctx.attempt)
+            if answer == "+TERM":
+                raise Reject("no")
+            if answer == "-NAK" and ctx.attempt == 1:
+                raise OSError("not now")
+
+        with running(worker) as run:
+            wait_until(lambda: "C" in stream.consumer_names())
+            proxy.cut_after(0, Toward.SERVER, after=answer.encode())
+            js.publish(f"{stream.name}.a", b"x")
+            wait_until(lambda: proxy.cuts == 1)
+            wait_until(lambda: is_settled(stream, "C"), 20)
+            assert run.stop() == 0
+    runs = 2 if answer == "-NAK" else 1
+    assert attempts == list(range(1, runs + 1))
+    assert stream.consumer_info("C").delivered.consumer_seq == runs
+    dead = js.get_stream("DEAD").cached_info.state.messages
+    assert dead == (1 if answer == "+TERM" else 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs SIGKILL")
+def test_a_worker_killed_between_dead_letter_and_term(
+    js: JetStream, stream: Stream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """The next worker stores the dead letter a second time: it is a duplicate, and the message ends."""
+    code = f"""
+worker = Worker(dead_letters="DEAD")
+
+@worker.handler(stream={stream.name!r}, consumer="C", ack_wait=3, retry=Backoff(attempts=1))
+def handle():
+    record("run")
+    raise OSError("no")
+"""
+    with FaultProxy(nats_server.port) as proxy:
+        with WorkerProgram(code, proxy.url, tmp_path) as first:
+            proxy.cut_after(0, Toward.SERVER, after=b"+TERM")
+            proxy.refuse()
+            js.publish(f"{stream.name}.a", b"x")
+            wait_until(lambda: proxy.cuts == 1)
+            first.signal(signal.SIGKILL)
+            first.ended()
+        assert js.get_stream("DEAD").cached_info.state.messages == 1
+        assert stream.consumer_info("C").num_ack_pending == 1
+        with WorkerProgram(code, nats_server.url, tmp_path) as second:
+            wait_until(lambda: is_settled(stream, "C"), 15)
+            assert second.runs == ["run"]
+    assert js.get_stream("DEAD").cached_info.state.messages == 1
+
+
+def test_the_server_restarts_under_load(fresh_server: NatsServer) -> None:
+    """A worker survives restarts of its server: every message is handled, and none is left."""
+    worker = Worker(fresh_server.url, connection=RECONNECT)
+    runs: Counter[bytes] = Counter()
+
+    @worker.handler(stream="LOAD", consumer="C", concurrency=4, prefetch=16, ack_wait=3)
+    def handle(data: bytes) -> None:
+        runs[data] += 1
+
+    with jetstream_sync.connect(fresh_server.url, **RECONNECT) as nc:  # type: ignore[arg-type]
+        js = nc.jetstream()
+        stream = js.create_stream(name="LOAD", subjects=["load"])
+        count = 600
+        with running(worker) as run:
+            for number in range(count):
+                if number in {100, 300}:
+                    wait_until(lambda: len(runs) > 20)
+                    fresh_server.restart()
+                js.publish("load", b"%d" % number, msg_id=f"{number}", timeout=20)
+            wait_until(lambda: len(runs) == count, 20)
+            wait_until(lambda: is_settled(stream, "C"), 20)
+            assert run.stop() == 0
+    # A message is handled twice only if its ack was lost with the server.
+    assert sum(runs.values()) <= count + 40
+
+
+def test_the_worker_waits_for_its_server_at_the_start(fresh_server: NatsServer) -> None:
+    """A worker may start before its server; a stop while it waits ends it with status 0."""
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        nc.jetstream().create_stream(name="ORDERS", subjects=["orders"])
+        nc.jetstream().publish("orders", b"x")
+    url = fresh_server.url
+    fresh_server.stop()
+    seen = []
+    workers = [Worker(url, connection=RECONNECT) for _ in range(2)]
+    for worker in workers:
+        worker.handler(stream="ORDERS", consumer="C")(seen_by(seen))
+    with running(workers[0]) as run:
+        assert run.stop() == 0
+    with running(workers[1]):
+        fresh_server.restart()
+        wait_until(lambda: seen == [b"x"], 20)
+
+
+def seen_by(seen: list[bytes]):
+    def handle(data: bytes) -> None:
+        seen.append(data)
+
+    return handle
+
+
+def test_a_worker_without_jetstream_or_permission_ends(caplog: pytest.LogCaptureFixture) -> None:
+    """The status is 5, and the log names the reason."""
+    users = """
+authorization { users: [
+    { user: all, password: p }
+    { user: few, password: p, permissions: { publish: { deny: ["$JS.API.CONSUMER.CREATE.>"] } } }
+] }
+"""
+    with NatsServer(config=users) as server:
+        login = {"user": "all", "password": "p"}
+        with jetstream_sync.connect(server.url, **login) as nc:  # type: ignore[arg-type]
+            nc.jetstream().create_stream(name="ORDERS", subjects=["orders"])
+        for wrong, text in (
+            ({"user": "few", "password": "p"}, "CONSUMER.CREATE"),
+            ({"user": "none", "password": "p"}, "Authorization Violation"),
+        ):
+            worker = Worker(server.url, connection={**RECONNECT, **wrong})
+            worker.handler(stream="ORDERS", consumer="C")(print)
+            with running(worker) as run:
+                assert run.ended() == 5
+            assert text in caplog.text
+            assert worker.check().status in {0, 5}  # a check does not try to create the consumer
+    with NatsServer(jetstream=False) as server:
+        worker = Worker(server.url)
+        worker.handler(stream="ORDERS", consumer="C")(print)
+        with running(worker) as run:
+            assert run.ended() == 5
+        assert worker.check().status == 5
+
+
+def test_delayed_retries_do_not_stop_good_messages(
+    js: JetStream, stream: Stream, nats_server: NatsServer
+) -> None:
+    """Messages that fail with a long delay hold slots of max_ack_pending, but no thread."""
+    stream.create_consumer(durable_name="C", max_ack_pending=64)
+    worker = Worker(nats_server.url)
+    good = []
+
+    @worker.handler(
+        stream=stream.name, consumer="C", concurrency=2, retry=Backoff(first=30, jitter=0)
+    )
+    def handle(data: bytes) -> None:
+        if data == b"bad":
+            raise OSError("for a long time")
+        good.append(data)
+
+    for _ in range(50):
+        js.publish(f"{stream.name}.a", b"bad")
+        js.publish(f"{stream.name}.a", b"good")
+    with running(worker):
+        wait_until(lambda: len(good) == 50, 10)
+        wait_until(lambda: stream.consumer_info("C").num_ack_pending == 50)
+        info = stream.consumer_info("C")
+    assert (info.num_pending, info.delivered.consumer_seq) == (0, 100)
