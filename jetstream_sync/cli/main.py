@@ -101,6 +101,7 @@ _COMMANDS = dict(
         ),
         _lazy("events", "Show JetStream advisories and metrics.", "event", "e"),
         _lazy("top", "Watch streams and consumers.", target="top.command:top"),
+        _lazy("worker", "Run functions that handle messages."),
         _lazy("bench", "Measure message throughput and latency.", target="bench.group:bench"),
         _lazy("rtt", "Measure the round-trip time to servers."),
         _lazy("errors", "Look up JetStream error codes.", "err", "error"),

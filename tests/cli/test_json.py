@@ -93,6 +93,8 @@ OTHERS = {
     "consumer sample",
     "consumer unpin",
     "bench all",
+    "worker run",
+    "worker check",
 }
 #: What ends in another status here, as nothing is there to be done.
 STATUSES = {

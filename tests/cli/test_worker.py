@@ -1,0 +1,106 @@
+"""``jsm worker``: run and check a worker that a module defines."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fix_jsm import Jsm
+
+from jetstream_sync import JetStream, Stream
+
+CODE = """
+from jetstream_sync.workers import Worker
+
+worker = Worker(dead_letters="DEAD")
+
+@worker.handler(stream={stream!r}, consumer="C", decode="text")
+def handle(data):
+    print("handled", data, flush=True)
+
+not_a_worker = 1
+"""
+
+
+@pytest.fixture
+def app(
+    stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[str]:
+    """A module with a worker, importable from the current directory; its name."""
+    name = f"app_{abs(hash(request.node.nodeid))}"
+    (tmp_path / f"{name}.py").write_text(CODE.format(stream=stream.name))
+    monkeypatch.chdir(tmp_path)
+    path = list(sys.path)
+    yield name
+    sys.path[:] = path
+    sys.modules.pop(name, None)
+
+
+def test_a_worker_runs_until_a_signal(jsm: Jsm, js: JetStream, stream: Stream, app: str) -> None:
+    """Messages are handled; SIGTERM ends it with status 0, after the acknowledgement."""
+    js.publish(f"{stream.name}.a", b"tea")
+    process = jsm.spawn("worker", "run", f"{app}:worker")
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"handled tea\n"
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, err
+    assert b"is ready" in err
+    assert b"is stopping: signal 15" in err
+    assert stream.consumer_info("C").ack_floor.stream_seq == 1
+
+
+def test_a_worker_that_cannot_start_says_why(jsm: Jsm, js: JetStream, app: str) -> None:
+    """Without its stream the command ends with status 3."""
+    js.delete_stream(js.stream_names()[0])
+    process = jsm.spawn("worker", "run", f"{app}:worker", JETSTREAM_WORKER_DRAIN_TIMEOUT="1")
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 3
+    assert b"stream not found" in err
+
+
+def test_check_reads_nothing(jsm: Jsm, js: JetStream, stream: Stream, app: str) -> None:
+    """`check` lists handlers and warnings, and its status tells whether the worker would run."""
+    result = jsm("worker", "check", f"{app}:worker", "--verbose").ok()
+    assert f"handle: consumer C of stream {stream.name}\n" in result.out
+    assert "  timeout=600.0\n" in result.out
+    assert (
+        "  retry=Backoff(first=1.0, factor=2.0, maximum=300.0, jitter=0.5, attempts=8)"
+        in result.out
+    )
+    assert "stream 'DEAD' does not exist: it is created at start" in result.err
+    assert stream.consumer_names() == []
+    stream.create_consumer(durable_name="C", max_deliver=3)
+    result = jsm("worker", "check", f"{app}:worker", "-j")
+    assert result.status == 2
+    assert result.json["handlers"] == [{"name": "handle", "stream": stream.name, "consumer": "C"}]
+    assert "max_deliver=3" in result.json["errors"][0]
+    js.delete_stream(stream.name)
+    assert jsm("worker", "check", f"{app}:worker").status == 3
+    unreachable = jsm("worker", "check", f"{app}:worker", "-s", "nats://127.0.0.1:1")
+    assert unreachable.status == 5
+    assert "127.0.0.1:1" in unreachable.out
+
+
+def test_a_worker_must_exist(jsm: Jsm, app: str) -> None:
+    """What is not MODULE:ATTRIBUTE, or not a Worker, is refused with a remedy."""
+    for target, text in {
+        "app": "expected MODULE:ATTRIBUTE",
+        "no_such_module:worker": "there is no module 'no_such_module'",
+        f"{app}:not_a_worker": "is not a Worker; the module has worker",
+        f"{app}:nothing": "is not a Worker",
+    }.items():
+        result = jsm("worker", "check", target)
+        assert result.status == 2, target
+        assert text in result.err
+    broken = Path("broken.py")
+    broken.write_text("import no_such_dependency")
+    with pytest.raises(ModuleNotFoundError):
+        jsm("worker", "check", "broken:worker")
