@@ -24,9 +24,10 @@ __all__ = ["PubAckFuture"]
 #: may have held.
 _HELD_LOCK_S: Final = 0.1
 
-# Held for a moment where a future gets its standard part, or is settled. Reentrant for signal handlers.
+# Held while the standard part of a future is created, and while a future is settled. Reentrant, because
+# signal handlers may use futures.
 _lock = threading.RLock()
-# The unsettled futures that have a standard part; changed under _lock.
+# The pending futures with a standard part; guarded by _lock.
 _watched: weakref.WeakSet[PubAckFuture] = weakref.WeakSet()
 
 
@@ -51,17 +52,17 @@ class PubAckFuture(Future[PubAck]):
 
     """
 
-    # The names of the fields are mangled: they cannot be those of any version of the standard class.
-    # None of its private names is used here. What matters of it, in Python 3.10 to 3.14: its __init__
-    # sets all its attributes in the instance, so that they are missing before (see __getattr__), and
-    # `wait`, `as_completed` and `asyncio.wrap_future` read no others (3.14 adds a method that reads a
-    # settled result from them, so the result is put there, too).
+    # The field names are mangled, so they cannot clash with those of any version of the base class, and
+    # no private name of the base class is used. Assumptions about Python 3.10 to 3.14: `Future.__init__`
+    # sets all attributes on the instance, so that they are missing before (see __getattr__); `wait`,
+    # `as_completed` and `asyncio.wrap_future` read only these. Python 3.14 adds a method that reads the
+    # result from them, so the result is stored there as well.
     __ack: PubAck | None = None
     __error: BaseException | None = None
-    __answer: bytes | None = None  # the server's, until it is read
+    __answer: bytes | None = None  # the server's reply, until it is decoded
     __done = False
-    __standard = False  # whether the standard part is there
-    #: Seconds before a retry.
+    __standard = False  # whether the standard part exists
+    #: Delay before a retry, in seconds.
     retry_wait: float = 0.25
 
     def __init__(
@@ -81,18 +82,17 @@ class PubAckFuture(Future[PubAck]):
         self._core = core
 
     def __getattr__(self, name: str) -> Any:
-        # Called for a missing attribute: one of the standard part, which is made now, or one that
-        # does not exist.
+        # Called for a missing attribute: it belongs to the standard part, or it does not exist.
         if not name.startswith("__"):
             if not self.__standard:
-                self.__make_standard()
-            # Another thread may have made the standard part after the look-up that failed.
+                self.__create_standard()
+            # Another thread may have created the standard part after the failed lookup.
             with contextlib.suppress(KeyError):
                 return self.__dict__[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def __make_standard(self) -> None:
-        """Make the standard part, in the state that the future has."""
+    def __create_standard(self) -> None:
+        """Create the standard part, in the state of the future."""
         with _lock:
             if self.__standard:
                 return
@@ -104,16 +104,16 @@ class PubAckFuture(Future[PubAck]):
         self.__settle_standard()
 
     def __settle_standard(self) -> None:
-        """Bring the standard part to the state of the future, which is settled; twice does no harm."""
-        self.__read()
+        """Settle the standard part of a settled future; a second call does nothing."""
+        self.__decode()
         with contextlib.suppress(InvalidStateError):
             if self.__error is not None:
                 super().set_exception(self.__error)
             else:
                 super().set_result(self.__ack)  # type: ignore[arg-type]  # read just now
 
-    def __read(self) -> None:
-        """Read the server's answer. Two threads may both do so; they come to the same."""
+    def __decode(self) -> None:
+        """Decode the server's reply. Two threads may do so at once, with the same result."""
         answer = self.__answer
         if answer is not None:
             try:
@@ -129,7 +129,7 @@ class PubAckFuture(Future[PubAck]):
                 raise InvalidStateError("the future is settled")
             self.__answer = answer
             self.__done = True
-        self.command = b""  # the payload is not needed any more
+        self.command = b""  # the payload is no longer needed
         if self.__standard:
             _watched.discard(self)
             self.__settle_standard()
@@ -148,9 +148,9 @@ class PubAckFuture(Future[PubAck]):
 
     def forked(self, error: ForkedConnectionError) -> None:
         """
-        Settle it in a forked child with this error, or with its answer where that has just come.
+        Settle it in a forked child with this error, unless it was settled just before.
 
-        No lock is taken. The standard part, where there is one, is settled by `_settle_in_child`.
+        No lock is taken. `_settle_in_child` settles the standard part, if there is one.
         """
         self.command = b""
         if not self.__done:
@@ -158,11 +158,11 @@ class PubAckFuture(Future[PubAck]):
             self.__done = True
 
     def settle_forked(self) -> None:
-        """Settle the standard part in a forked child; this may wait for a lock of the parent's."""
+        """Settle the standard part in a forked child; a thread of the parent may have held its lock."""
         self.__settle_standard()
 
     def renew_forked(self) -> None:
-        """Make the standard part again in a forked child, with locks that no thread holds."""
+        """Create the standard part again in a forked child, with new locks."""
         super().__init__()
         self.__settle_standard()
 
@@ -204,30 +204,30 @@ class PubAckFuture(Future[PubAck]):
         Wait for the acknowledgement and return it.
 
         Args:
-            timeout: in seconds; ``None``: wait until the future is settled, which always happens.
+            timeout: in seconds; ``None``: no limit. Every future is settled at last.
 
         Raises:
             TimeoutError: the built-in class; the future was not settled in time.
             APIError, NoStreamResponseError, PermissionsError, TimeoutError, ConnectionClosedError:
-                why the message was not acknowledged.
+                the message was not acknowledged.
 
         """
         if self.__answer is not None:
-            self.__read()
+            self.__decode()
         ack = self.__ack
         if ack is not None:
             return ack
         error = self.exception(timeout)
         if error is not None:
             raise error
-        return self.__ack  # type: ignore[return-value]  # without an error there is one
+        return self.__ack  # type: ignore[return-value]  # not None if there is no error
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """
         Wait for the result; return the error, or ``None`` if the message was acknowledged.
 
         Args:
-            timeout: in seconds; ``None``: wait until the future is settled, which always happens.
+            timeout: in seconds; ``None``: no limit. Every future is settled at last.
 
         Raises:
             TimeoutError: the built-in class; the future was not settled in time.
@@ -239,9 +239,9 @@ class PubAckFuture(Future[PubAck]):
             try:
                 super().exception(timeout)
             except FutureTimeoutError:
-                # The built-in one from Python 3.11 on, and one of its own before.
+                # Before Python 3.11 it is not the built-in class.
                 raise TimeoutError("the future was not settled in time") from None
-        self.__read()
+        self.__decode()
         return self.__error
 
     def add_done_callback(self, fn: Callable[[Future[PubAck]], object]) -> None:
@@ -249,8 +249,8 @@ class PubAckFuture(Future[PubAck]):
         Call a function with this future when it is settled, or at once if it already is.
 
         Args:
-            fn: called by the thread that settles futures, which logs what it raises; it should not
-                take long. In a forked child it is not called, unless it was added there.
+            fn: called by the thread that settles futures, which logs exceptions; it should return soon.
+                In a forked child it is called only if it was added there.
 
         """
         process = os.getpid()
@@ -266,9 +266,9 @@ def _settle_in_child() -> None:
     """
     Settle the futures of the parent in a forked child.
 
-    A loop over `concurrent.futures.as_completed` that the fork was in goes on: its waiter hears of them.
-    Another thread of the parent may have held a lock of a standard part, for some instructions. That is
-    found out by a thread that stays behind then, and those parts are made again.
+    A loop over `concurrent.futures.as_completed` that contains the fork continues. At the fork, another
+    thread of the parent may have held the lock of a standard part. So a separate thread settles these
+    parts; if it blocks, the remaining parts are created again.
     """
     global _lock  # noqa: PLW0603 - one for all futures, or each would cost more
     _lock = threading.RLock()
