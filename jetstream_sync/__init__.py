@@ -16,7 +16,7 @@ The public names by topic:
 
 * Connections: `connect`, `shared_connection`, `Connection`, `ConnectOptions`, `TLSOptions`,
   `ConnectionEvent`, `EventKind`, `ConnectionStatus`, `Server`, `ServerInfo`
-* Core messages: `Msg`, `Headers`, `Status`, `Subscription`
+* Core messages: `Msg`, `Headers`, `Status`, `Subscription`, `ReplyIterator`
 * JetStream: `JetStream`, `JetStreamMsg`, `Metadata`, `PubAck`, `PublishOptions`, `AccountInfo`
 * Streams: `Stream`, `StreamConfig`, `StreamInfo`, `StreamState`, `StoredMsg`, `StreamSnapshot`
 * Pull consumers: `PullConsumer`, `ConsumerConfig`, `ConsumerInfo`, `MessageIterator`,
@@ -81,6 +81,7 @@ from .api.stream import (
 )
 from .client.message import Msg
 from .client.pool import Server
+from .client.replies import ReplyIterator
 from .client.subscription import Subscription
 from .errors import *  # noqa: F403 - every error of the tree, by its own __all__
 from .events import ConnectionEvent, EventKind
@@ -160,6 +161,7 @@ __all__ = [
     "PushSubscription",
     "RePublish",
     "ReplayPolicy",
+    "ReplyIterator",
     "RetentionPolicy",
     "SequenceInfo",
     "Server",

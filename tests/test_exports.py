@@ -36,6 +36,7 @@ CLASSES = {
         "": "stats status is_connected connected_url server_info max_payload",
         "publish": "subject payload reply headers",
         "request": "subject payload timeout headers",
+        "request_many": "subject payload timeout stall max_messages sentinel headers",
         "subscribe": "subject queue cb pending_msgs_limit pending_bytes_limit",
         "flush": "timeout",
         "rtt": "",

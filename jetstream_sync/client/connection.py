@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 from ..address import parse_servers
 from ..errors import BadSubscriptionError, DrainTimeoutError, TimeoutError
@@ -22,6 +22,7 @@ from ..subjects import check_queue, check_subject
 from .core import ConnectionCore
 from .message import Msg
 from .pool import Server
+from .replies import ReplyIterator, Sentinel
 from .subscription import MsgCallback, Subscription
 from .threads import in_callback
 
@@ -116,6 +117,49 @@ class Connection(ForeignNames):
         core = self._core
         where = core.encode_subject(subject)
         return Msg(core.request(where, payload, Deadline(timeout), headers), core)
+
+    def request_many(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        timeout: float | timedelta | None = 0.5,
+        stall: float | timedelta | None = None,
+        max_messages: int | None = None,
+        sentinel: Sentinel | Literal["empty"] | None = None,
+        headers: HeadersLike | None = None,
+    ) -> ReplyIterator:
+        """
+        Publish a request and return an iterator of the replies (ADR-47).
+
+        The request is sent by this call. The iteration ends when the first of the given limits is
+        reached; `ReplyIterator.ended_by` names it. All replies that arrive by then are returned, however
+        long the caller takes for each. Callbacks may call this method.
+
+        Args:
+            subject: the subject, without wildcards.
+            payload: the payload of the request.
+            timeout: how long to receive replies, in seconds from now; ``None``: until another limit.
+            stall: how long to wait for each reply after the first, in seconds; ``None``: until the
+                timeout.
+            max_messages: number of replies; ``None``: no limit.
+            sentinel: called with each reply by the iterating thread; if the result is true, the
+                iteration ends without this reply. ``"empty"``: a reply without payload is the end.
+            headers: names and values; ``None``: none.
+
+        Raises:
+            NoRespondersError: by the iteration, at once: the subject has no subscribers.
+            ConnectionLostError: by the iteration: the connection was lost, and there is no timeout or
+                the option ``fail_requests_on_disconnect`` is set.
+            PermissionsError: by the iteration: the server does not permit the request.
+            InvalidOptionError: a limit is invalid.
+            ConnectionClosedError: the connection is closed, or was closed during the iteration.
+            BadSubjectError, InvalidHeaderError, MaxPayloadError, OutboundBufferLimitError: as
+                `publish()`.
+
+        """
+        return ReplyIterator(
+            self._core, subject, payload, timeout, stall, max_messages, sentinel, headers
+        )
 
     def subscribe(
         self,

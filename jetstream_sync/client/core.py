@@ -371,12 +371,14 @@ class ConnectionCore:
         return interest
 
     def add_subscription_deferred(
-        self, subject: str, receiver: MessageReceiver
+        self, subject: str, receiver: MessageReceiver, limit: int = 0
     ) -> SubscriptionState[MessageReceiver]:
-        """Subscribe; the command is sent together with the caller's next command."""
+        """Subscribe, for ``limit`` messages if given; sent together with the caller's next command."""
         with self._lock:
             self._check_open_for(receiver)
             interest, command = self._session.subscribe(subject, "", receiver)
+            if limit:
+                command += self._session.unsubscribe(interest, limit)
             self._writer.enqueue_deferred(command)
         return interest
 

@@ -9,15 +9,13 @@ messages from a sequence or time on, or the last messages of many subjects, page
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from ..api.echo import release
 from ..api.stream import StoredMsgReply
-from ..client.core import ConnectionCore
-from ..client.receiver import MessageReceiver
-from ..client.result_slot import ResultSlot
+from ..client.replies import ReplyCollector
 from ..codec import decode, dumps
 from ..durations import time_from_text, time_to_ns
 from ..errors import (
@@ -28,7 +26,6 @@ from ..errors import (
     MessageNotFoundError,
     MessagesChangedError,
     NoRespondersError,
-    PermissionsError,
     ServerTooOldError,
     TimeoutError,
 )
@@ -39,7 +36,6 @@ from .api_requests import APIRequests, stream_info
 
 __all__ = [
     "MAX_BYTES",
-    "ReplyCollector",
     "StoredMsg",
     "direct_get",
     "direct_get_last",
@@ -48,137 +44,6 @@ __all__ = [
     "leader_get",
     "read_direct",
 ]
-
-
-class ReplyCollector(MessageReceiver):
-    """
-    Collects the replies to one request; one thread creates, uses and closes it.
-
-    Args:
-        core: the connection.
-        is_end: returns whether the last message ends the reply; called by the reader.
-        expected: number of messages that also ends the reply; 0: only `is_end` does.
-
-    Raises:
-        ConnectionClosedError: the connection is closed or draining.
-
-    """
-
-    is_reply_inbox = True
-
-    __slots__ = (
-        "_asked",
-        "_core",
-        "_expected",
-        "_handoff",
-        "_interest",
-        "_is_end",
-        "_open",
-        "_reply",
-        "items",
-    )
-
-    def __init__(
-        self, core: ConnectionCore, is_end: Callable[[Delivery], bool], expected: int = 0
-    ) -> None:
-        self._core = core.machinery  # the reader holds this object
-        self._is_end = is_end
-        self._expected = expected
-        self._asked = b""
-        self._handoff: ResultSlot[None] = ResultSlot()
-        # The thread that removes the single item sets the result, so that it is set once.
-        self._open: list[None] = [None]
-        #: The messages received so far.
-        self.items: list[Delivery] = []
-        inbox = core.new_inbox()
-        self._reply = inbox.encode()
-        self._interest = core.add_subscription_deferred(inbox, self)
-
-    def ask(self, subject: bytes, payload: bytes) -> None:
-        """
-        Send the request.
-
-        Raises:
-            ConnectionClosedError: the connection is closed.
-            OutboundBufferLimitError: there is no connection, and the buffer for that time is full.
-
-        """
-        self._asked = subject
-        command, size = self._core.encode_command(subject, payload, self._reply)
-        self._core.send(command, 1, size)
-
-    def wait(self, idle_timeout: float, deadline: Deadline | None = None) -> list[Delivery]:
-        """
-        Wait for the end of the reply and return all its messages.
-
-        Args:
-            idle_timeout: seconds without a message after which the call fails.
-            deadline: the deadline of the whole reply; ``None``: only ``idle_timeout`` applies.
-
-        Raises:
-            TimeoutError: no message arrived for ``idle_timeout``, or the deadline expired.
-            ConnectionLostError: the connection was lost meanwhile.
-            PermissionsError: the server does not permit the request.
-            ConnectionClosedError: the connection was closed.
-
-        """
-        seen = len(self.items)
-        whole = deadline or Deadline(None)
-        while not self._handoff.arrived(whole.sooner(idle_timeout)):
-            if len(self.items) == seen or whole.expired():
-                text = f"the reply to {self._asked.decode()!r} was not completed in time"
-                raise self._core.timed_out(text)
-            seen = len(self.items)
-        self._handoff.result()
-        return self.items
-
-    def close(self) -> None:
-        """Unsubscribe and drop the messages; the UNSUB is deferred if the reply is complete."""
-        if self._open:
-            self._core.remove_subscription(self._interest)
-        else:
-            self._core.remove_subscription_deferred(self._interest)
-        # A reference cycle with the subscription delays the deletion of this object, but not of its items.
-        self.items = []
-
-    # --- the reader's side; see `MessageReceiver` ----------------------------------------------------------
-
-    def deliver(self, deliveries: list[Delivery]) -> None:
-        """Take messages, until the answer has ended."""
-        if not self._open:
-            return  # the waiting thread looks at them now
-        items = self.items
-        items += deliveries
-        if (self._expected and len(items) >= self._expected) or self._is_end(items[-1]):
-            self._settle(None)
-
-    def on_connection_change(self, *, connected: bool) -> None:
-        """Fail when the connection is lost: the rest of the reply is lost too."""
-        if not connected:
-            self._settle(
-                ConnectionLostError("the connection was lost before the answer was complete")
-            )
-
-    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
-        """Fail if the server does not permit the request or the inbox."""
-        concerned = error.operation == "subscribe" or subject in {self._asked, self._reply}
-        return concerned and self._settle(error)
-
-    def on_closed(self, reason: BaseException) -> None:
-        """Fail: the connection is closed."""
-        self._settle(reason)
-
-    def _settle(self, error: BaseException | None) -> bool:
-        """Wake the waiting thread, unless that was done; return whether it was now."""
-        try:
-            self._open.pop()
-        except IndexError:
-            return False
-        if error is None:
-            self._handoff.set(None)
-        else:
-            self._handoff.fail(error)
-        return True
 
 
 # The server's error for a missing message; a direct get reports it as a status.

@@ -18,10 +18,10 @@ from typing_extensions import Self
 
 from ..api.enums import AckPolicy
 from ..client.core import ConnectionCore
+from ..client.replies import ReplyCollector
 from ..errors import ConsumerNotFoundError, InvalidOptionError
 from ..headers import Headers, parse_status
 from ..jetstream.consumer import PullConsumer
-from ..jetstream.direct_get import ReplyCollector
 from ..jetstream.message import JetStreamMsg
 from ..net.clock import Deadline
 from ..protocol.parser import Delivery

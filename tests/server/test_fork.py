@@ -41,6 +41,7 @@ from jetstream_sync import (
     PullConsumer,
     PullSubscription,
     PushSubscription,
+    ReplyIterator,
     SnapshotInfo,
     Stream,
     StreamConfig,
@@ -64,6 +65,7 @@ class Inherited:
 
     nc: Connection
     sub: Subscription
+    replies: ReplyIterator
     msg: Msg
     js: JetStream
     stream: Stream
@@ -83,6 +85,8 @@ REFUSED: dict[str, Callable[[Inherited], object]] = {
     "Connection.publish": lambda it: it.nc.publish("fork.a", b"x"),
     "Connection.publish with headers": lambda it: it.nc.publish("fork.a", headers={"A": "b"}),
     "Connection.request": lambda it: it.nc.request("fork.a", timeout=None),
+    "Connection.request_many": lambda it: it.nc.request_many("fork.a", timeout=None),
+    "ReplyIterator.__next__": lambda it: next(it.replies),
     "Connection.subscribe": lambda it: it.nc.subscribe("fork.b"),
     "Connection.subscribe with a callback": lambda it: it.nc.subscribe("fork.b", cb=print),
     "Connection.flush": lambda it: it.nc.flush(timeout=None),
@@ -206,6 +210,7 @@ ENDS: dict[str, Callable[[Inherited], object]] = {
     "ConsumeHandle.stop": lambda it: it.handle.stop(),
     "OrderedConsumer.close": lambda it: it.ordered.close(),
     "OrderedMessages.stop": lambda it: it.ordered_messages.stop(),
+    "ReplyIterator.close": lambda it: it.replies.close(),
 }
 
 #: Calls that need no server.
@@ -277,6 +282,7 @@ def inherited(nc: Connection) -> Inherited:
     return Inherited(
         nc,
         sub,
+        nc.request_many("fork.mine", timeout=None),
         msg,
         js,
         stream,

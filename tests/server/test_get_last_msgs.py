@@ -106,7 +106,7 @@ def send_block(nc: Connection, msg: Msg, block: bytes) -> None:
     """Send a header block as it is."""
     reply = msg.reply.encode()
     core = nc._core  # a status cannot be published otherwise
-    core.writer.send(b"HPUB %s %d %d\r\n%s\r\n" % (reply, len(block), len(block), block), 1, 0)
+    core.send(b"HPUB %s %d %d\r\n%s\r\n" % (reply, len(block), len(block), block), 1, 0)
 
 
 # --- the last messages --------------------------------------------------------------------------

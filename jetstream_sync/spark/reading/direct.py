@@ -21,13 +21,14 @@ from itertools import compress
 from typing import Any, Final, NamedTuple
 
 from ...api.enums import RetentionPolicy
+from ...client.replies import ReplyCollector
 from ...codec import dumps
 from ...durations import time_from_text, time_to_ns
 from ...errors import APIError, InvalidResponseError, NoRespondersError, NotFoundError
 from ...headers import parse_headers, parse_status
 from ...jetstream.api_requests import APIRequests
 from ...jetstream.context import JetStream
-from ...jetstream.direct_get import MAX_BYTES, ReplyCollector, is_direct_status
+from ...jetstream.direct_get import MAX_BYTES, is_direct_status
 from ...protocol.parser import Delivery
 from ..connections import api_requests
 from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask

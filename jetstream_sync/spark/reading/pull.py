@@ -31,6 +31,7 @@ from ...api.enums import AckPolicy, DeliverPolicy
 from ...api.pull import PullRequest
 from ...api.reply import ack_tokens
 from ...api.status import PullStatusKind, parse_pull_status
+from ...client.replies import ReplyCollector
 from ...errors import (
     Error,
     InvalidResponseError,
@@ -41,7 +42,6 @@ from ...errors import (
 )
 from ...jetstream.api_requests import APIRequests
 from ...jetstream.consumer_api import CREATE, add_consumer, consumer_info, delete_consumer
-from ...jetstream.direct_get import ReplyCollector
 from ...protocol.parser import Delivery
 from .chunks import BatchSizer, Chunk, ReadResponse, ReadTask
 from .ranges import RangeStalledError

@@ -1,0 +1,426 @@
+"""
+Many replies to one request: a reply inbox of its own, and two ways to read it.
+
+`ReplyCollector` returns all replies when the answer is complete; the layers above use it for requests
+whose protocol marks the end. `ReplyIterator` yields the replies as they arrive (ADR-47), for
+`Connection.request_many`.
+
+The reader thread delivers the replies and enforces the deadline and the number of them, so a slow
+caller loses nothing that arrived in time and gets nothing that came later. The calling thread waits,
+measures the stall time, and calls the sentinel, which is user code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from ..errors import (
+    BadSubscriptionError,
+    ConnectionLostError,
+    InvalidOptionError,
+    NoRespondersError,
+    PermissionsError,
+    TimeoutError,
+)
+from ..headers import HeadersLike, parse_status
+from ..net.clock import Deadline, seconds
+from ..protocol.parser import Delivery
+from ..protocol.session import SubscriptionState
+from .core import ConnectionCore
+from .mailbox import Mailbox
+from .message import Msg
+from .receiver import MessageReceiver
+from .result_slot import ResultSlot
+from .threads import spawn_from_finalizer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["ReplyCollector", "ReplyIterator", "Sentinel"]
+
+#: Returns whether a reply is the end of the answer.
+Sentinel = Callable[[Msg], object]
+
+
+class _ReplyInbox(MessageReceiver):
+    """
+    The inbox of one request; base class of the receivers below.
+
+    Args:
+        core: the connection.
+        limit: number of replies after which the server ends the subscription; 0: no limit.
+
+    Raises:
+        ConnectionClosedError: the connection is closed or draining.
+
+    """
+
+    is_reply_inbox = True
+
+    __slots__ = ("_asked", "_core", "_interest", "_reply")
+
+    def __init__(self, core: ConnectionCore, limit: int = 0) -> None:
+        self._core = core.machinery  # the reader holds this object
+        self._asked = b""
+        inbox = core.new_inbox()
+        self._reply = inbox.encode()
+        self._interest: SubscriptionState[MessageReceiver] = core.add_subscription_deferred(
+            inbox, self, limit
+        )
+
+    def ask(
+        self,
+        subject: bytes,
+        payload: bytes,
+        headers: HeadersLike | None = None,
+        deadline: Deadline | None = None,
+    ) -> None:
+        """
+        Send the request.
+
+        Raises:
+            ConnectionClosedError: the connection is closed.
+            OutboundBufferLimitError: there is no connection, and the buffer for that time is full.
+            TimeoutError: the server accepts no more data; the request stays buffered.
+            InvalidHeaderError, MaxPayloadError: the request cannot be sent.
+
+        """
+        self._asked = subject
+        core = self._core
+        command, size = core.encode_command(subject, payload, self._reply, headers)
+        core.send(command, 1, size, deadline or Deadline(None))
+
+    # --- the reader's side; see `MessageReceiver` ---------------------------------------------------
+
+    def _fail(self, error: BaseException) -> bool:
+        """End with an error; return whether this was the end."""
+        raise NotImplementedError
+
+    def on_permission_error(self, subject: bytes, error: PermissionsError) -> bool:
+        """Fail if the server does not permit the request or the inbox."""
+        concerned = error.operation == "subscribe" or subject in {self._asked, self._reply}
+        return concerned and self._fail(error)
+
+    def on_closed(self, reason: BaseException) -> None:
+        """Fail: the connection is closed."""
+        self._fail(reason)
+
+
+class ReplyCollector(_ReplyInbox):
+    """
+    Collects the replies to one request; one thread creates, uses and closes it.
+
+    Args:
+        core: the connection.
+        is_end: returns whether the last message ends the reply; called by the reader.
+        expected: number of messages that also ends the reply; 0: only `is_end` does.
+
+    Raises:
+        ConnectionClosedError: the connection is closed or draining.
+
+    """
+
+    __slots__ = ("_expected", "_handoff", "_is_end", "_open", "items")
+
+    def __init__(
+        self, core: ConnectionCore, is_end: Callable[[Delivery], bool], expected: int = 0
+    ) -> None:
+        self._is_end = is_end
+        self._expected = expected
+        self._handoff: ResultSlot[None] = ResultSlot()
+        # The thread that removes the single item sets the result, so that it is set once.
+        self._open: list[None] = [None]
+        #: The messages received so far.
+        self.items: list[Delivery] = []
+        super().__init__(core)
+
+    def wait(self, idle_timeout: float, deadline: Deadline | None = None) -> list[Delivery]:
+        """
+        Wait for the end of the reply and return all its messages.
+
+        Args:
+            idle_timeout: seconds without a message after which the call fails.
+            deadline: the deadline of the whole reply; ``None``: only ``idle_timeout`` applies.
+
+        Raises:
+            TimeoutError: no message arrived for ``idle_timeout``, or the deadline expired.
+            ConnectionLostError: the connection was lost meanwhile.
+            PermissionsError: the server does not permit the request.
+            ConnectionClosedError: the connection was closed.
+
+        """
+        seen = len(self.items)
+        whole = deadline or Deadline(None)
+        while not self._handoff.arrived(whole.sooner(idle_timeout)):
+            if len(self.items) == seen or whole.expired():
+                text = f"the reply to {self._asked.decode()!r} was not completed in time"
+                raise self._core.timed_out(text)
+            seen = len(self.items)
+        self._handoff.result()
+        return self.items
+
+    def close(self) -> None:
+        """Unsubscribe and drop the messages; the UNSUB is deferred if the reply is complete."""
+        if self._open:
+            self._core.remove_subscription(self._interest)
+        else:
+            self._core.remove_subscription_deferred(self._interest)
+        # A reference cycle with the subscription delays the deletion of this object, but not of its items.
+        self.items = []
+
+    # --- the reader's side --------------------------------------------------------------------------
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        """Take messages, until the answer has ended."""
+        if not self._open:
+            return  # the waiting thread looks at them now
+        items = self.items
+        items += deliveries
+        if (self._expected and len(items) >= self._expected) or self._is_end(items[-1]):
+            self._settle(None)
+
+    def on_connection_change(self, *, connected: bool) -> None:
+        """Fail when the connection is lost: the rest of the reply is lost too."""
+        if not connected:
+            self._settle(
+                ConnectionLostError("the connection was lost before the answer was complete")
+            )
+
+    def _fail(self, error: BaseException) -> bool:
+        return self._settle(error)
+
+    def _settle(self, error: BaseException | None) -> bool:
+        """Wake the waiting thread, unless that was done; return whether it was now."""
+        try:
+            self._open.pop()
+        except IndexError:
+            return False
+        if error is None:
+            self._handoff.set(None)
+        else:
+            self._handoff.fail(error)
+        return True
+
+
+class _End(Exception):  # noqa: N818 - closes a mailbox, and never leaves this module
+    """Why a mailbox with replies was closed, as in `ReplyIterator.ended_by`."""
+
+
+class _ReplyQueue(_ReplyInbox):
+    """
+    Queues the replies to one request until a deadline or a number of them.
+
+    It is separate from the `ReplyIterator`, which the reader must not keep alive.
+    """
+
+    __slots__ = ("_deadline", "mailbox")
+
+    def __init__(self, core: ConnectionCore, deadline: Deadline, limit: int) -> None:
+        self._deadline = deadline
+        self.mailbox: Mailbox[Delivery] = Mailbox(core.machinery.timed_out)
+        super().__init__(core, limit)
+
+    def close(self, reason: str) -> None:
+        """End with a reason, and unsubscribe; the queued replies can still be read."""
+        self.mailbox.close(_End(reason))
+        self._core.remove_subscription(self._interest)
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        """Queue the replies, unless they came too late."""
+        if self.mailbox.closed:
+            return
+        if self._deadline.expired():
+            self.mailbox.close(_End("timeout"))
+            self._core.remove_subscription_deferred(self._interest)
+            return
+        self.mailbox.put(deliveries, len(deliveries))
+
+    def on_connection_change(self, *, connected: bool) -> None:
+        """Fail when the connection is lost, if the option says so or nothing else ends the wait."""
+        fails = self._core.options.fail_requests_on_disconnect or self._deadline.left() is None
+        if fails and not connected and not self.mailbox.closed:
+            self._fail(
+                ConnectionLostError("the connection was lost before the answer was complete")
+            )
+            self._core.remove_subscription_deferred(self._interest)
+
+    def _fail(self, error: BaseException) -> bool:
+        if self.mailbox.closed:
+            return False
+        # The reader reports the end of a subscription with a limit as an error.
+        is_limit = isinstance(error, BadSubscriptionError)
+        self.mailbox.close(_End("count") if is_limit else error)
+        return True
+
+
+class ReplyIterator:
+    """
+    The replies to one request, in the order of their arrival.
+
+    Returned by `Connection.request_many`. Iterate over it once, in a ``with`` block if the loop may be
+    left early. It ends when one of the limits of the request is reached; `ended_by` names it. One thread
+    at a time may use it, and any thread may call `close()`.
+    """
+
+    _queue: _ReplyQueue | None = None  # for an iterator whose constructor raised
+
+    def __init__(
+        self,
+        core: ConnectionCore,
+        subject: str,
+        payload: bytes,
+        timeout: float | timedelta | None,
+        stall: float | timedelta | None,
+        max_messages: int | None,
+        sentinel: Sentinel | str | None,
+        headers: HeadersLike | None,
+    ) -> None:
+        self._core = core
+        self._subject = subject
+        self._stall = None if stall is None else _checked_stall(stall)
+        self._sentinel = _checked_sentinel(sentinel)
+        limit = _checked_limit(max_messages)
+        where = core.encode_subject(subject)
+        self._deadline = Deadline(timeout)
+        self._is_first = True
+        self._ended_by: str | None = None
+        queue = self._queue = _ReplyQueue(core, self._deadline, limit)
+        try:
+            queue.ask(where, payload, headers, self._deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def ended_by(self) -> str | None:
+        """
+        Why the iteration has ended; ``None``: it has not.
+
+        ``timeout``, ``stall``, ``count`` (``max_messages``), ``sentinel``, ``status`` (a server sent a
+        status instead of a reply), or ``closed`` (by `close()`, the ``with`` block, or an error, which the
+        iteration raised).
+        """
+        return self._ended_by
+
+    def close(self) -> None:
+        """End the iteration and unsubscribe; a second call does nothing. Any thread may call it."""
+        self._end("closed")
+
+    def _end(self, reason: str) -> None:
+        if self._ended_by is None:
+            self._ended_by = reason
+            if self._queue is not None:
+                self._queue.mailbox.items.clear()
+                self._queue.close(reason)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Msg:
+        """
+        Return the next reply, and wait for it.
+
+        Raises:
+            NoRespondersError: the subject has no subscribers.
+            ConnectionLostError: the connection was lost, and there is no timeout or the option
+                ``fail_requests_on_disconnect`` is set.
+            PermissionsError: the server does not permit the subject, or the reply inbox.
+            ConnectionClosedError: the connection was closed.
+            StopIteration: the iteration has ended; see `ended_by`.
+
+        """
+        delivery = self._next_delivery()
+        if delivery is None:
+            raise StopIteration
+        is_first, self._is_first = self._is_first, False
+        status = parse_status(delivery[2]) if delivery[2] and not delivery[3] else None
+        if status is not None:
+            self._end("status")
+            if is_first and status.code == _NO_RESPONDERS:
+                raise NoRespondersError(self._subject)
+            raise StopIteration
+        msg = Msg(delivery, self._core)
+        if self._sentinel is not None:
+            try:
+                is_end = self._sentinel(msg)
+            except BaseException:
+                self.close()
+                raise
+            if is_end:
+                self._end("sentinel")
+                raise StopIteration
+        return msg
+
+    def _next_delivery(self) -> Delivery | None:
+        """Return the next delivery; ``None``: there is none."""
+        queue = self._queue
+        if queue is None or self._ended_by is not None:
+            return None
+        mailbox = queue.mailbox
+        while True:
+            try:
+                return mailbox.items.popleft()
+            except IndexError:
+                pass
+            deadline = self._deadline
+            if self._stall is not None and not self._is_first:
+                deadline = deadline.sooner(self._stall)
+            try:
+                mailbox.wait(deadline)
+            except TimeoutError:
+                self._end("timeout" if self._deadline.expired() else "stall")
+                return None
+            except _End as end:
+                self._end(str(end))
+                return None
+            except Exception:
+                self.close()
+                raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # Without the `with` block, for example after a break. The thread that runs this may hold any
+        # lock, so another thread unsubscribes.
+        queue = self._queue
+        if queue is not None and self._ended_by is None and not queue.mailbox.closed:
+            spawn_from_finalizer(f"closer-{self._subject}", lambda: queue.close("closed"))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._subject!r} {self._ended_by or 'open'}>"
+
+
+_NO_RESPONDERS: Final = 503
+
+
+def _checked_stall(stall: float | timedelta) -> float:
+    value = seconds(stall, "stall")
+    if value <= 0:
+        raise InvalidOptionError("stall", stall, "must be above 0 seconds")
+    return value
+
+
+def _checked_limit(max_messages: int | None) -> int:
+    if max_messages is None:
+        return 0
+    if isinstance(max_messages, bool) or not isinstance(max_messages, int) or max_messages < 1:
+        raise InvalidOptionError("max_messages", max_messages, "must be an int above 0")
+    return max_messages
+
+
+def _checked_sentinel(sentinel: Sentinel | str | None) -> Sentinel | None:
+    if sentinel == "empty":
+        return _is_empty
+    if sentinel is None or callable(sentinel):
+        return sentinel
+    raise InvalidOptionError("sentinel", sentinel, "must be 'empty' or a function of a message")
+
+
+def _is_empty(msg: Msg) -> bool:
+    return not msg.data

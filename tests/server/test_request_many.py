@@ -1,0 +1,455 @@
+"""Many replies to one request (ADR-47): what ends them, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from fix_cases import each_case
+from fix_threads import between, wait_until, within
+
+import jetstream_sync
+from jetstream_sync import (
+    BadSubjectError,
+    Connection,
+    ConnectionClosedError,
+    ConnectionLostError,
+    InvalidHeaderError,
+    InvalidOptionError,
+    MaxPayloadError,
+    Msg,
+    NoRespondersError,
+    PermissionsError,
+    ReplyIterator,
+)
+from jetstream_sync.server import NatsServer
+
+
+@pytest.fixture
+def subject() -> str:
+    """A subject that no other test uses."""
+    return f"many.{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def other(nats_server: NatsServer) -> Iterator[Connection]:
+    """Another connection to the shared server, for the responders."""
+    with jetstream_sync.connect(nats_server.url) as connection:
+        yield connection
+
+
+def respond(nc: Connection, subject: str, *replies: bytes) -> None:
+    """Answer each request to a subject with these replies."""
+
+    def answer(msg: Msg) -> None:
+        for reply in replies:
+            msg.respond(reply)
+
+    nc.subscribe(subject, cb=answer)
+    nc.flush()
+
+
+def data(replies: ReplyIterator) -> list[bytes]:
+    """Return the payloads of the replies."""
+    return [reply.data for reply in replies]
+
+
+def inboxes(nc: Connection) -> int:
+    """Return the number of reply inboxes that the client has."""
+    return sum(each.receiver.is_reply_inbox for each in nc._core.interests())
+
+
+def server_subscriptions(monitor: str) -> int:
+    """Return the number of reply inboxes that the server has."""
+    with urlopen(f"http://{monitor}/connz?subs=1", timeout=5) as answer:
+        known = json.load(answer)
+    return sum(
+        name.startswith("_INBOX.")
+        for connection in known["connections"]
+        for name in connection.get("subscriptions_list", ())
+    )
+
+
+@pytest.fixture
+def monitored() -> Iterator[tuple[NatsServer, str]]:
+    """A server with monitoring, and the address of that."""
+    with NatsServer(config='http: "127.0.0.1:-1"') as server:
+        found = re.search(r"http monitor on (\S+)", server.log())
+        assert found
+        yield server, found[1]
+
+
+# --- what ends the replies ----------------------------------------------------------------------
+
+
+def test_the_timeout_ends_the_replies(nc: Connection, other: Connection, subject: str) -> None:
+    """Without another limit all replies are returned that arrive within the timeout."""
+    respond(other, subject, b"1", b"2")
+    respond(other, subject, b"3")
+    with between(0.3, 1.0):
+        replies = nc.request_many(subject, b"?", timeout=timedelta(seconds=0.3))
+        assert sorted(data(replies)) == [b"1", b"2", b"3"]
+    assert replies.ended_by == "timeout"
+    assert list(replies) == []
+
+
+def test_a_stall_ends_the_replies_early(nc: Connection, other: Connection, subject: str) -> None:
+    """Two of three responders answer at once; the third is not waited for until the timeout."""
+    go = threading.Event()
+    respond(other, subject, b"1")
+    respond(other, subject, b"2")
+    slow = other.subscribe(subject, cb=lambda msg: (go.wait(20), msg.respond(b"3")))
+    other.flush()
+    with within(5.0):
+        replies = nc.request_many(subject, timeout=30.0, stall=0.3)
+        assert sorted(data(replies)) == [b"1", b"2"]
+    assert replies.ended_by == "stall"
+    go.set()
+    slow.unsubscribe()
+
+
+def test_the_first_reply_may_take_longer_than_a_stall(
+    nc: Connection, other: Connection, subject: str
+) -> None:
+    """The stall time applies from the first reply on."""
+
+    def answer(msg: Msg) -> None:
+        time.sleep(0.5)
+        msg.respond(b"late")
+
+    sub = other.subscribe(subject, cb=answer)
+    other.flush()
+    replies = nc.request_many(subject, timeout=30.0, stall=0.05)
+    assert data(replies) == [b"late"]
+    assert replies.ended_by == "stall"
+    sub.unsubscribe()
+
+
+def test_the_number_of_replies_ends_them(nc: Connection, other: Connection, subject: str) -> None:
+    """Of five replies to one request the first two are returned, without a wait."""
+    respond(other, subject, b"1", b"2", b"3", b"4", b"5")
+    with within(5.0):
+        replies = nc.request_many(subject, timeout=30.0, max_messages=2)
+        assert data(replies) == [b"1", b"2"]
+    assert replies.ended_by == "count"
+
+
+@pytest.mark.parametrize("sentinel", ["empty", lambda msg: msg.data == b""])
+def test_a_sentinel_ends_the_replies(
+    nc: Connection, other: Connection, subject: str, sentinel: Any
+) -> None:
+    """The reply that the sentinel is true for is not returned, nor is any after it."""
+    respond(other, subject, b"1", b"2", b"", b"3")
+    with within(5.0):
+        replies = nc.request_many(subject, timeout=30.0, sentinel=sentinel)
+        assert data(replies) == [b"1", b"2"]
+    assert replies.ended_by == "sentinel"
+
+
+def test_a_sentinel_that_raises_ends_the_replies(
+    nc: Connection, other: Connection, subject: str
+) -> None:
+    """The exception reaches the caller, and the inbox is removed."""
+    respond(other, subject, b"1")
+    before = inboxes(nc)
+
+    def fail(_: Msg) -> bool:
+        raise ZeroDivisionError
+
+    replies = nc.request_many(subject, timeout=30.0, sentinel=fail)
+    with pytest.raises(ZeroDivisionError):
+        next(replies)
+    assert replies.ended_by == "closed"
+    assert inboxes(nc) == before
+
+
+def test_without_responders_the_iteration_fails_at_once(nc: Connection, subject: str) -> None:
+    """The error names the subject, and does not take the timeout."""
+    with within(2.0):
+        for limit in (None, 1, 3):
+            replies = nc.request_many(subject, timeout=30.0, max_messages=limit)
+            with pytest.raises(NoRespondersError, match=subject):
+                list(replies)
+            assert replies.ended_by == "status"
+
+
+def test_a_later_status_ends_the_replies(nc: Connection, other: Connection, subject: str) -> None:
+    """A status that comes instead of another reply is the end and no error."""
+    requests = other.subscribe(subject)
+    other.flush()
+    replies = nc.request_many(subject, timeout=30.0)
+    inbox = requests.next_msg(5.0).reply
+    other.publish(inbox, b"a")
+    command = b"HPUB %s 16 16\r\nNATS/1.0 503\r\n\r\n\r\n" % inbox.encode()
+    other._core.send(command, 1, 16)
+    other.publish(inbox, b"b")
+    with within(5.0):
+        assert data(replies) == [b"a"]
+    assert replies.ended_by == "status"
+
+
+def test_close_ends_the_replies(nc: Connection, other: Connection, subject: str) -> None:
+    """Replies that are queued are dropped; another thread may close while one waits."""
+    respond(other, subject, b"1", b"2")
+    with nc.request_many(subject, timeout=30.0) as replies:
+        assert next(replies).data == b"1"
+    assert replies.ended_by == "closed"
+    assert list(replies) == []
+
+    replies = nc.request_many(subject, timeout=30.0)
+    assert [next(replies).data, next(replies).data] == [b"1", b"2"]
+    threading.Timer(0.1, replies.close).start()
+    with within(5.0):
+        assert list(replies) == []
+    assert replies.ended_by == "closed"
+
+
+# --- time ---------------------------------------------------------------------------------------
+
+
+def test_time_in_the_loop_body_loses_no_reply(
+    nc: Connection, other: Connection, subject: str
+) -> None:
+    """Replies that arrive by the deadline are returned after it; those that arrive later are not."""
+    asked: list[Msg] = []
+    sub = other.subscribe(subject, cb=asked.append)
+    other.flush()
+    replies = nc.request_many(subject, timeout=1.0, stall=0.5)
+    (request,) = wait_until(lambda: asked)
+    for number in range(3):
+        request.respond(b"%d" % number)
+    assert next(replies).data == b"0"
+    time.sleep(1.2)
+    request.respond(b"too late")
+    other.flush()
+    nc.flush()
+    assert data(replies) == [b"1", b"2"]
+    assert replies.ended_by == "timeout"
+    sub.unsubscribe()
+
+
+def test_time_in_the_loop_body_is_not_a_stall(
+    nc: Connection, other: Connection, subject: str
+) -> None:
+    """The stall time starts when the caller waits."""
+    asked: list[Msg] = []
+    sub = other.subscribe(subject, cb=asked.append)
+    other.flush()
+    replies = nc.request_many(subject, timeout=60.0, stall=2.0, max_messages=2)
+    (request,) = wait_until(lambda: asked)
+    request.respond(b"1")
+    assert next(replies).data == b"1"
+    time.sleep(2.2)
+    threading.Timer(0.2, request.respond, [b"2"]).start()
+    assert data(replies) == [b"2"]
+    assert replies.ended_by == "count"
+    sub.unsubscribe()
+
+
+def test_ten_thousand_replies(nc: Connection, other: Connection, subject: str) -> None:
+    """None of many replies is lost, and they keep their order."""
+    numbers = [b"%d" % number for number in range(10_000)]
+    respond(other, subject, *numbers, b"")
+    replies = nc.request_many(subject, timeout=60.0, sentinel="empty")
+    assert data(replies) == numbers
+
+
+# --- what is left behind ------------------------------------------------------------------------
+
+
+def test_a_number_of_replies_leaves_no_subscription(monitored: tuple[NatsServer, str]) -> None:
+    """The server ends the subscription itself after that many replies, also without a responder."""
+    server, monitor = monitored
+    with jetstream_sync.connect(server.url) as nc:
+        for _ in range(3):
+            respond(nc, "s", b"x")
+        replies = nc.request_many("s", timeout=30.0, max_messages=2)
+        wait_until(lambda: len(replies._queue.mailbox) == 2)  # type: ignore[union-attr]
+        assert server_subscriptions(monitor) == 0
+        assert data(replies) == [b"x", b"x"]
+        with pytest.raises(NoRespondersError):
+            next(nc.request_many("nothing", timeout=30.0, max_messages=2))
+        nc.flush()
+        assert server_subscriptions(monitor) == inboxes(nc) == 0
+
+
+def test_every_exit_unsubscribes(monitored: tuple[NatsServer, str]) -> None:
+    """Neither a loop that is left nor an iterator that is dropped leaves a subscription or a thread."""
+    server, monitor = monitored
+    with jetstream_sync.connect(server.url) as nc:
+        respond(nc, "s", b"1", b"2", b"3")
+        threads = threading.active_count()
+        for turn in range(1000):
+            if turn % 2:
+                with nc.request_many("s", timeout=30.0) as replies:
+                    for _ in replies:
+                        break
+            else:
+                for _ in nc.request_many("s", timeout=30.0):
+                    break
+        for _ in range(10):
+            nc.request_many("s", timeout=30.0)
+        replies = nc.request_many("s", timeout=0.01)
+        list(replies)
+        del replies
+        gc.collect()
+        wait_until(lambda: not inboxes(nc))
+        nc.flush()
+        wait_until(lambda: not server_subscriptions(monitor))
+        wait_until(lambda: threading.active_count() <= threads)
+
+
+def test_a_request_that_cannot_be_sent_leaves_no_subscription(nc: Connection) -> None:
+    """Invalid arguments are refused before a subscription is made, and others remove it."""
+    before = inboxes(nc)
+    cases: list[tuple[dict[str, Any], type[Exception]]] = [
+        ({"subject": "a.*"}, BadSubjectError),
+        ({"subject": ""}, BadSubjectError),
+        ({"max_messages": 0}, InvalidOptionError),
+        ({"max_messages": True}, InvalidOptionError),
+        ({"max_messages": 1.5}, InvalidOptionError),
+        ({"stall": 0}, InvalidOptionError),
+        ({"stall": "1"}, InvalidOptionError),
+        ({"timeout": "1"}, InvalidOptionError),
+        ({"sentinel": "end"}, InvalidOptionError),
+        ({"sentinel": b""}, InvalidOptionError),
+        ({"headers": {"a:": "b"}}, InvalidHeaderError),
+        ({"payload": bytes(nc.max_payload + 1)}, MaxPayloadError),
+    ]
+    for given, error in cases:
+        with pytest.raises(error):
+            nc.request_many(**{"subject": "a", **given})
+    assert inboxes(nc) == before
+
+
+# --- connections that break and close -----------------------------------------------------------
+
+
+@each_case(
+    ("options", "timeout", "fails"),
+    [
+        ({"fail_requests_on_disconnect": True}, 30.0, True),
+        ({}, None, True),
+        ({}, 2.0, False),
+    ],
+)
+def test_a_lost_connection(options: dict[str, Any], timeout: float | None, fails: bool) -> None:
+    """
+    A lost connection fails the iteration, if the option says so or it would not end otherwise.
+
+    Otherwise it goes on until the timeout, and replies to the inbox arrive after the reconnect. What
+    arrived before is returned in any case.
+    """
+    with (
+        NatsServer() as server,
+        jetstream_sync.connect(server.url, reconnect_time_wait=0.01, **options) as nc,
+        jetstream_sync.connect(server.url, reconnect_time_wait=0.01) as other,
+    ):
+        sub = other.subscribe("s")
+        other.flush()
+        replies = nc.request_many("s", timeout=timeout)
+        request = sub.next_msg(5.0)
+        request.respond(b"before")
+        wait_until(lambda: len(replies._queue.mailbox))  # type: ignore[union-attr]
+        before = nc.stats["reconnects"]
+        nc.reconnect()
+        wait_until(lambda: nc.is_connected and nc.stats["reconnects"] > before)
+        nc.flush()
+        request.respond(b"after")
+        assert next(replies).data == b"before"
+        if fails:
+            with pytest.raises(ConnectionLostError):
+                next(replies)
+            assert replies.ended_by == "closed"
+        else:
+            assert data(replies) == [b"after"]
+            assert replies.ended_by == "timeout"
+        assert not inboxes(nc)
+
+
+@pytest.mark.parametrize("timeout", [30.0, None])
+def test_a_closed_connection_ends_the_wait(
+    nats_server: NatsServer, nc: Connection, subject: str, timeout: float | None
+) -> None:
+    """A thread that waits for a reply gets the reason."""
+    sub = nc.subscribe(subject)
+    nc.flush()
+    with jetstream_sync.connect(nats_server.url) as closing:
+        replies = closing.request_many(subject, timeout=timeout)
+        sub.next_msg(5.0)
+        threading.Timer(0.1, closing.close).start()
+        with within(5.0), pytest.raises(ConnectionClosedError):
+            next(replies)
+        assert replies.ended_by == "closed"
+        with pytest.raises(ConnectionClosedError):
+            closing.request_many(subject)
+
+
+def test_what_is_not_permitted_is_an_error() -> None:
+    """The iteration raises what the server refuses, without waiting."""
+    user = '{ user: u, password: p, permissions: { publish: { deny: "no" } } }'
+    with (
+        NatsServer(config=f"authorization {{ users: [ {user} ] }}") as server,
+        jetstream_sync.connect(server.url, user="u", password="p") as nc,
+    ):
+        replies = nc.request_many("no", timeout=30.0)
+        with within(5.0), pytest.raises(PermissionsError):
+            next(replies)
+        assert replies.ended_by == "closed"
+        wait_until(lambda: not inboxes(nc))
+
+
+def test_a_callback_may_request_many(nc: Connection, other: Connection, subject: str) -> None:
+    """The replies are received while the callback waits for them."""
+    respond(other, f"{subject}.b", b"1", b"2", b"")
+    found: list[list[bytes]] = []
+    done = threading.Event()
+
+    def ask(_: Msg) -> None:
+        found.append(data(nc.request_many(f"{subject}.b", timeout=30.0, sentinel="empty")))
+        done.set()
+
+    sub = nc.subscribe(f"{subject}.a", cb=ask)
+    nc.publish(f"{subject}.a")
+    assert done.wait(10)
+    assert found == [[b"1", b"2"]]
+    sub.unsubscribe()
+
+
+def test_requests_do_not_get_each_other_s_replies(
+    nc: Connection, other: Connection, subject: str
+) -> None:
+    """Threads may ask for many replies through one connection at the same time."""
+
+    def answer(msg: Msg) -> None:
+        for number in range(20):
+            msg.respond(msg.data + b"-%d" % number)
+
+    sub = other.subscribe(subject, cb=answer)
+    other.flush()
+    found: dict[bytes, list[bytes]] = {}
+
+    def ask(name: bytes) -> Callable[[], None]:
+        def run() -> None:
+            found[name] = data(nc.request_many(subject, name, timeout=30.0, max_messages=20))
+
+        return run
+
+    threads = [threading.Thread(target=ask(b"%d" % number)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert found == {
+        b"%d" % name: [b"%d-%d" % (name, number) for number in range(20)] for name in range(8)
+    }
+    sub.unsubscribe()
