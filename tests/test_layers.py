@@ -79,7 +79,8 @@ ONLY_IN: dict[str, set[str]] = {
     "logging": {"client", "jetstream", "cli", "spark", "workers"},
     "multiprocessing": set(),
     "queue": {"client", "workers"},
-    "select": {"net"},
+    # A read of standard input must not miss a Ctrl-C just before it.
+    "select": {"net", "cli/interruptible.py"},
     "selectors": {"net"},
     "signal": {"server", "cli", "spark/streaming/reader.py", "workers/worker.py"},
     "socket": {"net", "server"},

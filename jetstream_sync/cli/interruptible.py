@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import select
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import BinaryIO, Final, TypeVar
 
 from ..errors import TimeoutError
 from ..net.clock import Deadline
 from .settings import Settings
 
-__all__ = ["pause", "rounds", "wait_interruptibly"]
+__all__ = ["pause", "read_interruptibly", "rounds", "wait_interruptibly"]
 
 T = TypeVar("T")
 
 #: The longest single wait, in seconds.
 _MAX_SLICE_S: Final = 0.5
+#: The maximum number of bytes of one read.
+_READ_SIZE: Final = 128 * 1024
 
 
 def wait_interruptibly(take: Callable[[float], T], deadline: Deadline) -> T:
@@ -68,3 +71,26 @@ def rounds(settings: Settings, every: timedelta | None) -> Iterator[None]:
         if every is None:
             return
         pause(every.total_seconds())
+
+
+def read_interruptibly(file: BinaryIO, *, buffered: bool = False) -> Iterator[bytes]:
+    """
+    Yield the data of an input as it arrives, until its end; see `wait_interruptibly` for the reason.
+
+    Args:
+        file: standard input, or a stream without a file descriptor, which is read without waiting.
+        buffered: whether part of it was read before, so that its buffer may have data.
+
+    """
+    try:
+        descriptor = None if buffered else file.fileno()
+    except OSError:
+        descriptor = None
+    while True:
+        while descriptor is not None and not select.select([descriptor], [], [], _MAX_SLICE_S)[0]:
+            pass
+        # At most one read of the descriptor: the buffer stays empty.
+        data: bytes = file.read1(_READ_SIZE)  # type: ignore[attr-defined]
+        if not data:
+            return
+        yield data

@@ -42,9 +42,17 @@ def reconnect_options(settings: Settings) -> dict[str, Any]:
     return {**RECONNECT_OPTIONS, "disconnected_cb": on_disconnect, "reconnected_cb": on_reconnect}
 
 
-def password_once(settings: Settings) -> None:
-    """Read the password of ``--password-stdin`` now: the following lines are other input."""
-    if settings.given.get("password_stdin"):
-        password = read_password(settings)
-        del settings.given["password_stdin"]
-        settings.given["password"] = password
+def password_once(settings: Settings) -> bool:
+    """
+    Read the password of ``--password-stdin`` now: the following lines are other input.
+
+    Returns:
+        Whether a line was read, so that the buffer of standard input may have more data.
+
+    """
+    if not settings.given.get("password_stdin"):
+        return False
+    password = read_password(settings)
+    del settings.given["password_stdin"]
+    settings.given["password"] = password
+    return True

@@ -18,6 +18,7 @@ from ... import Headers
 from ...errors import PermissionsError
 from ...suggestions import closest_match
 from ..env import Environment
+from ..interruptible import read_interruptibly
 from ..long_running import password_once
 from ..settings import Settings
 from ..status import CommandError, ExitStatus
@@ -31,7 +32,9 @@ __all__ = [
     "PermissionWatch",
     "Template",
     "Values",
+    "body_of",
     "has_templates",
+    "header_pairs",
     "message_options",
     "outgoing",
 ]
@@ -109,7 +112,7 @@ def message_options(command: _Command) -> _Command:
             "headers",
             multiple=True,
             metavar="K:V",
-            callback=_pairs,
+            callback=header_pairs,
             help="Add a header; repeatable.",
         ),
     ):
@@ -117,9 +120,10 @@ def message_options(command: _Command) -> _Command:
     return command
 
 
-def _pairs(
+def header_pairs(
     _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
 ) -> list[tuple[str, str]]:
+    """Return the names and values of ``--header NAME:VALUE``; the callback of a click option."""
     pairs = []
     for value in values:
         name, colon, text = value.partition(":")
@@ -160,7 +164,7 @@ def outgoing(
 
     """
     env = settings.env
-    password_once(settings)
+    buffered = password_once(settings)
     if send_on == "newline":
         if body not in (None, _STDIN):
             raise click.UsageError("--send-on newline is for standard input: leave the body out")
@@ -171,24 +175,37 @@ def outgoing(
             Outgoing(subject, line, headers, templates=templates).message(number)
             for number, line in enumerate(_lines(env), 1)
         )
-    data = _whole(env) if body is None or body == _STDIN else _bytes(body)
+    data = body_of(env, body, buffered=buffered)
     if not templates and has_templates(subject, data, *(value for _, value in headers)):
         env.stderr.write("jsm: the message contains templates; fill them in with --templates\n")
     sent = Outgoing(subject, data, headers, templates=templates)
     return (sent.message(number) for number in range(1, count + 1))
 
 
-def _bytes(text: str) -> bytes:
-    # The argument was passed as bytes and may not be valid UTF-8.
-    return text.encode("utf-8", "surrogateescape")
+def body_of(
+    env: Environment, text: str | None, noun: str = "message", *, buffered: bool = False
+) -> bytes:
+    """
+    Return the bytes of an argument; of standard input if it is missing or ``-``.
 
+    Args:
+        env: the environment with the input.
+        text: the argument; ``None``: none was given.
+        noun: what is read, for the hint on a terminal.
+        buffered: whether a part of standard input was read before.
 
-def _whole(env: Environment) -> bytes:
+    Raises:
+        CommandError: standard input cannot be read.
+
+    """
+    if text is not None and text != _STDIN:
+        # The argument was passed as bytes and may not be valid UTF-8.
+        return text.encode("utf-8", "surrogateescape")
     if env.stdin.isatty():
-        env.stderr.write("Reading the message from standard input; end it with Ctrl-D\n")
+        env.stderr.write(f"Reading the {noun} from standard input; end it with Ctrl-D\n")
         env.stderr.flush()
     try:
-        return env.stdin.read()
+        return b"".join(read_interruptibly(env.stdin, buffered=buffered))
     except OSError as error:
         raise _unreadable(error) from error
 
