@@ -27,7 +27,7 @@ STATUSES = {
     ExitStatus.FAILED: "The server refused, or the operation failed.",
     ExitStatus.USAGE: "Wrong usage: an option, a missing value without a terminal to ask on, "
     "an input that cannot be read, a consumer of the wrong kind.",
-    ExitStatus.NOT_FOUND: "A stream, consumer, message or context does not exist.",
+    ExitStatus.NOT_FOUND: "A stream, consumer, message, bucket, key, object or context does not exist.",
     ExitStatus.TIMED_OUT: "There is nothing to deliver, or the time to wait ran out.",
     ExitStatus.NO_CONNECTION: "No server, a login that was refused, a connection that was lost, or "
     "JetStream is disabled.",

@@ -43,6 +43,16 @@ TOPICS: Final[dict[str, list[tuple[str, str]]]] = {
         ("Show its configuration and state", "jsm consumer info ORDERS NEW"),
         ("List its dead letters", "jsm consumer dlq ls ORDERS NEW"),
     ],
+    "object": [
+        ("Create a bucket", "jsm object add FILES --max-bucket-size 10GB"),
+        ("Store a file", "jsm object put FILES report.pdf"),
+        ("Store standard input", "jsm object put FILES --name src.tar.gz < src.tar.gz"),
+        ("Read an object to a file", "jsm object get FILES report.pdf --output copy.pdf"),
+        ("Read an object to a pipe", "jsm object get FILES src.tar.gz -O -"),
+        ("List objects", "jsm object ls FILES"),
+        ("Link a name to an object", "jsm object link FILES latest.pdf report.pdf"),
+        ("Make a bucket read-only", "jsm object seal FILES"),
+    ],
     "messages": [
         (
             "Publish a message and wait for the acknowledgement",
@@ -84,7 +94,7 @@ def cheat(settings: Settings, *, topic: str | None) -> None:
     """
     Show short recipes for a TOPIC, or all of them.
 
-    Topics are account, stream, consumer, messages, context and operations.
+    Topics are account, stream, consumer, object, messages, context and operations.
     """
     chosen = {topic: TOPICS[topic]} if topic else TOPICS
 

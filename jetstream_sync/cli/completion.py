@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from .. import JetStream
     from .settings import Settings
 
-__all__ = ["complete_consumer", "complete_stream"]
+__all__ = ["complete_consumer", "complete_object", "complete_store", "complete_stream"]
 
 #: Timeout of the connection and of the request, in seconds.
 _TIMEOUT_S = 0.3
+#: The maximum number of objects that are offered.
+_MAX_NAMES = 500
 
 
 def complete_stream(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -47,6 +49,25 @@ def complete_consumer(ctx: click.Context, param: click.Parameter, incomplete: st
         return []
     names = _names(ctx, f"consumers of {stream}", lambda js: js.get_stream(stream).consumer_names())
     return _beginning(names, incomplete)
+
+
+def complete_store(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the matching names of object stores."""
+    del param
+    return _beginning(_names(ctx, "stores", lambda js: js.object_store_names()), incomplete)
+
+
+def complete_object(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the matching objects of the bucket that was typed before."""
+    del param
+    bucket = ctx.params.get("bucket")
+    if not isinstance(bucket, str):
+        return []
+
+    def ask(js: JetStream) -> list[str]:
+        return [each.name for each in js.object_store(bucket).list()[:_MAX_NAMES]]
+
+    return _beginning(_names(ctx, f"objects of {bucket}", ask), incomplete)
 
 
 def _beginning(names: list[str], incomplete: str) -> list[str]:

@@ -87,6 +87,12 @@ _COMMANDS = dict(
             "observable",
             target="consumer.group:consumer",
         ),
+        _lazy(
+            "object",
+            "Manage object stores: buckets of files.",
+            "obj",
+            target="objects.group:object_",
+        ),
         _lazy("pub", "Publish messages.", target="messages.pub:pub"),
         _lazy("req", "Send a request and show the replies.", "request", target="messages.req:req"),
         _lazy("sub", "Show messages as they arrive.", target="messages.sub:sub"),

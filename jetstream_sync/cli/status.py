@@ -43,7 +43,7 @@ class ExitStatus(enum.IntEnum):
     FAILED = 1
     #: Wrong usage: an option, a missing value, an input that cannot be read.
     USAGE = 2
-    #: A stream, consumer, message or key does not exist.
+    #: A stream, consumer, message, bucket, key or object does not exist.
     NOT_FOUND = 3
     #: No messages, or the timeout has passed.
     TIMED_OUT = 4

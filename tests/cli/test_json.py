@@ -55,6 +55,15 @@ LINES = {
     "consumer dlq ls": "ORDERS NEW",
     "consumer dlq show": "ORDERS NEW 1",
     "consumer dlq requeue": "ORDERS NEW --all --force",
+    "object add": "MORE --storage memory",
+    "object put": "FILES {tmp}/apply.json --name new",
+    "object get": "FILES object --output {tmp}/object",
+    "object ls": "FILES",
+    "object info": "FILES object",
+    "object del": "FILES object --force",
+    "object link": "FILES link object",
+    "object seal": "FILES --force",
+    "object watch": "FILES --count 1",
     "pub": "ORDERS.new hello",
     "req": "ORDERS.new hello",
     "sub": "--stream ORDERS --all --count 3",
@@ -129,6 +138,8 @@ def world(jsm: Jsm, raw: RawClient, tmp_path: Path) -> dict[str, str]:
     wanted = {"streams": [{"name": "APPLIED", "subjects": ["applied.*"], "storage": "memory"}]}
     (tmp_path / "apply.json").write_text(json.dumps(wanted))
     (tmp_path / "orders.jsonl").write_text(json.dumps(ORDER) + "\n")
+    jsm("object", "add", "FILES", "--storage", "memory").ok()
+    jsm("object", "put", "FILES", "--name", "object", stdin=b"data").ok()
     home = {"XDG_CONFIG_HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
     jsm("context", "add", "prod", "-s", jsm.url, **home).ok()
     return {**home, "VISUAL": "true"}

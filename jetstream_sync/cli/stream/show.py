@@ -43,8 +43,10 @@ from ..values import STREAM_NAME
 __all__ = [
     "RETENTIONS",
     "STORAGES",
+    "cluster_block",
     "gaps",
     "info",
+    "replication_block",
     "source_text",
     "state",
     "state_block",
@@ -84,8 +86,8 @@ def write_info(settings: Settings, info: StreamInfo) -> None:
     blocks = [
         _configuration(info.config, noun),
         _options(info.config),
-        _cluster(info),
-        _replication(info),
+        cluster_block(info),
+        replication_block(info),
         state_block(settings, info, noun),
     ]
     write_blocks(settings.env, *blocks, heading=heading)
@@ -190,7 +192,8 @@ def _placement(placement: Placement) -> str:
     return ", ".join(parts)
 
 
-def _cluster(info: StreamInfo) -> Block:
+def cluster_block(info: StreamInfo) -> Block:
+    """Return the block with the replicas of a stream; without a cluster it has no rows."""
     block = Block("Cluster")
     cluster = info.cluster
     if cluster is None or not cluster.name:
@@ -208,7 +211,8 @@ def _cluster(info: StreamInfo) -> Block:
     return block
 
 
-def _replication(info: StreamInfo) -> Block:
+def replication_block(info: StreamInfo) -> Block:
+    """Return the block with the state of mirrors and sources; without any it has no rows."""
     block = Block("Replication")
     if info.mirror is not None:
         block.add("Mirror", _lag(info.mirror))

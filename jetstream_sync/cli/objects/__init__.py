@@ -1,0 +1,1 @@
+"""``jsm object``: object store buckets."""

@@ -1,0 +1,468 @@
+"""``jsm object``: buckets of files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fix_cases import each_case
+from fix_jsm import Jsm, Terminal, run_jsm
+from fix_threads import SCALE, wait_until
+from rawnats import RawClient
+
+from jetstream_sync.server import NatsServer
+
+#: Three chunks, not UTF-8.
+DATA = bytes(range(256)) * 1200
+
+
+@pytest.fixture
+def files(jsm: Jsm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A bucket with one object, and an empty current directory with the file ``data.bin``."""
+    monkeypatch.chdir(tmp_path)
+    Path("data.bin").write_bytes(DATA)
+    jsm("object", "add", "FILES", "--storage", "memory").ok()
+    jsm("object", "put", "FILES", "data.bin").ok()
+    return "FILES"
+
+
+def state(raw: RawClient, bucket: str = "FILES") -> dict[str, Any]:
+    return raw.api(f"STREAM.INFO.OBJ_{bucket}")["state"]
+
+
+def here() -> list[str]:
+    """Return the names in the current directory."""
+    return sorted(each.name for each in Path().iterdir())
+
+
+class Relay:
+    """Forwards one client to a server, and nothing from the server after some bytes."""
+
+    def __init__(self, port: int, limit: int) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"nats://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.stopped = threading.Event()
+        self._server = socket.create_connection(("127.0.0.1", port))
+        self._client: socket.socket | None = None
+        self._limit = limit
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        self._client, _ = self._listener.accept()
+        threading.Thread(target=self._copy, args=(self._client, self._server), daemon=True).start()
+        passed = 0
+        while passed < self._limit and (data := self._server.recv(16384)):
+            self._client.sendall(data)
+            passed += len(data)
+        self.stopped.set()
+
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:
+        try:
+            while data := source.recv(16384):
+                target.sendall(data)
+        except OSError:
+            return
+
+    def close(self) -> None:
+        for each in (self._listener, self._server, self._client):
+            if each is not None:
+                each.close()
+
+
+@pytest.fixture
+def relay(nats_server: NatsServer) -> Iterator[Relay]:
+    """A relay that stops after two chunks."""
+    made = Relay(nats_server.port, 300_000)
+    yield made
+    made.close()
+
+
+# --- buckets ------------------------------------------------------------------------------------
+
+
+def test_add_creates_the_stream_of_adr_20(jsm: Jsm, raw: RawClient) -> None:
+    """The options of ``object add`` are in the config of the stream."""
+    options = "--ttl 1h --max-bucket-size 1MiB --compress --metadata team=shop"
+    words = ["--description", "our files", "-j"]
+    made = jsm("object", "add", "FILES", *options.split(), *words).ok().json
+    config = raw.api("STREAM.INFO.OBJ_FILES")["config"]
+    assert config["subjects"] == ["$O.FILES.C.>", "$O.FILES.M.>"]
+    assert (config["max_age"], config["max_bytes"]) == (3600 * 10**9, 1024 * 1024)
+    assert (config["compression"], config["storage"]) == ("s2", "file")
+    assert config["description"] == "our files"
+    assert config["metadata"]["team"] == "shop"
+    assert (made["bucket"], made["sealed"], made["ttl"]) == ("FILES", False, 3600 * 10**9)
+    assert made["stream_info"]["config"]["name"] == "OBJ_FILES"
+
+
+def test_buckets_are_listed(jsm: Jsm, raw: RawClient, files: str) -> None:
+    """``object ls`` lists object stores only."""
+    raw.api("STREAM.CREATE.OBJX", name="OBJX", subjects=["objx"], storage="memory")
+    assert jsm("object", "ls", "-n").ok().out == f"{files}\n"
+    assert [each["bucket"] for each in jsm("obj", "ls", "-j").ok().json] == [files]
+    assert "Last Update" in jsm("object", "ls").ok().out
+
+
+def test_no_buckets_and_no_objects(jsm: Jsm) -> None:
+    """Empty lists are no error."""
+    assert jsm("object", "ls").ok().out == "No Object Store Buckets defined\n"
+    jsm("object", "add", "EMPTY", "--storage", "memory").ok()
+    assert jsm("object", "ls", "EMPTY").ok().out == "No objects in bucket EMPTY\n"
+    assert jsm("object", "ls", "EMPTY", "-j").ok().json == []
+
+
+def test_info_of_a_bucket(jsm: Jsm, files: str) -> None:
+    """``info`` and its aliases show the bucket."""
+    assert "Sealed: false" in jsm("object", "info", files).ok().out
+    assert jsm("object", "status", files, "-j").ok().json["bytes"] > len(DATA)
+    chosen = jsm("object", "info", tty=True, stdin=b"1\n").ok().out
+    assert "Information for object store bucket FILES" in chosen
+
+
+def test_a_sealed_bucket(jsm: Jsm, files: str) -> None:
+    """A sealed bucket can be read but not changed; sealing needs confirmation."""
+    assert jsm("object", "seal", files).status == 2
+    assert jsm("object", "seal", files, "-f", "-j").ok().json["sealed"] is True
+    jsm("object", "seal", files).ok()
+    assert jsm("object", "put", files, "data.bin", "--name", "other").status == 1
+    assert jsm("object", "del", files, "data.bin", "-f").status == 1
+    jsm("object", "get", files, "data.bin", "-O", "copy").ok()
+    assert Path("copy").read_bytes() == DATA
+
+
+def test_a_bucket_is_deleted_after_confirmation(jsm: Jsm, raw: RawClient, files: str) -> None:
+    """Without a terminal, a bucket is deleted only with --force."""
+    assert jsm("object", "rm", files).status == 2
+    assert state(raw)["messages"] == 4
+    assert jsm("object", "rm", files, "-f", "-j").ok().json == {"deleted": [files]}
+    assert jsm("object", "rm", files, "-f").status == 3
+
+
+# --- transfers ----------------------------------------------------------------------------------
+
+
+def test_a_file_goes_in_and_out(jsm: Jsm, raw: RawClient, files: str) -> None:
+    """A file is stored in chunks under its name, and comes back with its content and permissions."""
+    assert state(raw)["messages"] == 4  # three chunks and the info
+    Path("data.bin").unlink()
+    done = jsm("object", "get", files, "data.bin", "-j").ok().json
+    assert Path("data.bin").read_bytes() == DATA
+    assert (done["size"], done["chunks"]) == (len(DATA), 3)
+    assert done["file"] == str(Path("data.bin").resolve())
+    plain = Path("plain")
+    plain.touch()
+    assert Path("data.bin").stat().st_mode == plain.stat().st_mode
+    assert here() == ["data.bin", "plain"]
+
+
+def test_pipes(jsm: Jsm, files: str) -> None:
+    """An object is read from standard input and written to standard output, unchanged."""
+    child = jsm.spawn("object", "put", files, "--name", "piped", "--description", "by a pipe")
+    out, err = child.communicate(DATA[:200_000], timeout=20 * SCALE)
+    assert (child.returncode, err) == (0, b"")
+    assert b"by a pipe" in out
+    child = jsm.spawn("object", "get", files, "piped", "--output", "-")
+    out, err = child.communicate(timeout=20 * SCALE)
+    assert (child.returncode, out, err) == (0, DATA[:200_000], b"")
+    assert jsm("object", "put", files, "-", stdin=b"x").status == 2
+    assert jsm("object", "get", files, "piped", "-O", "-", "-j").status == 2
+
+
+def test_the_info_of_an_object(jsm: Jsm, files: str) -> None:
+    """Headers, metadata and description are stored; the digest is that of the data."""
+    words = [
+        "-H",
+        "kind:report",
+        "-H",
+        "kind: final",
+        "--metadata",
+        "by=me",
+        "--description",
+        "text",
+    ]
+    put = jsm("object", "put", files, "data.bin", "--name", "a/b", *words, "-j").ok().json
+    shown = jsm("object", "info", files, "a/b", "-j").ok().json
+    assert {**put, "mtime": None} == {**shown, "mtime": None}
+    assert shown["headers"] == {"kind": ["report", "final"]}
+    assert shown["metadata"] == {"by": "me"}
+    text = jsm("object", "info", files, "a/b").ok().out
+    assert "kind: report" in text
+    digest = hashlib.sha256(DATA).digest()
+    assert shown["digest"].startswith("SHA-256=")
+    assert digest.hex() in text
+    assert jsm("object", "put", files, "data.bin", "-H", "novalue").status == 2
+
+
+def test_names(jsm: Jsm, files: str) -> None:
+    """An object has the path as its name; a download has the last part of the name."""
+    Path("sub dir").mkdir()
+    Path("sub dir/ü.txt").write_bytes(b"x")
+    jsm("object", "put", files, "sub dir//ü.txt").ok()
+    assert jsm("object", "ls", files, "-n").ok().out == "data.bin\nsub dir/ü.txt\n"
+    jsm("object", "get", files, "sub dir/ü.txt").ok()
+    assert Path("ü.txt").read_bytes() == b"x"
+
+
+@each_case("name", ["..", "/", "a/..", "sub/."])
+def test_a_name_without_a_file_name(jsm: Jsm, files: str, name: str) -> None:
+    """A name that would lead to another directory is refused; --output names the file."""
+    jsm("object", "put", files, "--name", name, "-f", stdin=b"x").ok()
+    assert jsm("object", "get", files, name).status == 2
+    jsm("object", "get", files, name, "-O", "safe", "-f").ok()
+    assert Path("safe").read_bytes() == b"x"
+
+
+def test_nothing_is_replaced_without_confirmation(jsm: Jsm, files: str) -> None:
+    """Neither an object nor a file is replaced without --force or an answer on a terminal."""
+    Path("data.bin").write_bytes(b"mine")
+    refused = jsm("object", "put", files, "data.bin")
+    assert refused.status == 2
+    assert "--force" in refused.err
+    assert jsm("object", "info", files, "data.bin", "-j").ok().json["size"] == len(DATA)
+    assert jsm("object", "get", files, "data.bin").status == 2
+    assert jsm("object", "get", files, "data.bin", tty=True, stdin=b"n\n").status == 2
+    assert Path("data.bin").read_bytes() == b"mine"
+    jsm("object", "get", files, "data.bin", tty=True, stdin=b"y\n").ok()
+    assert Path("data.bin").read_bytes() == DATA
+    Path("data.bin").write_bytes(b"mine")
+    jsm("object", "put", files, "data.bin", "-f").ok()
+    assert jsm("object", "get", files, "data.bin", "-O", "-").ok().out == "mine"
+
+
+def test_a_replaced_object_leaves_no_chunks(jsm: Jsm, raw: RawClient, files: str) -> None:
+    """After a replacement the stream has the new chunks only."""
+    jsm("object", "put", files, "--name", "data.bin", "-f", stdin=b"small").ok()
+    assert state(raw)["messages"] == 2
+
+
+def test_output_to_what_is_no_file(jsm: Jsm, files: str) -> None:
+    """A device is written to, not replaced; a directory and a missing directory are refused."""
+    jsm("object", "get", files, "data.bin", "-O", os.devnull).ok()
+    assert not Path(os.devnull).is_file()
+    Path("folder").mkdir()
+    assert jsm("object", "get", files, "data.bin", "-O", "folder").status == 2
+    assert jsm("object", "get", files, "data.bin", "-O", "none/file").status == 2
+    Path("target").write_bytes(b"")
+    Path("pointer").symlink_to("target")
+    jsm("object", "get", files, "data.bin", "-O", "pointer", "-f").ok()
+    assert Path("pointer").is_symlink()
+    assert Path("target").read_bytes() == DATA
+
+
+def test_a_terminal_gets_text(jsm: Jsm, files: str) -> None:
+    """On a terminal an object is shown with escapes."""
+    jsm("object", "put", files, "--name", "t", stdin="é\x1b[2J\xff".encode("latin-1")).ok()
+    assert jsm("object", "get", files, "t", "-O", "-", tty=True).ok().out == "\\xe9\\x1b[2J\\xff"
+
+
+# --- interruptions ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_put_leaves_nothing(
+    jsm: Jsm, raw: RawClient, files: str, number: int, status: int
+) -> None:
+    """When a put ends by a signal, its chunks are purged, and the older object stays."""
+    with jsm.spawn("object", "put", files, "-", "--name", "data.bin", "-f") as child:
+        assert child.stdin is not None
+        assert child.stderr is not None
+        child.stdin.write(b"x" * 1_000_000)
+        child.stdin.flush()
+        wait_until(lambda: state(raw)["messages"] > 6)
+        child.send_signal(number)
+        assert child.wait(20 * SCALE) == status
+        assert b"Traceback" not in child.stderr.read()
+    assert state(raw)["messages"] == 4
+    assert jsm("object", "info", files, "data.bin", "-j").ok().json["size"] == len(DATA)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_get_leaves_nothing(
+    jsm: Jsm, files: str, relay: Relay, number: int, status: int
+) -> None:
+    """When a get ends by a signal, an existing file is unchanged and no other is left."""
+    Path("data.bin").write_bytes(b"before")
+    child = jsm.spawn("object", "get", files, "data.bin", "-f", NATS_URL=relay.url)
+    assert relay.stopped.wait(20 * SCALE)
+    child.send_signal(number)
+    _, err = child.communicate(timeout=20 * SCALE)
+    assert (child.returncode, b"Traceback" in err) == (status, False), err
+    assert here() == ["data.bin"]
+    assert Path("data.bin").read_bytes() == b"before"
+
+
+def test_a_damaged_object_is_not_written(jsm: Jsm, raw: RawClient, files: str) -> None:
+    """When a chunk is missing, the status is 1, and there is no file."""
+    raw.api("STREAM.MSG.DELETE.OBJ_FILES", seq=2)
+    result = jsm("object", "get", files, "data.bin", "-O", "copy")
+    assert (result.status, result.out) == (1, "")
+    assert here() == ["data.bin"]
+
+
+def test_a_reader_that_goes_away(jsm: Jsm, files: str) -> None:
+    """When the reader of the output closes the pipe, the status is 141."""
+    jsm("object", "put", files, "--name", "big", stdin=DATA * 20).ok()
+    with jsm.spawn("object", "get", files, "big", "-O", "-") as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert child.stdout.read(10) == DATA[:10]
+        child.stdout.close()
+        assert child.wait(20 * SCALE) == 141
+        assert child.stderr.read() == b""
+
+
+def test_a_bar_on_a_terminal_only(jsm: Jsm, files: str, terminal: Any) -> None:
+    """Progress is drawn on a terminal; --no-progress and pipes have none."""
+    shown: Terminal = terminal("object", "get", files, "data.bin", "-O", "copy")
+    assert shown.wait() == 0
+    assert "Reading data.bin" in shown.text
+    quiet: Terminal = terminal("object", "get", files, "data.bin", "-O", "other", "--no-progress")
+    assert quiet.wait() == 0
+    assert "Reading data.bin" not in quiet.text
+    assert jsm("object", "get", files, "data.bin", "-O", "third").ok().err == ""
+
+
+# --- objects ------------------------------------------------------------------------------------
+
+
+def test_objects_are_listed_and_deleted(jsm: Jsm, raw: RawClient, files: str) -> None:
+    """Deleted objects are not listed, and their chunks are gone; one unknown name stops all."""
+    jsm("object", "put", files, "--name", "more", stdin=b"x").ok()
+    assert [each["name"] for each in jsm("object", "ls", files, "-j").ok().json] == [
+        "data.bin",
+        "more",
+    ]
+    assert "300.0 KiB" in jsm("object", "ls", files).ok().out
+    assert jsm("object", "del", files, "data.bin").status == 2
+    assert jsm("object", "del", files, "data.bin", "none", "-f").status == 3
+    done = jsm("object", "del", files, "data.bin", "none", "-f", "--ignore-missing", "-j").ok()
+    assert done.json == {"bucket": files, "deleted": ["data.bin"]}
+    assert jsm("object", "ls", files, "-n").ok().out == "more\n"
+    assert state(raw)["messages"] == 3
+    assert jsm("object", "get", files, "data.bin", "-O", "x").status == 3
+    assert jsm("object", "del", files, "data.bin", "-f").status == 3
+    assert jsm("object", "del", files, "", "-f").status == 2
+
+
+def test_links(jsm: Jsm, files: str) -> None:
+    """A link reads its target, also one in another bucket; it does not replace an object."""
+    jsm("object", "add", "OTHER", "--storage", "memory").ok()
+    jsm("object", "link", files, "latest", "data.bin").ok()
+    jsm("object", "link", "OTHER", "far", "data.bin", "--to-bucket", files).ok()
+    jsm("object", "link", "OTHER", "all", "--to-bucket", files).ok()
+    for bucket, name in ((files, "latest"), ("OTHER", "far")):
+        jsm("object", "get", bucket, name, "-O", "linked", "-f").ok()
+        assert Path("linked").read_bytes() == DATA
+    assert "Link: FILES > data.bin" in jsm("object", "info", "OTHER", "far").ok().out
+    assert jsm("object", "get", "OTHER", "all", "-O", "x").status == 2
+    assert jsm("object", "link", files, "data.bin", "latest").status == 1
+    assert jsm("object", "link", files, "bad", "none").status == 3
+    assert jsm("object", "link", files, "bad").status == 2
+    assert jsm("object", "link", files, "latest", "data.bin", "-j").ok().json["options"] == {
+        "link": {"bucket": files, "name": "data.bin"}
+    }
+
+
+def test_watch(jsm: Jsm, files: str) -> None:
+    """``object watch`` shows the present objects and each change, until Ctrl-C."""
+    child = jsm.spawn("object", "watch", files, "-j")
+    assert child.stdout is not None
+    assert json.loads(child.stdout.readline())["name"] == "data.bin"
+    jsm("object", "put", files, "--name", "new", stdin=b"abc").ok()
+    jsm("object", "del", files, "data.bin", "-f").ok()
+    documents = [json.loads(child.stdout.readline()) for _ in range(2)]
+    assert [(each["name"], each.get("deleted", False)) for each in documents] == [
+        ("new", False),
+        ("data.bin", True),
+    ]
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=20 * SCALE)
+    assert (child.returncode, b"Traceback" in err) == (130, False)
+    lines = jsm("object", "watch", files, "--count", "2").ok().out.splitlines()
+    assert [line.partition("] ")[2] for line in lines] == [
+        "PUT FILES > new: 3 B",
+        "DEL FILES > data.bin",
+    ]
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("files")
+@each_case(
+    "words",
+    [
+        "put NONE data.bin",
+        "get NONE data.bin -O x",
+        "ls NONE",
+        "info NONE",
+        "info FILES none",
+        "get FILES none -O x",
+        "del NONE data.bin -f",
+        "seal NONE -f",
+        "watch NONE",
+        "link NONE a b",
+        "link FILES a b --to-bucket NONE",
+    ],
+)
+def test_what_does_not_exist(jsm: Jsm, words: str) -> None:
+    """A bucket or object that does not exist ends a command with status 3, in one line."""
+    result = jsm("object", *words.split())
+    assert (result.status, result.out) == (3, "")
+    assert result.err.count("\n") == 1
+    assert jsm("object", *words.split(), "-j").error["exit_status"] == 3
+    assert here() == ["data.bin"]
+
+
+@each_case(
+    "words",
+    [
+        "add A.B",
+        "add",
+        "add A --ttl x",
+        "put FILES",
+        "put FILES none.bin",
+        "put FILES .",
+        "put FILES --name \udcff",
+        "info FILES \udcff",
+        "get FILES",
+        "watch FILES --count 0",
+        "link FILES x y --to-bucket A.B",
+    ],
+)
+def test_wrong_usage(jsm: Jsm, files: str, words: str) -> None:
+    """Invalid arguments end a command with status 2, in one line, and change nothing."""
+    result = jsm("object", *words.split(" "))
+    assert (result.status, result.out) == (2, ""), result
+    assert result.err.splitlines()[-1].startswith("jsm: ")
+    assert jsm("object", "ls", files, "-n").ok().out == "data.bin\n"
+
+
+def test_no_server(tmp_path: Path) -> None:
+    """Without a server the status is 5."""
+    assert run_jsm("object", "ls", "-s", "127.0.0.1:1").status == 5
+    target = str(tmp_path / "x")
+    assert run_jsm("object", "get", "F", "k", "-O", target, "-s", "127.0.0.1:1").status == 5
+
+
+def test_completion(jsm: Jsm, files: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell completes buckets, and the objects of the bucket before."""
+
+    def complete(line: str) -> list[str]:
+        words = line.split(" ")
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", str(len(words) - (words[-1] != "")))
+        out = jsm(_JSM_COMPLETE="bash_complete").out
+        return [each.partition(",")[2] for each in out.splitlines() if each]
+
+    assert complete("jsm object get F") == [files]
+    assert complete(f"jsm object get {files} d") == ["data.bin"]
+    assert complete("jsm obj info NONE d") == []
