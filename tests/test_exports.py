@@ -190,6 +190,35 @@ CLASSES = {
 }
 
 
+# Class -> what users see of it besides the contract.
+ALSO_SHOWN = {
+    "Connection": "discovered_servers is_closed is_draining is_reconnecting last_error server_pool "
+    "servers set_server_pool reconnect",
+    "Subscription": "sid delivered dropped pending_msgs pending_bytes is_valid",
+    "PushSubscription": "sid dropped is_valid",
+    "PullSubscription": "is_valid stream_name consumer_name",
+    "JetStream": "",
+    "Stream": "name",
+    "PullConsumer": "",
+    "OrderedConsumer": "",
+    "MessageIterator": "closed",
+    "OrderedMessages": "closed",
+    "ConsumeHandle": "closed error",
+    "StreamSnapshot": "finished",
+    "Msg": "status respond",
+    "JetStreamMsg": "status respond ack_subject is_acked is_done",
+}
+
+
+@each_case("name", ALSO_SHOWN)
+def test_objects_show_public_names_only(name: str) -> None:
+    """``dir()`` shows what users may call, and no method that modules of the package call."""
+    contract = {part for entry in CLASSES[name] for part in (entry or CLASSES[name][""]).split()}
+    shown = {part for part in dir(getattr(jetstream_sync, name)) if not part.startswith("_")}
+    expected = {part for part in contract if not part.startswith("_")}
+    assert shown == expected | set(ALSO_SHOWN[name].split())
+
+
 def parameters(function: FunctionType) -> set[str]:
     """The names that a call may use, also those that a TypedDict lists for ``**options``."""
     found = set()

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from ..api.consumer import ConsumerConfig
 from ..client.core import ConnectionCore, is_deliberate_close
@@ -19,9 +19,10 @@ from ..errors import (
     PermissionsError,
     TimeoutError,
 )
-from ..net.clock import Deadline
+from ..net.clock import FOREVER, Deadline
 from .leases import ack_waits
 from .message import JetStreamMsg
+from .messages import MessageSource
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -59,26 +60,6 @@ def nak_failed(msg: JetStreamMsg, config: ConsumerConfig | None) -> None:
         msg.nak(delay)
 
 
-class Messages(Protocol):
-    """The source of a handle's messages."""
-
-    def next(self, timeout: float | timedelta | None = None) -> JetStreamMsg:
-        """Return the next message."""
-        ...
-
-    def stop(self) -> None:
-        """Stop, and drop the buffered messages."""
-        ...
-
-    def drain(self, timeout: float | timedelta | None = None) -> None:
-        """Request no more messages."""
-        ...
-
-    def set_callback_waiter(self, callback_finished: Callable[[Deadline], bool]) -> None:
-        """Set the function that waits for the callback."""
-        ...
-
-
 class ConsumeHandle:
     """
     A consumer that calls a function for each message.
@@ -101,7 +82,7 @@ class ConsumeHandle:
         self,
         core: ConnectionCore,
         name: str,
-        messages: Messages,
+        messages: MessageSource,
         callback: JetStreamCallback,
         config: ConsumerConfig | None = None,
     ) -> None:
@@ -184,10 +165,10 @@ class ConsumeHandle:
 
     def _run(self) -> None:
         callback = self._callback
-        take = self._messages.next
+        take = self._messages.take
         try:
             while True:
-                msg = take()
+                msg = take(FOREVER)
                 try:
                     callback(msg)
                 except Exception as error:

@@ -24,7 +24,7 @@ from .api_requests import APIRequests
 from .consume import ConsumeHandle, JetStreamCallback
 from .consumer_api import add_consumer, consumer_info
 from .message import JetStreamMsg
-from .messages import MessageIterator
+from .messages import MessageIterator, MessagePuller
 from .pull import Fetch, PullRequester
 
 if TYPE_CHECKING:
@@ -278,9 +278,7 @@ class PullConsumer:
             b'order 2'
 
         """
-        pull = self._continuous(options)
-        renew = bool(options.get("auto_in_progress"))
-        return MessageIterator(self._requester, pull, auto_in_progress=renew)
+        return MessageIterator(self._puller(options))
 
     def consume(
         self, callback: JetStreamCallback, **options: Unpack[ContinuousOptions]
@@ -311,14 +309,14 @@ class PullConsumer:
 
         """
         check_callback("callback", callback)
-        messages = self.messages(**options)
         config = self._requester.config
-        return ConsumeHandle(self._api.core, self.name, messages, callback, config)
+        return ConsumeHandle(self._api.core, self.name, self._puller(options), callback, config)
 
-    def _continuous(self, options: ContinuousOptions) -> ContinuousPull:
+    def _puller(self, options: ContinuousOptions) -> MessagePuller:
         pull = continuous_pull(options, self._requester.config)
         self._requester.check(pull.request)
-        return pull
+        renew = bool(options.get("auto_in_progress"))
+        return MessagePuller(self._requester, pull, auto_in_progress=renew)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} on {self.stream_name!r}>"

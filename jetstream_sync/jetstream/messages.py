@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from threading import get_ident
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from ..api.pull import ContinuousPull, PullLedger
 from ..api.status import PullStatus, PullStatusKind, parse_pull_status
@@ -53,7 +53,7 @@ from .pull import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MessageIterator", "until_stopped"]
+__all__ = ["MessageIterator", "MessagePuller", "MessageSource", "until_stopped"]
 
 T = TypeVar("T")
 
@@ -112,6 +112,31 @@ class _LeasedInbox(PullInbox):
         return done
 
 
+class MessageSource(Protocol):
+    """What iterators and consume handles take messages from."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the server delivers no more messages."""
+        ...
+
+    def take(self, deadline: Deadline) -> JetStreamMsg:
+        """Wait for the next message and return it; see `MessageIterator.next`."""
+        ...
+
+    def stop(self) -> None:
+        """Stop, and drop the buffered messages; a second call does nothing."""
+        ...
+
+    def drain(self, timeout: float | timedelta | None = None) -> None:
+        """Request no more messages; see `MessageIterator.drain`."""
+        ...
+
+    def set_callback_waiter(self, callback_finished: Callable[[Deadline], bool]) -> None:
+        """Make a drain of the connection wait for the callback that receives the messages."""
+        ...
+
+
 class MessageIterator:
     """
     An endless iterator over the messages of a consumer.
@@ -119,6 +144,75 @@ class MessageIterator:
     Returned by `PullConsumer.messages`. It keeps a buffer filled while messages are taken from it with
     `next()` or by iterating. Use it in a ``with`` block, so that it is stopped at the end. Any number of
     threads may take messages from one iterator; each message goes to one of them.
+    """
+
+    def __init__(self, source: MessageSource) -> None:
+        self._source = source
+
+    def next(self, timeout: float | timedelta | None = None) -> JetStreamMsg:
+        """
+        Wait for the next message and return it.
+
+        Args:
+            timeout: in seconds; ``None``: no limit; 0: do not wait.
+
+        Raises:
+            TimeoutError: no message arrived in time; the iterator stays usable.
+            IteratorClosedError: it was stopped or drained, or returned ``stop_after`` messages.
+            ConsumerDeletedError, NotFoundError, PullError: the reason why it ended.
+            StreamNotFoundError, BadRequestError, OrderedConsumerResetError: an ordered consumer cannot
+                continue.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        return self._source.take(FOREVER if timeout is None else Deadline(timeout))
+
+    def __iter__(self) -> Iterator[JetStreamMsg]:
+        """Yield messages until the iterator is stopped; raise any other reason for the end."""
+        return until_stopped(self._source.take)
+
+    def stop(self) -> None:
+        """
+        Stop the iterator and drop the buffered messages.
+
+        Dropped messages that need an acknowledgement are redelivered after the consumer's
+        ``ack_wait``. An ordered consumer's consumer on the server is deleted. Threads that wait in
+        `next()` get `IteratorClosedError`. A second call does nothing.
+        """
+        self._source.stop()
+
+    def drain(self, timeout: float | timedelta | None = None) -> None:
+        """
+        Request no more messages; buffered messages and those in flight can still be taken.
+
+        After those, `next()` raises `IteratorClosedError`, and an iteration ends.
+
+        Args:
+            timeout: how long to wait for messages in flight, in seconds; ``None``: the connection's
+                ``drain_timeout``.
+
+        Raises:
+            DrainTimeoutError: the server did not confirm in time.
+            ConnectionClosedError: the connection is closed or was lost.
+
+        """
+        self._source.drain(timeout)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the server delivers no more messages; some may still be buffered."""
+        return self._source.closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class MessagePuller:
+    """
+    Pulls the messages of a consumer ahead of their use; the source of a `MessageIterator`.
 
     Args:
         requester: sends the pull requests.
@@ -167,28 +261,8 @@ class MessageIterator:
 
     # --- taking messages ------------------------------------------------------------------------
 
-    def next(self, timeout: float | timedelta | None = None) -> JetStreamMsg:
-        """
-        Wait for the next message and return it.
-
-        Args:
-            timeout: in seconds; ``None``: no limit; 0: do not wait.
-
-        Raises:
-            TimeoutError: no message arrived in time; the iterator stays usable.
-            IteratorClosedError: it was stopped or drained, or returned ``stop_after`` messages.
-            ConsumerDeletedError, NotFoundError, PullError: the reason why it ended.
-            ConnectionClosedError: the connection is closed.
-
-        """
-        return self.take(FOREVER if timeout is None else Deadline(timeout))
-
-    def __iter__(self) -> Iterator[JetStreamMsg]:
-        """Yield messages until the iterator is stopped; raise any other reason for the end."""
-        return until_stopped(self.take)
-
     def take(self, deadline: Deadline) -> JetStreamMsg:
-        """Return the next message, as `next()` does, before the deadline."""
+        """Wait for the next message and return it; see `MessageIterator.next`."""
         leases = self._leases
         while True:
             with self._lock:
@@ -436,16 +510,11 @@ class MessageIterator:
     # --- ending ---------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """
-        Stop the iterator and drop the buffered messages.
-
-        Dropped messages that need an acknowledgement are redelivered after the consumer's
-        ``ack_wait``. Threads that wait in `next()` get `IteratorClosedError`. A second call does nothing.
-        """
+        """Stop, and drop the buffered messages; a second call does nothing."""
         self.end(IteratorClosedError("the iterator was stopped"))
 
     def end(self, reason: Error) -> None:
-        """Stop the iterator as `stop()` does, with another reason for waiting threads."""
+        """Stop as `stop()` does, with another reason for waiting threads."""
         self._close(reason)
         self._arrived.clear()
         # A running callback finishes its message, and renewal stops by itself afterwards.
@@ -454,20 +523,7 @@ class MessageIterator:
             self._renewer.stop()
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
-        """
-        Request no more messages; buffered messages and those in flight can still be taken.
-
-        After those, `next()` raises `IteratorClosedError`, and an iteration ends.
-
-        Args:
-            timeout: how long to wait for messages in flight, in seconds; ``None``: the connection's
-                ``drain_timeout``.
-
-        Raises:
-            DrainTimeoutError: the server did not confirm in time.
-            ConnectionClosedError: the connection is closed or was lost.
-
-        """
+        """Request no more messages; see `MessageIterator.drain`."""
         with self._lock:
             self._draining = True
         limit = self._requester.core.options.drain_timeout if timeout is None else timeout
@@ -495,9 +551,3 @@ class MessageIterator:
     def _close(self, reason: Error) -> None:
         self._inbox.mailbox.close(reason)
         self._inbox.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()

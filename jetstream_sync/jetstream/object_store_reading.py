@@ -132,7 +132,7 @@ class Download:
         messages = self._messages or self._start(deadline)
         while True:
             try:
-                return messages.take(deadline.sooner(wait))
+                return messages.next(deadline.sooner(wait).left())
             except TimeoutError:
                 if deadline.expired():
                     name = self.info.name
@@ -143,7 +143,7 @@ class Download:
                 if not self._is_next_stored(deadline):
                     # It may have arrived before it was purged.
                     with suppress(TimeoutError):
-                        return messages.take(Deadline(0))
+                        return messages.next(0)
                     raise self._missing(deadline)
             wait = min(2 * wait, _MAX_CHECK_S)
 

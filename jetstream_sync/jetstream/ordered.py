@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
@@ -45,7 +45,7 @@ from ..errors import (
     StreamNotFoundError,
     TimeoutError,
 )
-from ..net.clock import FOREVER, Deadline, seconds
+from ..net.clock import Deadline, seconds
 from ..options import check_callback
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests
@@ -59,7 +59,7 @@ from .consumer import (
 )
 from .consumer_api import CREATE, add_consumer, consumer_info
 from .message import JetStreamMsg
-from .messages import MessageIterator, until_stopped
+from .messages import MessageIterator, MessagePuller
 from .pull import Fetch, PullInbox, PullRequester
 
 if TYPE_CHECKING:
@@ -415,7 +415,7 @@ _CONSUMER_LOST: Final = (PullError, ConsumerNotFoundError, NoHeartbeatError, Con
 _FATAL: Final = (BadRequestStatusError, RequestLimitError)
 
 
-class OrderedMessages:
+class OrderedMessages(MessageIterator):
     """
     An endless iterator over the messages of an ordered consumer.
 
@@ -423,6 +423,10 @@ class OrderedMessages:
     gaps: after a gap it creates a new consumer before it returns the next message. Any number of
     threads may take messages from it: each message goes to one of them, in order.
     """
+
+
+class OrderedPuller:
+    """Pulls the messages of an ordered consumer ahead of their use; see `MessageSource`."""
 
     #: Sends the pull requests and makes the messages.
     _requester_type: type[OrderedRequester] = OrderedRequester
@@ -435,30 +439,10 @@ class OrderedMessages:
         # Held while a consumer is created; stop() does not take it, so that it need not wait.
         self._renewing = threading.Lock()
         self._stopped: IteratorClosedError | None = None
-        self._messages: MessageIterator | None = None
-
-    def next(self, timeout: float | timedelta | None = None) -> JetStreamMsg:
-        """
-        Wait for the next message and return it.
-
-        Args:
-            timeout: in seconds; ``None``: no limit; 0: do not wait.
-
-        Raises:
-            TimeoutError: no message arrived in time; the iterator stays usable.
-            IteratorClosedError: it was stopped or drained, or returned ``stop_after`` messages.
-            StreamNotFoundError, BadRequestError, OrderedConsumerResetError: it cannot continue.
-            ConnectionClosedError: the connection is closed.
-
-        """
-        return self.take(FOREVER if timeout is None else Deadline(timeout))
-
-    def __iter__(self) -> Iterator[JetStreamMsg]:
-        """Yield messages until the iterator is stopped; raise any other reason for the end."""
-        return until_stopped(self.take)
+        self._messages: MessagePuller | None = None
 
     def take(self, deadline: Deadline) -> JetStreamMsg:
-        """Return the next message, as `next()` does, before the deadline."""
+        """Wait for the next message and return it; see `MessageIterator.next`."""
         while True:
             messages = self._messages or self._recreate(None, deadline)
             try:
@@ -473,7 +457,7 @@ class OrderedMessages:
                 messages.end(error)
                 self._recreate(messages, deadline)
 
-    def _recreate(self, ended: MessageIterator | None, deadline: Deadline) -> MessageIterator:
+    def _recreate(self, ended: MessagePuller | None, deadline: Deadline) -> MessagePuller:
         """Create a consumer that starts after the last message, unless another thread has."""
         self._api.core.check_not_forked()
         if not self._renewing.acquire(timeout=deadline.lock_timeout()):
@@ -492,7 +476,7 @@ class OrderedMessages:
             self._cursor.drop()
         return messages
 
-    def _renewed(self, deadline: Deadline) -> MessageIterator:
+    def _renewed(self, deadline: Deadline) -> MessagePuller:
         """Create a consumer and an iterator over it; ``_renewing`` is held."""
         pull = self._pull
         if pull.stop_after:
@@ -503,7 +487,7 @@ class OrderedMessages:
         self._messages = None
         info = self._cursor.renew(deadline)
         requester = self._requester_type(self._api, info, self._cursor)
-        messages = self._messages = MessageIterator(requester, pull, fail_fast=True)
+        messages = self._messages = MessagePuller(requester, pull, fail_fast=True)
         if self._callback_finished is not None:
             messages.set_callback_waiter(self._callback_finished)
         return messages
@@ -519,18 +503,7 @@ class OrderedMessages:
             self._cursor.drop()
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
-        """
-        Request no more messages; buffered messages and those in flight can still be taken.
-
-        Args:
-            timeout: how long to wait for messages in flight, in seconds; ``None``: the connection's
-                ``drain_timeout``.
-
-        Raises:
-            DrainTimeoutError: the server did not confirm in time.
-            ConnectionClosedError: the connection is closed, or was lost.
-
-        """
+        """Request no more messages; see `MessageIterator.drain`."""
         if self._stopped is None:
             self._stopped = IteratorClosedError("the iterator was drained")
         self._cursor.stopping = True
@@ -555,12 +528,6 @@ class OrderedMessages:
     def closed(self) -> bool:
         """Whether it was stopped or drained."""
         return self._stopped is not None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
 
 class _OrderedFetch:
@@ -609,7 +576,7 @@ class OrderedConsumer:
         self._closed: IteratorClosedError | None = None
         # The cursor that was used last: the one above, or that of messages().
         self._last_used = self._cursor
-        self._iterators: WeakSet[OrderedMessages] = WeakSet()
+        self._pullers: WeakSet[OrderedPuller] = WeakSet()
 
     @property
     def stream_name(self) -> str:
@@ -678,18 +645,21 @@ class OrderedConsumer:
             ConnectionClosedError: the connection is closed.
 
         """
+        return OrderedMessages(self._puller(options))
+
+    def _puller(self, options: ContinuousOptions) -> OrderedPuller:
         self._check_open()
         options.setdefault("heartbeat", _heartbeat(options))
         if "max_bytes" not in options:
             options.setdefault("max_messages", _DEFAULT_MAX_MESSAGES)
         cursor = pull_cursor(self._api, self._stream, self._options, OrderedCursor)
-        messages = OrderedMessages(self._api, cursor, continuous_pull(options))
-        self._iterators.add(messages)
-        messages.start(self._api.deadline())
+        puller = OrderedPuller(self._api, cursor, continuous_pull(options))
+        self._pullers.add(puller)
+        puller.start(self._api.deadline())
         self._last_used = cursor
         if self._closed is not None:
-            messages.stop()  # close() was called meanwhile and may not have seen it
-        return messages
+            puller.stop()  # close() was called meanwhile and may not have seen it
+        return puller
 
     def consume(
         self, callback: JetStreamCallback, **options: Unpack[ContinuousOptions]
@@ -708,7 +678,7 @@ class OrderedConsumer:
 
         """
         check_callback("callback", callback)
-        return ConsumeHandle(self._api.core, self._stream, self.messages(**options), callback)
+        return ConsumeHandle(self._api.core, self._stream, self._puller(options), callback)
 
     def fetch(
         self,
@@ -889,8 +859,8 @@ class OrderedConsumer:
         inbox = self._inbox
         if inbox is not None:
             inbox.mailbox.close(self._closed)
-        for messages in tuple(self._iterators):
-            messages.stop()
+        for puller in tuple(self._pullers):
+            puller.stop()
         self._cursor.drop()
 
     def _check_open(self) -> None:

@@ -46,11 +46,11 @@ from .consume import ConsumeHandle, JetStreamCallback
 from .consumer import continuous_pull
 from .consumer_api import consumer_info
 from .message import JetStreamMsg
-from .messages import MessageIterator, until_stopped
+from .messages import MessagePuller, until_stopped
 from .ordered import (
     OrderedCursor,
-    OrderedMessages,
     OrderedOptions,
+    OrderedPuller,
     OrderedRequester,
     at_least,
     pull_cursor,
@@ -121,7 +121,7 @@ class _DeliveryRequester(OrderedRequester):
         return delivery
 
 
-class _WatchMessages(OrderedMessages):
+class _WatchMessages(OrderedPuller):
     """The messages of a watch."""
 
     _requester_type = _DeliveryRequester
@@ -129,7 +129,7 @@ class _WatchMessages(OrderedMessages):
     #: The deadline of the caller. The one of `take` is often earlier.
     deadline = FOREVER
 
-    def _recreate(self, ended: MessageIterator | None, deadline: Deadline) -> MessageIterator:
+    def _recreate(self, ended: MessagePuller | None, deadline: Deadline) -> MessagePuller:
         del deadline
         return super()._recreate(ended, at_least(self.deadline, _MIN_CREATE_TIMEOUT_S))
 
@@ -522,9 +522,14 @@ class _WatchSource(Generic[E]):
         self.drain = watch.drain
         self.set_callback_waiter = watch.set_callback_waiter
 
-    def next(self, timeout: float | timedelta | None = None) -> JetStreamMsg:
+    @property
+    def closed(self) -> bool:
+        """Whether the watch was stopped."""
+        return self._watch.closed
+
+    def take(self, deadline: Deadline) -> JetStreamMsg:
         """Return the next entry, and report before it that the watch is current."""
-        del timeout
+        del deadline
         while True:
             if self._on_current is not None and self._watch.is_current:
                 on_current, self._on_current = self._on_current, None

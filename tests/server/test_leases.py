@@ -113,7 +113,7 @@ def start(stream: Stream, js: JetStream, count: int = 2, **config: Any) -> PullC
 
 def wait_for_buffered(messages: MessageIterator, count: int) -> None:
     """Wait until so many deliveries are in an iterator's buffer."""
-    wait_until(lambda: len(messages._inbox.mailbox) >= count)
+    wait_until(lambda: len(messages._source._inbox.mailbox) >= count)
 
 
 def deliveries(messages: MessageIterator, count: int) -> list[tuple[int, int]]:
@@ -249,7 +249,7 @@ def test_a_message_that_nothing_handles_any_more_comes_again(
         messages.stop()
         return
     # Another delivery would go to the iterator's own request.
-    messages._inbox.close()
+    messages._source._inbox.close()
     if how == "stopped":
         messages.stop()
     elif how == "dropped":

@@ -71,7 +71,7 @@ def subscriptions(nc: Connection) -> int:
 
 def buffered(messages: MessageIterator) -> int:
     """Return how many messages wait in the iterator, with the statuses between them."""
-    return len(messages._inbox.mailbox)
+    return len(messages._source._inbox.mailbox)
 
 
 @pytest.fixture
@@ -249,7 +249,7 @@ def test_max_bytes_limits_the_buffer(js: JetStream, stream: Stream, consumer: Pu
         for _ in range(300):
             msg = messages.next(5)
             got.append(len(msg.data))
-            waiting = [d for d in list(messages._inbox.mailbox.items) if d[1]]
+            waiting = [d for d in list(messages._source._inbox.mailbox.items) if d[1]]
             assert sum(sum(map(len, each)) for each in waiting) <= limit
     assert got == [10 + index * 7 % 400 for index in range(300)]
 
@@ -448,7 +448,7 @@ def test_stop_wakes_waiting_threads(consumer: PullConsumer, way: str) -> None:
     messages = consumer.messages()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(messages.next if way == "next" else lambda: list(messages))
-        wait_until(lambda: messages._inbox.mailbox._gates)
+        wait_until(lambda: messages._source._inbox.mailbox._gates)
         with between(0, 0.5):
             messages.stop()
             if way == "iteration":
@@ -502,7 +502,7 @@ def test_an_iteration_ends_with_the_connection(
     with ThreadPoolExecutor(2) as pool:
         listed = pool.submit(list, messages)
         waiting = pool.submit(messages.next)
-        wait_until(lambda: len(messages._inbox.mailbox._gates) == 2)
+        wait_until(lambda: len(messages._source._inbox.mailbox._gates) == 2)
         with between(0, 1):
             if end == "close":
                 alone.close()

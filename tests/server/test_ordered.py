@@ -284,7 +284,7 @@ def test_a_gap_is_read_again(js: JetStream, stream: Stream) -> None:
     fill(js, stream.name, 100)
     with stream.ordered_consumer().messages(max_messages=20) as messages:
         got = numbers(messages, 5)
-        inner = messages._messages
+        inner = messages._source._messages
         assert inner is not None
         wait_until(lambda: len(inner._inbox.mailbox) >= 10)
         for _ in range(3):  # as if they had been dropped
@@ -296,12 +296,12 @@ def test_a_gap_is_read_again(js: JetStream, stream: Stream) -> None:
 def test_a_gap_does_not_end_the_wait_of_other_threads(js: JetStream, stream: Stream) -> None:
     """A gap seen by one thread does not end the wait of another one on the same iterator."""
     with stream.ordered_consumer().messages() as messages, ThreadPoolExecutor(2) as pool:
-        inner = messages._messages
+        inner = messages._source._messages
         assert inner is not None
         waiting = [pool.submit(messages.next, 10) for _ in range(2)]
         wait_until(lambda: len(inner._inbox.mailbox._gates) == 2)
         # As if the first delivery had been dropped: the next one has the number 2.
-        messages._cursor.sequence.last = -1
+        messages._source._cursor.sequence.last = -1
         fill(js, stream.name, 2)
         assert sorted(int(each.result(5).data) for each in waiting) == [0, 1]
 
@@ -401,7 +401,7 @@ def test_attempts_may_be_limited(
     with filed.ordered_consumer(max_reset_attempts=2).messages() as messages:
         numbers(messages, 1)
         # The API answers with silence, so that no consumer can be made.
-        messages._cursor._api.routes = alone.jetstream(prefix="unserved.api")._api.routes
+        messages._source._cursor._api.routes = alone.jetstream(prefix="unserved.api")._api.routes
         break_link(alone)
         with between(0, 5), pytest.raises(OrderedConsumerResetError):
             messages.next(10)
@@ -441,7 +441,7 @@ def test_drain_gives_what_is_buffered(js: JetStream, stream: Stream) -> None:
     """After ``drain`` buffered messages can be read, then the iteration ends."""
     fill(js, stream.name, 50)
     messages = stream.ordered_consumer().messages(max_messages=10)
-    inner = messages._messages
+    inner = messages._source._messages
     assert inner is not None
     wait_until(lambda: len(inner._inbox.mailbox) == 10)
     messages.drain()
@@ -452,7 +452,7 @@ def test_drain_gives_what_is_buffered(js: JetStream, stream: Stream) -> None:
 def test_stop_wakes_waiting_threads(stream: Stream) -> None:
     """Another thread that waits for a message gets `IteratorClosedError` at once."""
     messages = stream.ordered_consumer().messages()
-    inner = messages._messages
+    inner = messages._source._messages
     assert inner is not None
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(messages.next)
@@ -466,11 +466,11 @@ def test_stop_wakes_waiting_threads(stream: Stream) -> None:
 def test_stop_ends_a_reset_that_cannot_succeed(alone: Connection, filed: Stream) -> None:
     """``stop`` also wakes a reader that waits for a consumer that cannot be created."""
     messages = filed.ordered_consumer().messages()
-    messages._cursor._api.routes = alone.jetstream(prefix="unserved.api")._api.routes
+    messages._source._cursor._api.routes = alone.jetstream(prefix="unserved.api")._api.routes
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(messages.next)
         break_link(alone)
-        wait_until(messages._renewing.locked)
+        wait_until(messages._source._renewing.locked)
         with between(0, 1):
             messages.stop()
             with pytest.raises(IteratorClosedError):
@@ -480,11 +480,11 @@ def test_stop_ends_a_reset_that_cannot_succeed(alone: Connection, filed: Stream)
 def test_another_thread_s_reset_keeps_to_the_time(alone: Connection, filed: Stream) -> None:
     """While one thread creates a consumer, a read of another thread keeps its timeout."""
     messages = filed.ordered_consumer().messages()
-    messages._cursor._api.routes = alone.jetstream(prefix="unserved.api")._api.routes
+    messages._source._cursor._api.routes = alone.jetstream(prefix="unserved.api")._api.routes
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(messages.next)
         break_link(alone)
-        wait_until(messages._renewing.locked)
+        wait_until(messages._source._renewing.locked)
         with between(0.1, 0.5), pytest.raises(jetstream_sync.TimeoutError):
             messages.next(0.1)
         messages.stop()

@@ -241,10 +241,10 @@ def test_nothing_is_asked_between_a_new_link_and_its_news(
     with consumer.messages(max_messages=10, threshold_messages=10) as messages:
         reply, _, _ = pull(peer)
         peer.deliver(reply, range(1, 11))
-        wait_until(lambda: len(messages._inbox.mailbox) == 10)
+        wait_until(lambda: len(messages._source._inbox.mailbox) == 10)
         peer.hang_up()
         wait_until(lambda: nc._core.reconnects == 1)
-        wait_until(lambda: len(messages._inbox.mailbox) == 12)
+        wait_until(lambda: len(messages._source._inbox.mailbox) == 12)
         for number in range(1, 11):
             assert messages.next(5).data == b"%d" % number
         assert len(peer.pulls) == 1
@@ -330,13 +330,13 @@ def test_an_end_races_with_deliveries(
 
         workers = [pool.submit(work, number) for number in range(4)]
         sender = pool.submit(deliver)
-        wait_until(lambda: messages._ledger.delivered > 50)
+        wait_until(lambda: messages._source._ledger.delivered > 50)
         began = time.monotonic()
         {"stop": messages.stop, "drain": messages.drain, "close": nc.close}[end]()
         counts = [worker.result(5) for worker in workers]
         assert time.monotonic() - began < 2
         sender.result(5)
-    assert sum(counts) == messages._ledger.delivered
+    assert sum(counts) == messages._source._ledger.delivered
 
 
 def test_stopping_from_many_threads_is_fine(consumer: PullConsumer, peer: Peer) -> None:
