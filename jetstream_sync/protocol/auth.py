@@ -19,7 +19,7 @@ __all__ = ["BadCredentialsError", "Credentials", "Key", "find_jwt", "find_seed",
 
 
 class BadCredentialsError(Exception):
-    """Invalid credentials; the text has the reason, never the secret. The caller adds the option."""
+    """Invalid credentials; the text has the reason, never the secret. The caller adds the option's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,45 +57,46 @@ class Credentials:
         return {name: value for name, value in fields.items() if value is not None}
 
 
-# --- what is in a file ------------------------------------------------------------------------
+# --- credentials files ------------------------------------------------------------------------
 
-# A part of a .creds file: a line of dashes and words, the content, another such line. The first
-# part is the JWT, the second the seed, whatever the words say (nats-io/nkeys, creds_utils.go).
+# A block of a .creds file: a line with dashes at both ends, the content, and another such line. The first
+# block is the JWT and the second the seed, regardless of the text between the dashes (nats-io/nkeys,
+# creds_utils.go).
 _DASHES: Final = rb"^[ \t]*---[^\r\n]*---[ \t\r]*$"
-# These are compiled when there is such a file, not when the package is imported.
+# Compiled on first use, to keep the import fast.
 _PART: Final = rb"(?m)" + _DASHES + rb"\s+([\w.=-]+)\s+" + _DASHES
 _JWT: Final = rb"[\w-]+\.[\w-]+\.[\w-]+"
-# A line that begins like a seed: whose it is can be told from the second letter.
+# A line that begins like a seed; its second letter is the type of the nkey.
 _SEED: Final = rb"(?m)^[ \t]*(S[A-Z][A-Z2-7]*)[ \t\r]*$"
 
 
 def find_jwt(content: bytes | bytearray) -> str:
     """
-    Return the JWT in a ``.creds`` file, or in a file with nothing else in it.
+    Return the JWT of a ``.creds`` file, or of a file that contains only a JWT.
 
     Args:
-        content: of the file.
+        content: the content of the file.
 
     Raises:
-        BadCredentialsError: there is none.
+        BadCredentialsError: the content has no JWT.
 
     """
     part = re.search(_PART, content)
     found = re.fullmatch(_JWT, part[1] if part else bytes(content).strip())
     if found is None:
-        raise BadCredentialsError("there is no JWT in it")
+        raise BadCredentialsError("it contains no JWT")
     return found[0].decode("ascii")
 
 
 def find_seed(content: bytes | bytearray) -> bytearray:
     """
-    Return the seed of a user's nkey in a ``.creds`` file, or in a file with just that.
+    Return the seed of a user's nkey from a ``.creds`` file, or from a file that contains only the seed.
 
     Args:
-        content: of the file.
+        content: the content of the file.
 
     Raises:
-        BadCredentialsError: there is none, or it is not a user's, or has a slip.
+        BadCredentialsError: the content has no seed, or the seed is malformed or not that of a user.
 
     """
     parts = re.findall(_PART, content)
@@ -104,7 +105,7 @@ def find_seed(content: bytes | bytearray) -> bytearray:
     else:
         found = re.search(_SEED, content)
         if found is None:
-            raise BadCredentialsError("there is no seed of an nkey in it")
+            raise BadCredentialsError("it contains no nkey seed")
         seed = bytearray(found[1])
     _check_seed(seed)
     return seed
@@ -122,11 +123,11 @@ def _check_seed(seed: bytearray) -> None:
     except binascii.Error:
         raw = b""
     if len(raw) != _SEED_SIZE:
-        reason = "the seed of the nkey is not well formed"
+        reason = "the nkey seed is malformed"
     elif binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):
-        reason = "the seed of the nkey has a slip: its checksum is wrong"
+        reason = "the nkey seed is mistyped: its checksum is wrong"
     elif (raw[0], raw[1]) != _USER_SEED:
-        reason = "the seed is not one of a user's nkey, which begins with SU"
+        reason = "the nkey seed is not that of a user, which begins with SU"
     if reason:
         raise BadCredentialsError(reason)
 
@@ -136,10 +137,10 @@ def _check_seed(seed: bytearray) -> None:
 
 class Key:
     """
-    A user's nkey, for one signature or a few; `wipe()` it then.
+    A user's nkey for a few signatures; call `wipe()` afterwards.
 
     Args:
-        seed: as `find_seed` returns it; it is wiped, too.
+        seed: the result of `find_seed`; `wipe()` erases it as well.
 
     Raises:
         BadCredentialsError: the ``nkeys`` package is missing.
@@ -149,13 +150,15 @@ class Key:
     def __init__(self, seed: bytearray) -> None:
         self._seed = seed
         try:
-            import nkeys  # noqa: PLC0415 - an extra, which most logins do without
+            import nkeys  # noqa: PLC0415 - an extra that most logins do not need
         except ImportError:
             missing = True
         else:
             missing = False
         if missing:
-            raise BadCredentialsError(f"signing needs another package: {install_command('nkeys')}")
+            raise BadCredentialsError(
+                f"signing requires the nkeys package: {install_command('nkeys')}"
+            )
         self._pair = nkeys.from_seed(seed)
 
     @property
@@ -173,28 +176,28 @@ class Key:
         self._seed[:] = bytes(len(self._seed))
 
 
-#: Bytes of an Ed25519 signature. In base64 they are 86 characters, or 88.
+#: Size of an Ed25519 signature in bytes; in base64, 86 characters or 88 with padding.
 _SIGNATURE_SIZE: Final = 64
 _FROM_URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
 
 
 def read_signature(given: object) -> str:
     """
-    Return the signature that a user's function made, as CONNECT has it.
+    Return the signature that a user's function returned, in the form of CONNECT.
 
     Args:
-        given: the signature in base64, as text or bytes, with the alphabet of URLs or the other
-            one, padded or not; or its 64 bytes as they are. The length tells which it is.
+        given: the signature as 64 raw bytes, or in base64 as text or bytes, with either alphabet and
+            with or without padding. Its length distinguishes the two.
 
     Raises:
-        BadCredentialsError: it is none of these.
+        BadCredentialsError: it has neither form.
 
     """
     raw = b""
     if isinstance(given, (bytes, bytearray)) and len(given) == _SIGNATURE_SIZE:
         raw = bytes(given)
     elif isinstance(given, (str, bytes, bytearray)):
-        # What is not ASCII is not base64, either.
+        # Characters outside ASCII are not base64, and fail below.
         text = given.encode("ascii", "replace") if isinstance(given, str) else bytes(given)
         text = text.strip().rstrip(b"=").translate(_FROM_URL_SAFE)
         try:
@@ -202,10 +205,10 @@ def read_signature(given: object) -> str:
         except binascii.Error:
             raw = b""
     if len(raw) != _SIGNATURE_SIZE:
-        raise BadCredentialsError("it did not return the signature in base64")
+        raise BadCredentialsError("it did not return a signature of 64 bytes, raw or in base64")
     return _as_sent(raw)
 
 
 def _as_sent(signature: bytes) -> str:
-    """Return a signature in the form that other clients send it in, too."""
+    """Return a signature as other clients send it: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(signature).rstrip(b"=").decode("ascii")

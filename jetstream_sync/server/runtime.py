@@ -2,9 +2,9 @@
 Manage the process and the directory of a nats-server, and clean up after both.
 
 Next to each server runs a *keeper*, a small shell script that waits on a pipe from this process.
-When the pipe closes, be it by `Runtime.close()`, at exit or because this process was killed, the
-keeper stops the server and removes the temporary directory. That needs no feature of one operating
-system, and unlike a parent-death signal it does not depend on the thread that started the server.
+When the pipe closes, by `Runtime.close()`, at exit or because this process was killed, the
+keeper stops the server and removes the temporary directory. That works on every Unix, and unlike a
+parent-death signal it does not depend on the thread that started the server.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-__all__ = ["HOST", "STOP_LIMIT", "Runtime", "reserve_port"]
+__all__ = ["HOST", "STOP_TIMEOUT_S", "Runtime", "reserve_port"]
 
 HOST: Final = "127.0.0.1"
-#: How long a server may take to end after it was asked to, in seconds, before it is killed.
-STOP_LIMIT: Final = 5.0
+#: How long a shutdown may take before the server is killed.
+STOP_TIMEOUT_S: Final = 5.0
 
-# The server's process waits for a word before it becomes nats-server. So the keeper knows its id
-# first, and a parent that dies in between leaves no server.
+# The process reads a line before it executes nats-server. The keeper therefore knows its id before the
+# server runs, and a parent that dies in between leaves no server behind.
 _GATE: Final = 'read -r word && exec "$0" "$@" </dev/null'
 
 # Reads "watch PID" and "forget" until the pipe closes. A paused server ends only after SIGCONT.
@@ -115,7 +115,7 @@ class Runtime:
 
     def spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
         """Start the server's process; the keeper gets its id before nats-server runs."""
-        # A session of its own: Ctrl-C in the terminal is for the program, not for its server.
+        # In its own session, because Ctrl-C in the terminal must not reach the server.
         with self.log_path.open("ab") as log:
             process = subprocess.Popen(
                 ["/bin/sh", "-c", _GATE, *command],
@@ -133,34 +133,34 @@ class Runtime:
         return process
 
     def signal(self, number: int) -> bool:
-        """Send a signal, and wait for SIGSTOP to take effect; False: this process runs no server."""
+        """Send a signal, and wait for SIGSTOP to take effect; return whether the server is running."""
         pid = self.pid
         if pid is None:
             return False
         os.kill(pid, number)
         if number == signal.SIGSTOP and hasattr(os, "waitid"):
-            # Its threads stop one after the other, some while after the call.
+            # The threads of the process stop one by one, after the call has returned.
             os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         return True
 
-    def end(self, number: int, limit: float) -> None:
-        """End the server by a signal, and by SIGKILL when that took longer than ``limit``."""
+    def end(self, number: int, timeout: float) -> None:
+        """End the server with a signal, and with SIGKILL after ``timeout`` seconds."""
         process = self._process
         if process is None or not self.signal(number):
             return
         self.signal(signal.SIGCONT)
         try:
-            process.wait(limit)
+            process.wait(timeout)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
         self._forget()
 
     def close(self) -> None:
-        """End the server and let the keeper remove the directory; safe to call again."""
+        """Stop the server and let the keeper remove the directory; idempotent."""
         if not self.ours:
             return
-        self.end(signal.SIGTERM, STOP_LIMIT)
+        self.end(signal.SIGTERM, STOP_TIMEOUT_S)
         if self.port_holder is not None:
             self.port_holder.close()
         if self._keeper.stdin is not None:
@@ -171,7 +171,7 @@ class Runtime:
         """
         Release the resources that a forked child inherited.
 
-        If the pipe stayed open in the child, the keeper would wait for the child, too.
+        A pipe that is open in the child would keep the keeper waiting for the child as well.
         """
         if self._keeper.stdin is not None:
             self._keeper.stdin.close()
@@ -179,7 +179,7 @@ class Runtime:
             self.port_holder.close()
         for process in (self._keeper, self._process):
             if process is not None:
-                process.returncode = 0  # it is the parent's to wait for
+                process.returncode = 0  # the parent waits for it
 
     def _tell(self, line: str) -> None:
         # The keeper ends early only if it is killed; the server keeps running without it.

@@ -1,4 +1,4 @@
-"""One nats-server."""
+"""Run one nats-server."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ from typing_extensions import Self
 
 from ..errors import InvalidOptionError, ServerUnavailableError
 from .binary import ask_version, check_binary, find_nats_server
-from .runtime import HOST, STOP_LIMIT, Runtime, reserve_port
+from .runtime import HOST, STOP_TIMEOUT_S, Runtime, reserve_port
 
 __all__ = ["NatsServer"]
 
 _READY: Final = b"Server is ready"
-#: How often the log of a starting server is looked at, in seconds; it takes about 10 ms.
-_LOOK_EVERY: Final = 0.002
+#: Interval at which the log of a starting server is read; a start takes about 10 ms.
+_POLL_INTERVAL_S: Final = 0.002
+#: Number of log lines in the error of a server that did not start.
 _TAIL_LINES: Final = 12
 
 
 class NatsServer:
     """
-    A real nats-server on 127.0.0.1, with a store of its own.
+    A real nats-server on 127.0.0.1, with its own store.
 
-    As a context manager it starts on entry and leaves nothing behind on exit. Without one, call
-    `start()` and `close()`; what is forgotten is cleaned up when the object is collected, at exit,
-    and also when this process is killed.
+    As a context manager it starts on entry, and on exit it stops and removes its files. Otherwise
+    call `start()` and `close()`. A server that is not closed is stopped, and its files are removed, when the
+    object is garbage-collected and when this process ends or is killed.
 
-    The port and the stored data stay the same over `stop()`, `kill()`, `start()` and `restart()`,
-    until `close()`.
+    `stop()`, `kill()`, `start()` and `restart()` keep the port and the stored data; `close()` ends
+    both.
 
-    Any thread may call anything here; calls that change the server wait for each other. After a
-    fork, the server stays the parent's: in the child `stop()` and `close()` do nothing, and
-    whatever else would change it raises `ServerUnavailableError`. It cannot be pickled.
+    All methods are thread-safe; calls that change the server run one at a time. After a
+    fork, the server belongs to the parent process: in the child, `stop()` and `close()` do nothing, and other
+    methods that would change the server raise `ServerUnavailableError`. It cannot be pickled.
 
     Example:
         >>> with NatsServer() as server:
@@ -62,22 +63,22 @@ class NatsServer:
         start_timeout: float = 10.0,
     ) -> None:
         """
-        Check the options and find the program; nothing starts yet.
+        Check the options and find the program, without starting it.
 
         Args:
-            name: the server's name; None lets the server choose one.
-            port: the port for clients; 0 takes a free one and keeps it.
-            jetstream: whether JetStream is on.
-            store_dir: where JetStream keeps its data; it is made when missing and never removed.
-                None is a temporary directory that goes with `close()`.
-            config: text in nats-server's configuration language, used as it is. The client
-                address, the name, the log and the store directory are set by this class and win.
-            binary: the program to run; None looks for it as `find_nats_server()` does.
-            start_timeout: seconds that the server may take to be ready.
+            name: the server's name; ``None``: the server chooses one.
+            port: the port for clients; 0: a free port, which the server keeps.
+            jetstream: whether to enable JetStream.
+            store_dir: directory for JetStream's data, created if missing and never removed; ``None``:
+                a temporary directory, which `close()` removes.
+            config: configuration in nats-server's own language. The client address, the name, the log and
+                the store directory of this class take precedence.
+            binary: the program to run; ``None``: the result of `find_nats_server()`.
+            start_timeout: how long the server may take to become ready, in seconds.
 
         Raises:
             InvalidOptionError: the port is not in 0..65535, or ``start_timeout`` is not above 0.
-            ServerUnavailableError: there is no such program.
+            ServerUnavailableError: ``binary`` is not executable, or no nats-server was found.
 
         """
         if not 0 <= port <= 65535:
@@ -96,17 +97,17 @@ class NatsServer:
         self._runtime: Runtime | None = None
         _servers.add(self)
 
-    # --- what it is ---------------------------------------------------------------------------
+    # --- state ---------------------------------------------------------------------------
 
     @property
     def binary(self) -> Path:
-        """The program that is run."""
+        """The path of the program."""
         return self._binary
 
     @property
     def version(self) -> str:
         """
-        The program's version, such as ``2.15.1``; works before the server is started.
+        The program's version, such as ``2.15.1``; available before the server starts.
 
         Raises:
             ServerUnavailableError: the program cannot be run, or is not a nats-server.
@@ -122,7 +123,7 @@ class NatsServer:
         The port for clients.
 
         Raises:
-            ServerUnavailableError: it is chosen by the first `start()`, which was not called yet.
+            ServerUnavailableError: the server was not started yet, and `start()` chooses the port.
 
         """
         if self._port == 0:
@@ -131,27 +132,27 @@ class NatsServer:
 
     @property
     def url(self) -> str:
-        """The address for clients, such as ``nats://127.0.0.1:4222``; raises as `port` does."""
+        """The address for clients, such as ``nats://127.0.0.1:4222``; raises like `port`."""
         return f"nats://{HOST}:{self.port}"
 
     @property
     def pid(self) -> int | None:
-        """The process id of the server; None when it is not running, or is a parent's."""
+        """The process id; ``None`` if the server is not running or belongs to a parent process."""
         with self._lock:
             return None if self._runtime is None else self._runtime.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether the server's process is there; a paused one is."""
+        """Whether the server's process exists; also true while it is paused."""
         return self.pid is not None
 
     @property
     def store_dir(self) -> Path:
         """
-        Where JetStream keeps its data.
+        The directory with JetStream's data.
 
         Raises:
-            ServerUnavailableError: it is made by the first `start()`, which was not called yet.
+            ServerUnavailableError: the server was not started yet, and `start()` creates the directory.
 
         """
         if self._store_dir is not None:
@@ -160,15 +161,15 @@ class NatsServer:
 
     @property
     def log_path(self) -> Path:
-        """The log file, which goes with `close()`; raises as `store_dir` does."""
+        """The path of the log file, which `close()` removes; raises like `store_dir`."""
         return self._need_runtime().log_path
 
     def log(self) -> str:
         """
-        Read what the server has logged since the first `start()`.
+        Return the server's log.
 
         Returns:
-            The text, over all restarts; empty before the first start and after `close()`.
+            The text since the first `start()`, across restarts; empty before that and after `close()`.
 
         """
         runtime = self._runtime
@@ -178,19 +179,19 @@ class NatsServer:
             return runtime.log_path.read_text(encoding="utf-8", errors="replace")
         return ""
 
-    # --- what it does -------------------------------------------------------------------------
+    # --- lifecycle -------------------------------------------------------------------------
 
     def start(self) -> Self:
         """
-        Start the server and wait until it takes clients; nothing happens when it is running.
+        Start the server and wait until it accepts clients; do nothing if it is running.
 
         Returns:
-            The server itself.
+            This object.
 
         Raises:
-            ServerUnavailableError: it ended, with its last words in the message (a mistake in
-                ``config``, a port in use); it was not ready within ``start_timeout`` and was
-                killed; or it belongs to a parent process.
+            ServerUnavailableError: the server ended (an error in ``config``, a port in use), was not ready
+                within ``start_timeout`` and was killed, or belongs to a parent process. The message
+                has the end of the log.
 
         """
         self._check_owner()
@@ -210,18 +211,18 @@ class NatsServer:
 
     def stop(self) -> None:
         """
-        Stop the server the way it likes best, or kill it when it takes longer than 5 seconds.
+        Shut the server down, and kill it if that takes longer than 5 seconds.
 
-        The data and the port are kept for `start()`. Also ends a paused server.
+        The data and the port are kept for `start()`. A paused server is stopped as well.
         """
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
         """
-        Kill the server at once, as a crash would; the data on disk and the port are kept.
+        Kill the server at once, like a crash; the data on disk and the port are kept.
 
         Raises:
-            ServerUnavailableError: it belongs to a parent process.
+            ServerUnavailableError: the server belongs to a parent process.
 
         """
         self._check_owner()
@@ -229,10 +230,10 @@ class NatsServer:
 
     def restart(self) -> Self:
         """
-        Stop the server if it runs, and start it with the same port and data.
+        Stop the server if it is running, and start it with the same port and data.
 
         Returns:
-            The server itself.
+            This object.
 
         Raises:
             ServerUnavailableError: as `start()`.
@@ -248,26 +249,26 @@ class NatsServer:
         Freeze the server: connections stay open, but the server does not respond.
 
         Raises:
-            ServerUnavailableError: it is not running.
+            ServerUnavailableError: the server is not running.
 
         """
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """
-        Let a paused server go on.
+        Resume a paused server.
 
         Raises:
-            ServerUnavailableError: it is not running.
+            ServerUnavailableError: the server is not running.
 
         """
         self._signal(signal.SIGCONT)
 
     def close(self) -> None:
         """
-        Stop the server and remove what it has written, but not a ``store_dir`` that you gave.
+        Stop the server and remove its files, except for a given ``store_dir``.
 
-        A later `start()` begins with an empty server, on the same port if you chose it. Idempotent.
+        A later `start()` starts an empty server, on the same port if ``port`` was given. Idempotent.
         """
         runtime = self._runtime
         if runtime is None or not runtime.ours:
@@ -300,11 +301,11 @@ class NatsServer:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a NatsServer cannot be pickled: pass its url")
 
-    # --- how ----------------------------------------------------------------------------------
+    # --- internals ----------------------------------------------------------------------------------
 
     def _command(self, runtime: Runtime) -> list[str]:
-        # Flags win over the file, and the user's text stays alone in it: line numbers in the
-        # server's complaints are those of the text.
+        # Flags override the file. The file contains only the user's text, so that the line numbers in the
+        # server's error messages are correct.
         runtime.config_path.touch(mode=0o600)
         runtime.config_path.write_text(self._config, encoding="utf-8")
         command = [str(self._binary), "-c", str(runtime.config_path), "-a", HOST]
@@ -316,9 +317,9 @@ class NatsServer:
         return command
 
     def _wait_ready(self, runtime: Runtime, process: subprocess.Popen[bytes], logged: int) -> None:
-        give_up = time.monotonic() + self._start_timeout
+        deadline = time.monotonic() + self._start_timeout
         while True:
-            # In this order: what a server wrote before it ended must not be missed.
+            # In this order, so that the last output of a server that ended is read.
             ended = runtime.pid is None
             with runtime.log_path.open("rb") as file:
                 file.seek(logged)
@@ -328,18 +329,18 @@ class NatsServer:
                 raise ServerUnavailableError(_with_tail(reason, text))
             if _READY in text:
                 return
-            if time.monotonic() > give_up:
-                runtime.end(signal.SIGKILL, STOP_LIMIT)
+            if time.monotonic() > deadline:
+                runtime.end(signal.SIGKILL, STOP_TIMEOUT_S)
                 reason = f"was not ready within {self._start_timeout:g} s"
                 raise ServerUnavailableError(_with_tail(reason, text))
-            time.sleep(_LOOK_EVERY)
+            time.sleep(_POLL_INTERVAL_S)
 
     def _end(self, number: int) -> None:
         runtime = self._runtime
         if runtime is None or not runtime.ours:
             return
         with self._lock:
-            runtime.end(number, STOP_LIMIT)
+            runtime.end(number, STOP_TIMEOUT_S)
 
     def _signal(self, number: int) -> None:
         self._check_owner()
@@ -364,15 +365,17 @@ class NatsServer:
 
 def _with_tail(reason: str, log: bytes) -> str:
     lines = log.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:]
-    return "\n".join([f"nats-server {reason}; it said:", *(lines or ["nothing"])])
+    if not lines:
+        return f"nats-server {reason}, and its log is empty"
+    return "\n".join([f"nats-server {reason}; end of its log:", *lines])
 
 
 _servers: weakref.WeakSet[NatsServer] = weakref.WeakSet()
 
 
-def _let_go_in_child() -> None:
+def _release_in_child() -> None:
     for server in list(_servers):
-        server._after_fork_in_child()  # noqa: SLF001 - the hook is a part of the class
+        server._after_fork_in_child()  # noqa: SLF001 - the hook is part of the class
 
 
-os.register_at_fork(after_in_child=_let_go_in_child)
+os.register_at_fork(after_in_child=_release_in_child)

@@ -212,7 +212,7 @@ def test_the_wheels_program_comes_before_path(
 
 def test_a_binary_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     """A wrong binary= is told before anything starts."""
-    with pytest.raises(ServerUnavailableError, match="no-such-server is not a program"):
+    with pytest.raises(ServerUnavailableError, match="no-such-server is not an executable file"):
         NatsServer(binary=tmp_path / "no-such-server")
 
 
