@@ -176,7 +176,9 @@ def documented() -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("package", ["jetstream_sync", "jetstream_sync.server"])
+@pytest.mark.parametrize(
+    "package", ["jetstream_sync", "jetstream_sync.server", "jetstream_sync.workers"]
+)
 def test_the_reference_has_every_public_name(package: str) -> None:
     """What can be imported can be looked up."""
     module, described = importlib.import_module(package), documented()

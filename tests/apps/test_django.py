@@ -97,17 +97,19 @@ def test_a_worker_stops_on_a_signal(fresh_server: NatsServer, project: Path, how
 
 
 def test_orders_that_cannot_be_handled(fresh_server: NatsServer, project: Path) -> None:
-    """An unreadable message is terminated, a failed one is redelivered after a delay; the worker stays."""
+    """An unreadable message is a dead letter, a failed one is redelivered after a delay; the worker stays."""
     unlucky = project / "unlucky.py"
     unlucky.write_text(
         "import manage\n"
-        "from orders.management.commands import handle_orders\n"
-        "handle = handle_orders.handle_order\n"
+        "from orders import workers\n"
+        "save = workers.save_order\n"
         "closed = []\n"
-        "handle_orders.close_old_connections = lambda: closed.append(1)\n"
-        "handle_orders.handle_order = lambda data: 1 / 0 if data == b'13' else handle(data)\n"
-        "manage.execute_from_command_line(['manage.py', 'handle_orders'])\n"
-        "print('closed', len(closed))\n"
+        "workers.close_old_connections = lambda: closed.append(1)\n"
+        "workers.save_order = lambda number: 1 / 0 if number == 13 else save(number)\n"
+        "try:\n"
+        "    manage.execute_from_command_line(['manage.py', 'handle_orders'])\n"
+        "finally:\n"
+        "    print('closed', len(closed))\n"
     )
     with Program([str(unlucky)], fresh_server.url, project) as worker:
         worker.wait_for("ready")
@@ -122,6 +124,8 @@ def test_orders_that_cannot_be_handled(fresh_server: NatsServer, project: Path) 
         assert worker.said.count("ZeroDivisionError") == 1
     info = consumer(fresh_server)
     assert (info["num_ack_pending"], info["num_pending"]) == (1, 0)
+    with RawClient(fresh_server.port) as raw:
+        assert [each.data for each in raw.stored("DEAD")] == [b"not an order"]
 
 
 def test_a_worker_over_a_restart_of_the_server(fresh_server: NatsServer, project: Path) -> None:

@@ -158,3 +158,18 @@ def test_a_restart_of_the_server(gunicorn: tuple[Program, Site], fresh_server: N
             each.result(30 * SCALE)
     assert sorted(messages(fresh_server)) == sorted(f"order {number}" for number in taken)
     assert workers_of(program) == before
+
+
+def test_the_worker_handles_orders_in_the_application_context(
+    fresh_server: NatsServer, tmp_path: Path
+) -> None:
+    """The worker beside the application bills each order, and stops on SIGTERM."""
+    with Program(["worker.py"], fresh_server.url, copied("flask", tmp_path)) as worker:
+        worker.wait_for("is ready")
+        with RawClient(fresh_server.port) as raw:
+            assert b'"seq"' in raw.request("ORDERS.received", b"two teas")
+        worker.wait_for("billed two teas")
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0
+        with RawClient(fresh_server.port) as raw:
+            assert raw.api("CONSUMER.INFO.ORDERS.BILLING")["num_ack_pending"] == 0

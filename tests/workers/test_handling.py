@@ -222,7 +222,7 @@ def test_leases_are_renewed_while_handling_and_waiting(
         runs.append(data)
         time.sleep(4 if data == b"0" else 0.2)
 
-    @worker.handler(stream=stream.name, consumer="BACKOFF", retry=Backoff(attempts=8))
+    @worker.handler(stream=stream.name, consumer="BACKOFF", ack_wait=60)
     def handle_with_backoff(data: bytes) -> None:
         runs.append(b"b" + data)
         time.sleep(4 if data == b"0" else 0.2)

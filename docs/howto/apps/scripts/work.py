@@ -1,56 +1,33 @@
-"""Handle orders until Ctrl-C."""
+"""Handle orders until Ctrl-C or SIGTERM."""
 
 import logging
-import os
+import sys
 
-import jetstream_sync
-
-SERVERS = os.environ.get("NATS_URL", "nats://127.0.0.1:4222")
+from jetstream_sync.workers import Backoff, Reject, Worker
 
 log = logging.getLogger("work")
 
+# The server comes from NATS_URL.
+worker = Worker(name="work", dead_letters="DEAD")
 
-class NotAnOrderError(Exception):
-    """The message is invalid; another attempt cannot succeed."""
+
+def save(number):
+    """Save an order: in this example, log its number."""
+    log.info("handled %d", number)
 
 
-def handle(data):
-    """Handle one order: in this example, print its number."""
+@worker.handler(
+    stream="ORDERS", consumer="work", decode="text", retry=Backoff(first=2.0, attempts=5)
+)
+def handle(text):
+    """Handle one order."""
     try:
-        number = int(data)
+        number = int(text)
     except ValueError:
-        raise NotAnOrderError from None
-    print("handled", number, flush=True)
-
-
-def work_on(message):
-    """Handle and acknowledge a message; a failure must not stop the worker."""
-    try:
-        handle(message.data)
-    except NotAnOrderError:
-        message.term("not an order")  # do not deliver it again
-    except Exception:
-        # Another attempt may succeed. Each one waits longer; max_deliver limits their number.
-        log.exception("order %s failed", message.metadata.stream_seq)
-        message.nak(delay=10.0 * message.metadata.num_delivered)
-    else:
-        message.ack()
-
-
-def main():
-    """Handle one order at a time."""
-    with jetstream_sync.connect(SERVERS, name="work") as nc:
-        stream = nc.jetstream().create_stream(name="ORDERS", subjects=["ORDERS.*"])
-        consumer = stream.create_or_update_consumer(durable_name="work", ack_wait=5, max_deliver=5)
-        try:
-            with consumer.messages(max_messages=100) as messages:
-                print("ready", flush=True)
-                for message in messages:
-                    work_on(message)
-        except KeyboardInterrupt:
-            print("stopped", flush=True)
-    # The end of the block drained the connection: every acknowledgement has been sent.
+        raise Reject("not an order") from None  # another attempt cannot succeed
+    save(number)
 
 
 if __name__ == "__main__":
-    main()
+    logging.basicConfig(level=logging.INFO)
+    sys.exit(worker.run())
