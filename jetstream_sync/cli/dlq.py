@@ -33,7 +33,7 @@ from .completion import complete_consumer, complete_stream
 from .consumer.find import consumer_arguments, names_of, no_consumer, no_stream
 from .consumer.ls import infos_of
 from .groups import NounGroup
-from .messages.view import body_fields, header_fields, write_bytes
+from .messages.view import body_fields, header_fields, header_lines, write_bytes
 from .output import Block, count, document, emit, note, say, size, when, write_blocks
 from .prompts import Asker
 from .render import Table, write_table
@@ -514,8 +514,7 @@ def _show_one(settings: Settings, letter: DeadLetter, msg: StoredMsg) -> None:
     block.add("Size", size(len(msg.data)))
     heading = f"Dead letter of {words().consumer.lower()} {letter.stream} > {letter.consumer}"
     write_blocks(settings.env, block, heading=heading)
-    headers: dict[str, list[str]] = header_fields(msg.headers).get("headers", {})
-    lines = [f"{name}: {readable(one)}" for name, values in headers.items() for one in values]
+    lines = header_lines(msg.headers)
     parts = ["", *([*lines, ""] if lines else []), readable(msg.data)]
     settings.env.stdout.write("\n".join(parts) + "\n")
 

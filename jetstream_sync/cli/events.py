@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from ..subjects import check_subject
 from .completion import complete_stream
 from .interruptible import wait_interruptibly
 from .long_running import reconnect_options
-from .messages.reading import CoreSource, Start, StreamSource, SubSource
+from .messages.reading import CoreSource, Source, Start, stream_source
 from .output import Block, emit_line, note, seconds_text, when
 from .sanitize import readable
 from .settings import Settings, common_options
@@ -137,10 +138,9 @@ def events(
     matches = _pattern(pattern)
     seen = 0
     # API calls of this command would be events as well, so none is made while listening.
-    with (
-        settings.connection(**reconnect_options(settings)) as nc,
-        _source(settings, nc, wanted, subjects) as source,
-    ):
+    with settings.connection(**reconnect_options(settings)) as nc, contextlib.ExitStack() as ending:
+        source = _source(settings, nc, wanted, subjects)
+        ending.callback(source.end)
         for event in _events(settings, source, wait):
             if matches is not None and not matches.search(json.dumps(event, ensure_ascii=False)):
                 continue
@@ -166,27 +166,29 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
 
 def _source(
     settings: Settings, nc: Connection, wanted: _Wanted, subjects: tuple[str, ...]
-) -> SubSource:
+) -> Source:
     if wanted.stream is None:
-        source: SubSource = CoreSource(nc, subjects, "")
+        source: Source = CoreSource(nc, subjects, "")
         names = " ".join(f"[{subject}]" for subject in subjects)
     else:
         policy = DeliverPolicy.ALL if wanted.since is None else DeliverPolicy.BY_START_TIME
         start = Start(policy=policy, since=wanted.since)
         js = settings.jetstream_on(nc)
-        source = StreamSource(js, wanted.stream, start, durable=None, to_end=False, count=None)
+        source = stream_source(js, wanted.stream, start)
         names = f"[{wanted.stream}]"
     settings.env.stderr.write(f"Listening on {names}\n")
     settings.env.stderr.flush()
     return source
 
 
-def _events(settings: Settings, source: SubSource, wait: float | None) -> Iterator[dict[str, Any]]:
+def _events(settings: Settings, source: Source, wait: float | None) -> Iterator[dict[str, Any]]:
     """Yield events until none arrives within ``wait`` seconds."""
     while True:
         try:
             msg = wait_interruptibly(source.next, Deadline(wait))
         except TimeoutError:
+            return
+        if msg is None:
             return
         event = _read(msg)
         if event is None:

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ...errors import DuplicateSubscriptionError, TimeoutError
-from ...net.clock import monotonic
 from ..long_running import reconnect_options
 from ..messages.reading import NowSource, PullSource, PushSource, Reading, Settle, Source
-from ..messages.view import FORMAT_HELP, ConsumerView
+from ..messages.view import FORMAT_HELP, MessageWriter, header_lines
 from ..output import count as with_separators
-from ..output import counted, note, seconds_text
+from ..output import note, seconds_text, when
+from ..sanitize import readable
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus, one_line
 from ..values import TIMEOUT, Parsed, parse_duration
 from .find import consumer_arguments, find, find_pull, title
 
 if TYPE_CHECKING:
-    from ... import ConsumerInfo, JetStream, PullConsumer
+    from ... import ConsumerInfo, JetStream, JetStreamMsg, PullConsumer
 
 __all__ = ["OptionalNak", "next", "sub"]
 
@@ -89,7 +89,7 @@ def next(  # noqa: A001 - the command's name
     with settings.connection() as nc:
         js = settings.jetstream_on(nc)
         found = find_pull(settings, js, stream, consumer)
-        view = ConsumerView(settings, raw=raw, layout=layout, single=count == 1)
+        view = _writer(settings, raw=raw, layout=layout, single=count == 1)
         settle = _settle(settings, found, answer)
         # Messages may arrive from now on.
         source = _source(found, count, no_wait=no_wait, expires=expires, group=group)
@@ -104,6 +104,34 @@ def next(  # noqa: A001 - the command's name
         reading.run(count, wait, each=False)
         if not reading.shown:
             raise _nothing(found, None if no_wait else wait)
+
+
+def _writer(
+    settings: Settings, *, raw: bool, layout: str | None, single: bool = False
+) -> MessageWriter:
+    def text(msg: JetStreamMsg, body: bytes) -> str:
+        about = msg.metadata
+        where = " / ".join(
+            (
+                f"tries: {about.num_delivered}",
+                f"consumer seq: {with_separators(about.consumer_seq)}",
+                f"stream seq: {with_separators(about.stream_seq)}",
+                f"pending: {with_separators(about.num_pending)}",
+                f"stored: {when(settings, about.timestamp)}",
+            )
+        )
+        headers = header_lines(msg.headers)
+        lines = [
+            *([""] if writer.number > 1 else []),
+            f"--- received on {readable(msg.subject)}",
+            f"    {where}",
+            *([*headers, ""] if headers else []),
+            readable(body),
+        ]
+        return "\n".join(lines) + "\n"
+
+    writer = MessageWriter(settings, text, raw=raw, layout=layout, single=single)
+    return writer
 
 
 def _settle(settings: Settings, consumer: PullConsumer, answer: dict[str, Any]) -> Settle:
@@ -210,7 +238,7 @@ def sub(
     with settings.connection(**reconnect_options(settings), error_cb=on_error) as nc:
         js = settings.jetstream_on(nc)
         info = find(settings, js, stream, consumer)
-        view = ConsumerView(settings, raw=raw, layout=layout)
+        view = _writer(settings, raw=raw, layout=layout)
         policy = info.config.ack_policy
         settle = Settle.of(policy, settings.timeout, confirmed=False, **answer)
         reading = Reading(
@@ -222,14 +250,10 @@ def sub(
         )
         settings.env.stderr.write(f"Listening to {title(info)}{_subject(info)}\n")
         settings.env.stderr.flush()
-        started = monotonic()
         try:
             reading.run(count, wait, each=True)
         except KeyboardInterrupt:
-            lasted = monotonic() - started
-            settings.env.stderr.write(
-                f"\nReceived {counted(reading.shown, 'message')} in {lasted:.1f} s\n"
-            )
+            reading.write_summary()
             raise
     if reading.shown != count and (count is not None or not reading.shown):
         asked = "" if count is None else f" of {with_separators(count)}"

@@ -1,5 +1,5 @@
 """
-The read loop of ``jsm consumer next`` and ``sub``: receive, show and acknowledge messages.
+The read loop of ``jsm sub``, ``consumer next`` and ``consumer sub``: receive, show and acknowledge messages.
 
 Every message is shown before it is acknowledged, so a message that fails to be written is redelivered.
 Messages that were received but not shown, after Ctrl-C or a broken pipe, get a nak, so that the server
@@ -11,12 +11,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
-
-from typing_extensions import Self
 
 from ... import (
     AckPolicy,
@@ -28,6 +26,7 @@ from ... import (
     JetStreamMsg,
     MessageIterator,
     Msg,
+    OrderedMessages,
     PullConsumer,
     PushSubscription,
     Subscription,
@@ -39,13 +38,13 @@ from ...errors import (
     IteratorClosedError,
     TimeoutError,
 )
-from ...net.clock import Deadline
+from ...net.clock import Deadline, monotonic
+from ...subjects import subject_matches
 from ..interruptible import wait_interruptibly
-from ..output import say
+from ..output import counted, say
 from ..settings import Settings
 from ..status import CommandError, ExitStatus
 from ..terminology import find_stream
-from .view import ConsumerView
 
 __all__ = [
     "CoreSource",
@@ -54,19 +53,28 @@ __all__ = [
     "PushSource",
     "Reading",
     "Settle",
+    "Source",
     "Start",
-    "StreamSource",
-    "SubSource",
+    "stream_source",
 ]
 
 #: Timeout for messages in flight when reading ends, in seconds.
 _DRAIN_TIMEOUT_S = 1.0
+#: The maximum number of queued messages from several subscriptions.
+_MAX_QUEUED = 1000
+#: Inactivity after which the server deletes the consumer that counts pending messages, in seconds.
+_PROBE_THRESHOLD_S = 5.0
+#: The start of the reply subject of a message from a consumer.
+_ACK_PREFIX = "$JS.ACK."
+
+
+# --- sources ----------------------------------------------------------------------------------
 
 
 class Source(Protocol):
     """A source of messages."""
 
-    def next(self, timeout: float | None) -> JetStreamMsg | None:
+    def next(self, timeout: float | None) -> Msg | None:
         """Return the next message; ``None`` at the end. Raise `TimeoutError` after ``timeout`` seconds."""
 
     def end(self) -> None:
@@ -74,21 +82,45 @@ class Source(Protocol):
 
 
 class PullSource:
-    """A continuous pull with prefetching; see `Source`."""
+    """
+    A continuous pull with prefetching; see `Source`.
 
-    def __init__(self, messages: MessageIterator) -> None:
+    Args:
+        messages: the messages of a pull consumer, or of an ordered one.
+        to_end: whether the source ends when no message is pending.
+        at_end: whether no message is pending now.
+
+    """
+
+    def __init__(
+        self,
+        messages: MessageIterator | OrderedMessages,
+        *,
+        to_end: bool = False,
+        at_end: bool = False,
+    ) -> None:
         self._messages = messages
+        self._to_end = to_end
+        self._at_end = to_end and at_end
 
     def next(self, timeout: float | None) -> JetStreamMsg | None:
         """Return the next message."""
+        if self._at_end:
+            return None
         try:
-            return self._messages.next(timeout)
+            msg = self._messages.next(timeout)
         except IteratorClosedError:
             return None
+        self._at_end = self._to_end and not msg.metadata.num_pending
+        return msg
 
     def end(self) -> None:
         """Request no more messages."""
-        if not self._messages.closed:
+        # What was received after the last message gets a nak.
+        self._to_end = self._at_end = False
+        if isinstance(self._messages, OrderedMessages):
+            self._messages.stop()
+        elif not self._messages.closed:
             self._messages.drain(_DRAIN_TIMEOUT_S)
 
 
@@ -120,12 +152,12 @@ class NowSource:
 
 
 class PushSource:
-    """The messages of a push consumer; see `Source`."""
+    """The messages of one subscription, such as that of a push consumer; see `Source`."""
 
-    def __init__(self, subscription: PushSubscription) -> None:
+    def __init__(self, subscription: PushSubscription | Subscription) -> None:
         self._subscription = subscription
 
-    def next(self, timeout: float | None) -> JetStreamMsg | None:
+    def next(self, timeout: float | None) -> Msg | None:
         """Return the next message."""
         try:
             return self._subscription.next_msg(timeout)
@@ -136,6 +168,135 @@ class PushSource:
         """Request no more messages."""
         if self._subscription.is_valid:
             self._subscription.drain(_DRAIN_TIMEOUT_S)
+
+
+class CoreSource:
+    """
+    Messages of core NATS; see `Source`.
+
+    Args:
+        nc: the connection.
+        subjects: the subjects to subscribe to.
+        queue: the queue group; empty: none.
+
+    """
+
+    def __init__(self, nc: Connection, subjects: Sequence[str], queue: str) -> None:
+        self._arrived = threading.Condition()
+        self._queued: deque[Msg] = deque()
+        self._closed = False
+        # A single subscription is read directly, without a queue.
+        callback = self._enqueue if len(subjects) > 1 else None
+        self._subscriptions = [nc.subscribe(subject, queue, callback) for subject in subjects]
+        # Messages published after the announcement must be seen.
+        nc.flush()
+
+    def _enqueue(self, msg: Msg) -> None:
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._closed or len(self._queued) < _MAX_QUEUED)
+            self._queued.append(msg)
+            self._arrived.notify_all()
+
+    def next(self, timeout: float | None) -> Msg | None:
+        """Return the next message of any of the subjects."""
+        if self._closed:
+            return None
+        if len(self._subscriptions) == 1:
+            return self._subscriptions[0].next_msg(timeout)
+        with self._arrived:
+            if not self._arrived.wait_for(lambda: bool(self._queued), timeout):
+                if not any(each.is_valid for each in self._subscriptions):
+                    raise BadSubscriptionError("all subscriptions are closed")
+                raise TimeoutError("no message in time")
+            self._arrived.notify_all()
+            return self._queued.popleft()
+
+    def end(self) -> None:
+        """End the subscriptions; received messages are dropped."""
+        with self._arrived:
+            self._closed = True
+            self._arrived.notify_all()
+        for each in self._subscriptions:
+            if each.is_valid:
+                each.unsubscribe()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """The start position in a stream, and the messages to read."""
+
+    policy: DeliverPolicy = DeliverPolicy.ALL
+    sequence: int | None = None
+    since: datetime | None = None
+    filters: tuple[str, ...] = ()
+    headers_only: bool = False
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of a consumer config."""
+        fields: dict[str, Any] = {"deliver_policy": self.policy}
+        if self.sequence is not None:
+            fields["opt_start_seq"] = self.sequence
+        if self.since is not None:
+            fields["opt_start_time"] = self.since
+        filters = self.filters
+        if self.policy is DeliverPolicy.LAST_PER_SUBJECT and not filters:
+            filters = (">",)
+        if filters:
+            fields["filter_subjects"] = list(filters)
+        if self.headers_only:
+            fields["headers_only"] = True
+        return fields
+
+
+def stream_source(
+    js: JetStream,
+    stream: str,
+    start: Start,
+    *,
+    durable: str | None = None,
+    to_end: bool = False,
+    count: int | None = None,
+) -> PullSource:
+    """
+    Return the messages of a stream, in order and without gaps, or those of a durable consumer.
+
+    Args:
+        js: the JetStream context.
+        stream: the name of the stream.
+        start: the start position.
+        durable: the durable consumer to read from, created if missing; ``None``: an ordered
+            consumer.
+        to_end: whether the source ends when there are no messages to read.
+        count: the number of messages to read; ``None``: no limit.
+
+    """
+    found = find_stream(js, stream)
+    fields = start.fields()
+    limit: ContinuousOptions = {} if count is None else {"stop_after": count}
+    if durable is None:
+        at_end = to_end and not _pending(js, found.name, fields)
+        messages = found.ordered_consumer(**fields).messages(**limit)
+        return PullSource(messages, to_end=to_end, at_end=at_end)
+    try:
+        consumer = found.get_consumer(durable)
+    except ConsumerNotFoundError:
+        consumer = found.create_consumer(
+            ConsumerConfig(durable_name=durable, ack_policy="explicit", **fields)
+        )
+    info = consumer.cached_info
+    at_end = not info.num_pending and not info.num_ack_pending
+    return PullSource(consumer.messages(**limit), to_end=to_end, at_end=at_end)
+
+
+def _pending(js: JetStream, stream: str, fields: dict[str, Any]) -> int:
+    """Return the number of pending messages from a start position."""
+    config = ConsumerConfig(ack_policy="none", inactive_threshold=_PROBE_THRESHOLD_S, **fields)
+    probe = js.create_consumer(stream, config)
+    js.delete_consumer(stream, probe.name)
+    return probe.cached_info.num_pending
+
+
+# --- the loop ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,13 +314,17 @@ class Settle:
     timeout: float = 5.0
     """The timeout for the confirmation, in seconds."""
 
-    @property
-    def acks(self) -> bool:
-        """Whether messages are acknowledged."""
-        return self.wanted and self.word == "ack"
+    def acks(self, msg: Msg) -> bool:
+        """Return whether a message is acknowledged; one pushed to a plain subscription can be, too."""
+        can = isinstance(msg, JetStreamMsg) or msg.reply.startswith(_ACK_PREFIX)
+        return can and self.wanted and self.word == "ack"
 
-    def __call__(self, msg: JetStreamMsg) -> str:
+    def __call__(self, msg: Msg) -> str:
         """Acknowledge a message and return a line that reports it."""
+        if not isinstance(msg, JetStreamMsg):
+            if self.acks(msg):
+                msg.respond(b"+ACK")
+            return ""
         if not self.word:
             return ""
         if not self.wanted:
@@ -209,19 +374,37 @@ class Settle:
         )
 
 
+class View(Protocol):
+    """The output of messages."""
+
+    @property
+    def shows_settling(self) -> bool:
+        """Whether the output includes the acknowledgement of each message."""
+
+    def write(self, msg: Msg, *, acked: bool) -> None:
+        """Write a message."""
+
+
 @dataclass(kw_only=True)
 class Reading:
-    """The state of one run of a command that reads from a consumer."""
+    """The state of one run of a command that reads messages."""
 
     settings: Settings
     source: Source
-    view: ConsumerView
+    view: View
     settle: Settle
-    flush: Callable[[], None]
-    """Flushes the connection."""
+    flush: Callable[[], object] | None = None
+    """Flushes the acknowledgements; ``None``: closing the connection does it."""
+    ignored: Sequence[str] = ()
+    """The subjects of messages to skip."""
     shown: int = 0
+    size: int = 0
+    """The bytes of the bodies of these messages."""
+    timed_out: bool = False
+    """Whether no message arrived in time."""
+    _started: float = field(default_factory=monotonic, init=False)
     #: The message that was received but not yet shown.
-    _current: JetStreamMsg | None = field(default=None, init=False)
+    _current: Msg | None = field(default=None, init=False)
 
     def run(self, count: int | None, wait: float | None, *, each: bool) -> None:
         """
@@ -235,14 +418,20 @@ class Reading:
         """
         try:
             self._read(count, wait, each=each)
-        except BaseException:
-            # Ctrl-C, a broken pipe, or a lost connection. In the last case the server redelivers
-            # # the messages without a nak.
+        finally:
+            # Also after Ctrl-C, a broken pipe, or a lost connection. In the last case the server
+            # redelivers the messages without a nak.
             with suppress(Error):
                 self._nak_unshown()
-            raise
-        self._nak_unshown()
-        self.flush()
+        if self.flush is not None:
+            self.flush()
+
+    def write_summary(self) -> None:
+        """Write the number of messages to ``stderr``, after Ctrl-C."""
+        self.settings.env.stderr.write(
+            f"\nReceived {counted(self.shown, 'message')}, {counted(self.size, 'byte')} "
+            f"in {monotonic() - self._started:.1f} s\n"
+        )
 
     def _read(self, count: int | None, wait: float | None, *, each: bool) -> None:
         deadline = Deadline(wait)
@@ -259,20 +448,25 @@ class Reading:
         else:
             return
         # After the timeout, messages in flight are shown as well.
+        self.timed_out = True
         self.source.end()
         while self.shown != count and (late := self._next_received()) is not None:
             self._handle(late)
 
-    def _handle(self, msg: JetStreamMsg) -> None:
+    def _handle(self, msg: Msg) -> None:
+        if any(subject_matches(each, msg.subject) for each in self.ignored):
+            return
         self._current = msg
-        self.view.show(msg, acked=self.settle.acks)
-        self._current = None
+        # Count before the output, since Ctrl-C may follow it at once.
         self.shown += 1
+        self.size += len(msg.data)
+        self.view.write(msg, acked=self.settle.acks(msg))
+        self._current = None
         line = self.settle(msg)
-        if line and self.view.is_text:
+        if line and self.view.shows_settling:
             say(self.settings, f"\n{line}")
 
-    def _next_received(self) -> JetStreamMsg | None:
+    def _next_received(self) -> Msg | None:
         try:
             return self.source.next(0)
         except TimeoutError:
@@ -280,202 +474,14 @@ class Reading:
 
     def _nak_unshown(self) -> None:
         """Send a nak for each message that was received but not shown."""
-        current = self._current
-        if current is not None and self.settle.wanted:
+        current, returned = self._current, False
+        if isinstance(current, JetStreamMsg) and self.settle.wanted:
             current.nak()
+            returned = True
         self.source.end()
-        returned = False
         while (msg := self._next_received()) is not None:
-            if self.settle.wanted:
+            if isinstance(msg, JetStreamMsg) and self.settle.wanted:
                 msg.nak()
                 returned = True
-        if current is not None or returned:
+        if returned and self.flush is not None:
             self.flush()
-
-
-#: The maximum number of queued messages from several subscriptions.
-_MAX_QUEUED = 1000
-#: Inactivity after which the server deletes the consumer that counts pending messages, in seconds.
-_PROBE_THRESHOLD_S = 5.0
-
-
-class SubSource(Protocol):
-    """A source of messages; the ``with`` block closes it."""
-
-    ends: bool
-    """Whether there are no messages to wait for."""
-
-    def next(self, timeout: float | None) -> Msg:
-        """
-        Return the next message.
-
-        Args:
-            timeout: in seconds; ``None``: no limit.
-
-        Raises:
-            TimeoutError: no message arrived in time.
-
-        """
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-class CoreSource:
-    """
-    Messages of core NATS.
-
-    Args:
-        nc: the connection.
-        subjects: the subjects to subscribe to.
-        queue: the queue group; empty: none.
-
-    """
-
-    ends = False
-
-    def __init__(self, nc: Connection, subjects: Sequence[str], queue: str) -> None:
-        self._arrived = threading.Condition()
-        self._queued: deque[Msg] = deque()
-        self._closed = False
-        self._open = ExitStack()
-        # A single subscription is read directly, without a queue.
-        self._only = None
-        self._several: list[Subscription] = []
-        if len(subjects) == 1:
-            self._only = nc.subscribe(subjects[0], queue)
-        else:
-            for subject in subjects:
-                one = self._open.enter_context(nc.subscribe(subject, queue, self._enqueue))
-                self._several.append(one)
-        # Messages published after the announcement must be seen.
-        nc.flush()
-
-    def _enqueue(self, msg: Msg) -> None:
-        with self._arrived:
-            self._arrived.wait_for(lambda: self._closed or len(self._queued) < _MAX_QUEUED)
-            self._queued.append(msg)
-            self._arrived.notify_all()
-
-    def next(self, timeout: float | None) -> Msg:
-        """Return the next message of any of the subjects."""
-        if self._only is not None:
-            return self._only.next_msg(timeout)
-        with self._arrived:
-            if not self._arrived.wait_for(lambda: bool(self._queued), timeout):
-                if not any(each.is_valid for each in self._several):
-                    raise BadSubscriptionError("all subscriptions are closed")
-                raise TimeoutError("no message in time")
-            self._arrived.notify_all()
-            return self._queued.popleft()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the subscriptions."""
-        with self._arrived:
-            self._closed = True
-            self._arrived.notify_all()
-        if self._only is not None and self._only.is_valid:
-            self._only.unsubscribe()
-        self._open.close()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """The start position in a stream, and the messages to read."""
-
-    policy: DeliverPolicy = DeliverPolicy.ALL
-    sequence: int | None = None
-    since: datetime | None = None
-    filters: tuple[str, ...] = ()
-    headers_only: bool = False
-
-    def fields(self) -> dict[str, Any]:
-        """Return the fields of a consumer config."""
-        fields: dict[str, Any] = {"deliver_policy": self.policy}
-        if self.sequence is not None:
-            fields["opt_start_seq"] = self.sequence
-        if self.since is not None:
-            fields["opt_start_time"] = self.since
-        filters = self.filters
-        if self.policy is DeliverPolicy.LAST_PER_SUBJECT and not filters:
-            filters = (">",)
-        if filters:
-            fields["filter_subjects"] = list(filters)
-        if self.headers_only:
-            fields["headers_only"] = True
-        return fields
-
-
-class StreamSource:
-    """
-    Messages of a stream, in order and without gaps, or those of a durable consumer.
-
-    Args:
-        js: the JetStream context.
-        stream: the name of the stream.
-        start: the start position.
-        durable: the durable consumer to read from, created if missing; ``None``: an ordered
-            consumer.
-        to_end: whether to set ``ends`` when there are no messages to read.
-        count: the number of messages to read; ``None``: no limit.
-
-    """
-
-    def __init__(
-        self,
-        js: JetStream,
-        stream: str,
-        start: Start,
-        *,
-        durable: str | None,
-        to_end: bool,
-        count: int | None,
-    ) -> None:
-        found = find_stream(js, stream)
-        fields = start.fields()
-        self.ends: bool = False
-        self._durable = durable is not None
-        limit: ContinuousOptions = {} if count is None else {"stop_after": count}
-        if durable is None:
-            if to_end:
-                self.ends = not _pending(js, found.name, fields)
-            self._messages: Any = found.ordered_consumer(**fields).messages(**limit)
-            return
-        try:
-            consumer = found.get_consumer(durable)
-        except ConsumerNotFoundError:
-            consumer = found.create_consumer(
-                ConsumerConfig(durable_name=durable, ack_policy="explicit", **fields)
-            )
-        info = consumer.cached_info
-        self.ends = to_end and not info.num_pending and not info.num_ack_pending
-        self._messages = consumer.messages(**limit)
-
-    def next(self, timeout: float | None) -> Msg:
-        """Return the next message of the stream."""
-        msg: Msg = self._messages.next(timeout)
-        return msg
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop reading; send a nak for each message that was not shown."""
-        if self._durable:
-            with suppress(Error):
-                self._messages.drain(_DRAIN_TIMEOUT_S)
-                while True:
-                    self._messages.next(0).nak()
-        self._messages.stop()
-
-
-def _pending(js: JetStream, stream: str, fields: dict[str, Any]) -> int:
-    """Return the number of pending messages from a start position."""
-    config = ConsumerConfig(ack_policy="none", inactive_threshold=_PROBE_THRESHOLD_S, **fields)
-    probe = js.create_consumer(stream, config)
-    js.delete_consumer(stream, probe.name)
-    return probe.cached_info.num_pending

@@ -9,14 +9,12 @@ import click
 
 from ...errors import NoRespondersError, TimeoutError
 from ...net.clock import Deadline, monotonic
-from ..output import emit_line
-from ..render import to_json
 from ..sanitize import readable
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from ..values import TIMEOUT
 from .outgoing import Message, PermissionWatch, message_options, outgoing
-from .view import header_fields, message_document, write_bytes
+from .view import MessageWriter, header_lines
 
 if TYPE_CHECKING:
     from ... import Connection, Msg
@@ -101,7 +99,8 @@ class _Requester:
         self._replies = replies
         self._between = between
         self._raw = raw
-        self._several = several
+        self._started = monotonic()
+        self._writer = MessageWriter(settings, self._text, raw=raw, single=not several)
 
     def request(self, nc: Connection, message: Message, check: Callable[[], None]) -> None:
         """
@@ -118,7 +117,7 @@ class _Requester:
             TimeoutError, CommandError: there were not enough replies in time.
 
         """
-        started = monotonic()
+        self._started = monotonic()
         timeout = self._settings.timeout
         if not self._settings.json and not self._raw:
             self._write(f"Published [{readable(message.subject)}] : '{readable(message.body)}'\n")
@@ -141,7 +140,7 @@ class _Requester:
                 if msg.status is not None and msg.status.code == _NO_RESPONDERS:
                     raise NoRespondersError(message.subject)
                 replies += 1
-                self._show(msg, started)
+                self._writer.write(msg)
         if not replies:
             raise CommandError(
                 f"no reply on {readable(message.subject)!r} in {timeout:g} s",
@@ -153,23 +152,13 @@ class _Requester:
                 ExitStatus.TIMED_OUT,
             )
 
-    def _show(self, msg: Msg, started: float) -> None:
-        if self._raw:
-            write_bytes(self._settings.env, msg.data + b"\n")
-        elif not self._settings.json:
-            took = (monotonic() - started) * 1000
-            said = f"'{readable(msg.data)}'"
-            if msg.status is not None:
-                said = f"status {msg.status.code} {readable(msg.status.description)}"
-            lines = [f"Received [{readable(msg.subject)}] : {said} in {took:.2f} ms\n"]
-            headers: dict[str, list[str]] = header_fields(msg.headers).get("headers", {})
-            for name, values in headers.items():
-                lines += [f"  {name}: {readable(value)}\n" for value in values]
-            self._write("".join(lines))
-        elif self._several:
-            emit_line(self._settings, message_document(msg))
-        else:
-            self._write(to_json(message_document(msg)))
+    def _text(self, msg: Msg, body: bytes) -> str:
+        took = (monotonic() - self._started) * 1000
+        said = f"'{readable(body)}'"
+        if msg.status is not None:
+            said = f"status {msg.status.code} {readable(msg.status.description)}"
+        line = f"Received [{readable(msg.subject)}] : {said} in {took:.2f} ms\n"
+        return "".join([line, *(f"  {each}\n" for each in header_lines(msg.headers))])
 
     def _write(self, text: str) -> None:
         self._settings.env.stdout.write(text)

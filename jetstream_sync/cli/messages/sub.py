@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ... import DeliverPolicy, JetStreamMsg, Msg
-from ...errors import TimeoutError
-from ...net.clock import Deadline, monotonic
-from ...subjects import check_stream_name, check_subject, subject_matches
+from ... import DeliverPolicy
+from ...subjects import check_stream_name, check_subject
 from ..completion import complete_stream
-from ..interruptible import wait_interruptibly
 from ..long_running import reconnect_options
-from ..output import counted
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from ..values import TIME, TIMEOUT
-from .reading import CoreSource, Start, StreamSource, SubSource
-from .view import SubjectReport, Translator, Viewer, ViewOptions
+from .reading import CoreSource, Reading, Settle, Source, Start, stream_source
+from .view import SubjectReport, SubWriter, Translator, ViewOptions
 
 if TYPE_CHECKING:
     from ... import Connection
@@ -177,7 +173,7 @@ def sub(
         name: options.pop(name)
         for name in ("from_all", "from_new", "from_last", "last_per_subject")
     }
-    view = {
+    shown = {
         name: options.pop(name)
         for name in ("timestamps", "since_start", "raw", "subjects_only", "dump")
     }
@@ -189,24 +185,40 @@ def sub(
         **options,
     )
     wanted.check()
-    viewer: Viewer | SubjectReport
-    if report_subjects:
-        viewer = SubjectReport(settings, report_top)
-    else:
-        translator = Translator(translate).translate if translate else None
-        chosen = ViewOptions(headers_only=wanted.headers_only, translate=translator, **view)
-        viewer = Viewer(settings, chosen)
-    with (
-        settings.connection(**reconnect_options(settings)) as nc,
-        _source(settings, nc, wanted) as source,
-    ):
-        _ReadLoop(settings, wanted, source, viewer).run()
+    report = SubjectReport(settings, report_top) if report_subjects else None
+    translator = Translator(translate).translate if translate else None
+    chosen = ViewOptions(headers_only=wanted.headers_only, translate=translator, **shown)
+    view = report or SubWriter(settings, chosen)
+    acks = wanted.ack if wanted.ack is not None else wanted.durable is not None
+    with settings.connection(**reconnect_options(settings)) as nc:
+        reading = Reading(
+            settings=settings,
+            view=view,
+            source=_source(settings, nc, wanted),
+            settle=Settle(word="ack" if acks else "", wanted=acks or wanted.durable is not None),
+            ignored=wanted.ignored,
+        )
+        try:
+            reading.run(wanted.count, wanted.wait, each=True)
+        except KeyboardInterrupt:
+            if report is not None:
+                report.close()
+            reading.write_summary()
+            raise
+    if report is not None:
+        report.close()
+    if reading.timed_out and (wanted.count is not None or not reading.shown):
+        asked = "" if wanted.count is None else f" of {wanted.count:,}"
+        raise CommandError(
+            f"received {reading.shown:,}{asked} messages, and none for {wanted.wait:g} s",
+            ExitStatus.TIMED_OUT,
+        )
 
 
-def _source(settings: Settings, nc: Connection, wanted: _Wanted) -> SubSource:
+def _source(settings: Settings, nc: Connection, wanted: _Wanted) -> Source:
     """Return the source of messages, and announce it on ``stderr``."""
     if not wanted.stored:
-        source: SubSource = CoreSource(nc, wanted.subjects, wanted.queue)
+        source: Source = CoreSource(nc, wanted.subjects, wanted.queue)
         names = " ".join(f"[{subject}]" for subject in wanted.subjects)
     else:
         js = settings.jetstream_on(nc)
@@ -218,7 +230,7 @@ def _source(settings: Settings, nc: Connection, wanted: _Wanted) -> SubSource:
             filters=wanted.subjects,
             headers_only=wanted.headers_only,
         )
-        source = StreamSource(
+        source = stream_source(
             js,
             stream,
             start,
@@ -230,78 +242,3 @@ def _source(settings: Settings, nc: Connection, wanted: _Wanted) -> SubSource:
     settings.env.stderr.write(f"Listening on {names}\n")
     settings.env.stderr.flush()
     return source
-
-
-@dataclass
-class _ReadLoop:
-    """The state of one run of ``sub``."""
-
-    settings: Settings
-    wanted: _Wanted
-    source: SubSource
-    viewer: Viewer | SubjectReport
-    messages: int = 0
-    bytes: int = 0
-    started: float = field(default_factory=monotonic)
-
-    def run(self) -> None:
-        """
-        Read until the count is reached, the source ends or the timeout has passed.
-
-        Raises:
-            CommandError: fewer messages than requested arrived.
-            KeyboardInterrupt: the user pressed Ctrl-C; a summary has been written.
-
-        """
-        try:
-            self._read()
-        except KeyboardInterrupt:
-            self._close()
-            self.settings.env.stderr.write(
-                f"\nReceived {counted(self.messages, 'message')}, {counted(self.bytes, 'byte')} "
-                f"in {monotonic() - self.started:.1f} s\n"
-            )
-            raise
-        except TimeoutError:
-            self._close()
-            self._check_count()
-        else:
-            self._close()
-
-    def _close(self) -> None:
-        if isinstance(self.viewer, SubjectReport):
-            self.viewer.close()
-
-    def _check_count(self) -> None:
-        wanted = self.wanted
-        if wanted.count is not None or not self.messages:
-            asked = "" if wanted.count is None else f" of {wanted.count:,}"
-            raise CommandError(
-                f"received {self.messages:,}{asked} messages, and none for {wanted.wait:g} s",
-                ExitStatus.TIMED_OUT,
-            )
-
-    def _read(self) -> None:
-        wanted = self.wanted
-        while self.messages != wanted.count and not self.source.ends:
-            msg = wait_interruptibly(self.source.next, Deadline(wanted.wait))
-            if not any(subject_matches(each, msg.subject) for each in wanted.ignored):
-                self._handle(msg)
-            if wanted.to_end and isinstance(msg, JetStreamMsg) and not msg.metadata.num_pending:
-                return
-
-    def _handle(self, msg: Msg) -> None:
-        wanted = self.wanted
-        acked = wanted.ack if wanted.ack is not None else wanted.durable is not None
-        if acked and not isinstance(msg, JetStreamMsg):
-            acked = msg.reply.startswith("$JS.ACK.")
-        # Count before the output, since Ctrl-C may follow it at once.
-        self.messages += 1
-        self.bytes += len(msg.data)
-        self.viewer.show(msg, acked=acked)
-        if not acked:
-            return
-        if isinstance(msg, JetStreamMsg):
-            msg.ack()
-        else:
-            msg.respond(b"+ACK")

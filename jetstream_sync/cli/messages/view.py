@@ -17,13 +17,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from ... import Headers, JetStreamMsg, Metadata, Msg
+from ... import Headers, JetStreamMsg, Metadata, Msg, StoredMsg
 from ...api.reply import metadata_of
 from ...durations import time_from_ns, time_to_text
 from ...errors import NotJSMessageError
 from ...net.clock import monotonic
 from ..env import Environment
-from ..output import count, emit_line, note, when
+from ..output import emit_line, note
 from ..render import Table, to_json, write_table
 from ..sanitize import readable, visible
 from ..settings import Settings
@@ -31,14 +31,15 @@ from ..status import CommandError, ExitStatus
 
 __all__ = [
     "FORMAT_HELP",
-    "ConsumerView",
     "MessageFormat",
+    "MessageWriter",
+    "SubWriter",
     "SubjectReport",
     "Translator",
     "ViewOptions",
-    "Viewer",
     "body_fields",
     "header_fields",
+    "header_lines",
     "message_document",
     "write_bytes",
 ]
@@ -87,40 +88,45 @@ class _Headers(dict[str, str]):
         return ""
 
 
-def message_document(msg: Msg, *, acked: bool = False, body: bytes | None = None) -> dict[str, Any]:
+def message_document(
+    msg: Msg | StoredMsg, *, acked: bool = False, body: bytes | None = None
+) -> dict[str, Any]:
     """
     Return the JSON document of a message, the same for all commands.
 
     Args:
-        msg: the message. With a consumer, the document has the stream metadata, else the reply
-            subject, if any.
+        msg: the message. With a consumer, the document has the stream metadata; a stored message has
+            its stream, sequence and time; others have the reply subject, if any.
         acked: whether the command acknowledges the message.
         body: the body to show; ``None``: the body of the message.
 
     """
     document: dict[str, Any] = {"subject": visible(msg.subject)}
-    about = _about(msg)
-    if about is not None:
-        document.update(
-            stream=about.stream,
-            consumer=about.consumer,
-            stream_seq=about.stream_seq,
-            consumer_seq=about.consumer_seq,
-            delivered=about.num_delivered,
-            pending=about.num_pending,
-            time=time_to_text(time_from_ns(about.timestamp_ns)),
-        )
-    elif msg.reply:
-        document["reply"] = visible(msg.reply)
-    if msg.status is not None:
-        document["status"] = {
-            "code": msg.status.code,
-            "description": visible(msg.status.description),
-        }
-    document.update(header_fields(msg.headers), **body_fields(msg.data if body is None else body))
-    if about is not None:
-        document["acked"] = acked
-    return document
+    end: dict[str, Any] = {}
+    if isinstance(msg, StoredMsg):
+        document.update(stream=msg.stream, stream_seq=msg.seq, time=time_to_text(msg.time))
+    else:
+        about = _about(msg)
+        if about is not None:
+            document.update(
+                stream=about.stream,
+                consumer=about.consumer,
+                stream_seq=about.stream_seq,
+                consumer_seq=about.consumer_seq,
+                delivered=about.num_delivered,
+                pending=about.num_pending,
+                time=time_to_text(time_from_ns(about.timestamp_ns)),
+            )
+            end["acked"] = acked
+        elif msg.reply:
+            document["reply"] = visible(msg.reply)
+        if msg.status is not None:
+            document["status"] = {
+                "code": msg.status.code,
+                "description": visible(msg.status.description),
+            }
+    body = msg.data if body is None else body
+    return {**document, **header_fields(msg.headers), **body_fields(body), **end}
 
 
 def _about(msg: Msg) -> Metadata | None:
@@ -144,6 +150,12 @@ def header_fields(headers: Headers | None) -> dict[str, Any]:
             visible(name): [visible(value) for value in headers.get_all(name)] for name in headers
         }
     }
+
+
+def header_lines(headers: Headers | None) -> list[str]:
+    """Return a line of text for each value of each header."""
+    fields: dict[str, list[str]] = header_fields(headers).get("headers", {})
+    return [f"{name}: {readable(one)}" for name, values in fields.items() for one in values]
 
 
 def body_fields(data: bytes) -> dict[str, str]:
@@ -217,6 +229,80 @@ class Translator:
         return done.stdout
 
 
+class MessageWriter:
+    """
+    Write messages, one at a time, in the output format of a command.
+
+    Args:
+        settings: provides the output streams, and whether the output is JSON.
+        text: returns the text of a message with the body to show, for the default format.
+        raw: write only the bodies.
+        layout: a format string for `MessageFormat`; ``None``: the default text.
+        single: write one JSON document instead of JSON lines.
+        translate: returns the body to show for a subject and a body; ``None``: the same body.
+
+    Raises:
+        CommandError: both raw and layout are given.
+
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        text: Callable[[Any, bytes], str],
+        *,
+        raw: bool = False,
+        layout: str | None = None,
+        single: bool = False,
+        translate: Callable[[str, bytes], bytes] | None = None,
+    ) -> None:
+        if raw and layout is not None:
+            raise CommandError("--raw and --format exclude each other", ExitStatus.USAGE)
+        self.number = 0
+        """The number of messages, including the current one."""
+        self._settings = settings
+        self._env = settings.env
+        self._text = text
+        self._raw = raw
+        self._layout = None if layout is None else MessageFormat(layout)
+        self._single = single
+        self._translate = translate
+
+    @property
+    def shows_settling(self) -> bool:
+        """Whether the output is the default text, which includes the acknowledgement."""
+        return not (self._raw or self._layout is not None or self._settings.json)
+
+    def write(self, msg: Msg | StoredMsg, *, acked: bool = False) -> None:
+        """Write a message and flush the output."""
+        self.number += 1
+        self.put(msg, self.body(msg), acked=acked)
+        # The reader of a pipe may wait for the message.
+        self._env.stdout.flush()
+
+    def body(self, msg: Msg | StoredMsg) -> bytes:
+        """Return the body to show."""
+        return msg.data if self._translate is None else self._translate(msg.subject, msg.data)
+
+    def document(self, msg: Msg | StoredMsg, body: bytes, *, acked: bool) -> dict[str, Any]:
+        """Return the JSON document of a message."""
+        return message_document(msg, acked=acked, body=body)
+
+    def put(self, msg: Msg | StoredMsg, body: bytes, *, acked: bool) -> None:
+        """Write a message with the body to show."""
+        out = self._env.stdout
+        if self._raw:
+            write_bytes(self._env, body + b"\n")
+        elif self._layout is not None:
+            out.write(self._layout.fill(self.document(msg, body, acked=acked)))
+        elif self._settings.json and self._single:
+            out.write(to_json(self.document(msg, body, acked=acked)))
+        elif self._settings.json:
+            emit_line(self._settings, self.document(msg, body, acked=acked))
+        else:
+            out.write(self._text(msg, body))
+
+
 @dataclass(frozen=True, kw_only=True)
 class ViewOptions:
     """Options for the output of messages."""
@@ -230,9 +316,9 @@ class ViewOptions:
     translate: Callable[[str, bytes], bytes] | None = None
 
 
-class Viewer:
+class SubWriter(MessageWriter):
     """
-    Shows messages one by one.
+    Write the messages of ``jsm sub``.
 
     Args:
         settings: the settings of the command.
@@ -240,12 +326,12 @@ class Viewer:
 
     """
 
+    shows_settling = False
+
     def __init__(self, settings: Settings, options: ViewOptions) -> None:
-        self._settings = settings
-        self._env = settings.env
+        super().__init__(settings, self._line, raw=options.raw, translate=options.translate)
         self._options = options
         self._started = monotonic()
-        self._number = 0
         self._folder: Path | None = None
         if options.dump not in (None, "-"):
             self._folder = Path(str(options.dump))
@@ -254,39 +340,21 @@ class Viewer:
             except OSError as error:
                 raise _unwritable(self._folder, error) from error
 
-    def show(self, msg: Msg, *, acked: bool) -> None:
-        """Show a message."""
-        self._number += 1
-        body = self._body(msg)
-        options = self._options
-        if options.dump is not None:
-            self._dump(self._document(msg, body, acked=acked))
-        elif options.raw:
-            write_bytes(self._env, body + b"\n")
-        elif self._settings.json:
-            emit_line(self._settings, self._document(msg, body, acked=acked))
-        elif options.subjects_only:
-            self._env.stdout.write(readable(msg.subject) + "\n")
-        else:
-            self._env.stdout.write(self._lines(msg, body))
-        # The reader of a pipe may wait for the message.
-        self._env.stdout.flush()
-
-    def _body(self, msg: Msg) -> bytes:
-        if self._options.translate is None:
-            return msg.data
+    def body(self, msg: Msg | StoredMsg) -> bytes:
+        """Return the body to show."""
         try:
-            return self._options.translate(msg.subject, msg.data)
+            return super().body(msg)
         except CommandError as error:
             # A body that the command rejects must not stop the following messages.
             note(self._settings, f"warning: {error}")
             return msg.data
 
-    def _document(self, msg: Msg, body: bytes, *, acked: bool) -> dict[str, Any]:
+    def document(self, msg: Msg | StoredMsg, body: bytes, *, acked: bool) -> dict[str, Any]:
+        """Return the JSON document of a message."""
         options = self._options
         if options.subjects_only:
             return {"subject": visible(msg.subject)}
-        document = message_document(msg, acked=acked, body=body)
+        document = super().document(msg, body, acked=acked)
         if options.headers_only:
             document.pop("data", None)
             document.pop("text", None)
@@ -294,9 +362,18 @@ class Viewer:
             document["received"] = datetime.now(timezone.utc).isoformat()
         return document
 
-    def _lines(self, msg: Msg, body: bytes) -> str:
+    def put(self, msg: Msg | StoredMsg, body: bytes, *, acked: bool) -> None:
+        """Write a message with the body to show."""
+        if self._options.dump is None:
+            super().put(msg, body, acked=acked)
+        else:
+            self._dump(self.document(msg, body, acked=acked))
+
+    def _line(self, msg: Msg, body: bytes) -> str:
         options = self._options
-        line = f"[#{self._number}] Received on [{readable(msg.subject)}]"
+        if options.subjects_only:
+            return f"{readable(msg.subject)}\n"
+        line = f"[#{self.number}] Received on [{readable(msg.subject)}]"
         if options.timestamps:
             line = f"{datetime.now().astimezone():%Y/%m/%d %H:%M:%S %z} {line}"
         if options.since_start:
@@ -308,19 +385,13 @@ class Viewer:
             line += f" reply: {readable(msg.reply)}"
         if not options.headers_only:
             line += f": '{readable(body)}'"
-        headers: dict[str, list[str]] = header_fields(msg.headers).get("headers", {})
-        return "".join(
-            [
-                f"{line}\n",
-                *(f"  {name}: {readable(one)}\n" for name, all_ in headers.items() for one in all_),
-            ]
-        )
+        return "".join([f"{line}\n", *(f"  {each}\n" for each in header_lines(msg.headers))])
 
     def _dump(self, document: dict[str, Any]) -> None:
         if self._folder is None:
             self._env.stdout.write(json.dumps(document, ensure_ascii=False) + "\0")
             return
-        path = self._folder / f"{self._number}.json"
+        path = self._folder / f"{self.number}.json"
         try:
             path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", "utf-8")
         except OSError as error:
@@ -343,7 +414,9 @@ class SubjectReport:
         self._messages: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
 
-    def show(self, msg: Msg, *, acked: bool) -> None:
+    shows_settling = False
+
+    def write(self, msg: Msg, *, acked: bool) -> None:
         """Count a message."""
         del acked
         subject = visible(msg.subject)
@@ -374,77 +447,3 @@ class SubjectReport:
 
 def _unwritable(path: Path, error: OSError) -> CommandError:
     return CommandError(f"cannot write {path}: {error.strerror or error}", ExitStatus.FAILED)
-
-
-class ConsumerView:
-    """
-    Shows messages of a consumer.
-
-    Args:
-        settings: the settings of the command.
-        raw: show only the bodies.
-        layout: a format string for `MessageFormat`; ``None``: the default text.
-        single: whether there is at most one message, shown as one JSON document.
-
-    Raises:
-        CommandError: both raw and layout are given.
-
-    """
-
-    def __init__(
-        self, settings: Settings, *, raw: bool, layout: str | None, single: bool = False
-    ) -> None:
-        if raw and layout is not None:
-            raise CommandError("--raw and --format exclude each other", ExitStatus.USAGE)
-        self._settings = settings
-        self._raw = raw
-        self._layout = None if layout is None else MessageFormat(layout)
-        self._single = single
-        self._shown = 0
-
-    @property
-    def is_text(self) -> bool:
-        """Whether the output is the default text, which includes the acknowledgement."""
-        return not (self._raw or self._layout is not None or self._settings.json)
-
-    def show(self, msg: JetStreamMsg, *, acked: bool) -> None:
-        """Show a message and flush the output."""
-        out = self._settings.env.stdout
-        if self._raw:
-            write_bytes(self._settings.env, msg.data + b"\n")
-            return
-        if self._layout is not None:
-            out.write(self._layout.fill(message_document(msg, acked=acked)))
-        elif self._settings.json:
-            document = message_document(msg, acked=acked)
-            if self._single:
-                out.write(to_json(document))
-            else:
-                emit_line(self._settings, document)
-        else:
-            out.write(self._text(msg))
-        # The reader of a pipe may wait for the message.
-        out.flush()
-
-    def _text(self, msg: JetStreamMsg) -> str:
-        about = msg.metadata
-        headers: dict[str, list[str]] = header_fields(msg.headers).get("headers", {})
-        said = [f"{name}: {readable(one)}" for name, each in headers.items() for one in each]
-        where = " / ".join(
-            (
-                f"tries: {about.num_delivered}",
-                f"consumer seq: {count(about.consumer_seq)}",
-                f"stream seq: {count(about.stream_seq)}",
-                f"pending: {count(about.num_pending)}",
-                f"stored: {when(self._settings, about.timestamp)}",
-            )
-        )
-        lines = [
-            *([""] if self._shown else []),
-            f"--- received on {readable(msg.subject)}",
-            f"    {where}",
-            *([*said, ""] if said else []),
-            readable(msg.data),
-        ]
-        self._shown += 1
-        return "\n".join(lines) + "\n"

@@ -20,22 +20,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ... import DeliverPolicy, RetentionPolicy, StoredMsg, Stream
-from ...durations import time_from_ns, time_to_text
+from ...durations import time_from_ns
 from ...errors import Error, MessageNotFoundError, TimeoutError
 from ..completion import complete_stream
 from ..interruptible import pause
-from ..messages.view import (
-    FORMAT_HELP,
-    MessageFormat,
-    Translator,
-    body_fields,
-    header_fields,
-    write_bytes,
-)
-from ..output import emit_line, when
+from ..messages.view import FORMAT_HELP, MessageWriter, Translator, header_lines
+from ..output import when
 from ..prompts import Asker
-from ..render import to_json
-from ..sanitize import readable, visible
+from ..sanitize import readable
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from ..terminology import find_stream
@@ -190,73 +182,23 @@ _translate = click.option(
 )
 
 
-class _MessageWriter:
-    """
-    Write messages in the output format of the command.
+def _writer(
+    settings: Settings,
+    *,
+    raw: bool,
+    layout: str | None,
+    translate: str | None,
+    single: bool = False,
+) -> MessageWriter:
+    def text(msg: StoredMsg, body: bytes) -> str:
+        head = f"[{msg.seq}] Subject: {readable(msg.subject)} Received: {when(settings, msg.time)}"
+        headers = [f"  {each}" for each in header_lines(msg.headers)]
+        return "\n".join([head, *headers, "", readable(body), ""]) + "\n"
 
-    Args:
-        settings: provides the output streams, and whether the output is JSON.
-        raw: write only the payloads.
-        layout: the format of ``--format``; ``None`` uses the default text.
-        command: the command that translates each payload; ``None`` translates nothing.
-        single: write one JSON document instead of JSON lines.
-
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        raw: bool,
-        layout: str | None,
-        command: str | None,
-        single: bool = False,
-    ) -> None:
-        if raw and layout is not None:
-            raise click.UsageError("--raw and --format exclude each other")
-        self._settings = settings
-        self._raw = raw
-        self._layout = None if layout is None else MessageFormat(layout)
-        self._translator = None if command is None else Translator(command)
-        self._single = single
-
-    def write(self, msg: StoredMsg) -> None:
-        """Write a message and flush the output."""
-        body = msg.data
-        if self._translator is not None:
-            body = self._translator.translate(msg.subject, body)
-        out = self._settings.env.stdout
-        if self._raw:
-            write_bytes(self._settings.env, body + b"\n")
-        elif self._layout is not None:
-            out.write(self._layout.fill(_document(msg, body)))
-        elif self._settings.json and self._single:
-            out.write(to_json(_document(msg, body)))
-        elif self._settings.json:
-            emit_line(self._settings, _document(msg, body))
-        else:
-            out.write(self._text(msg, body))
-        out.flush()
-
-    def _text(self, msg: StoredMsg, body: bytes) -> str:
-        headers: dict[str, list[str]] = header_fields(msg.headers).get("headers", {})
-        headers_text = [
-            f"  {name}: {readable(one)}" for name, all_ in headers.items() for one in all_
-        ]
-        moment = when(self._settings, msg.time)
-        head = f"[{msg.seq}] Subject: {readable(msg.subject)} Received: {moment}"
-        return "\n".join([head, *headers_text, "", readable(body), ""]) + "\n"
-
-
-def _document(msg: StoredMsg, body: bytes) -> dict[str, Any]:
-    return {
-        "subject": visible(msg.subject),
-        "stream": msg.stream,
-        "stream_seq": msg.seq,
-        "time": time_to_text(msg.time),
-        **header_fields(msg.headers),
-        **body_fields(body),
-    }
+    translator = None if translate is None else Translator(translate).translate
+    return MessageWriter(
+        settings, text, raw=raw, layout=layout, translate=translator, single=single
+    )
 
 
 class _MessageFilter:
@@ -344,7 +286,7 @@ def view(
     if sum(each is not None for each in (seq, since, last)) > 1:
         raise click.UsageError("--id, --since and --last exclude each other")
     follow, subject = bool(options["follow"]), options["subject"]
-    writer = _MessageWriter(settings, raw=raw, layout=layout, command=translate)
+    writer = _writer(settings, raw=raw, layout=layout, translate=translate)
     message_filter = _MessageFilter(options["grep"], options["headers"])
     ask = Asker(settings)
     paged = settings.interactive and not (follow or limit or last)
@@ -431,7 +373,7 @@ def get(
         raise CommandError(
             "no message selected: use SEQ, --last-for or --next-for", ExitStatus.USAGE
         )
-    writer = _MessageWriter(settings, raw=raw, layout=layout, command=translate, single=True)
+    writer = _writer(settings, raw=raw, layout=layout, translate=translate, single=True)
     with settings.jetstream() as js:
         stream = find_stream(js, name)
         writer.write(stream.get_msg(seq=seq, last_by_subject=last_for, next_by_subject=next_for))
