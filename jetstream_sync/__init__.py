@@ -23,6 +23,8 @@ The public names by topic:
   `ConsumeHandle`, `ContinuousOptions`, `PriorityOptions`
 * Ordered consumers: `OrderedConsumer`, `OrderedMessages`, `OrderedOptions`
 * Subscriptions to streams: `PushSubscription`, `PullSubscription`, `SubscribeOptions`, `BindOptions`
+* Key-value buckets: `KeyValue`, `KeyValueConfig`, `KeyValueStatus`, `KeyValueEntry`,
+  `KeyValueOperation`, `Watch`, `WatchHandle`, `KeyCodec`, `ValueCodec`, `Base64Keys`, `PathKeys`
 * Object stores: `ObjectStore`, `ObjectStoreConfig`, `ObjectStoreStatus`, `ObjectInfo`, `ObjectMeta`,
   `ObjectMetaOptions`, `ObjectLink`, `ObjectReader`, `ObjectWriter`
 * Policies: `AckPolicy`, `DeliverPolicy`, `DiscardPolicy`, `PersistMode`, `PriorityPolicy`,
@@ -47,6 +49,7 @@ from .api.enums import (
     AckPolicy,
     DeliverPolicy,
     DiscardPolicy,
+    KeyValueOperation,
     PersistMode,
     PriorityPolicy,
     ReplayPolicy,
@@ -54,6 +57,8 @@ from .api.enums import (
     StorageType,
     StoreCompression,
 )
+from .api.key_codecs import Base64Keys, KeyCodec, PathKeys, ValueCodec
+from .api.key_value import KeyValueConfig, KeyValueEntry, KeyValueStatus
 from .api.object_store import (
     ObjectInfo,
     ObjectLink,
@@ -91,6 +96,7 @@ from .jetstream.consume import ConsumeHandle
 from .jetstream.consumer import ContinuousOptions, PriorityOptions, PullConsumer
 from .jetstream.context import JetStream
 from .jetstream.direct_get import StoredMsg
+from .jetstream.key_value import KeyValue
 from .jetstream.message import JetStreamMsg
 from .jetstream.messages import MessageIterator
 from .jetstream.object_store import ObjectStore
@@ -103,6 +109,7 @@ from .jetstream.push import PushSubscription
 from .jetstream.snapshots import StreamSnapshot
 from .jetstream.stream import Stream
 from .jetstream.subscribe import BindOptions, SubscribeOptions
+from .jetstream.watch import Watch, WatchHandle
 from .options import ConnectOptions, TLSOptions
 from .protocol.session import ServerInfo
 from .protocol.state import ConnectionStatus
@@ -113,6 +120,7 @@ __all__ = [
     "AccountInfo",
     "AccountLimits",
     "AckPolicy",
+    "Base64Keys",
     "BindOptions",
     "ClusterInfo",
     "ConnectOptions",
@@ -132,6 +140,12 @@ __all__ = [
     "Headers",
     "JetStream",
     "JetStreamMsg",
+    "KeyCodec",
+    "KeyValue",
+    "KeyValueConfig",
+    "KeyValueEntry",
+    "KeyValueOperation",
+    "KeyValueStatus",
     "LostStreamData",
     "MessageIterator",
     "Metadata",
@@ -148,6 +162,7 @@ __all__ = [
     "OrderedConsumer",
     "OrderedMessages",
     "OrderedOptions",
+    "PathKeys",
     "PeerInfo",
     "PersistMode",
     "Placement",
@@ -186,6 +201,9 @@ __all__ = [
     "Subscription",
     "TLSOptions",
     "Tier",
+    "ValueCodec",
+    "Watch",
+    "WatchHandle",
     "__version__",
     "connect",
     "errors",

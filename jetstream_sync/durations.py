@@ -23,6 +23,7 @@ __all__ = [
     "NanoTime",
     "duration",
     "duration_from_ns",
+    "duration_from_text",
     "duration_to_ns",
     "time_from_ns",
     "time_from_text",
@@ -135,6 +136,42 @@ def duration_from_ns(ns: int) -> timedelta:
 
     """
     return NanoDuration(ns) if ns % 1000 else timedelta(microseconds=ns // 1000)
+
+
+#: The units of Go's ``time.ParseDuration``, in nanoseconds.
+_UNITS: Final = {
+    "h": 3600 * _NS_PER_S,
+    "m": 60 * _NS_PER_S,
+    "s": _NS_PER_S,
+    "ms": 1_000_000,
+    "us": 1000,
+    "\u00b5s": 1000,
+    "\u03bcs": 1000,
+    "ns": 1,
+}
+_PART = re.compile(r"(\d+)(?:\.(\d*))?([a-z\u00b5\u03bc]+)")
+
+
+def duration_from_text(text: str) -> timedelta:
+    """
+    Return the duration of a text such as ``1m30s`` or ``5``: a Go duration, or a number of seconds.
+
+    Raises:
+        ValueError: the text is neither.
+
+    """
+    if text.isdigit():
+        return duration_from_ns(int(text) * _NS_PER_S)
+    ns = end = 0
+    for part in _PART.finditer(text):
+        if part.start() != end or part[3] not in _UNITS:
+            break
+        end = part.end()
+        unit, fraction = _UNITS[part[3]], part[2] or ""
+        ns += int(part[1]) * unit + int(fraction or 0) * unit // 10 ** len(fraction)
+    if not text or end != len(text):
+        raise ValueError(f"{text!r} is not a duration such as 1m30s")
+    return duration_from_ns(ns)
 
 
 def time_to_ns(value: datetime) -> int:

@@ -86,19 +86,22 @@ Every exception that the package raises deliberately is one of these::
     │   │   └── RestoreNameInUseError
     │   ├── StreamSubjectOverlapError, ConsumerExistsError, ConsumerInvalidResetError,
     │   ├── ConsumerNameInUseError, ConsumerDoesNotExistError, MaxConsumersError,
-    │   ├── WrongLastSequenceError, WrongLastMsgIDError, WrongStreamError,
-    │   ├── ObjectStoreSealedError
+    │   ├── WrongLastSequenceError
+    │   │   └── WrongLastRevisionError, KeyExistsError
+    │   ├── WrongLastMsgIDError, WrongStreamError, ValueTooLargeError, ObjectStoreSealedError
     │   └── MessageTTLDisabledError, ...
     ├── NotFoundError              404
     │   ├── ObjectNotFoundError
     │   │   └── ObjectDeletedError
     │   ├── StreamNotFoundError
     │   │   └── BucketNotFoundError
+    │   ├── KeyNotFoundError (also the built-in KeyError)
     │   └── ConsumerNotFoundError, MessageNotFoundError
     ├── TooManyResultsError        413
     ├── ServerError                500
     │   └── SnapshotFailedError, RestoreFailedError
     └── ServiceUnavailableError    503
+        ├── StreamFullError
         └── JetStreamNotEnabledError, JetStreamNotEnabledForAccountError
 
 Every exception can be pickled, because its fields are the constructor's arguments in order: Spark and
@@ -152,6 +155,8 @@ __all__ = [
     "JetStreamError",
     "JetStreamNotEnabledError",
     "JetStreamNotEnabledForAccountError",
+    "KeyExistsError",
+    "KeyNotFoundError",
     "LeadershipChangeError",
     "MaxConsumersError",
     "MaxPayloadError",
@@ -201,6 +206,7 @@ __all__ = [
     "SnapshotBrokenError",
     "SnapshotFailedError",
     "StaleConnectionError",
+    "StreamFullError",
     "StreamNameInUseError",
     "StreamNotFoundError",
     "StreamSubjectOverlapError",
@@ -212,7 +218,9 @@ __all__ = [
     "TooManyResultsError",
     "TooManyStalledMsgsError",
     "UnsupportedDigestError",
+    "ValueTooLargeError",
     "WrongLastMsgIDError",
+    "WrongLastRevisionError",
     "WrongLastSequenceError",
     "WrongStreamError",
 ]
@@ -474,6 +482,8 @@ class APIError(JetStreamError):
     by_err_code: ClassVar[dict[int, type[APIError]]] = {}
     #: The class for each HTTP-like ``code``, for error codes without a class of their own.
     by_code: ClassVar[dict[int, type[APIError]]] = {}
+    #: How the description begins, for a class whose ``err_code`` has several meanings.
+    description_prefix: ClassVar[str] = ""
 
     def __init_subclass__(
         cls, *, err_codes: tuple[int, ...] = (), code: int | None = None, **kwargs: Any
@@ -509,7 +519,9 @@ class APIError(JetStreamError):
         """
         code, err_code = _number(error.get("code")), _number(error.get("err_code"))
         description = str(error.get("description", ""))
-        chosen = cls.by_err_code.get(err_code) or cls.by_code.get(code) or APIError
+        chosen = cls.by_err_code.get(err_code)
+        if chosen is None or not description.startswith(chosen.description_prefix):
+            chosen = cls.by_code.get(code) or APIError
         return chosen(code, err_code, description)
 
 
@@ -583,6 +595,58 @@ class MaxConsumersError(BadRequestError, err_codes=(10026,)):
 
 class WrongLastSequenceError(BadRequestError, err_codes=(10071, 10164)):
     """The last sequence of the stream or subject is not the expected one; nothing was stored."""
+
+
+class WrongLastRevisionError(WrongLastSequenceError):
+    """The last revision of a key is not the expected one; nothing was changed."""
+
+    def __init__(self, code: int, err_code: int, description: str, key: str, expected: int) -> None:
+        super().__init__(code, err_code, description)
+        self.args = (code, err_code, description, key, expected)
+        self.key = key
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return f"key {self.key!r} is not at revision {self.expected}: {super().__str__()}"
+
+
+class KeyExistsError(WrongLastSequenceError):
+    """The key has a value already, with this ``revision``; nothing was changed."""
+
+    def __init__(self, code: int, err_code: int, description: str, key: str, revision: int) -> None:
+        super().__init__(code, err_code, description)
+        self.args = (code, err_code, description, key, revision)
+        self.key = key
+        self.revision = revision
+
+    def __str__(self) -> str:
+        return f"key {self.key!r} exists with revision {self.revision}: {super().__str__()}"
+
+
+class KeyNotFoundError(NotFoundError, KeyError):
+    """The key has no value, or not at this revision; deleted keys have none."""
+
+    def __init__(self, bucket: str, key: str, revision: int | None = None) -> None:
+        super().__init__(404, 10037, "no message found")
+        self.args = (bucket, key, revision)
+        self.bucket = bucket
+        self.key = key
+        self.revision = revision
+
+    def __str__(self) -> str:
+        at = "" if self.revision is None else f" at revision {self.revision}"
+        return f"key {self.key!r} has no value in bucket {self.bucket!r}{at}: {super().__str__()}"
+
+
+class ValueTooLargeError(BadRequestError, err_codes=(10054,)):
+    """The message exceeds the stream's ``max_msg_size``; nothing was stored."""
+
+
+class StreamFullError(ServiceUnavailableError, err_codes=(10077,)):
+    """The stream or bucket has reached its limit of bytes or messages; nothing was stored."""
+
+    # Other failures of the storage have the same code.
+    description_prefix = "maximum "
 
 
 class WrongLastMsgIDError(BadRequestError, err_codes=(10070,)):

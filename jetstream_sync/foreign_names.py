@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 __all__ = ["FOREIGN_NAMES", "ForeignNames"]
 
-_NO_KV: Final = "key-value stores are not supported yet"
 
 #: For each class the names of other clients, with their replacement.
 FOREIGN_NAMES: Final[Mapping[str, Mapping[str, str]]] = {
@@ -34,15 +33,13 @@ FOREIGN_NAMES: Final[Mapping[str, Mapping[str, str]]] = {
         "add_stream": "use create_stream()",
         "consumer": "use get_consumer()",
         "consumers_info": "use list_consumers(stream_name)",
-        "create_key_value": _NO_KV,
-        "create_or_update_key_value": _NO_KV,
-        "delete_key_value": _NO_KV,
         "delete_msg": "use get_stream(name).delete_msg(seq)",
         "get_last_msg": "use get_stream(name).get_msg(last_by_subject=...)",
         "get_msg": "use get_stream(name).get_msg(seq)",
+        "key_value_stores": "use list_key_values()",
+        "key_value_store_names": "use key_value_names()",
         "jsm": "the same object manages streams and consumers",
         "object_stores": "use list_object_stores()",
-        "key_value": _NO_KV,
         "publish_async_complete": "use publish_async_completed()",
         "publish_msg": "use publish()",
         "publish_msg_async": "use publish_async()",
@@ -64,6 +61,15 @@ FOREIGN_NAMES: Final[Mapping[str, Mapping[str, str]]] = {
         "get_string": "use get_bytes().decode()",
         "put_bytes": "use put()",
         "put_string": "use put() with text.encode()",
+    },
+    "KeyValue": {
+        "get_revision": "use get(key, revision=...)",
+        "list_keys": "use iter_keys()",
+        "list_keys_filtered": "use iter_keys(*patterns)",
+        "put_string": "use put() with text.encode()",
+        "watch_all": "use watch()",
+        "watch_filtered": "use watch([pattern, ...])",
+        "watchall": "use watch()",
     },
     "Stream": {
         "add_consumer": "use create_consumer(), update_consumer() or create_or_update_consumer()",

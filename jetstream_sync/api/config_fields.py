@@ -26,7 +26,12 @@ from .enums import (
 )
 from .stream import RePublish, StreamConsumerLimits, StreamSource, SubjectTransform
 
-__all__ = ["ConsumerConfigFields", "ObjectStoreConfigFields", "StreamConfigFields"]
+__all__ = [
+    "ConsumerConfigFields",
+    "KeyValueConfigFields",
+    "ObjectStoreConfigFields",
+    "StreamConfigFields",
+]
 
 
 class StreamConfigFields(TypedDict, total=False):
@@ -70,6 +75,27 @@ class StreamConfigFields(TypedDict, total=False):
     allow_msg_schedules: bool | None
     persist_mode: PersistMode | str | None
     allow_batched: bool | None
+    extra: Mapping[str, Any]
+
+
+class KeyValueConfigFields(TypedDict, total=False):
+    """The fields of a `KeyValueConfig`; durations are a `timedelta` or seconds."""
+
+    bucket: str
+    description: str | None
+    max_value_size: int | None
+    history: int | None
+    ttl: timedelta | float | None
+    limit_marker_ttl: timedelta | float | None
+    max_bytes: int | None
+    storage: StorageType | str | None
+    replicas: int | None
+    placement: Placement | None
+    republish: RePublish | None
+    compression: bool | None
+    mirror: StreamSource | None
+    sources: Sequence[StreamSource] | None
+    metadata: Mapping[str, str] | None
     extra: Mapping[str, Any]
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "AckPolicy",
     "DeliverPolicy",
     "DiscardPolicy",
+    "KeyValueOperation",
     "MigrationStatusType",
     "PersistMode",
     "PriorityPolicy",
@@ -175,3 +176,16 @@ class MigrationStatusType(_StrEnum):
 
     UNAVAILABLE = "unavailable"
     """Nothing to do: the server is stopping, or the assignment is gone."""
+
+
+class KeyValueOperation(_StrEnum):
+    """What a message of a key-value bucket does to its key."""
+
+    PUT = "PUT"
+    """The key has a value."""
+
+    DELETE = "DEL"
+    """The key is deleted; earlier revisions stay in its history."""
+
+    PURGE = "PURGE"
+    """The key is deleted together with its history, or its value has expired."""

@@ -28,6 +28,7 @@ from .api_requests import (
     stream_info,
 )
 from .consumer_admin import ConsumerAdmin
+from .key_value_admin import KeyValueAdmin
 from .object_store_admin import ObjectStoreAdmin
 from .publish import (
     DEFAULT_WINDOW,
@@ -53,7 +54,9 @@ if TYPE_CHECKING:
 __all__ = ["JetStream"]
 
 
-class JetStream(ForeignNames, ConsumerAdmin, ObjectStoreAdmin, PushSubscribeAPI, PullSubscribeAPI):
+class JetStream(
+    ForeignNames, ConsumerAdmin, KeyValueAdmin, ObjectStoreAdmin, PushSubscribeAPI, PullSubscribeAPI
+):
     """
     The JetStream API of one connection.
 

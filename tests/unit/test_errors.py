@@ -35,6 +35,7 @@ SERVER_CODES = {
     10037: ("JSNoMessageFoundErr", 404, "MessageNotFoundError"),
     10039: ("JSNotEnabledForAccountErr", 503, "JetStreamNotEnabledForAccountError"),
     10043: ("JSSequenceNotFoundErrF", 400, "MessageNotFoundError"),
+    10054: ("JSStreamMessageExceedsMaximumErr", 400, "ValueTooLargeError"),
     10058: ("JSStreamNameExistErr", 400, "StreamNameInUseError"),
     10059: ("JSStreamNotFoundErr", 404, "StreamNotFoundError"),
     10060: ("JSStreamNotMatchErr", 400, "WrongStreamError"),
@@ -45,6 +46,7 @@ SERVER_CODES = {
     10071: ("JSStreamWrongLastSequenceErrF", 400, "WrongLastSequenceError"),
     10072: ("JSTempStorageFailedErr", 500, "RestoreFailedError"),
     10076: ("JSNotEnabledErr", 503, "JetStreamNotEnabledError"),
+    10077: ("JSStreamStoreFailedF", 503, "StreamFullError"),
     10105: ("JSConsumerExistingActiveErr", 400, "ConsumerNameInUseError"),
     10130: ("JSStreamNameExistRestoreFailedErr", 400, "RestoreNameInUseError"),
     10148: ("JSConsumerAlreadyExists", 400, "ConsumerExistsError"),
@@ -143,9 +145,9 @@ def test_the_tree_in_the_docstring_is_the_tree():
 
 
 def test_the_tree_says_which_errors_are_built_in_ones_too():
-    """`except ValueError`, `TimeoutError` and `ConnectionError` work where the tree says so."""
+    """`except ValueError`, `KeyError` and the like work where the tree says so."""
     said = dict(re.findall(r"(\w+) \(also (?:the built-in )?(\w+)\)", inspect.getdoc(errors)))
-    assert set(said.values()) == {"ValueError", "TimeoutError", "ConnectionError"}
+    assert set(said.values()) == {"ValueError", "TimeoutError", "ConnectionError", "KeyError"}
     for cls in CLASSES:
         also = [base.__name__ for base in cls.__bases__ if not issubclass(base, Error)]
         expected = [said[cls.__name__]] if cls.__name__ in said else []
@@ -173,11 +175,18 @@ def test_the_codes_are_nats_servers():
 def test_a_known_err_code_has_its_class(err_code):
     """The err_code decides; the class derives from the one for the server's code."""
     _, code, name = SERVER_CODES[err_code]
-    error = APIError.from_response({"code": code, "err_code": err_code, "description": "text"})
+    text = f"{getattr(jetstream_sync, name).description_prefix}text"
+    error = APIError.from_response({"code": code, "err_code": err_code, "description": text})
     assert type(error) is getattr(jetstream_sync, name)
-    assert (error.code, error.err_code, error.description) == (code, err_code, "text")
+    assert (error.code, error.err_code, error.description) == (code, err_code, text)
     # "sequence 7 not found" comes with 400, and is none the less a message that is not there.
     assert isinstance(error, NotFoundError if err_code == 10043 else APIError.by_code[code])
+
+
+def test_another_meaning_of_a_known_err_code():
+    """An err_code with several meanings has its class only with the right description."""
+    refusal = {"code": 503, "err_code": 10077, "description": "file system is read-only"}
+    assert type(APIError.from_response(refusal)) is ServiceUnavailableError
 
 
 @pytest.mark.parametrize(

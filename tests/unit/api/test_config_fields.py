@@ -10,12 +10,21 @@ from typing import Any, get_type_hints
 from fix_cases import each_case
 
 from jetstream_sync import ConsumerConfig, StreamConfig
-from jetstream_sync.api.config_fields import ConsumerConfigFields, StreamConfigFields
+from jetstream_sync.api.config_fields import (
+    ConsumerConfigFields,
+    KeyValueConfigFields,
+    StreamConfigFields,
+)
+from jetstream_sync.api.key_value import KeyValueConfig
 
 
 @each_case(
     ("record", "keywords"),
-    [(StreamConfig, StreamConfigFields), (ConsumerConfig, ConsumerConfigFields)],
+    [
+        (StreamConfig, StreamConfigFields),
+        (ConsumerConfig, ConsumerConfigFields),
+        (KeyValueConfig, KeyValueConfigFields),
+    ],
 )
 def test_keyword_types_match_the_fields_of_the_record(record: type[Any], keywords: type) -> None:
     """Every field of a record is a keyword of the same type; durations also accept seconds."""

@@ -1,0 +1,150 @@
+"""Codecs of keys and values: other forms of what a key-value bucket stores."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Protocol
+
+from ..errors import InvalidNameError, InvalidOptionError
+
+__all__ = ["Base64Keys", "KeyCodec", "PathKeys", "ValueCodec", "key_codec", "value_codec"]
+
+_ROOT = "_root_"
+
+
+class KeyCodec(Protocol):
+    """
+    Encodes keys into valid keys of a bucket.
+
+    A codec with a method ``encode_filter(pattern)``, which keeps wildcards, can also be used to watch and
+    list keys.
+    """
+
+    def encode(self, key: str) -> str:
+        """Return the stored form of a key."""
+        ...
+
+    def decode(self, key: str) -> str:
+        """Return the key of a stored form; raise a ValueError if there is none."""
+        ...
+
+
+class ValueCodec(Protocol):
+    """Encodes values, for example to compress or encrypt them."""
+
+    def encode(self, value: bytes) -> bytes:
+        """Return the stored form of a value."""
+        ...
+
+    def decode(self, value: bytes) -> bytes:
+        """Return the value of a stored form; raise a ValueError if there is none."""
+        ...
+
+
+class Base64Keys:
+    """Stores each token of a key as URL-safe Base64 without padding, so that it can have any text."""
+
+    def encode(self, key: str) -> str:
+        """Return the stored form of a key."""
+        return ".".join(_encoded_token(token) for token in key.split("."))
+
+    def encode_filter(self, pattern: str) -> str:
+        """Return the stored form of a pattern; wildcards are kept."""
+        parts = pattern.split(".")
+        return ".".join(part if part in {"*", ">"} else _encoded_token(part) for part in parts)
+
+    def decode(self, key: str) -> str:
+        """
+        Return the key of a stored form.
+
+        Raises:
+            InvalidNameError: it is not valid Base64, or not a text.
+
+        """
+        try:
+            return ".".join(
+                base64.b64decode(token + "=" * (-len(token) % 4), b"-_", validate=True).decode()
+                for token in key.split(".")
+            )
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise InvalidNameError("key", key, f"not the Base64 of a text: {error}") from None
+
+
+def _encoded_token(token: str) -> str:
+    return base64.urlsafe_b64encode(token.encode()).rstrip(b"=").decode()
+
+
+class PathKeys:
+    """Stores paths such as ``/a/b`` as ``_root_.a.b``, and ``a/b`` as ``a.b``; a final slash is dropped."""
+
+    def encode(self, key: str) -> str:
+        """Return the stored form of a path."""
+        path = key.removesuffix("/")
+        if key.startswith("/"):
+            path = _ROOT + path
+        return path.replace("/", ".")
+
+    encode_filter = encode
+
+    def decode(self, key: str) -> str:
+        """Return the path of a stored form."""
+        if key == _ROOT:
+            return "/"
+        if key.startswith(f"{_ROOT}."):
+            key = key[len(_ROOT) :]
+        return key.replace(".", "/")
+
+
+class _KeyChain:
+    """Encodes with each of several codecs in turn."""
+
+    def __init__(self, codecs: Sequence[KeyCodec]) -> None:
+        self._codecs = codecs
+
+    def encode(self, key: str) -> str:
+        for codec in self._codecs:
+            key = codec.encode(key)
+        return key
+
+    def encode_filter(self, pattern: str) -> str:
+        for codec in self._codecs:
+            encode = getattr(codec, "encode_filter", None)
+            if encode is None:
+                reason = f"{type(codec).__name__} cannot encode patterns"
+                raise InvalidOptionError("pattern", pattern, reason)
+            pattern = encode(pattern)
+        return pattern
+
+    def decode(self, key: str) -> str:
+        for codec in reversed(self._codecs):
+            key = codec.decode(key)
+        return key
+
+
+class _ValueChain:
+    """Encodes with each of several codecs in turn."""
+
+    def __init__(self, codecs: Sequence[ValueCodec]) -> None:
+        self._codecs = codecs
+
+    def encode(self, value: bytes) -> bytes:
+        for codec in self._codecs:
+            value = codec.encode(value)
+        return value
+
+    def decode(self, value: bytes) -> bytes:
+        for codec in reversed(self._codecs):
+            value = codec.decode(value)
+        return value
+
+
+def key_codec(given: KeyCodec | Sequence[KeyCodec] | None) -> KeyCodec | None:
+    """Return one codec for keys; several are applied in order."""
+    return _KeyChain(given) if isinstance(given, Sequence) else given
+
+
+def value_codec(given: ValueCodec | Sequence[ValueCodec] | None) -> ValueCodec | None:
+    """Return one codec for values; several are applied in order."""
+    return _ValueChain(given) if isinstance(given, Sequence) else given

@@ -1,0 +1,695 @@
+"""
+Key-value buckets (ADR-8, ADR-48, ADR-57), without I/O.
+
+A bucket is a stream ``KV_<bucket>`` that keeps the last messages of each subject
+``$KV.<bucket>.<key>``. This module has the rules for names, keys and patterns, the config of a bucket
+as the config of its stream, and the entries.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from ..codec import UNSET, Duration, Record, record
+from ..durations import duration_from_text, time_from_ns, time_to_ns
+from ..errors import InvalidNameError, InvalidOptionError
+from ..headers import Headers, parse_headers
+from ..subjects import check_publish_subject, check_subject, subject_matches, subjects_overlap
+from .cluster import Placement
+from .enums import DiscardPolicy, KeyValueOperation, StorageType, StoreCompression
+from .reply import metadata_of
+from .stream import RePublish, StreamConfig, StreamInfo, StreamSource, SubjectTransform
+
+if TYPE_CHECKING:
+    from ..api.key_codecs import KeyCodec, ValueCodec
+
+__all__ = [
+    "KEY_PREFIX",
+    "MAX_HISTORY",
+    "OPERATION",
+    "ROLLUP",
+    "STREAM_PREFIX",
+    "BucketSubjects",
+    "KeyValueConfig",
+    "KeyValueEntry",
+    "KeyValueStatus",
+    "bucket_of",
+    "check_bucket",
+    "check_key",
+    "check_pattern",
+    "is_bucket",
+    "merge_patterns",
+    "new_stream_config",
+    "updated_stream_config",
+]
+
+STREAM_PREFIX: Final = "KV_"
+KEY_PREFIX: Final = "$KV."
+#: The maximum of `KeyValueConfig.history` (ADR-8).
+MAX_HISTORY: Final = 64
+#: The header with the operation of a message that deletes or purges a key.
+OPERATION: Final = "KV-Operation"
+#: The header that makes a message replace all earlier ones of its subject, with the value ``sub``.
+ROLLUP: Final = "Nats-Rollup"
+_MARKER_REASON: Final = "Nats-Marker-Reason"
+_TTL: Final = "Nats-TTL"
+#: Keys that start with this are reserved (ADR-8).
+_RESERVED: Final = "_kv"
+#: Whether a header block may have one of the headers above; cheaper than parsing it.
+_MAY_BE_MARKER: Final = re.compile(b"KV-Operation|Nats-Marker-Reason", re.IGNORECASE).search
+_MAX_WINDOW: Final = timedelta(minutes=2)
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+
+_BUCKET = re.compile(r"[a-zA-Z0-9_-]+")
+_KEY = re.compile(r"[-/_=a-zA-Z0-9]+(?:\.[-/_=a-zA-Z0-9]+)*")
+_PATTERN = re.compile(r"(?:>|(?:\*|[-/_=a-zA-Z0-9]+)(?:\.(?:\*|[-/_=a-zA-Z0-9]+))*(?:\.>)?)")
+_KEY_RULE: Final = "must consist of letters, digits and '-', '/', '_', '=', in tokens that are separated by single dots"
+
+
+def check_bucket(bucket: str) -> str:
+    """
+    Validate the name of a bucket, and return it.
+
+    Raises:
+        InvalidNameError: it is not a str of letters, digits, ``_`` and ``-``.
+
+    """
+    if not isinstance(bucket, str) or not _BUCKET.fullmatch(bucket):
+        shown = bucket if isinstance(bucket, str) else repr(bucket)
+        raise InvalidNameError("bucket", shown, "must consist of letters, digits, '_' and '-'")
+    return bucket
+
+
+def check_key(key: str) -> str:
+    """
+    Validate a key, and return it.
+
+    Raises:
+        InvalidNameError: the key is malformed.
+
+    """
+    if not isinstance(key, str) or not _KEY.fullmatch(key):
+        raise InvalidNameError("key", key if isinstance(key, str) else repr(key), _KEY_RULE)
+    return key
+
+
+def check_pattern(pattern: str) -> str:
+    """
+    Validate a key that may have the wildcards ``*`` for a token and ``>`` for the rest, and return it.
+
+    Raises:
+        InvalidNameError: the pattern is malformed.
+
+    """
+    if not isinstance(pattern, str) or not _PATTERN.fullmatch(pattern):
+        shown = pattern if isinstance(pattern, str) else repr(pattern)
+        raise InvalidNameError("key", shown, f"{_KEY_RULE}; wildcards are whole tokens")
+    return pattern
+
+
+def check_loose_key(key: str) -> str:
+    """Validate a key of a bucket of another writer: any subject without wildcards."""
+    return check_publish_subject(key)
+
+
+def check_writable(key: str) -> str:
+    """
+    Check that a key is not reserved, and return it.
+
+    Raises:
+        InvalidNameError: it is.
+
+    """
+    if key.startswith(_RESERVED):
+        raise InvalidNameError("key", key, f"keys that start with {_RESERVED!r} are reserved")
+    return key
+
+
+def _covers(pattern: str, other: str) -> bool:
+    """Return whether all keys that match ``other`` match ``pattern``."""
+    wanted, tokens = pattern.split("."), other.split(".")
+    for position, expected in enumerate(wanted):
+        if expected == ">":
+            return len(tokens) > position
+        if position >= len(tokens) or tokens[position] == ">":
+            return False
+        if expected not in ("*", tokens[position]):
+            return False
+    return len(wanted) == len(tokens)
+
+
+def _common(one: str, other: str) -> str:
+    """Return the smallest pattern that covers two others."""
+    ones, others = one.split("."), other.split(".")
+    tokens: list[str] = []
+    for first, second in zip(ones, others, strict=False):
+        if ">" in {first, second}:
+            return ".".join([*tokens, ">"])
+        tokens.append(first if first == second else "*")
+    if len(ones) != len(others):
+        tokens.append(">")
+    return ".".join(tokens)
+
+
+def merge_patterns(patterns: Iterable[str]) -> tuple[list[str], Callable[[str], bool] | None]:
+    """
+    Return patterns that do not overlap, which the server requires of the filters of a consumer.
+
+    Args:
+        patterns: any patterns; none: all keys.
+
+    Returns:
+        The patterns, and the function that selects the keys of the original ones; ``None``: all keys of
+        the patterns are selected.
+
+    """
+    given = list(dict.fromkeys(patterns)) or [">"]
+    kept = [
+        pattern
+        for pattern in given
+        if not any(_covers(each, pattern) for each in given if each != pattern)
+    ]
+    merged = kept
+    exact = True
+    while pair := _overlapping(merged):
+        exact = False
+        common = _common(*pair)
+        merged = [each for each in merged if not _covers(common, each)]
+        merged.append(common)
+    if exact:
+        return merged, None
+    return merged, lambda key: any(subject_matches(each, key) for each in kept)
+
+
+def _overlapping(patterns: Sequence[str]) -> tuple[str, str] | None:
+    for position, one in enumerate(patterns):
+        for other in patterns[position + 1 :]:
+            if subjects_overlap(one, other):
+                return one, other
+    return None
+
+
+# --- the bucket ---------------------------------------------------------------------------------
+
+
+@record
+class KeyValueConfig(Record):
+    """
+    The configuration of a key-value bucket; in an update, fields that are not set keep their value.
+
+    Raises:
+        InvalidNameError: the name of the bucket is malformed.
+        InvalidOptionError: a value is out of range, or two fields cannot be combined.
+
+    """
+
+    bucket: str
+    """The name of the bucket: letters, digits, ``_`` and ``-``."""
+
+    description: str | None = None
+    """Description; at most 4096 bytes."""
+
+    max_value_size: int | None = None
+    """Maximum size of a value with its headers, in bytes; default: no limit."""
+
+    history: int | None = None
+    """Number of revisions to keep per key, 1 to 64; default 1."""
+
+    ttl: Duration = UNSET
+    """Seconds after which a value is removed; default: never."""
+
+    limit_marker_ttl: Duration = UNSET
+    """
+    Seconds for which a marker shows watchers that a value has expired, at least 1; default: no markers.
+
+    Required for ``ttl=`` of `KeyValue.create` and `KeyValue.purge`. An update can set it, but not remove
+    it. Excludes `mirror`. Needs server 2.11.
+    """
+
+    max_bytes: int | None = None
+    """Maximum size of the bucket in bytes; a write above it fails. Default: no limit."""
+
+    storage: StorageType | str | None = None
+    """Where the values are stored; default ``file``. Not updatable."""
+
+    replicas: int | None = None
+    """Number of replicas in a cluster, 1 to 5; default 1."""
+
+    placement: Placement | None = None
+    """Placement of the replicas; default: chosen by the server."""
+
+    republish: RePublish | None = None
+    """Republish each change for core NATS subscribers."""
+
+    compression: bool | None = None
+    """Whether file storage is compressed; default false."""
+
+    mirror: StreamSource | None = None
+    """
+    The bucket that this one mirrors; reads use the copy, and writes go to the origin.
+
+    The prefix ``KV_`` of the name may be omitted. Excludes `sources`.
+    """
+
+    sources: Sequence[StreamSource] | None = None
+    """
+    Buckets whose entries are copied into this one.
+
+    Without `subject_transforms`, the prefix ``KV_`` of the name may be omitted, and the keys stay the
+    same.
+    """
+
+    metadata: Mapping[str, str] | None = None
+    """Application-defined key-value pairs."""
+
+    def _check(self) -> None:
+        check_bucket(self.bucket)
+        self._check_range(1, MAX_HISTORY, "history")
+        self._check_range(-1, _INT32_MAX, "max_value_size")
+        self._check_range(-1, _INT64_MAX, "max_bytes")
+        self._check_range(1, 5, "replicas")
+        if self.ttl:
+            self._check_range(0.1, _INT64_MAX, "ttl")
+        if self.limit_marker_ttl:
+            self._check_range(1, _INT64_MAX, "limit_marker_ttl")
+        mirrored = self.mirror is not None
+        for name in ("sources", "limit_marker_ttl"):
+            wrong = mirrored and bool(getattr(self, name))
+            self._refuse_if(wrong, name, "cannot be combined with mirror")
+        for source in self.sources or ():
+            self._refuse_if(
+                bool(source.filter_subject),
+                "sources",
+                "use subject_transforms instead of filter_subject",
+            )
+
+
+def _prefixed(name: str) -> str:
+    return name if name.startswith(STREAM_PREFIX) else STREAM_PREFIX + name
+
+
+def _source(source: StreamSource, bucket: str) -> StreamSource:
+    if source.subject_transforms:
+        return source  # ADR-57: not changed at all
+    name = _prefixed(source.name)
+    origin = name.removeprefix(STREAM_PREFIX)
+    if source.external is not None and origin == bucket:
+        return replace(source, name=name)
+    transform = SubjectTransform(src=f"{KEY_PREFIX}{origin}.>", dest=f"{KEY_PREFIX}{bucket}.>")
+    return replace(source, name=name, subject_transforms=[transform])
+
+
+def _given_fields(config: KeyValueConfig) -> dict[str, object]:
+    """Return the fields of a stream config for the set fields of a bucket config."""
+    fields: dict[str, object] = {
+        "description": config.description,
+        "max_msg_size": config.max_value_size,
+        "max_msgs_per_subject": config.history,
+        "max_age": config.ttl,
+        "max_bytes": config.max_bytes,
+        "storage": config.storage,
+        "num_replicas": config.replicas,
+        "placement": config.placement,
+        "republish": config.republish,
+        "metadata": config.metadata,
+    }
+    if config.limit_marker_ttl:
+        fields |= {
+            "allow_msg_ttl": True,
+            "subject_delete_marker_ttl": config.limit_marker_ttl,
+        }
+    if config.compression is not None:
+        fields["compression"] = StoreCompression.S2 if config.compression else StoreCompression.NONE
+    if config.ttl is not None:
+        window = min(config.ttl, _MAX_WINDOW) if config.ttl else _MAX_WINDOW
+        fields["duplicate_window"] = window
+    if config.sources:
+        fields["sources"] = [_source(each, config.bucket) for each in config.sources]
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def new_stream_config(config: KeyValueConfig) -> StreamConfig:
+    """
+    Return the config of the stream of a new bucket.
+
+    Raises:
+        InvalidOptionError: two values cannot be combined.
+
+    """
+    fields: dict[str, object] = {
+        "name": STREAM_PREFIX + config.bucket,
+        "max_msgs": -1,
+        "max_consumers": -1,
+        "max_bytes": -1,
+        "max_msg_size": -1,
+        "max_msgs_per_subject": 1,
+        "storage": StorageType.FILE,
+        "num_replicas": 1,
+        "duplicate_window": _MAX_WINDOW,
+        "compression": StoreCompression.NONE,
+        "discard": DiscardPolicy.NEW,
+        "allow_rollup_hdrs": True,
+        "deny_delete": True,
+        "allow_direct": True,
+    }
+    if config.mirror is None:
+        fields["subjects"] = [f"{KEY_PREFIX}{config.bucket}.>"]
+    else:
+        fields["mirror"] = replace(config.mirror, name=_prefixed(config.mirror.name))
+        fields["mirror_direct"] = True
+    return StreamConfig(**(fields | _given_fields(config)))  # type: ignore[arg-type]
+
+
+def updated_stream_config(current: StreamConfig, config: KeyValueConfig) -> StreamConfig:
+    """
+    Return the config of a bucket's stream with the set fields of a bucket config.
+
+    Raises:
+        InvalidOptionError: a value cannot be changed.
+
+    """
+    if config.mirror is not None and current.mirror is None:
+        raise InvalidOptionError("mirror", config.mirror, "the bucket exists and is not a mirror")
+    return replace(current, **_given_fields(config))  # type: ignore[arg-type]
+
+
+def bucket_of(stream: str) -> str:
+    """Return the name of the bucket of a stream."""
+    return stream.removeprefix(STREAM_PREFIX)
+
+
+def is_bucket(config: StreamConfig) -> bool:
+    """Return whether a stream is a bucket, also one that mirrors another."""
+    if not config.name.startswith(STREAM_PREFIX):
+        return False
+    if config.mirror is not None:
+        return True
+    return any(subject.startswith(KEY_PREFIX) for subject in config.subjects or ())
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValueStatus:
+    """Configuration and state of a bucket."""
+
+    info: StreamInfo
+    """Configuration and state of the bucket's stream."""
+
+    @property
+    def bucket(self) -> str:
+        """The name of the bucket."""
+        return bucket_of(self.info.config.name)
+
+    @property
+    def values(self) -> int:
+        """Number of stored messages: all kept revisions and the markers of deleted keys."""
+        return self.info.state.messages
+
+    @property
+    def bytes(self) -> int:
+        """Size of the bucket in bytes."""
+        return self.info.state.bytes
+
+    @property
+    def history(self) -> int:
+        """Number of revisions that are kept per key."""
+        return self.info.config.max_msgs_per_subject or 1
+
+    @property
+    def ttl(self) -> timedelta | None:
+        """Time after which a value is removed; ``None``: never."""
+        return self.info.config.max_age or None
+
+    @property
+    def limit_marker_ttl(self) -> timedelta | None:
+        """Time for which a marker shows that a value has expired; ``None``: no markers."""
+        return self.info.config.subject_delete_marker_ttl or None
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the storage is compressed."""
+        return (self.info.config.compression or "none") != StoreCompression.NONE
+
+    @property
+    def config(self) -> KeyValueConfig:
+        """The configuration; change it with `dataclasses.replace`, and pass it to an update."""
+        stream = self.info.config
+        made = KeyValueConfig(
+            bucket=self.bucket if _BUCKET.fullmatch(self.bucket) else "_",
+            description=stream.description,
+            max_value_size=stream.max_msg_size,
+            history=min(max(1, self.history), MAX_HISTORY),
+            ttl=self.ttl,
+            limit_marker_ttl=self.limit_marker_ttl,
+            max_bytes=stream.max_bytes,
+            storage=stream.storage,
+            replicas=stream.num_replicas,
+            placement=stream.placement,
+            republish=stream.republish,
+            compression=self.is_compressed,
+            mirror=stream.mirror,
+            sources=None,
+            metadata=stream.metadata,
+        )
+        return replace(made, sources=stream.sources) if stream.sources else made
+
+
+# --- subjects and entries -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSubjects:
+    """The subjects of a bucket and the codecs of its keys and values."""
+
+    bucket: str
+    """The name of the bucket."""
+    read: str
+    """The prefix of stored subjects, with its final dot."""
+    write: str
+    """The prefix of the subjects to publish to, with its final dot."""
+    loose: bool = False
+    """Whether keys only have to be valid subjects."""
+    key_codec: KeyCodec | None = None
+    """Encodes keys; ``None``: they are stored as they are."""
+    value_codec: ValueCodec | None = None
+    """Encodes values; ``None``: they are stored as they are."""
+
+    @classmethod
+    def of(cls, config: StreamConfig, prefix: str | None, *, loose: bool = False) -> BucketSubjects:
+        """
+        Return the subjects of a bucket.
+
+        Args:
+            config: the config of its stream.
+            prefix: the prefix of the JetStream API; ``None``: the default.
+            loose: whether keys only have to be valid subjects.
+
+        """
+        bucket = bucket_of(config.name)
+        read = f"{KEY_PREFIX}{bucket}."
+        write = read
+        mirror = config.mirror
+        if mirror is not None:
+            # The copies have the subjects of the origin (ADR-57).
+            write = read = f"{KEY_PREFIX}{bucket_of(mirror.name)}."
+            if mirror.subject_transforms:
+                read = mirror.subject_transforms[0].dest.removesuffix(">")
+            if mirror.external is not None:
+                return cls(bucket, read, f"{mirror.external.api}.{write}", loose)
+        return cls(bucket, read, write if prefix is None else f"{prefix}.{write}", loose)
+
+    def encoded(self, key: str) -> str:
+        """
+        Return the stored form of a key.
+
+        Raises:
+            InvalidNameError, BadSubjectError: it is malformed.
+
+        """
+        if self.key_codec is not None:
+            key = self.key_codec.encode(key)
+        return check_publish_subject(key) if self.loose else check_key(key)
+
+    def pattern(self, pattern: str) -> str:
+        """
+        Return the stored form of a pattern.
+
+        Raises:
+            InvalidNameError, BadSubjectError: it is malformed.
+            InvalidOptionError: the codec cannot encode patterns.
+
+        """
+        if self.key_codec is not None:
+            encode = getattr(self.key_codec, "encode_filter", None)
+            if encode is None:
+                reason = f"{type(self.key_codec).__name__} cannot encode patterns"
+                raise InvalidOptionError("pattern", pattern, reason)
+            pattern = encode(pattern)
+        return check_subject(pattern) if self.loose else check_pattern(pattern)
+
+    def decoded(self, subject: str) -> str:
+        """Return the key of a stored subject."""
+        key = subject[len(self.read) :]
+        return key if self.key_codec is None else self.key_codec.decode(key)
+
+
+class KeyValueEntry:
+    """
+    A revision of a key.
+
+    Everything is decoded on access. Entries are compared by bucket, key, revision, operation and value.
+    Any thread may use one.
+    """
+
+    __slots__ = ("_created_ns", "_header", "_raw", "_reply", "_revision", "_subject", "_subjects")
+
+    def __init__(
+        self,
+        subjects: BucketSubjects,
+        delivery: tuple[bytes, bytes, bytes, bytes],
+        revision: int = 0,
+        created: datetime | None = None,
+    ) -> None:
+        """
+        Create the entry of a message.
+
+        Args:
+            subjects: those of the bucket.
+            delivery: subject, reply subject, headers and payload.
+            revision: the sequence; 0: it is in the reply subject, as is the time.
+            created: the time.
+
+        """
+        self._header: bytes | Headers | None
+        self._subject, self._reply, self._header, self._raw = delivery
+        self._subjects = subjects
+        self._revision = revision
+        self._created_ns = 0 if created is None else time_to_ns(created)
+
+    @classmethod
+    def of_stored(
+        cls,
+        subjects: BucketSubjects,
+        subject: str,
+        revision: int,
+        headers: Headers | None,
+        value: bytes,
+        created: datetime,
+    ) -> KeyValueEntry:
+        """Create the entry of a message that was read without a consumer."""
+        encoded = subject.encode("utf-8", "surrogateescape")
+        entry = cls(subjects, (encoded, b"", b"", value), revision, created)
+        entry._header = headers
+        return entry
+
+    @property
+    def bucket(self) -> str:
+        """The name of the bucket."""
+        return self._subjects.bucket
+
+    @property
+    def key(self) -> str:
+        """
+        The key.
+
+        Raises:
+            ValueError: the codec cannot decode it.
+
+        """
+        return self._subjects.decoded(self.subject)
+
+    @property
+    def subject(self) -> str:
+        """The subject under which it is stored."""
+        return self._subject.decode("utf-8", "surrogateescape")
+
+    @property
+    def value(self) -> bytes:
+        """
+        The value; empty for a deleted key.
+
+        Raises:
+            ValueError: the codec cannot decode it.
+
+        """
+        codec = self._subjects.value_codec
+        if codec is None or not self.has_value:
+            return self._raw
+        return codec.decode(self._raw)
+
+    @property
+    def revision(self) -> int:
+        """The revision: the sequence in the bucket's stream, which grows with each change of any key."""
+        return self._revision or metadata_of(self._reply).stream_seq
+
+    @property
+    def delta(self) -> int:
+        """Number of entries that a watch still has after this one; 0 for an entry of a get."""
+        return metadata_of(self._reply).num_pending if self._reply else 0
+
+    @property
+    def created_ns(self) -> int:
+        """When it was stored, in nanoseconds since 1970 (UTC)."""
+        return self._created_ns or metadata_of(self._reply).timestamp_ns
+
+    @property
+    def created(self) -> datetime:
+        """When it was stored, in UTC; a `datetime` shows microseconds, `created_ns` is exact."""
+        return time_from_ns(self.created_ns)
+
+    @property
+    def headers(self) -> Headers | None:
+        """The headers; ``None``: none."""
+        block = self._header
+        if isinstance(block, bytes):
+            self._header = block = parse_headers(block) if block else None
+        return block
+
+    @property
+    def operation(self) -> KeyValueOperation:
+        """What was done: ``PUT``, ``DELETE`` or ``PURGE``; an expired value is a ``PURGE``."""
+        headers = self.headers
+        if headers is None:
+            return KeyValueOperation.PUT
+        operation = headers.get(OPERATION)
+        if operation is not None:
+            purged = operation == KeyValueOperation.PURGE
+            return KeyValueOperation.PURGE if purged else KeyValueOperation.DELETE
+        reason = headers.get(_MARKER_REASON)
+        if reason is None:
+            return KeyValueOperation.PUT
+        return KeyValueOperation.DELETE if reason == "Remove" else KeyValueOperation.PURGE
+
+    @property
+    def has_value(self) -> bool:
+        """Whether the operation is ``PUT``."""
+        block = self._header
+        if not block or (isinstance(block, bytes) and not _MAY_BE_MARKER(block)):
+            return True
+        return self.operation is KeyValueOperation.PUT
+
+    @property
+    def ttl(self) -> timedelta | None:
+        """Time after which it is removed, counted from `created`; ``None``: it has no TTL of its own."""
+        headers = self.headers
+        text = None if headers is None else headers.get(_TTL)
+        return None if text is None or text == "never" else duration_from_text(text)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, KeyValueEntry):
+            return NotImplemented
+        return self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash((self.bucket, self._subject, self.revision))
+
+    def _identity(self) -> tuple[object, ...]:
+        return self.bucket, self._subject, self.revision, self.operation, self._raw
+
+    def __repr__(self) -> str:
+        shown = self._subject.decode("utf-8", "replace")[len(self._subjects.read) :]
+        return f"<{type(self).__name__} {self.operation} {shown!r} revision {self.revision}>"

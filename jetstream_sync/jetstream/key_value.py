@@ -1,0 +1,751 @@
+"""Key-value buckets (ADR-8): read, write, list and watch the keys of a bucket."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from typing import TYPE_CHECKING, Final, overload
+
+from ..api.enums import DeliverPolicy, KeyValueOperation
+from ..api.key_codecs import KeyCodec, ValueCodec, key_codec, value_codec
+from ..api.key_value import (
+    OPERATION,
+    ROLLUP,
+    BucketSubjects,
+    KeyValueEntry,
+    KeyValueStatus,
+    bucket_of,
+    check_writable,
+    merge_patterns,
+)
+from ..api.routes import DEFAULT_PREFIX
+from ..errors import (
+    APIError,
+    BucketNotFoundError,
+    InvalidOptionError,
+    KeyExistsError,
+    KeyNotFoundError,
+    MessageNotFoundError,
+    MessagesChangedError,
+    NoRespondersError,
+    ServerTooOldError,
+    StreamNotFoundError,
+    TooManyResultsError,
+    WrongLastRevisionError,
+    WrongLastSequenceError,
+)
+from ..foreign_names import ForeignNames
+from ..net.clock import Deadline, seconds
+from ..options import check_callback
+from ..protocol.parser import Delivery
+from .direct_get import StoredMsg, leader_get
+from .ordered import OrderedOptions
+from .publish import Publisher, publish_headers
+from .watch import Watch, WatchHandle
+
+if TYPE_CHECKING:
+    from .api_requests import APIRequests
+    from .stream import Stream
+
+__all__ = ["KeyValue", "bucket_not_found"]
+
+#: Error codes of an expected revision that the server cannot check yet, because an earlier write of the
+#: key is still being stored.
+_NOT_READY: Final = (10158, 10163)
+_NOT_READY_DELAY_S: Final = 0.02
+#: Rounds of `KeyValue.create` while the marker of a deleted key changes.
+_CREATE_ROUNDS: Final = 3
+#: Maximum delay of `KeyValue.modify` after a conflict, in seconds: the first time, and ever.
+_FIRST_CONFLICT_DELAY_S: Final = 0.001
+_MAX_CONFLICT_DELAY_S: Final = 0.1
+#: Attempts to read many keys while they change between two pages.
+_READ_ATTEMPTS: Final = 3
+_NO_TTL: Final = (
+    "only create() and purge() take a TTL: after that of a later revision, the revision before it would"
+    " be the value again"
+)
+
+
+def bucket_not_found(bucket: str) -> BucketNotFoundError:
+    """Return the error for a bucket that does not exist."""
+    return BucketNotFoundError(404, 10059, f"bucket {bucket!r} does not exist")
+
+
+class KeyValue(ForeignNames):
+    """
+    A key-value bucket (ADR-8).
+
+    Returned by `JetStream.create_key_value` and `JetStream.key_value`. Keys are tokens of letters, digits,
+    ``-``, ``/``, ``_`` and ``=``, separated by dots; values are bytes. Every write has a revision that is
+    larger than all earlier ones of the bucket. Any number of threads may use one object.
+
+    It can be used like a dict for single keys: ``kv["a"]``, ``kv["a"] = b"v"``, ``del kv["a"]``,
+    ``"a" in kv``, and iteration over the keys. It has no length: `KeyValueStatus.values` counts messages.
+
+    A read may be answered by a replica that is behind, so a value that was written a moment ago may not be
+    seen yet; `get()` with ``consistent`` reads from the leader.
+    """
+
+    def __init__(
+        self,
+        api: APIRequests,
+        publisher: Publisher,
+        stream: Stream,
+        subjects: BucketSubjects | None = None,
+        *,
+        loose: bool = False,
+    ) -> None:
+        """
+        Create the object for an existing bucket.
+
+        Args:
+            api: the JetStream API.
+            publisher: publishes the writes.
+            stream: the stream of the bucket.
+            subjects: the subjects and codecs; ``None``: those of the stream's config.
+            loose: whether keys only have to be valid subjects.
+
+        """
+        self._api = api
+        self._publisher = publisher
+        self._stream = stream
+        if subjects is None:
+            prefix = api.routes.prefix
+            subjects = BucketSubjects.of(
+                stream.cached_info.config, None if prefix == DEFAULT_PREFIX else prefix, loose=loose
+            )
+        self._subjects = subjects
+
+    @property
+    def bucket(self) -> str:
+        """The name of the bucket."""
+        return self._subjects.bucket
+
+    def with_codecs(
+        self,
+        key: KeyCodec | Sequence[KeyCodec] | None = None,
+        value: ValueCodec | Sequence[ValueCodec] | None = None,
+    ) -> KeyValue:
+        """
+        Return the same bucket with encoded keys and values.
+
+        The codecs replace those of this object. Several codecs are applied in the given order.
+
+        Args:
+            key: encodes keys, such as `Base64Keys` or `PathKeys`; ``None``: keys are not encoded.
+            value: encodes values; ``None``: values are not encoded.
+
+        """
+        subjects = replace(self._subjects, key_codec=key_codec(key), value_codec=value_codec(value))
+        return KeyValue(self._api, self._publisher, self._stream, subjects)
+
+    def status(self) -> KeyValueStatus:
+        """
+        Request the configuration and state of the bucket.
+
+        Raises:
+            BucketNotFoundError: the bucket does not exist.
+            APIError: the server returned an error.
+            TimeoutError: the server did not reply within the timeout of the context.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        try:
+            return KeyValueStatus(self._stream.info())
+        except StreamNotFoundError as error:
+            raise bucket_not_found(self.bucket) from error
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def get(self, key: str, revision: int | None = None, consistent: bool = False) -> KeyValueEntry:
+        """
+        Return the current value of a key, or a revision of it.
+
+        Args:
+            key: the key.
+            revision: the revision to return; ``None``: the last one.
+            consistent: read from the leader of the bucket's stream, so that all earlier writes are seen.
+
+        Raises:
+            KeyNotFoundError: the key has no value: it was never written, was deleted or has expired. With
+                ``revision``: this revision is not stored, is of another key, or is not a value.
+            InvalidNameError: the key is malformed.
+            InvalidOptionError: the revision is out of range.
+            BucketNotFoundError: the bucket does not exist.
+            APIError: the server returned an error.
+            TimeoutError: the server did not reply within the timeout of the context.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        subject = self._subjects.read + self._subjects.encoded(key)
+        entry = self._read(subject, revision, consistent=consistent)
+        if entry is None or not entry.has_value:
+            raise KeyNotFoundError(self.bucket, key, revision)
+        return entry
+
+    def value(self, key: str, default: bytes | None = None) -> bytes | None:
+        """
+        Return the current value of a key, or a default if it has none.
+
+        Args:
+            key: the key.
+            default: returned for a key without a value.
+
+        Raises:
+            Error: as `get()`, other than `KeyNotFoundError`.
+
+        """
+        entry = self._read(self._subjects.read + self._subjects.encoded(key))
+        return entry.value if entry is not None and entry.has_value else default
+
+    def _read(
+        self, subject: str, revision: int | None = None, *, consistent: bool = False
+    ) -> KeyValueEntry | None:
+        """Return the last entry of a subject or a revision of it, which may be a marker."""
+        try:
+            if revision is None and not consistent:
+                stored = self._stream.get_msg(last_by_subject=subject)
+            elif not consistent:
+                stored = self._stream.get_msg(seq=revision)
+            else:
+                request = {"last_by_subj": subject} if revision is None else {"seq": revision}
+                deadline = self._api.deadline()
+                stored = leader_get(self._api, self._stream.name, request, deadline)
+        except MessageNotFoundError:
+            return None
+        except StreamNotFoundError as error:
+            raise bucket_not_found(self.bucket) from error
+        return self._entry(stored) if stored.subject == subject else None
+
+    def _entry(self, stored: StoredMsg) -> KeyValueEntry:
+        return KeyValueEntry.of_stored(
+            self._subjects, stored.subject, stored.seq, stored.headers, stored.data, stored.time
+        )
+
+    def get_many(
+        self, keys: str | Sequence[str], up_to_revision: int | None = None
+    ) -> dict[str, KeyValueEntry]:
+        """
+        Return the current values of many keys with one request, as they were at one point in time.
+
+        For more than 1,024 keys, and with servers before 2.11, the keys are read by a watch instead: each
+        value was current during the call, but not all of them at the same moment.
+
+        Args:
+            keys: keys and patterns: ``*`` is any token, a final ``>`` the rest.
+            up_to_revision: return the values that were current at this revision, as far as they are still
+                stored; ``None``: now.
+
+        Returns:
+            The entries by key, without keys that have no value.
+
+        Raises:
+            TooManyResultsError, ServerTooOldError: ``up_to_revision`` is given, and there are more than
+                1,024 keys, or the server is older than 2.11.
+            MessagesChangedError: the same, and keys changed again and again while they were read.
+            InvalidNameError: a key or pattern is malformed.
+            Error: otherwise as `get()`.
+
+        """
+        patterns = [keys] if isinstance(keys, str) else list(keys)
+        if not patterns:
+            return {}
+        subjects = [self._subjects.read + self._subjects.pattern(each) for each in patterns]
+        for attempt in range(_READ_ATTEMPTS):
+            try:
+                stored = list(self._stream.get_last_msgs(subjects, up_to_seq=up_to_revision))
+            except MessagesChangedError:
+                if up_to_revision is not None and attempt == _READ_ATTEMPTS - 1:
+                    raise
+                continue
+            except MessageNotFoundError:
+                return {}
+            except StreamNotFoundError as error:
+                raise bucket_not_found(self.bucket) from error
+            except (TooManyResultsError, ServerTooOldError, NoRespondersError):
+                if up_to_revision is not None:
+                    raise
+                break
+            entries = [self._entry(each) for each in stored]
+            return {entry.key: entry for entry in entries if entry.has_value}
+        found: dict[str, KeyValueEntry] = {}
+        with self.watch(patterns) as watch:
+            for entry in watch.initial():
+                if entry.has_value:
+                    found[entry.key] = entry
+                else:
+                    found.pop(entry.key, None)
+        return found
+
+    def history(self, key: str) -> list[KeyValueEntry]:
+        """
+        Return all stored revisions of a key, oldest first, with deletions; ``[]`` if there are none.
+
+        Args:
+            key: the key.
+
+        Raises:
+            Error: as `watch()`.
+
+        """
+        self._subjects.encoded(key)
+        with self.watch(key, history=True) as watch:
+            return list(watch.initial())
+
+    def keys(self, *patterns: str) -> list[str]:
+        """
+        Return the keys that have a value, sorted; ``[]`` if there are none.
+
+        Args:
+            *patterns: only keys that match one of these; none: all keys.
+
+        Raises:
+            InvalidNameError: a pattern is malformed.
+            Error: otherwise as `watch()`.
+
+        """
+        return sorted(self.iter_keys(*patterns))
+
+    def iter_keys(self, *patterns: str) -> Iterator[str]:
+        """
+        Yield the keys that have a value, each once, in the order of their last change.
+
+        Args:
+            *patterns: only keys that match one of these; none: all keys.
+
+        Raises:
+            Error: as `keys()`.
+
+        """
+        with self.watch(patterns or ">", ignore_deletes=True, meta_only=True) as watch:
+            known: set[str] = set()
+            for entry in watch.initial():
+                key = entry.key
+                if key not in known:  # it was changed meanwhile
+                    known.add(key)
+                    yield key
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def put(self, key: str, value: bytes, *, ttl: None = None) -> int:
+        """
+        Store a value, whatever the key had before, and return its revision.
+
+        Args:
+            key: the key.
+            value: the value; it may be empty.
+            ttl: not possible; see `create()`.
+
+        Raises:
+            ValueTooLargeError: the value exceeds the bucket's ``max_value_size``.
+            StreamFullError: the bucket has reached its ``max_bytes``.
+            InvalidNameError: the key is malformed or reserved.
+            InvalidArgumentError: the value is not bytes.
+            MaxPayloadError: the value exceeds the server's limit.
+            NoStreamResponseError: there was no response: the bucket does not exist, or has no leader.
+            APIError: the server returned an error; nothing was stored.
+            TimeoutError: no acknowledgement came in time; the value may be stored all the same.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        subjects = self._subjects
+        if ttl is not None:
+            raise InvalidOptionError("ttl", ttl, _NO_TTL)
+        if subjects.value_codec is not None:
+            value = subjects.value_codec.encode(value)
+        subject = subjects.write + check_writable(subjects.encoded(key))
+        return self._publisher.publish(subject, value, None, None).seq
+
+    def create(self, key: str, value: bytes, ttl: float | timedelta | None = None) -> int:
+        """
+        Store the value of a key that has none, and return its revision.
+
+        Args:
+            key: the key: new, deleted or expired.
+            value: the value.
+            ttl: seconds after which it expires, at least 1; the server raises it to the bucket's
+                ``limit_marker_ttl`` if the bucket keeps a history. If a deleted key has a history, that is
+                removed. ``None``: as long as the bucket keeps values.
+
+        Raises:
+            KeyExistsError: the key has a value; its ``revision`` names it.
+            WrongLastRevisionError: other clients created and deleted the key again and again.
+            InvalidOptionError: the bucket has no ``limit_marker_ttl``, or the TTL is out of range.
+            Error: otherwise as `put()`.
+
+        """
+        stored = check_writable(self._subjects.encoded(key))
+        self._check_ttl(ttl)
+        expected = 0
+        rollup = False
+        deadline = self._api.deadline()
+        for attempt in range(1, _CREATE_ROUNDS + 1):
+            extra = {ROLLUP: "sub"} if rollup else None
+            try:
+                return self._write(stored, self._encoded(value), extra, expected, ttl, deadline)
+            except WrongLastSequenceError as error:
+                # The leader knows the message that is in the way; a replica may not.
+                entry = self._read(self._subjects.read + stored, consistent=True)
+                refusal = error.code, error.err_code, error.description
+                if entry is not None and entry.has_value:
+                    raise KeyExistsError(*refusal, key, entry.revision) from None
+                if attempt == _CREATE_ROUNDS or deadline.expired():
+                    raise WrongLastRevisionError(*refusal, key, expected) from error
+            expected = 0 if entry is None else entry.revision
+            # With a history the message before this one would be the last again after the TTL, and
+            # the server would not write a marker.
+            rollup = ttl is not None and entry is not None and self._history() > 1
+        raise AssertionError  # pragma: no cover
+
+    def update(self, key: str, value: bytes, last: int, *, ttl: None = None) -> int:
+        """
+        Store a value if the last revision of the key is the expected one, and return its revision.
+
+        Args:
+            key: the key.
+            value: the value.
+            last: the expected last revision; 0: the key was never written.
+            ttl: not possible; see `create()`.
+
+        Raises:
+            WrongLastRevisionError: the key was changed; nothing was stored.
+            InvalidOptionError: ``last`` is not an int of at least 0.
+            Error: otherwise as `put()`.
+
+        """
+        if ttl is not None:
+            raise InvalidOptionError("ttl", ttl, _NO_TTL)
+        if last is None:
+            raise InvalidOptionError("last", last, "must be a revision; use put() or create()")
+        return self._compare_and_set(key, self._encoded(value), None, last)
+
+    def delete(self, key: str, last: int | None = None, *, ttl: None = None) -> int:
+        """
+        Delete a key and keep its history; return the revision of the deletion.
+
+        Args:
+            key: the key; it need not exist.
+            last: delete only if this is the last revision; ``None``: whatever it is.
+            ttl: not possible; see `purge()`.
+
+        Raises:
+            WrongLastRevisionError: the key was changed; nothing was deleted.
+            Error: otherwise as `put()`.
+
+        """
+        if ttl is not None:
+            raise InvalidOptionError("ttl", ttl, _NO_TTL)
+        return self._compare_and_set(key, b"", {OPERATION: KeyValueOperation.DELETE.value}, last)
+
+    def purge(self, key: str, last: int | None = None, ttl: float | timedelta | None = None) -> int:
+        """
+        Delete a key and its history; return the revision of the deletion.
+
+        Args:
+            key: the key; it need not exist.
+            last: purge only if this is the last revision; ``None``: whatever it is.
+            ttl: seconds after which the marker of the deletion is removed, too, at least 1; ``None``: it
+                stays until `purge_deletes()`.
+
+        Raises:
+            WrongLastRevisionError: the key was changed; nothing was deleted.
+            InvalidOptionError: the bucket has no ``limit_marker_ttl``, or the TTL is out of range.
+            Error: otherwise as `put()`.
+
+        """
+        self._check_ttl(ttl)
+        headers = {OPERATION: KeyValueOperation.PURGE.value, ROLLUP: "sub"}
+        return self._compare_and_set(key, b"", headers, last, ttl)
+
+    def modify(
+        self,
+        key: str,
+        function: Callable[[KeyValueEntry | None], bytes | None],
+        attempts: int = 10,
+    ) -> int:
+        """
+        Replace the value of a key with the result of a function, and return its revision.
+
+        The function is called again with the new value if another client changes the key meanwhile.
+
+        Args:
+            key: the key.
+            function: called with the current entry, or ``None`` if the key has no value; returns the new
+                value, or ``None`` to delete the key.
+            attempts: maximum number of calls of the function.
+
+        Returns:
+            The revision; the last known one, or 0, if there was nothing to delete.
+
+        Raises:
+            WrongLastRevisionError: the key was changed during each attempt.
+            InvalidOptionError: ``attempts`` is below 1.
+            Error: otherwise as `put()` and `get()`; an exception of the function is not caught.
+
+        """
+        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
+            raise InvalidOptionError("attempts", attempts, "must be an int of at least 1")
+        subject = self._subjects.read + check_writable(self._subjects.encoded(key))
+        delay = _FIRST_CONFLICT_DELAY_S
+        attempt = 0
+        while True:
+            attempt += 1
+            # After a conflict a replica could return the same entry again.
+            entry = self._read(subject, consistent=attempt > 1)
+            current = entry if entry is not None and entry.has_value else None
+            value = function(current)
+            last = 0 if entry is None else entry.revision
+            if value is None and current is None:
+                return last
+            try:
+                if value is None:
+                    return self.delete(key, last)
+                return self.update(key, value, last)
+            except WrongLastRevisionError:
+                if attempt >= attempts:
+                    raise
+            self._api.core.wait_closed(random.uniform(0, delay))  # noqa: S311 - spreads the writers
+            delay = min(2 * delay, _MAX_CONFLICT_DELAY_S)
+
+    def purge_deletes(self, older_than: float | timedelta = 1800) -> int:
+        """
+        Remove the history of deleted keys, and the markers of old deletions.
+
+        A value that is written meanwhile is not removed.
+
+        Args:
+            older_than: seconds since the deletion after which its marker is removed, too; 0: all markers.
+                Younger markers stay, so that watches that were interrupted see the deletion.
+
+        Returns:
+            The number of removed messages.
+
+        Raises:
+            InvalidOptionError: ``older_than`` is below 0.
+            Error: otherwise as `watch()`.
+
+        """
+        age_s = seconds(older_than, "older_than")
+        if age_s < 0:
+            raise InvalidOptionError("older_than", older_than, "must be 0 or above")
+        with self.watch(meta_only=True) as watch:
+            markers = [entry for entry in watch.initial() if not entry.has_value]
+        if not markers:
+            return 0
+        now = self.status().info.ts or datetime.now(timezone.utc)
+        removed = 0
+        for marker in markers:
+            old = not age_s or (now - marker.created).total_seconds() >= age_s
+            # Everything before this sequence: never a value that was written after the marker.
+            before = marker.revision + 1 if old else marker.revision
+            removed += self._stream.purge(subject=marker.subject, seq=before)
+        return removed
+
+    def _encoded(self, value: bytes) -> bytes:
+        codec = self._subjects.value_codec
+        return value if codec is None else codec.encode(value)
+
+    def _history(self) -> int:
+        return self._stream.cached_info.config.max_msgs_per_subject or 1
+
+    def _check_ttl(self, ttl: float | timedelta | None) -> None:
+        """Raise if the bucket does not allow TTLs; another client may have allowed them meanwhile."""
+        if ttl is None or self._stream.cached_info.config.allow_msg_ttl:
+            return
+        if not self.status().info.config.allow_msg_ttl:
+            raise InvalidOptionError("ttl", ttl, "the bucket was created without limit_marker_ttl")
+
+    def _compare_and_set(
+        self,
+        key: str,
+        value: bytes,
+        headers: Mapping[str, str] | None,
+        last: int | None,
+        ttl: float | timedelta | None = None,
+    ) -> int:
+        stored = check_writable(self._subjects.encoded(key))
+        try:
+            return self._write(stored, value, headers, last, ttl, self._api.deadline())
+        except WrongLastSequenceError as error:
+            raise WrongLastRevisionError(
+                error.code, error.err_code, error.description, key, last or 0
+            ) from None
+
+    def _write(
+        self,
+        stored: str,
+        value: bytes,
+        headers: Mapping[str, str] | None,
+        last: int | None,
+        ttl: float | timedelta | None,
+        deadline: Deadline,
+    ) -> int:
+        """Publish a message with the expected last revision of its key, and return its revision."""
+        subject = self._subjects.write + stored
+        sent = publish_headers(headers, None, None, None, last, None, ttl)
+        while True:
+            try:
+                return self._publisher.publish(subject, value, sent, deadline.left()).seq
+            except APIError as error:
+                if error.err_code not in _NOT_READY or deadline.expired():
+                    raise
+            self._api.core.wait_closed(_NOT_READY_DELAY_S)
+
+    # --- watching -------------------------------------------------------------------------------
+
+    @overload
+    def watch(
+        self,
+        keys: str | Sequence[str] = ...,
+        *,
+        history: bool = ...,
+        ignore_deletes: bool = ...,
+        meta_only: bool = ...,
+        updates_only: bool = ...,
+        resume_from_revision: int | None = ...,
+        cb: None = ...,
+        current_cb: None = ...,
+    ) -> Watch[KeyValueEntry]: ...
+
+    @overload
+    def watch(
+        self,
+        keys: str | Sequence[str] = ...,
+        *,
+        history: bool = ...,
+        ignore_deletes: bool = ...,
+        meta_only: bool = ...,
+        updates_only: bool = ...,
+        resume_from_revision: int | None = ...,
+        cb: Callable[[KeyValueEntry], object],
+        current_cb: Callable[[], object] | None = ...,
+    ) -> WatchHandle: ...
+
+    def watch(
+        self,
+        keys: str | Sequence[str] = ">",
+        *,
+        history: bool = False,
+        ignore_deletes: bool = False,
+        meta_only: bool = False,
+        updates_only: bool = False,
+        resume_from_revision: int | None = None,
+        cb: Callable[[KeyValueEntry], object] | None = None,
+        current_cb: Callable[[], object] | None = None,
+    ) -> Watch[KeyValueEntry] | WatchHandle:
+        """
+        Watch keys: first their current entries, then every change.
+
+        The watch is *current* when all entries that existed at the start were received. It survives lost
+        connections, restarts of the server and leader changes.
+
+        Args:
+            keys: keys and patterns: ``*`` is any token, a final ``>`` the rest; default: all keys.
+            history: start with all stored revisions instead of the last one of each key.
+            ignore_deletes: leave out deletions and expiries.
+            meta_only: leave out the values.
+            updates_only: start with the next change; the watch is current at once.
+            resume_from_revision: start with this revision of the bucket; all stored revisions from there on
+                are returned.
+            cb: called with each entry on a thread of its own; ``None``: the entries are read from the
+                returned watch.
+            current_cb: called once when ``cb`` has handled the entries that existed at the start.
+
+        Returns:
+            A `Watch` to iterate over; with ``cb`` a `WatchHandle`.
+
+        Raises:
+            InvalidNameError: a key or pattern is malformed.
+            InvalidOptionError: two options exclude each other.
+            BucketNotFoundError: the bucket does not exist.
+            APIError: the server rejected the consumer.
+            TimeoutError: the server did not reply in time.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        if cb is None and current_cb is not None:
+            raise InvalidOptionError("current_cb", current_cb, "requires cb")
+        for callback, name in ((cb, "cb"), (current_cb, "current_cb")):
+            if callback is not None:
+                check_callback(name, callback)
+        options = _start_options(history, updates_only, resume_from_revision)
+        patterns = [keys] if isinstance(keys, str) else keys
+        filters, select = merge_patterns(self._subjects.pattern(each) for each in patterns)
+        options["filter_subjects"] = [self._subjects.read + each for each in filters]
+        options["headers_only"] = meta_only
+        watch = Watch(
+            self._api,
+            self._stream.name,
+            options,
+            _entry_maker(self._subjects, select, ignore_deletes),
+            partial(bucket_not_found, self.bucket),
+            updates_only=updates_only,
+        )
+        return watch if cb is None else WatchHandle(self._api, watch, cb, current_cb)
+
+    # --- like a dict ----------------------------------------------------------------------------
+
+    def __getitem__(self, key: str) -> bytes:
+        """Return the current value of a key; raise `KeyNotFoundError`, which is a `KeyError`."""
+        return self.get(key).value
+
+    def __setitem__(self, key: str, value: bytes) -> None:
+        """Store a value, as `put()`."""
+        self.put(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        """Delete a key, as `delete()`; it need not exist."""
+        self.delete(key)
+
+    def __contains__(self, key: object) -> bool:
+        """Return whether a key has a value."""
+        if not isinstance(key, str):
+            return False
+        entry = self._read(self._subjects.read + self._subjects.encoded(key))
+        return entry is not None and entry.has_value
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the keys that have a value, as `iter_keys()`."""
+        return self.iter_keys()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {bucket_of(self._stream.name)!r}>"
+
+
+def _start_options(history: bool, updates_only: bool, revision: int | None) -> OrderedOptions:
+    """Return the deliver policy of a watch."""
+    if updates_only and (history or revision is not None):
+        other = "history" if history else "resume_from_revision"
+        raise InvalidOptionError("updates_only", True, f"cannot be combined with {other}")
+    if revision is not None:
+        if isinstance(revision, bool) or not isinstance(revision, int) or revision < 1:
+            raise InvalidOptionError(
+                "resume_from_revision", revision, "must be an int of at least 1"
+            )
+        return {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": revision}
+    if updates_only:
+        return {"deliver_policy": DeliverPolicy.NEW}
+    policy = DeliverPolicy.ALL if history else DeliverPolicy.LAST_PER_SUBJECT
+    return {"deliver_policy": policy}
+
+
+def _entry_maker(
+    subjects: BucketSubjects, select: Callable[[str], bool] | None, ignore_deletes: bool
+) -> Callable[[Delivery], KeyValueEntry | None]:
+    """Return the function that makes the entries of a watch."""
+    if select is None and not ignore_deletes:
+        return partial(KeyValueEntry, subjects)
+    start = len(subjects.read)
+
+    def make(delivery: Delivery) -> KeyValueEntry | None:
+        if select is not None:
+            key = delivery[0].decode("utf-8", "surrogateescape")[start:]
+            if not select(key):
+                return None
+        entry = KeyValueEntry(subjects, delivery)
+        return entry if entry.has_value or not ignore_deletes else None
+
+    return make

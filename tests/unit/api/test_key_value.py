@@ -1,0 +1,349 @@
+"""Key-value buckets: names, keys, patterns, configs, entries and codecs, without a server."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetstream_sync import (
+    Base64Keys,
+    ExternalStream,
+    InvalidNameError,
+    InvalidOptionError,
+    KeyValueConfig,
+    KeyValueEntry,
+    KeyValueOperation,
+    PathKeys,
+    StreamConfig,
+    StreamSource,
+    SubjectTransform,
+)
+from jetstream_sync.api.key_codecs import key_codec, value_codec
+from jetstream_sync.api.key_value import (
+    BucketSubjects,
+    check_bucket,
+    check_key,
+    check_pattern,
+    is_bucket,
+    merge_patterns,
+    new_stream_config,
+    updated_stream_config,
+)
+from jetstream_sync.durations import duration_from_text
+from jetstream_sync.subjects import subject_matches, subjects_overlap
+
+BAD_KEYS = [
+    "",
+    ".a",
+    "a.",
+    "a..b",
+    "a b",
+    "a*",
+    "*",
+    ">",
+    "a.>",
+    "ü",
+    "a$",
+    "a:b",
+    "a\n",
+    None,
+    b"a",
+]
+
+
+@pytest.mark.parametrize("key", ["a", "A.b-C", "/x/y", "_a.=b", "a/b.c"])
+def test_valid_keys(key: str) -> None:
+    """Letters, digits and four signs, in tokens."""
+    assert check_key(key) == check_pattern(key) == key
+
+
+@pytest.mark.parametrize("key", BAD_KEYS)
+def test_invalid_keys(key: str) -> None:
+    """The server accepts some of them, so the check is ours alone."""
+    with pytest.raises(InvalidNameError):
+        check_key(key)
+
+
+@pytest.mark.parametrize("pattern", [">", "*", "a.>", "*.b", "a.*.c", "*.>"])
+def test_valid_patterns(pattern: str) -> None:
+    """Wildcards are whole tokens, and ``>`` is the last one."""
+    assert check_pattern(pattern) == pattern
+
+
+@pytest.mark.parametrize("pattern", ["", "a*", ">.a", "a.>.b", "a..>", "*>", ".>", None])
+def test_invalid_patterns(pattern: str) -> None:
+    """Everything else is refused."""
+    with pytest.raises(InvalidNameError):
+        check_pattern(pattern)
+
+
+@pytest.mark.parametrize("bucket", ["", "a.b", "a b", "ü", "a/b", None])
+def test_invalid_buckets(bucket: str) -> None:
+    """A bucket is one token."""
+    with pytest.raises(InvalidNameError, match="bucket"):
+        check_bucket(bucket)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "merged"),
+    [
+        ([], [">"]),
+        (["a", "a"], ["a"]),
+        (["a", "b.>"], ["a", "b.>"]),
+        (["a.>", "a.b", "a.*"], ["a.>"]),
+        (["a.*", "*.b"], ["*.*"]),
+        (["a.*", "*.>"], ["*.>"]),
+        (["a.*.c", "*.b.>"], ["*.*.>"]),
+    ],
+)
+def test_merged_patterns(patterns: list[str], merged: list[str]) -> None:
+    """Covered patterns are dropped, and those that merely overlap are replaced by a common one."""
+    assert merge_patterns(patterns)[0] == merged
+
+
+tokens = st.sampled_from(["a", "b", "*"])
+patterns = st.builds(
+    lambda parts, rest: ".".join([*parts, *rest]),
+    st.lists(tokens, min_size=1, max_size=3),
+    st.sampled_from([[], [">"]]),
+)
+plain_keys = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=4).map(".".join)
+
+
+@given(st.lists(patterns, max_size=4), plain_keys)
+def test_merged_patterns_select_the_same_keys(given_patterns: list[str], key: str) -> None:
+    """The result never overlaps, and with the function it selects exactly what was asked for."""
+    merged, select = merge_patterns(given_patterns)
+    for position, one in enumerate(merged):
+        assert not any(subjects_overlap(one, other) for other in merged[position + 1 :])
+    wanted = any(subject_matches(each, key) for each in given_patterns or [">"])
+    found = any(subject_matches(each, key) for each in merged)
+    assert (found and (select is None or select(key))) == wanted
+
+
+def test_config_of_a_new_bucket() -> None:
+    """The stream has the fields of ADR-8, with its defaults."""
+    config = new_stream_config(KeyValueConfig(bucket="B"))
+    assert config == StreamConfig(
+        name="KV_B",
+        subjects=["$KV.B.>"],
+        max_msgs_per_subject=1,
+        max_msgs=-1,
+        max_bytes=-1,
+        max_msg_size=-1,
+        max_consumers=-1,
+        storage="file",
+        num_replicas=1,
+        duplicate_window=120,
+        compression="none",
+        discard="new",
+        allow_rollup_hdrs=True,
+        deny_delete=True,
+        allow_direct=True,
+    )
+    assert is_bucket(config)
+
+
+def test_config_with_times() -> None:
+    """The duplicate window is never longer than the TTL, and markers need two fields."""
+    config = new_stream_config(
+        KeyValueConfig(bucket="B", ttl=30, limit_marker_ttl=2, history=7, compression=True)
+    )
+    assert config.max_age == config.duplicate_window == timedelta(seconds=30)
+    assert config.subject_delete_marker_ttl == timedelta(seconds=2)
+    assert config.allow_msg_ttl
+    assert config.max_msgs_per_subject == 7
+    assert config.compression == "s2"
+    assert new_stream_config(KeyValueConfig(bucket="B", ttl=900)).duplicate_window == timedelta(
+        seconds=120
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"history": 0},
+        {"history": 65},
+        {"limit_marker_ttl": 0.5},
+        {"replicas": 6},
+        {"ttl": -1},
+        {"mirror": StreamSource(name="A"), "sources": [StreamSource(name="B")]},
+        {"mirror": StreamSource(name="A"), "limit_marker_ttl": 1},
+        {"sources": [StreamSource(name="B", filter_subject="$KV.B.a")]},
+    ],
+)
+def test_invalid_configs(fields: dict[str, object]) -> None:
+    """The server accepts some of these values; ADR-8 does not."""
+    with pytest.raises(InvalidOptionError):
+        KeyValueConfig(bucket="B", **fields)
+
+
+def test_config_of_a_mirror() -> None:
+    """The name of the origin gets its prefix, and the copies keep the subjects of the origin."""
+    config = new_stream_config(KeyValueConfig(bucket="M", mirror=StreamSource(name="A")))
+    assert config.mirror == StreamSource(name="KV_A")
+    assert config.subjects is None
+    assert config.mirror_direct
+    assert is_bucket(config)
+    subjects = BucketSubjects.of(config, None)
+    assert (subjects.read, subjects.write) == ("$KV.A.", "$KV.A.")
+    external = StreamSource(name="KV_A", external=ExternalStream(api="$JS.hub.API"))
+    config = new_stream_config(KeyValueConfig(bucket="M", mirror=external))
+    subjects = BucketSubjects.of(config, None)
+    assert (subjects.read, subjects.write) == ("$KV.A.", "$JS.hub.API.$KV.A.")
+    mapped = StreamSource(
+        name="A", subject_transforms=[SubjectTransform(src="$KV.A.>", dest="$KV.M.>")]
+    )
+    config = new_stream_config(KeyValueConfig(bucket="M", mirror=mapped))
+    assert BucketSubjects.of(config, None).read == "$KV.M."
+
+
+def test_config_of_a_bucket_with_sources() -> None:
+    """Keys of a source are mapped, unless the source says how, or is the same bucket elsewhere."""
+    transform = SubjectTransform(src="$KV.X.a.>", dest="$KV.B.b.>")
+    external = ExternalStream(api="$JS.hub.API")
+    config = new_stream_config(
+        KeyValueConfig(
+            bucket="B",
+            sources=[
+                StreamSource(name="A"),
+                StreamSource(name="X", subject_transforms=[transform]),
+                StreamSource(name="B", external=external),
+            ],
+        )
+    )
+    mapped = SubjectTransform(src="$KV.A.>", dest="$KV.B.>")
+    assert config.sources == [
+        StreamSource(name="KV_A", subject_transforms=[mapped]),
+        StreamSource(name="X", subject_transforms=[transform]),
+        StreamSource(name="KV_B", external=external),
+    ]
+
+
+def test_update_keeps_what_is_not_set() -> None:
+    """An update changes the given fields only, also those that a newer server knows."""
+    current = new_stream_config(KeyValueConfig(bucket="B", history=5, description="old"))
+    changed = updated_stream_config(current, KeyValueConfig(bucket="B", description="new"))
+    assert changed.description == "new"
+    assert changed.max_msgs_per_subject == 5
+    with pytest.raises(InvalidOptionError, match="mirror"):
+        updated_stream_config(current, KeyValueConfig(bucket="B", mirror=StreamSource(name="A")))
+
+
+SUBJECTS = BucketSubjects.of(new_stream_config(KeyValueConfig(bucket="B")), None)
+
+
+@pytest.mark.parametrize(
+    ("headers", "operation"),
+    [
+        ("", KeyValueOperation.PUT),
+        ("A: KV-Operation", KeyValueOperation.PUT),
+        ("KV-Operation: DEL", KeyValueOperation.DELETE),
+        ("KV-Operation: PURGE", KeyValueOperation.PURGE),
+        ("KV-Operation: other", KeyValueOperation.DELETE),
+        ("Nats-Marker-Reason: MaxAge", KeyValueOperation.PURGE),
+        ("Nats-Marker-Reason: Purge", KeyValueOperation.PURGE),
+        ("Nats-Marker-Reason: Remove", KeyValueOperation.DELETE),
+        ("Nats-Marker-Reason: future", KeyValueOperation.PURGE),
+        ("KV-Operation: DEL\r\nNats-Marker-Reason: MaxAge", KeyValueOperation.DELETE),
+    ],
+)
+def test_operation_of_an_entry(headers: str, operation: KeyValueOperation) -> None:
+    """Only an entry without both headers is a value."""
+    block = f"NATS/1.0\r\n{headers}\r\n\r\n".encode() if headers else b""
+    reply = b"$JS.ACK.KV_B.c.1.7.3.1700000000000000001.4"
+    entry = KeyValueEntry(SUBJECTS, (b"$KV.B.a.b", reply, block, b""))
+    assert entry.has_value is (operation is KeyValueOperation.PUT)
+    assert entry.operation is operation
+    assert (entry.bucket, entry.key, entry.revision, entry.delta) == ("B", "a.b", 7, 4)
+    assert entry.created_ns == 1_700_000_000_000_000_001
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("5", 5), ("5s", 5), ("1m30s", 90), ("1.5h", 5400), ("20ms", 0.02)]
+)
+def test_durations_of_the_server(text: str, seconds: float) -> None:
+    """A TTL is written as a Go duration or as a number of seconds."""
+    assert duration_from_text(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("text", ["", "s", "5x", "1s2", "never", "-1s"])
+def test_other_texts_are_no_durations(text: str) -> None:
+    """Anything else raises."""
+    with pytest.raises(ValueError, match="not a duration"):
+        duration_from_text(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "stored"),
+    [("/a/b", "_root_.a.b"), ("a/b", "a.b"), ("/", "_root_"), ("/a/", "_root_.a"), ("a/>", "a.>")],
+)
+def test_path_keys(path: str, stored: str) -> None:
+    """Paths are stored as tokens; a final slash is dropped."""
+    codec = PathKeys()
+    assert codec.encode(path) == codec.encode_filter(path) == stored
+    assert codec.decode(stored) == (path.removesuffix("/") or "/")
+
+
+@given(
+    st.lists(st.text(min_size=1), min_size=1).map(
+        lambda parts: ".".join(p.replace(".", "") or "x" for p in parts)
+    )
+)
+def test_base64_keys(key: str) -> None:
+    """Any text can be a token; what is stored is a valid key."""
+    codec = Base64Keys()
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return
+    assert codec.decode(check_key(codec.encode(key))) == key
+
+
+def test_base64_filters() -> None:
+    """Wildcards stay, and what is not Base64 is an error on decoding."""
+    assert Base64Keys().encode_filter("ab.*.>") == "YWI.*.>"
+    with pytest.raises(InvalidNameError, match="Base64"):
+        Base64Keys().decode("a")
+
+
+class Reverse:
+    """A codec that cannot encode patterns."""
+
+    def encode(self, key: str) -> str:
+        return key[::-1]
+
+    def decode(self, key: str) -> str:
+        return key[::-1]
+
+
+class Xor:
+    """A codec of values."""
+
+    def __init__(self, mask: int) -> None:
+        self.mask = mask
+
+    def encode(self, value: bytes) -> bytes:
+        return bytes(each ^ self.mask for each in value) + b"!"
+
+    def decode(self, value: bytes) -> bytes:
+        return bytes(each ^ self.mask for each in value[:-1])
+
+
+def test_chains() -> None:
+    """Several codecs are applied in order, and in the other order on decoding."""
+    keys = key_codec([PathKeys(), Base64Keys()])
+    assert keys is not None
+    assert keys.encode("/a") == "X3Jvb3Rf.YQ"
+    assert keys.decode("X3Jvb3Rf.YQ") == "/a"
+    values = value_codec([Xor(1), Xor(3)])
+    assert values is not None
+    assert values.encode(b"a") == Xor(3).encode(Xor(1).encode(b"a"))
+    assert values.decode(values.encode(b"abc")) == b"abc"
+    subjects = BucketSubjects("B", "$KV.B.", "$KV.B.", key_codec=key_codec([PathKeys(), Reverse()]))
+    assert subjects.encoded("a/b") == "b.a"
+    with pytest.raises(InvalidOptionError, match="Reverse cannot encode patterns"):
+        subjects.pattern("a/*")
