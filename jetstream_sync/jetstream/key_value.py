@@ -33,6 +33,7 @@ from ..errors import (
     NoRespondersError,
     ServerTooOldError,
     StreamNotFoundError,
+    TimeoutError,
     TooManyResultsError,
     WrongLastRevisionError,
     WrongLastSequenceError,
@@ -265,7 +266,8 @@ class KeyValue(ForeignNames):
                 return {}
             except StreamNotFoundError as error:
                 raise bucket_not_found(self.bucket) from error
-            except (TooManyResultsError, ServerTooOldError, NoRespondersError):
+            except (TooManyResultsError, ServerTooOldError, NoRespondersError, TimeoutError):
+                # Servers before 2.11 do not respond for a stream that does not exist.
                 if up_to_revision is not None:
                     raise
                 break

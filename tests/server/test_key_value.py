@@ -1,0 +1,644 @@
+"""Key-value buckets: manage them, and read and write their keys."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from fix_threads import SCALE, wait_until
+
+import jetstream_sync
+from jetstream_sync import (
+    Base64Keys,
+    BucketExistsError,
+    BucketNotFoundError,
+    Connection,
+    InvalidArgumentError,
+    InvalidNameError,
+    InvalidOptionError,
+    JetStream,
+    KeyExistsError,
+    KeyNotFoundError,
+    KeyValue,
+    KeyValueConfig,
+    KeyValueEntry,
+    KeyValueOperation,
+    NoStreamResponseError,
+    PathKeys,
+    ServerTooOldError,
+    StreamFullError,
+    StreamSource,
+    SubjectTransform,
+    TooManyResultsError,
+    ValueTooLargeError,
+    WrongLastRevisionError,
+)
+from jetstream_sync.server import NatsServer
+
+
+@pytest.fixture
+def bucket(stream_name: str) -> str:
+    """A name for a bucket of this test alone."""
+    return stream_name.replace(".", "-")
+
+
+@pytest.fixture
+def kv(js: JetStream, bucket: str) -> KeyValue:
+    """A bucket with a history."""
+    return js.create_key_value(bucket=bucket, history=5, storage="memory")
+
+
+@pytest.fixture
+def markers(js: JetStream, bucket: str) -> KeyValue:
+    """A bucket with a history and markers."""
+    return js.create_key_value(bucket=bucket, history=5, limit_marker_ttl=1, storage="memory")
+
+
+def values(entries: list[KeyValueEntry]) -> list[tuple[str, bytes]]:
+    return [(str(entry.operation), entry.value) for entry in entries]
+
+
+# --- buckets ------------------------------------------------------------------------------------
+
+
+def test_manage_buckets(js: JetStream, bucket: str) -> None:
+    """A bucket is created once, found, listed, changed and deleted."""
+    with pytest.raises(BucketNotFoundError):
+        js.key_value(bucket)
+    kv = js.create_key_value(KeyValueConfig(bucket=bucket, history=3, description="first"))
+    assert js.create_key_value(bucket=bucket, history=3, description="first").bucket == bucket
+    with pytest.raises(BucketExistsError):
+        js.create_key_value(bucket=bucket, history=4)
+    kv.put("a", b"1")
+    changed = js.update_key_value(bucket=bucket, ttl=3600, max_value_size=100)
+    status = changed.status()
+    assert status.bucket == bucket
+    assert status.values == 1
+    assert status.bytes > 0
+    assert (status.history, status.ttl) == (3, timedelta(hours=1))
+    assert status.limit_marker_ttl is None
+    assert not status.is_compressed
+    assert status.config.description == "first"
+    assert status.config.max_value_size == 100
+    again = js.update_key_value(replace(status.config, description="second"))
+    assert again.status().config == replace(status.config, description="second")
+    assert js.create_or_update_key_value(bucket=bucket, history=6).status().history == 6
+    assert bucket in js.key_value_names()
+    assert bucket in [each.bucket for each in js.list_key_values()]
+    js.delete_key_value(bucket)
+    for call in (kv.status, lambda: kv.get("a"), lambda: js.delete_key_value(bucket), kv.watch):
+        with pytest.raises(BucketNotFoundError):
+            call()
+    with pytest.raises(BucketNotFoundError):
+        js.update_key_value(bucket=bucket)
+    with pytest.raises(NoStreamResponseError):
+        kv.put("a", b"1")
+    assert js.create_or_update_key_value(bucket=bucket).status().history == 1
+
+
+def test_only_buckets_are_listed(js: JetStream, bucket: str) -> None:
+    """A stream with the prefix of a bucket and other subjects is none; a mirror is one."""
+    js.create_stream(name=f"KV_{bucket}-x", subjects=[f"{bucket}.>"])
+    js.create_key_value(bucket=bucket)
+    js.create_key_value(bucket=f"{bucket}-m", mirror=StreamSource(name=bucket))
+    found = [name for name in js.key_value_names() if name.startswith(bucket)]
+    assert found == [bucket, f"{bucket}-m"]
+    with pytest.raises(BucketNotFoundError, match="not a key-value bucket"):
+        js.key_value(f"{bucket}-x")
+
+
+def test_refused_before_anything_is_sent(nc: Connection, js: JetStream, bucket: str) -> None:
+    """Bad names and limits cost no request."""
+    before = nc.stats["out_msgs"]
+    for wrong in ({"history": 65}, {"limit_marker_ttl": 0.5}):
+        with pytest.raises(InvalidOptionError):
+            js.create_key_value(bucket=bucket, **wrong)
+    with pytest.raises(InvalidNameError):
+        js.create_key_value(bucket="a.b")
+    with pytest.raises(InvalidOptionError, match="no such field"):
+        js.create_key_value(bucket=bucket, hystory=2)  # type: ignore[call-arg]
+    assert nc.stats["out_msgs"] == before
+
+
+@pytest.mark.parametrize("key", ["a..b", ".a", "a b", "", "a.*", ">", "_kv.a"])
+def test_refused_keys(kv: KeyValue, key: str) -> None:
+    """No write takes a malformed or reserved key, also not one that the server would take."""
+    calls: list[Callable[[], object]] = [
+        lambda: kv.put(key, b""),
+        lambda: kv.create(key, b""),
+        lambda: kv.update(key, b"", 1),
+        lambda: kv.delete(key),
+        lambda: kv.purge(key),
+        lambda: kv.modify(key, lambda _: b""),
+    ]
+    if not key.startswith("_kv"):
+        calls += [lambda: kv.get(key), lambda: kv.value(key), lambda: key in kv]
+        calls += [lambda: kv.history(key)]
+    for call in calls:
+        with pytest.raises(InvalidNameError):
+            call()
+    assert kv.status().values == 0
+
+
+def test_keys_of_other_writers(js: JetStream, kv: KeyValue) -> None:
+    """Without validation any subject is a key, and an entry is never refused for its key."""
+    loose = js.key_value(kv.bucket, validate_keys=False)
+    loose.put("ü:$", b"1")
+    assert loose.get("ü:$").value == b"1"
+    assert kv.keys() == loose.keys("ü:$") == ["ü:$"]
+
+
+@pytest.mark.server("<2.11")
+def test_markers_on_an_old_server(js: JetStream, kv: KeyValue, bucket: str) -> None:
+    """A server that would ignore the markers is refused, and leaves no bucket."""
+    with pytest.raises(ServerTooOldError):
+        js.create_key_value(bucket=f"{bucket}-m", limit_marker_ttl=1)
+    with pytest.raises(ServerTooOldError):
+        js.update_key_value(bucket=bucket, limit_marker_ttl=1)
+    assert f"{bucket}-m" not in js.key_value_names()
+    with pytest.raises(InvalidOptionError):
+        kv.create("a", b"1", ttl=1)
+
+
+# --- single keys --------------------------------------------------------------------------------
+
+
+def test_put_and_get(kv: KeyValue) -> None:
+    """An entry has what was put; a put overwrites, also with an empty value."""
+    assert kv.put("a.b", b"1") == 1
+    entry = kv.get("a.b")
+    assert (entry.bucket, entry.key, entry.value, entry.revision) == (kv.bucket, "a.b", b"1", 1)
+    assert (entry.operation, entry.delta, entry.headers) == (KeyValueOperation.PUT, 0, None)
+    assert abs(entry.created.timestamp() - time.time()) < 60
+    assert entry.created_ns == kv._stream.get_msg(1).time_ns
+    assert kv.put("a.b", b"") == 2
+    assert kv.get("a.b", consistent=True).value == b""
+    assert kv.get("a.b", revision=1) == entry
+    assert kv.get("a.b", revision=1, consistent=True) == entry
+
+
+def test_get_what_is_not_there(kv: KeyValue) -> None:
+    """A key without a value is an error that is also a KeyError."""
+    kv.put("a", b"1")
+    kv.put("b", b"2")
+    kv.delete("b")
+    for key in ("c", "b"):
+        with pytest.raises(KeyNotFoundError) as raised:
+            kv.get(key)
+        assert raised.value.key == key
+    for key, revision in (("a", 2), ("a", 99), ("b", 3)):
+        with pytest.raises(KeyNotFoundError):
+            kv.get(key, revision=revision)
+    with pytest.raises(KeyError):
+        kv["c"]
+    with pytest.raises(InvalidOptionError):
+        kv.get("a", revision=0)
+
+
+def test_values_are_bytes(kv: KeyValue) -> None:
+    """A text is refused; it is not encoded silently."""
+    with pytest.raises(InvalidArgumentError, match="must be bytes"):
+        kv.put("a", "text")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="must be bytes"):
+        kv.create("a", "text")  # type: ignore[arg-type]
+    kv.put("a", bytearray(b"1"))
+    assert kv["a"] == b"1"
+
+
+def test_like_a_dict(kv: KeyValue) -> None:
+    """Single keys are read, written, deleted and looked up by the operators of a dict."""
+    kv["a"] = b"1"
+    assert kv["a"] == b"1"
+    assert "a" in kv
+    assert "b" not in kv
+    assert 1 not in kv
+    assert list(kv) == ["a"]
+    assert kv.value("a") == b"1"
+    assert kv.value("b") is None
+    assert kv.value("b", b"2") == b"2"
+    del kv["a"]
+    assert "a" not in kv
+    assert kv.value("a", b"3") == b"3"
+    with pytest.raises(TypeError):
+        len(kv)  # type: ignore[arg-type]
+
+
+def test_create_after_each_end(kv: KeyValue) -> None:
+    """A key can be created when it is new, deleted or purged, and not while it has a value."""
+    assert kv.create("a", b"1") == 1
+    with pytest.raises(KeyExistsError) as raised:
+        kv.create("a", b"2")
+    assert raised.value.revision == 1
+    kv.delete("a")
+    assert kv.create("a", b"3") == 3
+    kv.purge("a")
+    assert kv.create("a", b"4") == 5
+    assert values(kv.history("a")) == [("PURGE", b""), ("PUT", b"4")]
+    kv._stream.purge()
+    assert kv.create("a", b"5") == 6
+
+
+@pytest.mark.server(">=2.11")
+def test_create_with_a_ttl(markers: KeyValue) -> None:
+    """A value with a TTL expires; watchers are told, and the key can be created again."""
+    with markers.watch() as watch:
+        first = markers.create("a", b"1", ttl=1)
+        assert watch.next(5 * SCALE).revision == first
+        assert watch.next(10 * SCALE).operation is KeyValueOperation.PURGE
+    assert "a" not in markers
+    markers.create("a", b"2")
+    markers.delete("a")
+    # Over the marker of a deletion the history goes, so that the server reports the expiry.
+    revision = markers.create("a", b"3", ttl=timedelta(seconds=1))
+    assert [entry.revision for entry in markers.history("a")] == [revision]
+    assert markers.get("a").ttl == timedelta(seconds=1)
+    wait_until(lambda: "a" not in markers, 10 * SCALE)
+    assert [str(entry.operation) for entry in markers.history("a")] in ([], ["PURGE"])
+    # The marker expires, too.
+    wait_until(lambda: not markers.history("a"), 10 * SCALE)
+    assert markers.create("a", b"4") > revision
+
+
+@pytest.mark.server(">=2.11")
+def test_ttls_that_are_not_possible(js: JetStream, markers: KeyValue, bucket: str) -> None:
+    """Only create and purge take a TTL, and only in a bucket with markers."""
+    plain = js.create_key_value(bucket=f"{bucket}-p", storage="memory")
+    with pytest.raises(InvalidOptionError, match="limit_marker_ttl"):
+        plain.create("a", b"", ttl=1)
+    with pytest.raises(InvalidOptionError, match="limit_marker_ttl"):
+        plain.purge("a", ttl=1)
+    for call in (
+        lambda: markers.put("a", b"", ttl=1),  # type: ignore[arg-type]
+        lambda: markers.update("a", b"", 0, ttl=1),  # type: ignore[arg-type]
+        lambda: markers.delete("a", ttl=1),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InvalidOptionError, match="only create"):
+            call()
+    with pytest.raises(InvalidOptionError, match="one second"):
+        markers.create("a", b"", ttl=0.5)
+    assert markers.status().values == plain.status().values == 0
+    # Another client allows them later.
+    js.update_key_value(bucket=f"{bucket}-p", limit_marker_ttl=1)
+    assert plain.create("a", b"", ttl=1) == 1
+    plain.purge("a", ttl=1)
+    wait_until(lambda: plain.status().values == 0, 10 * SCALE)
+
+
+def test_expected_revisions(kv: KeyValue) -> None:
+    """Update, delete and purge with an old revision change nothing."""
+    kv.put("a", b"1")
+    kv.put("b", b"1")
+    last = kv.put("a", b"2")
+    for call in (
+        lambda: kv.update("a", b"3", 1),
+        lambda: kv.delete("a", last=1),
+        lambda: kv.purge("a", last=2),
+        lambda: kv.update("c", b"3", 1),
+    ):
+        with pytest.raises(WrongLastRevisionError) as raised:
+            call()
+        assert raised.value.expected in (1, 2)
+    assert values(kv.history("a")) == [("PUT", b"1"), ("PUT", b"2")]
+    last = kv.update("a", b"3", last)
+    last = kv.delete("a", last=last)
+    last = kv.update("a", b"4", last)
+    kv.purge("a", last=last)
+    assert kv.update("c", b"1", 0) > last
+    for wrong in (None, -1, "1", True):
+        with pytest.raises(InvalidOptionError):
+            kv.update("a", b"", wrong)  # type: ignore[arg-type]
+
+
+def test_limits(js: JetStream, bucket: str) -> None:
+    """A value that is too large and a full bucket are errors of their own, at once."""
+    kv = js.create_key_value(bucket=bucket, max_value_size=100, max_bytes=1000)
+    began = time.monotonic()
+    with pytest.raises(ValueTooLargeError):
+        kv.put("a", b"x" * 101)
+    with pytest.raises(StreamFullError):
+        for number in range(50):
+            kv.put(f"k{number}", b"x" * 50)
+    assert time.monotonic() - began < 2 * SCALE
+    assert not isinstance(StreamFullError(503, 10077, ""), TimeoutError)
+
+
+def test_history_is_limited(kv: KeyValue) -> None:
+    """The last five revisions stay, oldest first, with deletions."""
+    for number in range(7):
+        kv.put("a", b"%d" % number)
+    kv.delete("a")
+    assert values(kv.history("a")) == [
+        ("PUT", b"3"),
+        ("PUT", b"4"),
+        ("PUT", b"5"),
+        ("PUT", b"6"),
+        ("DEL", b""),
+    ]
+    assert kv.history("b") == []
+
+
+# --- several keys -------------------------------------------------------------------------------
+
+
+def test_keys(kv: KeyValue) -> None:
+    """Patterns match whole tokens; deleted keys are left out; the result is sorted."""
+    assert kv.keys() == []
+    for key in ("xfoo", "foo", "a.b", "a.c.d", "gone"):
+        kv.put(key, b"")
+    kv.put("foo", b"again")
+    kv.delete("gone")
+    assert kv.keys() == ["a.b", "a.c.d", "foo", "xfoo"]
+    assert kv.keys("foo") == ["foo"]
+    assert kv.keys("a.>", "a.b") == ["a.b", "a.c.d"]
+    assert kv.keys("a.*", "*.b") == ["a.b"]
+    assert kv.keys("none.>") == []
+    assert list(kv.iter_keys("a.>", "foo")) == ["a.b", "a.c.d", "foo"]
+    with pytest.raises(InvalidNameError):
+        kv.keys("fo*")
+
+
+def test_get_many(kv: KeyValue) -> None:
+    """Keys and patterns are read together, without those that have no value."""
+    for key in ("a", "b.c", "b.d"):
+        kv.put(key, b"2")
+    kv.put("a", b"4")
+    kv.delete("b.d")
+    found = kv.get_many(["a", "b.>", "none"])
+    assert {key: entry.value for key, entry in found.items()} == {"a": b"4", "b.c": b"2"}
+    assert found["a"] == kv.get("a")
+    assert kv.get_many("none") == kv.get_many([]) == {}
+    with pytest.raises(InvalidNameError):
+        kv.get_many("a..b")
+
+
+@pytest.mark.server(">=2.11")
+def test_get_many_at_a_revision(kv: KeyValue) -> None:
+    """The values are those that were current at a revision."""
+    kv.put("a", b"1")
+    revision = kv.put("b", b"2")
+    kv.put("a", b"3")
+    found = kv.get_many(">", up_to_revision=revision)
+    assert {key: entry.value for key, entry in found.items()} == {"a": b"1", "b": b"2"}
+
+
+@pytest.mark.server("<2.11")
+def test_get_many_at_a_revision_of_an_old_server(kv: KeyValue) -> None:
+    """An old server cannot answer that."""
+    kv.put("a", b"1")
+    with pytest.raises(ServerTooOldError):
+        kv.get_many(">", up_to_revision=1)
+
+
+def test_get_very_many(js: JetStream, kv: KeyValue) -> None:
+    """More keys than the server returns in one answer are read by a watch."""
+    for number in range(1100):
+        js.publish_async(f"$KV.{kv.bucket}.k{number}", b"%d" % number)
+    js.publish_async_completed(30 * SCALE)
+    found = kv.get_many(">")
+    assert {key: entry.value for key, entry in found.items()} == {
+        f"k{number}": b"%d" % number for number in range(1100)
+    }
+    with pytest.raises((TooManyResultsError, ServerTooOldError)):
+        kv.get_many(">", up_to_revision=1100)
+    # A deleted bucket is an error, not an empty result.
+    js.delete_key_value(kv.bucket)
+    with pytest.raises(BucketNotFoundError):
+        kv.get_many(">")
+
+
+@pytest.mark.server(">=2.11")
+def test_get_many_is_one_point_in_time(kv: KeyValue) -> None:
+    """A writer that counts two keys up in turn is never seen one step apart the wrong way."""
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            kv.put("first", b"%d" % number)
+            kv.put("second", b"%d" % number)
+
+    with ThreadPoolExecutor(1) as pool:
+        writer = pool.submit(write)
+        try:
+            wait_until(lambda: "second" in kv)
+            for _ in range(100):
+                found = kv.get_many(["first", "second"])
+                ahead = int(found["first"].value) - int(found["second"].value)
+                assert ahead in (0, 1)
+        finally:
+            stop.set()
+        writer.result()
+
+
+def test_purge_deletes(kv: KeyValue) -> None:
+    """Old markers go with their history; of young ones the history goes only."""
+    for key in ("a", "b", "c"):
+        kv.put(key, b"1")
+        kv.put(key, b"2")
+    kv.delete("a")
+    kv.delete("b")
+    assert kv.purge_deletes() == 4
+    assert values(kv.history("a")) == [("DEL", b"")]
+    kv.put("b", b"3")
+    assert kv.purge_deletes(older_than=timedelta(0)) == 1
+    assert kv.history("a") == []
+    assert values(kv.history("b")) == [("DEL", b""), ("PUT", b"3")]
+    assert values(kv.history("c")) == [("PUT", b"1"), ("PUT", b"2")]
+    assert kv.purge_deletes(0) == 0
+    with pytest.raises(InvalidOptionError):
+        kv.purge_deletes(-1)
+
+
+def test_purge_deletes_keeps_new_values(kv: KeyValue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value that is written between the listing and the purge stays."""
+    for number in range(20):
+        kv.put(f"k{number}", b"old")
+        kv.delete(f"k{number}")
+    purge = kv._stream.purge
+
+    def write_first(subject: str, seq: int) -> int:
+        kv.put(subject.removeprefix(f"$KV.{kv.bucket}."), b"new")
+        return purge(subject=subject, seq=seq)
+
+    monkeypatch.setattr(kv._stream, "purge", write_first)
+    assert kv.purge_deletes(0) == 40
+    assert {key: entry.value for key, entry in kv.get_many(">").items()} == {
+        f"k{number}": b"new" for number in range(20)
+    }
+
+
+# --- concurrent writers -------------------------------------------------------------------------
+
+
+def test_modify(kv: KeyValue) -> None:
+    """The function gets the entry or None, and returns the value or None."""
+    seen: list[KeyValueEntry | None] = []
+
+    def add(entry: KeyValueEntry | None) -> bytes:
+        seen.append(entry)
+        return (entry.value if entry else b"") + b"x"
+
+    assert kv.modify("a", add) == 1
+    assert kv.modify("a", add) == 2
+    assert kv["a"] == b"xx"
+    assert kv.modify("a", lambda _: None) == 3
+    assert "a" not in kv
+    assert kv.modify("a", lambda _: None) == 3
+    assert kv.modify("b", lambda _: None) == 0
+    assert kv.modify("a", add) == 4
+    assert [entry and entry.revision for entry in seen] == [None, 1, None]
+    with pytest.raises(ZeroDivisionError):
+        kv.modify("a", lambda _: b"%d" % (1 // 0))
+    with pytest.raises(InvalidOptionError):
+        kv.modify("a", add, attempts=0)
+
+
+def test_modify_gives_up(kv: KeyValue) -> None:
+    """When every attempt has a conflict the last one is raised."""
+    calls = 0
+
+    def change(_: KeyValueEntry | None) -> bytes:
+        nonlocal calls
+        calls += 1
+        kv.put("a", b"other")
+        return b"mine"
+
+    with pytest.raises(WrongLastRevisionError):
+        kv.modify("a", change, attempts=3)
+    assert calls == 3
+    assert kv["a"] == b"other"
+
+
+def test_threads_count_exactly(kv: KeyValue) -> None:
+    """Threads that share one object modify one counter without losing a step."""
+
+    def count() -> None:
+        for _ in range(100):
+            kv.modify("n", lambda entry: b"%d" % (int(entry.value if entry else b"0") + 1), 100)
+
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(count) for _ in range(3)]:
+            done.result(60 * SCALE)
+    assert kv["n"] == b"300"
+
+
+def test_one_creator_wins(kv: KeyValue) -> None:
+    """Of the threads that create one key, exactly one succeeds."""
+    barrier = threading.Barrier(4)
+
+    def create(number: int, key: str) -> bool:
+        barrier.wait(10)
+        try:
+            kv.create(key, b"%d" % number)
+        except KeyExistsError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        for key in (f"k{number}" for number in range(10)):
+            won = list(pool.map(create, range(4), [key] * 4))
+            assert won.count(True) == 1
+            assert kv[key] == b"%d" % won.index(True)
+
+
+# --- mirrors, sources, domains, codecs ----------------------------------------------------------
+
+
+def test_mirror(js: JetStream, kv: KeyValue, bucket: str) -> None:
+    """A mirror under another name is read here and written in the origin."""
+    kv.put("a", b"1")
+    mirror = js.create_key_value(
+        bucket=f"{bucket}-m", mirror=StreamSource(name=bucket), storage="memory"
+    )
+    wait_until(lambda: mirror.value("a") == b"1", 10 * SCALE)
+    assert mirror.get("a").bucket == f"{bucket}-m"
+    mirror.put("b", b"2")
+    assert kv["b"] == b"2"
+    wait_until(lambda: mirror.keys() == ["a", "b"], 10 * SCALE)
+    with mirror.watch("a") as watch:
+        assert [(entry.key, entry.value) for entry in watch.initial()] == [("a", b"1")]
+        kv.put("a", b"3")
+        assert watch.next(10 * SCALE).value == b"3"
+    found = js.key_value(f"{bucket}-m")
+    assert found.create("c", b"4") == kv.get("c", consistent=True).revision
+    with pytest.raises(KeyExistsError):
+        wait_until(lambda: "c" in found, 10 * SCALE)
+        found.create("c", b"5")
+
+
+def test_sources(js: JetStream, kv: KeyValue, bucket: str) -> None:
+    """The keys of a source appear under the same name, or as its transform says."""
+    kv.put("a", b"1")
+    kv.put("sub.b", b"2")
+    moved = SubjectTransform(src=f"$KV.{bucket}.sub.>", dest=f"$KV.{bucket}-t.moved.>")
+    plain = js.create_key_value(bucket=f"{bucket}-s", sources=[StreamSource(name=bucket)])
+    mapped = js.create_key_value(
+        bucket=f"{bucket}-t",
+        sources=[StreamSource(name=f"KV_{bucket}", subject_transforms=[moved])],
+    )
+    wait_until(lambda: plain.keys() == ["a", "sub.b"], 10 * SCALE)
+    wait_until(lambda: mapped.keys() == ["moved.b"], 10 * SCALE)
+    plain.put("own", b"3")
+    assert plain["own"] == b"3"
+    assert "own" not in kv
+    status = plain.status()
+    assert js.update_key_value(replace(status.config, description="x")).status().config.sources
+
+
+def test_domain() -> None:
+    """Through the prefix of a domain, keys are written, read and watched."""
+    with (
+        NatsServer(config="jetstream { domain: hub }") as server,
+        jetstream_sync.connect(server.url) as nc,
+    ):
+        kv = nc.jetstream(domain="hub").create_key_value(bucket="B")
+        assert kv.put("a", b"1") == 1
+        assert kv.get("a").value == b"1"
+        with kv.watch() as watch:
+            assert [entry.key for entry in watch.initial()] == ["a"]
+            kv.update("a", b"2", 1)
+            assert watch.next(5 * SCALE).value == b"2"
+        assert nc.jetstream().key_value("B")["a"] == b"2"
+        # The message went to the API of the domain, which a leaf node would not store itself.
+        assert kv._subjects.write == "$JS.hub.API.$KV.B."
+
+
+class Upper:
+    """A codec of values that cannot decode all of them."""
+
+    def encode(self, value: bytes) -> bytes:
+        return value.upper()
+
+    def decode(self, value: bytes) -> bytes:
+        if value != value.upper():
+            raise ValueError("not encoded")
+        return value.lower()
+
+
+def test_codecs(kv: KeyValue) -> None:
+    """Keys and values are decoded in every result, and patterns are encoded."""
+    coded = kv.with_codecs(key=[PathKeys(), Base64Keys()], value=Upper())
+    assert coded.create("/é a/1", b"one") == 1
+    coded.put("/é a/2", b"two")
+    coded.modify("/é a/2", lambda entry: (entry.value if entry else b"") + b"!")
+    assert coded["/é a/2"] == b"two!"
+    assert coded.keys("/é a/*") == ["/é a/1", "/é a/2"]
+    assert [entry.value for entry in coded.history("/é a/2")] == [b"two", b"two!"]
+    assert set(coded.get_many("/>")) == {"/é a/1", "/é a/2"}
+    assert kv.get(kv.keys()[0]).value.isupper()
+    # What others wrote does not end a watch: the error comes with the access.
+    kv.put("X3Jvb3Rf.x", b"small")
+    with coded.watch() as watch:
+        *_, foreign = watch.initial()
+        with pytest.raises(InvalidNameError):
+            _ = foreign.key
+        with pytest.raises(ValueError, match="not encoded"):
+            _ = foreign.value
+        coded.put("/b", b"after")
+        assert watch.next(5 * SCALE).value == b"after"
