@@ -216,7 +216,7 @@ class ObjectStoreStatus(Record):
     sealed: bool
     """Whether it can no longer be changed."""
 
-    compression: bool
+    is_compressed: bool
     """Whether the server compresses its files."""
 
     replicas: int
@@ -414,7 +414,7 @@ def status_of(info: StreamInfo) -> ObjectStoreStatus:
         bucket=name.removeprefix(STREAM_PREFIX),
         size=info.state.bytes,
         sealed=bool(config.sealed),
-        compression=config.compression == StoreCompression.S2,
+        is_compressed=config.compression == StoreCompression.S2,
         replicas=config.num_replicas or 1,
         storage=config.storage or StorageType.FILE,
         description=config.description,

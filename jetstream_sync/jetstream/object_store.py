@@ -121,6 +121,7 @@ class ObjectStore(ForeignNames):
             PermissionsError: the user may not write to the bucket.
             APIError: the server refused, for example because the bucket is full.
             TimeoutError: no chunk was stored in time.
+            ObjectIncompleteError: the server lost chunks in a restart, or stored them out of order.
             ConnectionLostError: the connection was lost. If that happened at the very end, the object
                 may be stored all the same.
             ConnectionClosedError: the connection is closed.
@@ -379,18 +380,26 @@ class ObjectStore(ForeignNames):
 
         """
         deadline = self._api.deadline(timeout)
-        while True:
-            info, sequence = _existing(self._bucket, name, deadline, deleted=True)
-            if info.deleted:
-                return
-            marker = replace(info, deleted=True, size=0, chunks=0, digest=None)
-            try:
-                self._bucket.store_info(marker, sequence, deadline)
-                break
-            except WrongLastSequenceError:
-                if deadline.expired():
-                    raise
-        self._bucket.purge_dead(info.nuid, deadline)
+        try:
+            while True:
+                info, sequence = _existing(self._bucket, name, deadline, deleted=True)
+                if info.deleted:
+                    return
+                self._bucket.keep_in_doubt(info)
+                marker = replace(info, deleted=True, size=0, chunks=0, digest=None)
+                try:
+                    self._bucket.store_info(marker, sequence, deadline)
+                    break
+                except WrongLastSequenceError:
+                    if deadline.expired():
+                        raise
+            self._bucket.purge_left(deadline)
+        except BaseException:
+            # The marker may be stored, and the chunks are not purged.
+            cleanup = self._bucket.cleanup_deadline()
+            if self._bucket.settle(cleanup):
+                self._bucket.purge_left(cleanup)
+            raise
 
     def update_meta(
         self, name: str, meta: ObjectMeta, timeout: float | timedelta | None = None

@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -47,12 +48,14 @@ from .publish import Publisher
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["CLEANUP_TIMEOUT_S", "ObjectBucket"]
+__all__ = ["ObjectBucket"]
 
 log = logging.getLogger("jetstream_sync.object_store")
 
-#: Timeout in seconds for purging the chunks of a failed put.
-CLEANUP_TIMEOUT_S: Final = 5.0
+#: Timeout in seconds for purging the chunks of a failed change.
+_CLEANUP_TIMEOUT_S: Final = 5.0
+#: Timeout in seconds for the messages that are on their way before.
+_SETTLE_TIMEOUT_S: Final = 2.0
 #: The server's error for every change of a sealed stream.
 _SEALED: Final = 10109
 #: The server's errors for an expected sequence that it cannot check yet: a retry succeeds.
@@ -216,44 +219,56 @@ class ObjectBucket:
         route = self.api.routes.stream_purge(self.stream)
         core.publish(*core.encode_message(route, dumps({"filter": subject})))
 
-    def purge_dead(self, nuid: str, deadline: Deadline) -> None:
-        """Delete the chunks of an object that was replaced or deleted; a failure is only logged."""
+    def mark_dead(self, nuid: str) -> None:
+        """Record that no object has these chunks any more."""
         self._left[nuid] = None
-        self._purge_left(deadline)
 
-    def purge_failed(self, nuid: str, deadline: Deadline) -> None:
-        """Delete the chunks of a put that failed, also those that are still on their way."""
-        self._left[nuid] = None
-        subject = chunk_subject(self.name, nuid)
+    def cleanup_deadline(self) -> Deadline:
+        """Return the deadline for the work after an exception."""
+        return Deadline(_CLEANUP_TIMEOUT_S)
+
+    def settle(self, deadline: Deadline) -> bool:
+        """
+        Wait until the server has processed every message that was sent before; return whether it has.
+
+        Messages of one stream are processed in order, but requests to the API are not. After an exception
+        it is not known which messages were sent. Another message on a subject of its own finds out.
+        """
+        nuid = os.urandom(11).hex()
+        self.mark_dead(nuid)
         try:
-            while self.purge(subject, deadline):
-                pass
-        except Error as error:
-            self._log(nuid, error)
-        else:
-            self._left.pop(nuid, None)
+            limit = deadline.sooner(_SETTLE_TIMEOUT_S).left()
+            self.publisher.publish(chunk_subject(self.name, nuid), b"", None, limit)
+        except APIError:
+            self.forget(nuid)  # not stored, but processed
+        except Error:
+            return False
+        return True
 
     def keep_in_doubt(self, info: ObjectInfo) -> None:
-        """Record a put of which it is not known whether its info was stored."""
+        """Record that an object may not have its chunks: its info may not be stored, or be deleted."""
         self._left[info.nuid] = info.name
 
     def forget(self, nuid: str) -> None:
         """Never purge these chunks: an object has them."""
         self._left.pop(nuid, None)
 
-    def _purge_left(self, deadline: Deadline) -> None:
-        """Delete the chunks that no object has any more, of this change and of earlier ones."""
+    def purge_left(self, deadline: Deadline) -> None:
+        """Delete the recorded chunks that no object has; a failure is only logged."""
         for nuid, name in list(self._left.items()):
             try:
                 if name is not None:
                     current, _ = self.last_info(name, deadline)
-                    if current is None or current.nuid == nuid:
+                    if current is None:
+                        continue
+                    if current.nuid == nuid and not current.deleted:
+                        self.forget(nuid)
                         continue
                 self.purge(chunk_subject(self.name, nuid), deadline)
             except Error as error:
                 self._log(nuid, error)
                 return
-            self._left.pop(nuid, None)
+            self.forget(nuid)
 
     def _log(self, nuid: str, error: Error) -> None:
         log.warning("bucket %r: the chunks %s could not be purged: %s", self.name, nuid, error)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from ..api.object_store import ObjectInfo, chunk_subject, digest_text, new_sha256, parse_digest
 from ..errors import (
@@ -275,10 +275,13 @@ class ObjectReader(io.RawIOBase):
         """Get another chunk if none is left; return whether there are bytes."""
         if self.closed:
             raise ValueError("I/O operation on closed file")
+        self._download.bucket.api.core.check_not_forked()
         if not self._rest:
-            self._download.bucket.api.core.check_not_forked()
             self._rest = memoryview(self._download.next_chunk())
         return bool(self._rest)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an open object cannot be pickled; pass the name of the object instead")
 
     def close(self) -> None:
         """Close the file, and delete the server's consumer. A second call does nothing."""

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn, TypeAlias, cast
 
 from ..api.object_store import (
     DEFAULT_CHUNK_SIZE,
@@ -38,12 +38,15 @@ from ..errors import (
     Error,
     InvalidOptionError,
     MaxPayloadError,
+    ObjectIncompleteError,
     ObjectLinkError,
+    OutboundBufferLimitError,
     TimeoutError,
     WrongLastSequenceError,
 )
 from ..net.clock import Deadline, monotonic
-from .object_store_bucket import CLEANUP_TIMEOUT_S, ObjectBucket
+from .api_requests import stream_info
+from .object_store_bucket import ObjectBucket
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -62,8 +65,6 @@ ObjectData: TypeAlias = "Buffer | BinaryIO | Iterable[Buffer]"
 
 #: Maximum number of bytes that await their acknowledgements.
 _WINDOW_BYTES: Final = 8 * 1024 * 1024
-#: Seconds that a failed upload waits for the acknowledgements of chunks that are on their way.
-_SETTLE_TIMEOUT_S: Final = 2.0
 #: Attempts to store an info of which the acknowledgement was lost.
 _COMMIT_ATTEMPTS: Final = 3
 #: Room for headers and digest in the message with the info.
@@ -109,7 +110,10 @@ class Upload:
         self._sent = 0
         self._acked = 0
         self._chunks = 0
+        self._last_seq = 0
+        self._reconnects = bucket.api.core.reconnects
         self._ended = False
+        self._stored = False
         # The info that is being stored, and its acknowledgement.
         self._info: ObjectInfo | None = None
         self._commit: Future[PubAck] | None = None
@@ -133,6 +137,10 @@ class Upload:
     def _deadline(self) -> Deadline:
         return self._bucket.api.deadline(self._timeout)
 
+    def check_not_forked(self) -> None:
+        """Raise `ForkedConnectionError` in a forked child."""
+        self._bucket.api.core.check_not_forked()
+
     def _current(self) -> tuple[ObjectInfo | None, int]:
         return self._bucket.last_info(self._meta.name, self._deadline(), to_replace=True)
 
@@ -150,12 +158,13 @@ class Upload:
 
         """
         size = len(chunk)
-        while self._pending and self._in_flight + size > _WINDOW_BYTES:
+        # Settled ones are taken at once, so that a failed one ends the upload early.
+        while self._pending and (
+            self._in_flight + size > _WINDOW_BYTES or self._pending[0][0].done()
+        ):
             self._await_oldest()
         self._chunks += 1
-        future = self._bucket.publisher.publish_async(
-            self._subject, chunk, None, self._deadline().left()
-        )
+        future = self._publish(chunk)
         # On a slow link the last bytes of a full window wait longer than the timeout. What counts is the
         # time without any acknowledgement.
         future.due = None  # type: ignore[attr-defined]
@@ -163,6 +172,17 @@ class Upload:
         self._in_flight += size
         self._sent += size
         self._hash.update(chunk)
+
+    def _publish(self, chunk: bytes) -> Future[PubAck]:
+        while True:
+            try:
+                return self._bucket.publisher.publish_async(
+                    self._subject, chunk, None, self._deadline().left()
+                )
+            except OutboundBufferLimitError:
+                if not self._pending:
+                    raise
+            self._await_oldest()  # for a lost chunk it raises, and otherwise it waits for the reconnect
 
     def _await_oldest(self) -> None:
         """Wait for the acknowledgement of the first pending chunk."""
@@ -176,6 +196,10 @@ class Upload:
             text = f"no chunk of object {self._meta.name!r} was acknowledged in time"
             raise self._bucket.api.core.timed_out(text) from None
         self._bucket.check_ack(ack)
+        if ack.seq <= self._last_seq:
+            # A chunk was published again, because the stream had no leader for a moment.
+            raise self._incomplete("its chunks were stored in another order")
+        self._last_seq = ack.seq
         self._pending.popleft()
         self._in_flight -= size
         self._acked += size
@@ -194,6 +218,7 @@ class Upload:
         """
         while self._pending:
             self._await_oldest()
+        self._check_stored()
         info = self._info = self._make_info()
         attempts = _COMMIT_ATTEMPTS
         while True:
@@ -217,6 +242,22 @@ class Upload:
         self._committed()
         return info
 
+    def _check_stored(self) -> None:
+        """Check the number of stored chunks, if a restarted server may have lost acknowledged ones."""
+        api = self._bucket.api
+        if api.core.reconnects == self._reconnects:
+            return
+        with self._bucket.errors():
+            info = stream_info(api, self._bucket.stream, self._subject)
+        found = (info.state.subjects or {}).get(self._subject, 0)
+        if found != self._chunks:
+            raise self._incomplete(f"{found} of {self._chunks} chunks are stored")
+
+    def _incomplete(self, reason: str) -> ObjectIncompleteError:
+        return ObjectIncompleteError(
+            self._bucket.name, self._meta.name, f"{reason}; put the object again"
+        )
+
     def _make_info(self) -> ObjectInfo:
         meta = self._meta
         return ObjectInfo(
@@ -234,11 +275,13 @@ class Upload:
         )
 
     def _committed(self) -> None:
-        """Purge the chunks of the object that was replaced."""
-        self._ended = True
+        """Purge the chunks of the object that was replaced, and those that failed changes left."""
+        self._stored = True
         replaced = self._replaced
         if replaced is not None and replaced.chunks and replaced.nuid != self._nuid:
-            self._bucket.purge_dead(replaced.nuid, self._deadline())
+            self._bucket.mark_dead(replaced.nuid)
+        self._bucket.purge_left(self._deadline())
+        self._ended = True
 
     def abort(self) -> None:
         """Purge the chunks, unless the info is stored; raise nothing."""
@@ -247,17 +290,18 @@ class Upload:
         self._ended = True
         if not self._chunks and self._info is None:
             return
-        deadline = Deadline(CLEANUP_TIMEOUT_S)
-        self._settle(deadline.sooner(_SETTLE_TIMEOUT_S))
-        if self._info is not None:
-            stored = self._is_stored(self._info, deadline)
-            if stored is None:
-                self._bucket.keep_in_doubt(self._info)
-                return
-            if stored:
-                self._committed()
-                return
-        self._bucket.purge_failed(self._nuid, deadline)
+        deadline = self._bucket.cleanup_deadline()
+        settled = self._bucket.settle(deadline)
+        self._abandon()
+        stored = self._stored or self._is_stored(deadline, settled)
+        if stored is None:
+            assert self._info is not None
+            self._bucket.keep_in_doubt(self._info)
+        elif stored:
+            self._committed()
+        else:
+            self._bucket.mark_dead(self._nuid)
+            self._bucket.purge_left(deadline)
 
     def drop(self) -> None:
         """Request the purge of the chunks without waiting for it."""
@@ -265,32 +309,36 @@ class Upload:
             self._ended = True
             self._bucket.request_purge(self._subject)
 
-    def _settle(self, deadline: Deadline) -> None:
-        """Wait for the acknowledgements of the chunks and of the info, so that a purge comes after them."""
+    def _abandon(self) -> None:
+        """Let the publisher drop the messages that still have no acknowledgement."""
         futures = [future for future, _ in self._pending]
         if self._commit is not None:
             futures.append(self._commit)
         for future in futures:
-            try:
-                future.exception(deadline.left())
-            except TimeoutError:
-                future.due = monotonic()  # type: ignore[attr-defined]  # the publisher drops it
+            future.due = monotonic()  # type: ignore[attr-defined]
         self._pending.clear()
 
-    def _is_stored(self, info: ObjectInfo, deadline: Deadline) -> bool | None:
-        """Return whether the info was stored; ``None``: unknown."""
-        commit = self._commit
-        if commit is not None and commit.done():
-            error = commit.exception()
-            if error is None:
-                return True
-            if isinstance(error, APIError):
-                return False
+    def _is_stored(self, deadline: Deadline, settled: bool) -> bool | None:
+        """
+        Return whether the info was stored; ``None``: unknown.
+
+        Args:
+            deadline: the deadline.
+            settled: whether the server has processed all messages.
+
+        """
+        info, commit = self._info, self._commit
+        if info is None:
+            return False
+        if commit is not None and commit.done() and isinstance(commit.exception(), APIError):
+            return False
         try:
-            current, _ = self._bucket.last_info(info.name, deadline)
+            current, _ = self._bucket.last_info(info.name, deadline, to_replace=True)
         except Error:
             return None
-        return current is not None and current.nuid == info.nuid
+        if current is not None and current.nuid == info.nuid:
+            return True
+        return False if settled else None
 
 
 # --- data ---------------------------------------------------------------------------------------
@@ -433,6 +481,9 @@ class ObjectWriter(io.RawIOBase):
         """The info of the stored object; ``None`` until it is closed."""
         return self._info
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an open object cannot be pickled; pass the name of the object instead")
+
     def writable(self) -> bool:
         """Return true."""
         return True
@@ -479,6 +530,7 @@ class ObjectWriter(io.RawIOBase):
         """
         if self.closed:
             return
+        self._upload.check_not_forked()
         try:
             if self._buffer:
                 self._upload.send(bytes(self._buffer))
@@ -495,6 +547,7 @@ class ObjectWriter(io.RawIOBase):
             self._upload.abort()
 
     def _check_open(self) -> None:
+        self._upload.check_not_forked()
         if self.closed:
             raise ValueError("I/O operation on closed file")
 

@@ -35,6 +35,10 @@ from jetstream_sync import (
     MessageIterator,
     Msg,
     NoServersError,
+    ObjectMeta,
+    ObjectReader,
+    ObjectStore,
+    ObjectWriter,
     OrderedConsumer,
     OrderedMessages,
     PubAck,
@@ -78,6 +82,9 @@ class Inherited:
     psub: PullSubscription
     push: PushSubscription
     future: Future[PubAck]
+    store: ObjectStore
+    object_reader: ObjectReader
+    object_writer: ObjectWriter
 
 
 #: Every public method of the inherited objects: a child's call is refused.
@@ -109,6 +116,36 @@ REFUSED: dict[str, Callable[[Inherited], object]] = {
     "JetStream.stream_names": lambda it: it.js.stream_names(),
     "JetStream.list_streams": lambda it: it.js.list_streams(),
     "JetStream.find_stream_name_by_subject": lambda it: it.js.find_stream_name_by_subject("a"),
+    "JetStream.create_object_store": lambda it: it.js.create_object_store(bucket="F"),
+    "JetStream.update_object_store": lambda it: it.js.update_object_store(bucket="F"),
+    "JetStream.create_or_update_object_store": lambda it: it.js.create_or_update_object_store(
+        bucket="F"
+    ),
+    "JetStream.object_store": lambda it: it.js.object_store("F"),
+    "JetStream.delete_object_store": lambda it: it.js.delete_object_store("F"),
+    "JetStream.object_store_names": lambda it: it.js.object_store_names(),
+    "JetStream.list_object_stores": lambda it: it.js.list_object_stores(),
+    "ObjectStore.put": lambda it: it.store.put("a", b"x"),
+    "ObjectStore.put_file": lambda it: it.store.put_file(__file__),
+    "ObjectStore.open": lambda it: it.store.open("a"),
+    "ObjectStore.open to write": lambda it: it.store.open("a", "wb"),
+    "ObjectStore.get_bytes": lambda it: it.store.get_bytes("a"),
+    "ObjectStore.get_file": lambda it: it.store.get_file("a", "/nowhere"),
+    "ObjectStore.info": lambda it: it.store.info("a"),
+    "ObjectStore.list": lambda it: it.store.list(),
+    "ObjectStore.watch": lambda it: it.store.watch(),
+    "ObjectStore.delete": lambda it: it.store.delete("a"),
+    "ObjectStore.update_meta": lambda it: it.store.update_meta("a", ObjectMeta(name="a")),
+    "ObjectStore.add_link": lambda it: it.store.add_link("b", it.object_reader.info),
+    "ObjectStore.add_bucket_link": lambda it: it.store.add_bucket_link("b", it.store),
+    "ObjectStore.status": lambda it: it.store.status(),
+    "ObjectStore.seal": lambda it: it.store.seal(),
+    "ObjectReader.read": lambda it: it.object_reader.read(),
+    "ObjectReader.readall": lambda it: it.object_reader.readall(),
+    "ObjectReader.readinto": lambda it: it.object_reader.readinto(bytearray(300_000)),
+    "ObjectReader.read_chunk": lambda it: it.object_reader.read_chunk(),
+    "ObjectWriter.write": lambda it: it.object_writer.write(b"x" * 300_000),
+    "ObjectWriter.close": lambda it: it.object_writer.close(),
     "JetStream.create_consumer": lambda it: it.js.create_consumer("fork"),
     "JetStream.update_consumer": lambda it: it.js.update_consumer("fork", name="a"),
     "JetStream.create_or_update_consumer": lambda it: it.js.create_or_update_consumer("fork"),
@@ -210,6 +247,8 @@ ENDS: dict[str, Callable[[Inherited], object]] = {
     "OrderedConsumer.close": lambda it: it.ordered.close(),
     "OrderedMessages.stop": lambda it: it.ordered_messages.stop(),
     "ReplyIterator.close": lambda it: it.replies.close(),
+    "ObjectReader.close": lambda it: it.object_reader.close(),
+    "ObjectWriter.discard": lambda it: it.object_writer.discard(),
 }
 
 #: Calls that need no server.
@@ -219,6 +258,8 @@ ASKS_NOBODY = {
     "JetStream.pull_subscribe_bind",
     "JetStream.ordered_consumer",
     "Stream.ordered_consumer",
+    "ObjectReader.readable",
+    "ObjectWriter.writable",
 }
 
 SNAPSHOT = SnapshotInfo(
@@ -268,6 +309,12 @@ def inherited(nc: Connection) -> Inherited:
     psub.fetch(timeout=5)
     push = js.subscribe("js.>")
     push.next_msg(timeout=5)
+    store = js.create_object_store(bucket="F", storage="memory")
+    store.put("a", b"x" * 400_000)
+    object_reader = store.open("a")
+    object_reader.read(140_000)
+    object_writer = store.open("b", "wb")
+    object_writer.write(b"x" * 140_000)
     return Inherited(
         nc,
         sub,
@@ -284,6 +331,9 @@ def inherited(nc: Connection) -> Inherited:
         psub,
         push,
         future,
+        store,
+        object_reader,
+        object_writer,
     )
 
 
@@ -331,7 +381,9 @@ def test_a_child_may_end_what_it_inherits(it: Inherited, name: str) -> None:
     assert it.messages.next(timeout=5).data == b"2"
     assert it.ordered_messages.next(timeout=5).data == b"1"
     assert not it.handle.closed
-    it.nc.flush()
+    assert len(it.object_reader.read()) == 260_000
+    it.object_writer.close()
+    assert it.store.info("b").size == 140_000
 
 
 def test_the_state_of_a_connection_in_a_child(nc: Connection) -> None:

@@ -946,7 +946,12 @@ def test_buckets(js: JetStream) -> None:
     js.create_object_store(bucket="A")
     assert js.object_store_names() == ["A", "B"]
     first, status = js.list_object_stores()
-    assert (first.bucket, first.ttl, first.max_bytes, first.compression) == ("A", None, None, False)
+    assert (first.bucket, first.ttl, first.max_bytes, first.is_compressed) == (
+        "A",
+        None,
+        None,
+        False,
+    )
     assert status == js.object_store("B").status() or status.bucket == "B"
     assert (status.description, status.ttl, status.max_bytes, status.storage, status.replicas) == (
         "files",
@@ -955,7 +960,7 @@ def test_buckets(js: JetStream) -> None:
         "file",
         1,
     )
-    assert (status.compression, status.sealed, status.size) == (True, False, 0)
+    assert (status.is_compressed, status.sealed, status.size) == (True, False, 0)
     assert status.metadata is not None
     assert status.metadata["team"] == "a"
     js.create_object_store(config)
@@ -964,7 +969,7 @@ def test_buckets(js: JetStream) -> None:
     js.object_store("B").put("a", b"x")
     js.update_object_store(replace(config, description="new", compression=False))
     status = js.object_store("B").status()
-    assert (status.description, status.compression) == ("new", False)
+    assert (status.description, status.is_compressed) == ("new", False)
     js.create_or_update_object_store(bucket="B", description="newer")
     js.create_or_update_object_store(bucket="C")
     assert js.object_store("B").get_bytes("a") == b"x"

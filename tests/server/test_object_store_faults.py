@@ -1,0 +1,379 @@
+"""Object stores when something fails: servers, links, permissions, Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fix_ctrl_c import interrupted
+from fix_threads import SCALE, wait_until, within
+
+import jetstream_sync
+from jetstream_sync import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    Error,
+    JetStream,
+    NoStreamResponseError,
+    ObjectDeletedError,
+    ObjectIncompleteError,
+    ObjectMeta,
+    ObjectMetaOptions,
+    ObjectStore,
+    PermissionsError,
+    TimeoutError,
+)
+from jetstream_sync.jetstream import object_store_bucket
+from jetstream_sync.server import NatsServer
+
+#: A moment that does not come: the first pass is for the tracer alone.
+NEVER = 10**9
+DATA = os.urandom(4_000_000)
+
+
+def small(name: str, size: int = 1000) -> ObjectMeta:
+    """Return the meta of an object with small chunks."""
+    return ObjectMeta(name=name, options=ObjectMetaOptions(max_chunk_size=size))
+
+
+def check_no_orphans(js: JetStream, store: ObjectStore) -> None:
+    """Check that the bucket has the infos and the chunks of its objects only."""
+    infos = store.list(deleted=True)
+    stream = js.get_stream(f"OBJ_{store.bucket}")
+    expected = len(infos) + sum(info.chunks for info in infos)
+    wait_until(lambda: stream.info().state.messages == expected)
+    for info in infos:
+        if not info.deleted:
+            assert len(store.get_bytes(info.name)) == info.size
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.95])
+def test_server_killed_in_put(fresh_server: NatsServer, share: float) -> None:
+    """The put fails with a typed error; after the next one there are no orphaned chunks."""
+    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
+        js = nc.jetstream()
+        store = js.create_object_store(bucket="FILES")
+        store.put(small("a"), b"old" * 1000)
+
+        def source() -> Iterator[bytes]:
+            kill_at = int(share * len(DATA)) // 1000 * 1000
+            for start in range(0, len(DATA), 1000):
+                if start == kill_at - 20_000:
+                    fresh_server.pause()  # chunks are on their way
+                elif start == kill_at:
+                    fresh_server.kill()
+                    fresh_server.start()
+                yield DATA[start : start + 1000]
+
+        with pytest.raises(ConnectionLostError):
+            store.put(small("a"), source(), timeout=10 * SCALE)
+        assert store.get_bytes("a") == b"old" * 1000
+        store.put(small("a"), b"new" * 1000)
+        assert store.get_bytes("a") == b"new" * 1000
+        check_no_orphans(js, store)
+
+
+def test_server_restarted_between_chunks(fresh_server: NatsServer) -> None:
+    """A put goes on after a restart in which no chunk was on its way; lost chunks are found out."""
+    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
+        js = nc.jetstream()
+        store = js.create_object_store(bucket="FILES")
+
+        def source(lose: bool) -> Iterator[bytes]:
+            yield DATA[:10_000]
+            js.publish_async_completed(10 * SCALE)
+            reconnects = nc.stats["reconnects"]
+            fresh_server.kill()
+            fresh_server.start()
+            wait_until(lambda: nc.stats["reconnects"] > reconnects and nc.is_connected)
+            if lose:
+                stream = js.get_stream("OBJ_FILES")
+                stream.delete_msg(stream.info().state.last_seq)
+            yield DATA[10_000:20_000]
+
+        store.put(small("a"), source(lose=False), timeout=10 * SCALE)
+        assert store.get_bytes("a") == DATA[:20_000]
+        with pytest.raises(ObjectIncompleteError, match="19 of 20"):
+            store.put(small("a"), source(lose=True), timeout=10 * SCALE)
+        assert store.get_bytes("a") == DATA[:20_000]
+        check_no_orphans(js, store)
+
+
+def test_server_killed_while_the_info_is_stored(
+    fresh_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A put whose last acknowledgement is lost is completed with the server's next answer."""
+    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
+        js = nc.jetstream()
+        store = js.create_object_store(bucket="FILES")
+        store.put(small("a"), b"old" * 1000)
+        bucket = store._bucket
+        publish = bucket.publish_info
+        for before in (True, False):
+            restarted = False
+
+            def killing(*args: object, before: bool = before) -> object:
+                nonlocal restarted
+                if restarted:
+                    return publish(*args)  # type: ignore[arg-type]
+                restarted = True
+                if not before:
+                    publish(*args).result(5)  # type: ignore[arg-type]
+                fresh_server.kill()
+                future = publish(*args)  # type: ignore[arg-type]
+                fresh_server.start()
+                return future
+
+            monkeypatch.setattr(bucket, "publish_info", killing)
+            store.put(small("a"), b"%d" % before * 1000, timeout=10 * SCALE)
+            monkeypatch.undo()
+            assert store.get_bytes("a") == b"%d" % before * 1000
+            check_no_orphans(js, store)
+
+
+def test_server_killed_in_get(fresh_server: NatsServer) -> None:
+    """A get goes on after a restart of the server."""
+    with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
+        store = nc.jetstream().create_object_store(bucket="FILES")
+        store.put(small("a", 50_000), DATA)
+        with store.open("a", timeout=30 * SCALE) as file:
+            first = file.read(10_000)
+            fresh_server.kill()
+            fresh_server.start()
+            assert first + file.read() == DATA
+
+
+def test_server_that_does_not_answer(
+    fresh_server: NatsServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without progress for the timeout, put and get fail; the chunks go with the next change."""
+    monkeypatch.setattr(object_store_bucket, "_CLEANUP_TIMEOUT_S", 0.3)
+    with jetstream_sync.connect(fresh_server.url) as nc:
+        js = nc.jetstream()
+        store = js.create_object_store(bucket="FILES", storage="memory")
+        store.put(small("a", 100_000), 3 * DATA)  # more than is read ahead
+
+        def source() -> Iterator[bytes]:
+            yield DATA[:20_000]
+            fresh_server.pause()
+            yield DATA[:20_000]
+
+        try:
+            with within(5), pytest.raises(TimeoutError):
+                store.put(small("b"), source(), timeout=0.3)
+            with within(5), pytest.raises(TimeoutError):
+                store.info("a", timeout=0.3)
+        finally:
+            fresh_server.resume()
+        with store.open("a", timeout=0.3) as file:
+            file.read(1)
+            fresh_server.pause()
+            try:
+                with within(5), pytest.raises(TimeoutError):
+                    file.read()
+            finally:
+                fresh_server.resume()
+        with pytest.raises(TimeoutError):
+            fresh_server.pause()
+            try:
+                store.get_file("a", tmp_path / "a", timeout=0.3)
+            finally:
+                fresh_server.resume()
+        assert list(tmp_path.iterdir()) == []
+        store.put("c", b"x")
+        check_no_orphans(js, store)
+
+
+def test_slow_source(js: JetStream) -> None:
+    """A source that pauses for longer than the timeout does not end the put."""
+    store = js.create_object_store(bucket="FILES", storage="memory")
+
+    def source() -> Iterator[bytes]:
+        for _ in range(3):
+            time.sleep(0.15)
+            yield b"x" * 1000
+
+    assert store.put(small("a"), source(), timeout=0.1 * SCALE).chunks == 3
+
+
+def test_connection_closed_meanwhile(nats_server: NatsServer, js: JetStream) -> None:
+    """Closing the connection ends a put and a get at once, with the reason."""
+    shared = js.create_object_store(bucket="FILES", storage="memory")
+    shared.put(small("a", 100_000), 3 * DATA)  # more than is read ahead
+    nc = jetstream_sync.connect(nats_server.url)
+    store = nc.jetstream().object_store("FILES")
+    file = store.open("a")
+    file.read(1)
+
+    def source() -> Iterator[bytes]:
+        yield DATA[:5000]
+        closer = threading.Thread(target=nc.close)
+        closer.start()
+        closer.join()
+        yield DATA
+
+    with within(5), pytest.raises(ConnectionClosedError):
+        store.put(small("b"), source())
+    with within(5), pytest.raises(ConnectionClosedError):
+        file.read()
+    file.close()
+    for call in (store.list, store.watch, store.status, lambda: store.info("a")):
+        with pytest.raises(ConnectionClosedError):
+            call()
+
+
+DENIED = """authorization { users: [
+    { user: admin, password: a }
+    { user: reader, password: r, permissions: { publish: { deny: "$O.>" } } }
+    { user: deaf, password: d, permissions: { publish: { deny: "$JS.API.STREAM.>" } } }
+    { user: idle, password: i, permissions: { publish: { deny: "$JS.API.CONSUMER.>" } } }
+] }"""
+
+
+def test_permissions() -> None:
+    """What a user may not do is an error at once, and nothing is left."""
+    with (
+        NatsServer(name="denied", config=DENIED) as server,
+        jetstream_sync.connect(server.url, user="admin", password="a") as admin,
+        jetstream_sync.connect(
+            server.url, user="reader", password="r", error_cb=lambda _: None
+        ) as reading,
+        jetstream_sync.connect(
+            server.url, user="deaf", password="d", error_cb=lambda _: None
+        ) as deaf,
+        jetstream_sync.connect(
+            server.url, user="idle", password="i", error_cb=lambda _: None
+        ) as idle,
+    ):
+        js = admin.jetstream()
+        shared = js.create_object_store(bucket="FILES", storage="memory")
+        shared.put(small("a"), b"x" * 5000)
+        reader = reading.jetstream().object_store("FILES")
+        assert reader.get_bytes("a") == b"x" * 5000
+        idler = idle.jetstream().object_store("FILES")
+        for call in (
+            lambda: reader.put(small("b"), b"x" * 5000),
+            lambda: reader.put("b", b""),
+            lambda: reader.delete("a"),
+            lambda: deaf.jetstream().object_store("FILES"),
+            idler.list,
+            idler.watch,
+            lambda: idler.get_bytes("a"),
+        ):
+            with within(5), pytest.raises(PermissionsError):
+                call()
+        check_no_orphans(js, shared)
+
+
+#: Another account sees the JetStream API as `acme.JS.API`, but not the subjects of the data.
+IMPORTED = """
+accounts {
+    OWNER {
+        jetstream: enabled
+        users: [ { user: owner, password: owner } ]
+        exports: [ { service: "$JS.API.>", response_type: stream } ]
+    }
+    APP {
+        users: [ { user: app, password: app } ]
+        imports: [ { service: { account: OWNER, subject: "$JS.API.>" }, to: "acme.JS.API.>" } ]
+    }
+}
+"""
+
+
+def test_imported_api() -> None:
+    """Through an imported API without the data subjects, objects can be read; a put says so."""
+    with (
+        NatsServer(name="owner", config=IMPORTED) as server,
+        jetstream_sync.connect(server.url, user="owner", password="owner") as owner,
+        jetstream_sync.connect(server.url, user="app", password="app") as nc,
+    ):
+        own = owner.jetstream().create_object_store(bucket="FILES", storage="memory")
+        own.put(small("a"), b"x" * 5000)
+        store = nc.jetstream(prefix="acme.JS.API").object_store("FILES")
+        assert store.get_bytes("a") == b"x" * 5000
+        assert [info.name for info in store.list()] == ["a"]
+        with within(5), pytest.raises(NoStreamResponseError, match="can only be read"):
+            store.put(small("b"), b"x" * 5000)
+        check_no_orphans(owner.jetstream(), own)
+
+
+@pytest.mark.parametrize("domain", ["hub"])
+def test_domain(domain: str) -> None:
+    """In a domain whose data subjects reach the bucket, objects are read and written."""
+    with (
+        NatsServer(name="hub", config=f"jetstream {{ domain: {domain} }}") as server,
+        jetstream_sync.connect(server.url) as nc,
+    ):
+        js = nc.jetstream(domain=domain)
+        store = js.create_object_store(bucket="FILES", storage="memory")
+        store.put(small("a"), b"x" * 5000)
+        assert store.get_bytes("a") == b"x" * 5000
+        store.delete("a")
+        check_no_orphans(js, store)
+
+
+# As in test_ctrl_c: newer versions do not trace every opcode.
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every opcode is traced")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("call", ["put", "replace", "delete", "get_file"])
+def test_ctrl_c_anywhere(js: JetStream, tmp_path: Path, call: str) -> None:
+    """Wherever a Ctrl-C strikes, there is one whole object, no orphaned chunk and no partial file."""
+    store = js.create_object_store(bucket="FILES", storage="memory")
+    old, new = b"o" * 25, b"n" * 35
+    calls = {
+        "put": lambda: store.put(small("new", 10), new),
+        "replace": lambda: store.put(small("a", 10), new),
+        "delete": lambda: store.delete("a"),
+        "get_file": lambda: store.get_file("a", tmp_path / "a"),
+    }
+    store.put(small("a", 10), old)
+    interrupted(calls[call], NEVER)
+    moment, struck = 1, 0
+    while True:
+        store.put(small("a", 10), old)
+        if not interrupted(calls[call], moment):
+            break
+        struck += 1
+        moment += 1 + struck // 4  # the first ones, and then more and more seldom
+        for path in tmp_path.iterdir():
+            assert path.name == "a"
+            assert path.read_bytes() == old
+        try:
+            assert store.get_bytes("a") in (old, new)
+        except ObjectDeletedError:
+            assert call == "delete"
+    assert struck > 20
+    store.put("end", b"x")  # purges what an interrupted purge left
+    check_no_orphans(js, store)
+
+
+def test_ctrl_c_in_put(js: JetStream) -> None:
+    """A Ctrl-C in the middle of a put leaves the old object and no chunks, at once."""
+    store = js.create_object_store(bucket="FILES", storage="memory")
+    store.put(small("a"), b"old")
+
+    def source() -> Iterator[bytes]:
+        yield DATA[:500_000]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.put(small("a"), source())
+    assert store.get_bytes("a") == b"old"
+    assert js.get_stream("OBJ_FILES").info().state.messages == 2
+
+
+def test_errors_of_a_forgotten_file(js: JetStream) -> None:
+    """A writable file that is collected after the connection was closed raises nothing."""
+    store = js.create_object_store(bucket="FILES", storage="memory")
+    with jetstream_sync.connect(js._api.core.address.url) as nc:
+        file = nc.jetstream().object_store("FILES").open("a", "wb", meta=small("a"))
+        file.write(b"x" * 5000)
+    with pytest.raises(Error):
+        file.close()
+    assert store.list() == []
