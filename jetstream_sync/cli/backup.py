@@ -38,7 +38,7 @@ from .. import (
 )
 from ..codec import decode, encode, loads
 from ..errors import APIError, ConnectionClosedError, Error, StreamNotFoundError, TimeoutError
-from .completion import complete_stream
+from .completion import stream_argument
 from .config import config_of_file, differences
 from .output import count, counted, emit, note, size
 from .progress import show_progress
@@ -48,7 +48,7 @@ from .settings import Settings, common_options
 from .status import CommandError, ExitStatus, exit_status, one_line
 from .stream.show import write_info
 from .terminology import find_stream, words
-from .values import SIZE, STREAM_NAME
+from .values import SIZE
 
 __all__ = ["backup", "backup_account", "restore", "restore_account"]
 
@@ -327,7 +327,7 @@ _progress = click.option(
 
 
 @click.command()
-@click.argument("name", metavar="STREAM", type=STREAM_NAME, shell_complete=complete_stream)
+@stream_argument
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--consumers/--no-consumers", default=True, help="Save the consumers too.")
 @click.option("--check", is_flag=True, help="Let the server check every message first.")

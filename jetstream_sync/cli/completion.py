@@ -22,12 +22,20 @@ import click
 from ..errors import Error
 from .context_store import home_of
 from .status import CommandError
+from .values import STREAM_NAME
 
 if TYPE_CHECKING:
     from .. import JetStream
     from .settings import Settings
 
-__all__ = ["complete_consumer", "complete_object", "complete_store", "complete_stream"]
+__all__ = [
+    "complete_consumer",
+    "complete_object",
+    "complete_store",
+    "complete_stream",
+    "optional_stream_argument",
+    "stream_argument",
+]
 
 #: Timeout of the connection and of the request, in seconds.
 _TIMEOUT_S = 0.3
@@ -141,3 +149,13 @@ def _cached_names(
         path.touch(mode=0o600)
         path.write_text(json.dumps(names), "utf-8")
     return names
+
+
+#: The name of a stream, prompted for if it is missing.
+optional_stream_argument = click.argument(
+    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
+)
+#: The name of a stream.
+stream_argument = click.argument(
+    "name", metavar="STREAM", type=STREAM_NAME, shell_complete=complete_stream
+)

@@ -24,6 +24,7 @@ from ..durations import duration_to_ns, time_to_text
 from ..errors import APIError, Error, InvalidArgumentError, InvalidResponseError
 from ..suggestions import closest_match
 from .output import duration, emit, note, say
+from .prompts import Asker
 from .render import to_json
 from .settings import Settings
 from .status import CommandError, ExitStatus
@@ -36,8 +37,8 @@ __all__ = [
     "config_of_file",
     "difference_documents",
     "differences",
+    "edit_config",
     "edit_options",
-    "in_editor",
     "labels_of",
     "read_documents",
     "read_text",
@@ -51,6 +52,7 @@ __all__ = [
 ]
 
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
 
 #: The server's defaults for unset fields; 0, false and empty values are not listed.
 _DEFAULTS: Final[Mapping[str, object]] = {
@@ -451,6 +453,13 @@ def write_config(settings: Settings, config: Record, path: str) -> None:
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 
+def _needs_terminal(context: click.Context, _parameter: click.Parameter, value: bool) -> bool:
+    settings = context.find_object(Settings)
+    if value and settings is not None and not settings.interactive:
+        raise click.UsageError("--interactive needs a terminal")
+    return value
+
+
 def edit_options(command: _Command) -> _Command:
     """Add the options for editing a config to a command."""
     for option in (
@@ -459,7 +468,13 @@ def edit_options(command: _Command) -> _Command:
             "--exit-code", is_flag=True, help="With --dry-run, exit with status 1 on changes."
         ),
         click.option("--dry-run", is_flag=True, help="Show the changes without applying them."),
-        click.option("-i", "--interactive", is_flag=True, help="Edit the config in $EDITOR."),
+        click.option(
+            "-i",
+            "--interactive",
+            is_flag=True,
+            callback=_needs_terminal,
+            help="Edit the config in $EDITOR.",
+        ),
         click.option(
             "--config", "file", metavar="FILE", help="Read the new config from FILE; - is stdin."
         ),
@@ -488,7 +503,7 @@ def update_error(kind: str, name: str, error: APIError, found: list[Difference])
     )
 
 
-def in_editor(config: R, names: Mapping[str, Any]) -> R:
+def _in_editor(config: R, names: Mapping[str, Any]) -> R:
     """
     Return a config as edited by the user.
 
@@ -511,3 +526,65 @@ def in_editor(config: R, names: Mapping[str, Any]) -> R:
             if not click.confirm(f"{error}\nEdit it again?", default=True, err=True):
                 raise CommandError("nothing was done", ExitStatus.USAGE) from error
             text = edited
+
+
+def edit_config(
+    settings: Settings,
+    before: R,
+    fields: Mapping[str, Any],
+    names: Mapping[str, Any],
+    update: Callable[[R], T],
+    *,
+    kind: str,
+    name: str,
+    confirm: str,
+    options: Mapping[str, Any],
+    check: Callable[[R], object] = lambda _config: None,
+) -> T | None:
+    """
+    Change a config as the options of `edit_options` say.
+
+    Args:
+        settings: the settings of the command.
+        before: the current config.
+        fields: the fields to change.
+        names: the fields with the name, which keep their values.
+        update: updates the config on the server.
+        kind: the kind of object, for errors.
+        name: the display name of the object, for errors.
+        confirm: the prompt before the update.
+        options: the values of the options.
+        check: called with the changed config, and writes warnings.
+
+    Returns:
+        The result of the update; ``None`` if nothing differs.
+
+    Raises:
+        CommandError: the server rejects the change, or it was not confirmed.
+        click.exceptions.Exit: with ``--dry-run``, after the differences were shown.
+
+    """
+    base = before
+    if options["file"] is not None:
+        # The file may contain another name, such as that of the original.
+        more = {"name": names["name"] if isinstance(before, StreamConfig) else None}
+        base = replace(config_of_file(settings, type(before), options["file"], more), **names)
+    after = changed(base, fields)
+    if options["interactive"]:
+        after = _in_editor(after, {key: text for key, text in names.items() if text})
+    found = differences(before, after)
+    if options["dry_run"]:
+        show_differences(settings, found)
+        raise click.exceptions.Exit(
+            ExitStatus.FAILED if options["exit_code"] and found else ExitStatus.OK
+        )
+    if not found:
+        return None
+    check(after)
+    if not settings.json:
+        show_differences(settings, found)
+    Asker(settings).confirm(confirm, force=options["force"])
+    try:
+        return update(without_server_labels(after))
+    except APIError as error:
+        raise update_error(kind, name, error, found) from error

@@ -13,7 +13,7 @@ from ..errors import Error
 from .context_store import KEYS, SECRETS, Contexts, complete_context, fault_in, redacted
 from .groups import NounGroup
 from .login import Login, chosen_context, read_password
-from .output import Block, emit, note, write_blocks, yes
+from .output import Block, emit, emit_names, note, write_blocks, yes
 from .prompts import Asker
 from .render import Table, write_table
 from .settings import Settings, common_options
@@ -188,7 +188,7 @@ def ls(settings: Settings, *, names: bool) -> None:
     store = _contexts(settings)
     known, selected = store.names(), store.selected
     if names:
-        emit(settings, known, lambda: settings.env.stdout.writelines(f"{each}\n" for each in known))
+        emit_names(settings, known)
         return
     found: list[dict[str, Any]] = []
     for name in known:

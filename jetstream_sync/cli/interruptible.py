@@ -6,13 +6,15 @@ import select
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import BinaryIO, Final, TypeVar
+from functools import partial
+from typing import Any, BinaryIO, Final, TypeVar
 
 from ..errors import TimeoutError
 from ..net.clock import Deadline
+from .output import emit, emit_line
 from .settings import Settings
 
-__all__ = ["pause", "read_interruptibly", "rounds", "wait_interruptibly"]
+__all__ = ["pause", "read_interruptibly", "wait_interruptibly", "write_reports"]
 
 T = TypeVar("T")
 
@@ -53,20 +55,33 @@ def pause(seconds: float) -> None:
         never_set.wait(min(deadline.left() or 0.0, _MAX_SLICE_S))
 
 
-def rounds(settings: Settings, every: timedelta | None) -> Iterator[None]:
+def write_reports(
+    settings: Settings,
+    every: timedelta | None,
+    take: Callable[[], list[T]],
+    row: Callable[[T], Any],
+    human: Callable[[list[T]], object],
+) -> None:
     """
-    Yield once for each refresh, after clearing the screen on a terminal.
+    Write a report once, or repeatedly until Ctrl-C; a terminal is cleared before each repeated one.
 
     Args:
         settings: of the command.
-        every: the interval between refreshes; ``None``: yield once only.
+        every: the interval between reports; ``None``: write one only.
+        take: returns the objects to report.
+        row: returns the JSON value of an object.
+        human: writes the objects as text.
 
     """
     out = settings.env.stdout
     while True:
         if every is not None and not settings.json and settings.env.console(out) is not None:
             out.write("\x1b[H\x1b[2J")
-        yield
+        found = take()
+        if settings.json and every is not None:
+            emit_line(settings, [row(each) for each in found])
+        else:
+            emit(settings, [row(each) for each in found], partial(human, found))
         out.flush()
         if every is None:
             return

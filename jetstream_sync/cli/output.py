@@ -26,6 +26,7 @@ __all__ = [
     "duration",
     "emit",
     "emit_line",
+    "emit_names",
     "joined",
     "limit",
     "note",
@@ -60,6 +61,11 @@ def emit(settings: Settings, result: object, human: Callable[[], object]) -> Non
         settings.env.stdout.write(to_json(_plain(result)))
     else:
         human()
+
+
+def emit_names(settings: Settings, names: Sequence[str]) -> None:
+    """Write names, one per line in text."""
+    emit(settings, names, lambda: settings.env.stdout.writelines(f"{each}\n" for each in names))
 
 
 def emit_line(settings: Settings, result: object) -> None:

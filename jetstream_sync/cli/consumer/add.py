@@ -8,19 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ... import ConsumerConfig, ConsumerInfo, StreamConfig
-from ...errors import APIError, ConsumerExistsError, ConsumerNotFoundError, StreamNotFoundError
+from ...errors import ConsumerExistsError, ConsumerNotFoundError, StreamNotFoundError
 from ...subjects import check_consumer_name, subjects_overlap
 from ..completion import complete_consumer, complete_stream
 from ..config import (
-    Difference,
     changed,
     config_of_file,
-    differences,
+    edit_config,
     edit_options,
-    in_editor,
-    show_differences,
     subjects_of,
-    update_error,
     without_server_labels,
     write_config,
 )
@@ -250,9 +246,7 @@ def put(js: JetStream, stream: str, config: ConsumerConfig, *, update: bool) -> 
         except ConsumerNotFoundError:
             pass
         else:
-            if config.deliver_subject is not None:
-                return js.update_push_consumer(stream, config)
-            return js.update_consumer(stream, config).cached_info
+            return _update(js, stream, config)
     try:
         if config.deliver_subject is not None:
             return js.create_push_consumer(stream, config)
@@ -296,18 +290,7 @@ def _warn_inactive(settings: Settings, info: ConsumerInfo) -> None:
 @edit_options
 @config_options
 @common_options
-def edit(
-    settings: Settings,
-    *,
-    stream: str | None,
-    consumer: str | None,
-    file: str | None,
-    interactive: bool,
-    dry_run: bool,
-    exit_code: bool,
-    force: bool,
-    **options: Any,
-) -> None:
+def edit(settings: Settings, *, stream: str | None, consumer: str | None, **options: Any) -> None:
     """
     Change the configuration of a CONSUMER of a STREAM.
 
@@ -315,53 +298,44 @@ def edit(
     missing fields get the server's defaults. Metadata is merged; --metadata KEY= removes a key.
     """
     fields = fields_of(options)
-    ask = Asker(settings)
-    if interactive and not ask.interactive:
-        raise click.UsageError("--interactive needs a terminal")
     with settings.jetstream() as js:
         info = find(settings, js, stream, consumer)
-        before = info.config
-        names: dict[str, Any] = {"durable_name": before.durable_name, "name": before.name}
-        base = before
-        if file is not None:
-            # The file may contain another name, such as that of the original consumer.
-            base = replace(config_of_file(settings, ConsumerConfig, file, {"name": None}), **names)
-        after = changed(base, fields)
-        if interactive:
-            after = in_editor(after, {key: text for key, text in names.items() if text})
-        found = differences(before, after)
-        if dry_run:
-            show_differences(settings, found)
-            if exit_code and found:
-                raise click.exceptions.Exit(ExitStatus.FAILED)
-            return
-        if found:
-            check_against_stream(
-                settings, after, js.get_stream(info.stream_name).cached_info.config
-            )
-            if not settings.json:
-                show_differences(settings, found)
-            ask.confirm(f"Change {words().consumer.lower()} {title(info)}?", force=force)
-            info = _update(js, info, after, found)
-    verb = "was changed" if found else "is unchanged"
+        before, noun = info.config, words().consumer
+
+        def check(config: ConsumerConfig) -> None:
+            stored = js.get_stream(info.stream_name).cached_info.config
+            check_against_stream(settings, config, stored)
+
+        updated = edit_config(
+            settings,
+            before,
+            fields,
+            {"durable_name": before.durable_name, "name": before.name},
+            lambda config: _update(js, info.stream_name, config),
+            kind=noun,
+            name=title(info),
+            confirm=f"Change {noun.lower()} {title(info)}?",
+            check=check,
+            options=options,
+        )
+    verb = "is unchanged" if updated is None else "was changed"
+    _show(settings, updated or info, verb)
+
+
+def _update(js: JetStream, stream: str, config: ConsumerConfig) -> ConsumerInfo:
+    if config.deliver_subject is not None:
+        return js.update_push_consumer(stream, config)
+    return js.update_consumer(stream, config).cached_info
+
+
+def _show(settings: Settings, info: ConsumerInfo, done: str) -> None:
+    """Write what was done with a consumer, and its info."""
 
     def human() -> None:
-        settings.env.stdout.write(f"{words().consumer} {title(info)} {verb}\n\n")
+        settings.env.stdout.write(f"{words().consumer} {title(info)} {done}\n\n")
         show(settings, info)
 
     emit(settings, info, human)
-
-
-def _update(
-    js: JetStream, info: ConsumerInfo, config: ConsumerConfig, found: list[Difference]
-) -> ConsumerInfo:
-    config = without_server_labels(config)
-    try:
-        if config.deliver_subject is not None:
-            return js.update_push_consumer(info.stream_name, config)
-        return js.update_consumer(info.stream_name, config).cached_info
-    except APIError as error:
-        raise update_error(words().consumer, title(info), error, found) from error
 
 
 @click.command()
@@ -410,10 +384,4 @@ def copy(
         if same is not None and same == source.config.deliver_subject:
             note(settings, f"warning: both deliver to {same}; set another subject with --target")
         info = put(js, stream, config, update=False)
-
-    def human() -> None:
-        noun = words().consumer
-        settings.env.stdout.write(f"{noun} {title(info)} was copied from {title(source)}\n\n")
-        show(settings, info)
-
-    emit(settings, info, human)
+    _show(settings, info, f"was copied from {title(source)}")

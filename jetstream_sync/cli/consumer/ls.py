@@ -11,8 +11,8 @@ import click
 
 from ...errors import InvalidNameError, StreamNotFoundError
 from ..completion import complete_stream
-from ..interruptible import rounds
-from ..output import count, duration, emit, emit_line, limit, seconds_text, when
+from ..interruptible import write_reports
+from ..output import count, duration, emit, limit, seconds_text, when
 from ..prompts import Asker
 from ..render import Table, write_table
 from ..settings import Settings, common_options
@@ -85,14 +85,13 @@ def _list_names(settings: Settings, js: JetStream, stream: str | None) -> None:
             names = js.consumer_names(stream)
         except StreamNotFoundError as error:
             raise no_stream(js, stream, error) from error
-        lines = names
         result: object = names
     else:
         by_stream = dict(_of_all(js, js.consumer_names))
         # Consumers of different streams may have the same name.
-        lines = [f"{each} {name}" for each, found in by_stream.items() for name in found]
+        names = [f"{each} {name}" for each, found in by_stream.items() for name in found]
         result = by_stream
-    emit(settings, result, lambda: settings.env.stdout.writelines(f"{line}\n" for line in lines))
+    emit(settings, result, lambda: settings.env.stdout.writelines(f"{line}\n" for line in names))
 
 
 def _show_list(settings: Settings, stream: str | None, found: Sequence[ConsumerInfo]) -> None:
@@ -185,15 +184,13 @@ def report(
 ) -> None:
     """Compare the consumers of a STREAM, or of all streams, in a table."""
     with settings.jetstream() as js:
-        for _ in rounds(settings, watch):
-            found = sorted(infos_of(js, stream), key=_SORTS[sort], reverse=reverse)
-            rows = [_document(info) for info in found]
-            if not settings.json:
-                _show(settings, stream, found)
-            elif watch is None:
-                emit(settings, rows, lambda: None)
-            else:
-                emit_line(settings, rows)
+        write_reports(
+            settings,
+            watch,
+            lambda: sorted(infos_of(js, stream), key=_SORTS[sort], reverse=reverse),
+            _document,
+            lambda found: _show(settings, stream, found),
+        )
 
 
 def _document(info: ConsumerInfo) -> dict[str, Any]:

@@ -9,21 +9,16 @@ from typing import Any, Final
 import click
 
 from ... import JetStream, RetentionPolicy, Stream, StreamConfig
-from ...errors import APIError, StreamNotFoundError
+from ...errors import StreamNotFoundError
 from ...subjects import check_stream_name
-from ..completion import complete_stream
+from ..completion import optional_stream_argument, stream_argument
 from ..config import (
-    Difference,
     changed,
     config_of_file,
-    differences,
+    edit_config,
     edit_options,
-    in_editor,
-    show_differences,
     subjects_of,
-    update_error,
     warn_of_ignored,
-    without_server_labels,
     write_config,
 )
 from ..output import counted, emit, say
@@ -141,11 +136,12 @@ def _create(
     return js.update_stream(config), "was updated"
 
 
-def _show(settings: Settings, stream: Stream, verb: str) -> None:
+def _show(settings: Settings, stream: Stream, done: str) -> None:
+    """Write what was done with a stream, and its info."""
     info = stream.cached_info
 
     def human() -> None:
-        settings.env.stdout.write(f"{words().stream} {stream.name} {verb}\n\n")
+        settings.env.stdout.write(f"{words().stream} {stream.name} {done}\n\n")
         write_info(settings, info)
 
     emit(settings, info, human)
@@ -245,25 +241,14 @@ def copy(settings: Settings, source: str, destination: str, **options: Any) -> N
 
 
 @click.command()
-@click.argument(
-    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
-)
+@optional_stream_argument
 @edit_options
 @click.option("--no-mirror", is_flag=True, help="Turn a mirror into a normal stream.")
 @click.option("--no-transform", is_flag=True, help="Remove the subject transform.")
 @click.option("--no-republish", is_flag=True, help="Remove the republish rule.")
 @config_options
 @common_options
-def edit(
-    settings: Settings,
-    name: str | None,
-    file: str | None,
-    interactive: bool,
-    dry_run: bool,
-    exit_code: bool,
-    force: bool,
-    **options: Any,
-) -> None:
+def edit(settings: Settings, name: str | None, **options: Any) -> None:
     """
     Edit the config of a stream.
 
@@ -273,38 +258,28 @@ def edit(
     """
     removed = {field: None for field, option in _REMOVABLE.items() if options.pop(option)}
     fields = {**removed, **fields_of(options)}
-    ask = Asker(settings)
-    if interactive and not ask.interactive:
-        raise click.UsageError("--interactive needs a terminal")
     with settings.jetstream() as js:
-        stream = find_stream(js, name, ask)
+        stream = find_stream(js, name, Asker(settings))
         before = stream.cached_info.config
-        base = before
-        if file is not None:
-            base = config_of_file(settings, StreamConfig, file, {"name": before.name})
-        after = changed(base, fields)
-        if interactive:
-            after = in_editor(after, {"name": before.name})
-        found = differences(before, after)
-        if dry_run:
-            show_differences(settings, found)
-            if exit_code and found:
-                raise click.exceptions.Exit(ExitStatus.FAILED)
-            return
-        if found:
-            if not settings.json:
-                show_differences(settings, found)
-            ask.confirm(f"Change {words().stream} {before.name}?", force=force)
-            stream = _update(js, after, found)
-            warn_of_ignored(settings, after, stream.cached_info.config)
-    info = stream.cached_info
 
-    def human() -> None:
-        verb = "was changed" if found else "already has this config"
-        settings.env.stdout.write(f"{words().stream} {before.name} {verb}\n\n")
-        write_info(settings, info)
+        def update(config: StreamConfig) -> Stream:
+            updated = js.update_stream(config)
+            warn_of_ignored(settings, config, updated.cached_info.config)
+            return updated
 
-    emit(settings, info, human)
+        updated = edit_config(
+            settings,
+            before,
+            fields,
+            {"name": before.name},
+            update,
+            kind=words().stream,
+            name=before.name,
+            confirm=f"Change {words().stream} {before.name}?",
+            options=options,
+        )
+    verb = "already has this config" if updated is None else "was changed"
+    _show(settings, updated or stream, verb)
 
 
 _REMOVABLE = {
@@ -314,15 +289,8 @@ _REMOVABLE = {
 }
 
 
-def _update(js: JetStream, config: StreamConfig, found: list[Difference]) -> Stream:
-    try:
-        return js.update_stream(without_server_labels(config))
-    except APIError as error:
-        raise update_error(words().stream, config.name, error, found) from error
-
-
 @click.command()
-@click.argument("name", metavar="STREAM", type=STREAM_NAME, shell_complete=complete_stream)
+@stream_argument
 @click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @common_options
 def seal(settings: Settings, name: str, force: bool) -> None:
@@ -335,10 +303,5 @@ def seal(settings: Settings, name: str, force: bool) -> None:
                 f"Seal {words().stream} {name} with {counted(info.state.messages, 'message')} permanently?",
                 force=force,
             )
-            info = js.update_stream(replace(info.config, sealed=True)).cached_info
-
-    def human() -> None:
-        settings.env.stdout.write(f"{words().stream} {name} is sealed\n\n")
-        write_info(settings, info)
-
-    emit(settings, info, human)
+            stream = js.update_stream(replace(info.config, sealed=True))
+    _show(settings, stream, "is sealed")

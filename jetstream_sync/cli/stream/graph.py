@@ -10,13 +10,13 @@ import click
 from ... import Stream
 from ...net.clock import monotonic
 from ..charts import sparkline, writes_blocks
-from ..completion import complete_stream
+from ..completion import optional_stream_argument
 from ..interruptible import pause
 from ..output import counted, emit_line, size, when
 from ..prompts import Asker
 from ..settings import Settings, common_options
 from ..terminology import find_stream, words
-from ..values import PAUSE, STREAM_NAME
+from ..values import PAUSE
 
 __all__ = ["graph"]
 
@@ -37,9 +37,7 @@ class _Sample:
 
 
 @click.command()
-@click.argument(
-    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
-)
+@optional_stream_argument
 @click.option("--interval", type=PAUSE, default="1s", help="Time between samples.")
 @click.option("--count", "number", type=click.IntRange(1), help="Exit after N samples.")
 @common_options

@@ -11,8 +11,8 @@ import click
 
 from ... import JetStream, StreamInfo
 from ...errors import InvalidNameError, StreamNotFoundError
-from ..interruptible import rounds
-from ..output import count, emit, emit_line, seconds_text, size, when
+from ..interruptible import write_reports
+from ..output import count, emit, emit_names, seconds_text, size, when
 from ..render import Table, write_table
 from ..settings import Settings, common_options
 from ..terminology import words
@@ -30,33 +30,41 @@ def is_internal(name: str) -> bool:
     return name.startswith(_INTERNAL_PREFIXES)
 
 
-@click.command()
-@click.option("-n", "--names", is_flag=True, help="Show only the names, one per line.")
-@click.option(
+_all_option = click.option(
     "-a",
     "--all",
     "everything",
     is_flag=True,
     help="Include internal streams, such as those of buckets.",
 )
+_names_option = click.option(
+    "-n", "--names", is_flag=True, help="Show only the names, one per line."
+)
+
+
+@click.command()
+@_names_option
+@_all_option
 @click.option("--subject", metavar="SUBJECT", help="List only streams that store this subject.")
 @common_options
 def ls(settings: Settings, names: bool, everything: bool, subject: str | None) -> None:
     """List the streams of the account."""
-    if names:
-        with settings.jetstream() as js:
-            found = [
-                name for name in js.stream_names(subject) if everything or not is_internal(name)
-            ]
-        emit(settings, found, lambda: settings.env.stdout.writelines(f"{each}\n" for each in found))
-        return
     with settings.jetstream() as js:
-        infos = [
-            each
-            for each in js.list_streams(subject)
-            if everything or not is_internal(each.config.name)
-        ]
+        if names:
+            emit_names(
+                settings,
+                [name for name in js.stream_names(subject) if everything or not is_internal(name)],
+            )
+            return
+        infos = _infos(js, subject, everything=everything)
     emit(settings, infos, lambda: list_text(settings, infos))
+
+
+def _infos(js: JetStream, subject: str | None = None, *, everything: bool) -> list[StreamInfo]:
+    """Return the streams of the account, or those that store a subject."""
+    return [
+        info for info in js.list_streams(subject) if everything or not is_internal(info.config.name)
+    ]
 
 
 def list_text(settings: Settings, infos: list[StreamInfo], none: str = "defined") -> None:
@@ -120,14 +128,8 @@ Check = Callable[[StreamInfo], bool]
 @click.option("--cluster", metavar="REGEX", help="Streams in a cluster with a matching name.")
 @click.option("--server-name", metavar="REGEX", help="Streams on a server with a matching name.")
 @click.option("--invert", is_flag=True, help="Invert each of these conditions.")
-@click.option("-n", "--names", is_flag=True, help="Show only the names, one per line.")
-@click.option(
-    "-a",
-    "--all",
-    "everything",
-    is_flag=True,
-    help="Include internal streams, such as those of buckets.",
-)
+@_names_option
+@_all_option
 @common_options
 def find(settings: Settings, names: bool, everything: bool, invert: bool, **options: Any) -> None:
     """Find streams that match all options; without options, list all streams."""
@@ -135,14 +137,11 @@ def find(settings: Settings, names: bool, everything: bool, invert: bool, **opti
         checks = _checks(js, options, datetime.now(timezone.utc))
         found = [
             info
-            for info in js.list_streams()
-            if (everything or not is_internal(info.config.name))
-            and all(check(info) is not invert for check in checks)
+            for info in _infos(js, everything=everything)
+            if all(check(info) is not invert for check in checks)
         ]
-    listed = [info.config.name for info in found]
     if names:
-        out = settings.env.stdout
-        emit(settings, listed, lambda: out.writelines(f"{name}\n" for name in listed))
+        emit_names(settings, [info.config.name for info in found])
     else:
         none = "match" if checks else "defined"
         emit(settings, found, lambda: list_text(settings, found, none))
@@ -244,13 +243,7 @@ def _sorted_by(key: str, *flags: str) -> Callable[[Any], Any]:
 @_sorted_by("name", "-n", "--name")
 @_sorted_by("storage", "-t", "--storage")
 @click.option("-R", "--reverse", is_flag=True, help="Reverse the order.")
-@click.option(
-    "-a",
-    "--all",
-    "everything",
-    is_flag=True,
-    help="Include internal streams, such as those of buckets.",
-)
+@_all_option
 @click.option("--subject", metavar="SUBJECT", help="Include only streams that store this subject.")
 @click.option("--cluster", metavar="NAME", help="Include only streams in this cluster.")
 @click.option("-r", "--raw", is_flag=True, help="Show numbers without separators and units.")
@@ -270,27 +263,16 @@ def report(
     """Compare the streams of the account in a table."""
     key = _SORTS[wanted or sort or "bytes"]
     with settings.jetstream() as js:
-        for _ in rounds(settings, watch):
-            found = sorted(
-                _found(js, subject, cluster, everything=everything), key=key, reverse=reverse
-            )
-            rows = [_row(info) for info in found]
-            if watch is not None and settings.json:
-                emit_line(settings, rows)
-            else:
-                emit(settings, rows, lambda found=found: _show(settings, found, raw=raw))  # type: ignore[misc]
 
+        def take() -> list[StreamInfo]:
+            found = [
+                info
+                for info in _infos(js, subject, everything=everything)
+                if cluster is None or (info.cluster is not None and info.cluster.name == cluster)
+            ]
+            return sorted(found, key=key, reverse=reverse)
 
-def _found(
-    js: JetStream, subject: str | None, cluster: str | None, *, everything: bool
-) -> list[StreamInfo]:
-    infos = js.list_streams(subject)
-    return [
-        info
-        for info in infos
-        if (everything or not is_internal(info.config.name))
-        and (cluster is None or (info.cluster is not None and info.cluster.name == cluster))
-    ]
+        write_reports(settings, watch, take, _row, lambda found: _show(settings, found, raw=raw))
 
 
 def _row(info: StreamInfo) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import click
 from ... import JetStream, Stream, StreamInfo
 from ...errors import MessageNotFoundError, StreamNotFoundError
 from ...subjects import check_stream_name
-from ..completion import complete_stream
+from ..completion import complete_stream, optional_stream_argument, stream_argument
 from ..output import counted, emit, note
 from ..prompts import Asker
 from ..settings import Settings, common_options
@@ -75,9 +75,7 @@ def _existing(js: JetStream, names: tuple[str, ...], *, ignore_missing: bool) ->
 
 
 @click.command()
-@click.argument(
-    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
-)
+@optional_stream_argument
 @click.option("--subject", metavar="SUBJECT", help="Delete only messages of this subject.")
 @click.option("--seq", type=click.IntRange(1), help="Delete only messages before this sequence.")
 @click.option("--keep", type=click.IntRange(0), metavar="N", help="Keep the newest N messages.")
@@ -149,7 +147,7 @@ def _count_before(stream: Stream, seq: int) -> int:
 
 
 @click.command()
-@click.argument("name", metavar="STREAM", type=STREAM_NAME, shell_complete=complete_stream)
+@stream_argument
 @click.argument("sequences", nargs=-1, required=True, type=click.IntRange(1), metavar="SEQ...")
 @click.option("--no-erase", is_flag=True, help="Do not overwrite the data; this is faster.")
 @_force

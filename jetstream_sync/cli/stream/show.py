@@ -18,7 +18,7 @@ from ... import (
     StreamSourceInfo,
     StreamState,
 )
-from ..completion import complete_stream
+from ..completion import optional_stream_argument
 from ..output import (
     Block,
     count,
@@ -38,7 +38,6 @@ from ..render import Table, write_table
 from ..sanitize import readable
 from ..settings import Settings, common_options
 from ..terminology import Terminology, find_stream, words
-from ..values import STREAM_NAME
 
 __all__ = [
     "RETENTIONS",
@@ -258,9 +257,7 @@ def _at(settings: Settings, state: StreamState, *, first: bool) -> str:
 
 
 @click.command()
-@click.argument(
-    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
-)
+@optional_stream_argument
 @click.option("--state", "only_state", is_flag=True, help="Show only the state.")
 @common_options
 def info(settings: Settings, name: str | None, only_state: bool) -> None:
@@ -269,9 +266,7 @@ def info(settings: Settings, name: str | None, only_state: bool) -> None:
 
 
 @click.command()
-@click.argument(
-    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
-)
+@optional_stream_argument
 @common_options
 def state(settings: Settings, name: str | None) -> None:
     """Show the state of a stream."""
@@ -288,9 +283,7 @@ def _info(settings: Settings, name: str | None, *, only_state: bool) -> None:
 
 
 @click.command()
-@click.argument(
-    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
-)
+@optional_stream_argument
 @click.argument("pattern", required=False, default=">", metavar="[FILTER]")
 @click.option(
     "--sort",
@@ -332,9 +325,7 @@ def subjects(
 
 
 @click.command()
-@click.argument(
-    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
-)
+@optional_stream_argument
 @common_options
 def gaps(settings: Settings, name: str | None) -> None:
     """List the deleted sequences between the first and the last message of a stream."""

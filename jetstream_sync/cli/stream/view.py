@@ -22,7 +22,7 @@ import click
 from ... import DeliverPolicy, RetentionPolicy, StoredMsg, Stream
 from ...durations import time_from_ns
 from ...errors import Error, MessageNotFoundError, TimeoutError
-from ..completion import complete_stream
+from ..completion import optional_stream_argument, stream_argument
 from ..interruptible import pause
 from ..messages.view import FORMAT_HELP, MessageWriter, Translator, header_lines
 from ..output import when
@@ -31,7 +31,7 @@ from ..sanitize import readable
 from ..settings import Settings, common_options
 from ..status import CommandError, ExitStatus
 from ..terminology import find_stream
-from ..values import STREAM_NAME, TIME
+from ..values import TIME
 
 if TYPE_CHECKING:
     from ... import OrderedMessages
@@ -235,9 +235,7 @@ class _MessageFilter:
 
 
 @click.command()
-@click.argument(
-    "name", required=False, metavar="[STREAM]", type=STREAM_NAME, shell_complete=complete_stream
-)
+@optional_stream_argument
 @click.argument("page", required=False, type=click.IntRange(1), default=10, metavar="[PAGE]")
 @click.option("--id", "--seq", "seq", type=click.IntRange(1), help="Start at this sequence.")
 @click.option("--since", type=TIME, metavar="TIME", help="Start at this time, or this long ago.")
@@ -346,7 +344,7 @@ def _ask_next_page(ask: Asker) -> bool:
 
 
 @click.command()
-@click.argument("name", metavar="STREAM", type=STREAM_NAME, shell_complete=complete_stream)
+@stream_argument
 @click.argument("seq", required=False, type=click.IntRange(1), metavar="[SEQ]")
 @click.option("-S", "--last-for", metavar="SUBJECT", help="Read the last message of a subject.")
 @click.option(
