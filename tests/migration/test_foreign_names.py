@@ -9,14 +9,16 @@ import pickle
 import pytest
 from nats.aio.client import Client
 from nats.js import JetStreamContext
+from nats.js.kv import KeyValue as NatsPyKeyValue
 from nats.js.object_store import ObjectStore as NatsPyObjectStore
 
-from jetstream_sync import Connection, JetStream, ObjectStore, Stream
+from jetstream_sync import Connection, JetStream, KeyValue, ObjectStore, Stream
 from jetstream_sync.foreign_names import FOREIGN_NAMES
 
 CLASSES = {
     "Connection": Connection,
     "JetStream": JetStream,
+    "KeyValue": KeyValue,
     "ObjectStore": ObjectStore,
     "Stream": Stream,
 }
@@ -37,6 +39,7 @@ def public(kind: type) -> set[str]:
     [
         (Client, Connection),
         (JetStreamContext, JetStream),
+        (NatsPyKeyValue, KeyValue),
         (NatsPyObjectStore, ObjectStore),
     ],
 )
@@ -55,7 +58,13 @@ def test_what_exists_is_not_explained(kind: str) -> None:
 def test_the_error_says_what_to_write(nc: Connection, js: JetStream, stream: Stream) -> None:
     """The text names the class, the attribute and its replacement; hasattr and dir do as usual."""
     store = js.create_object_store(bucket="NAMES")
-    owners = {"Connection": nc, "JetStream": js, "ObjectStore": store, "Stream": stream}
+    owners = {
+        "Connection": nc,
+        "JetStream": js,
+        "KeyValue": js.create_key_value(bucket="NAMES"),
+        "ObjectStore": store,
+        "Stream": stream,
+    }
     for kind, names in FOREIGN_NAMES.items():
         owner = owners[kind]
         for name, hint in names.items():
