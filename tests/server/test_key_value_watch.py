@@ -1,0 +1,435 @@
+"""Watches of key-value buckets: their options, when they are current, and faults."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from fix_ctrl_c import interrupted
+from fix_threads import SCALE, wait_until, within
+
+import jetstream_sync
+from jetstream_sync import (
+    BucketNotFoundError,
+    Connection,
+    ConnectionClosedError,
+    InvalidNameError,
+    InvalidOptionError,
+    IteratorClosedError,
+    JetStream,
+    KeyValue,
+    KeyValueEntry,
+    TimeoutError,
+)
+from jetstream_sync.server import NatsServer
+
+
+@pytest.fixture
+def bucket(stream_name: str) -> str:
+    """A name for a bucket of this test alone."""
+    return stream_name
+
+
+@pytest.fixture
+def kv(js: JetStream, bucket: str) -> KeyValue:
+    """A bucket with a history."""
+    return js.create_key_value(bucket=bucket, history=5, storage="memory")
+
+
+def fill(js: JetStream, kv: KeyValue, count: int, value: bytes = b"x") -> None:
+    for number in range(count):
+        js.publish_async(f"$KV.{kv.bucket}.k{number}", value)
+    js.publish_async_completed(30 * SCALE)
+
+
+def consumers(js: JetStream, kv: KeyValue) -> list[str]:
+    return js.consumer_names(f"KV_{kv.bucket}")
+
+
+def shown(entries: list[KeyValueEntry]) -> list[tuple[str, str, bytes]]:
+    return [(entry.key, str(entry.operation), entry.value) for entry in entries]
+
+
+def test_initial_entries_and_changes(js: JetStream, kv: KeyValue) -> None:
+    """The last entries come first, deletions included, then all changes in order."""
+    kv.put("a", b"1")
+    kv.put("b", b"2")
+    kv.put("a", b"3")
+    kv.delete("b")
+    with kv.watch() as watch:
+        entries = list(watch.initial())
+        assert shown(entries) == [("a", "PUT", b"3"), ("b", "DEL", b"")]
+        assert [entry.delta for entry in entries] == [1, 0]
+        kv.put("c", b"4")
+        kv.purge("a")
+        assert shown([watch.next(5 * SCALE) for _ in range(2)]) == [
+            ("c", "PUT", b"4"),
+            ("a", "PURGE", b""),
+        ]
+    wait_until(lambda: consumers(js, kv) == [])
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ["a=3", "b=", "c.d=5"]),
+        ({"history": True}, ["a=1", "b=2", "a=3", "b=", "c.d=5"]),
+        ({"ignore_deletes": True}, ["a=3", "c.d=5"]),
+        ({"meta_only": True}, ["a=", "b=", "c.d="]),
+        ({"updates_only": True}, []),
+        ({"resume_from_revision": 3}, ["a=3", "b=", "c.d=5"]),
+        ({"keys": "a"}, ["a=3"]),
+        ({"keys": ["a", "c.>"]}, ["a=3", "c.d=5"]),
+        ({"keys": ["c.*", "*.d", "c.d"]}, ["c.d=5"]),
+        ({"keys": ["c.>", "*.e"]}, ["c.d=5"]),
+        ({"keys": "none"}, []),
+    ],
+)
+def test_options(kv: KeyValue, options: dict[str, object], expected: list[str]) -> None:
+    """Each option selects what exists at the start, and a change follows in any case."""
+    kv.put("a", b"1")
+    kv.put("b", b"2")
+    kv.put("a", b"3")
+    kv.delete("b")
+    kv.put("c.d", b"5")
+    key = "none" if options.get("keys") == "none" else "a" if options.get("keys") == "a" else "c.d"
+    with kv.watch(**options) as watch:  # type: ignore[call-overload]
+        with within(2):
+            found = [f"{entry.key}={entry.value.decode()}" for entry in watch.initial()]
+        assert found == expected
+        assert watch.is_current
+        kv.put(key, b"6")
+        assert watch.next(5 * SCALE).key == key
+
+
+def test_invalid_options(kv: KeyValue) -> None:
+    """Options that exclude each other, and bad patterns, are refused before a request."""
+    for options in (
+        {"updates_only": True, "history": True},
+        {"updates_only": True, "resume_from_revision": 1},
+        {"resume_from_revision": 0},
+        {"current_cb": print},
+        {"cb": "no"},
+    ):
+        with pytest.raises(InvalidOptionError):
+            kv.watch(**options)  # type: ignore[call-overload]
+    with pytest.raises(InvalidNameError):
+        kv.watch("a*")
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"ignore_deletes": True}, {"keys": "none.>"}, {"updates_only": True}]
+)
+def test_current_without_entries(kv: KeyValue, options: dict[str, object]) -> None:
+    """A watch with nothing to return becomes current within a second, once."""
+    if options:
+        for key in ("a", "b"):
+            kv.put(key, b"1")
+            kv.delete(key)
+    with kv.watch(**options) as watch:  # type: ignore[call-overload]
+        with within(1):
+            watch.wait_current(5 * SCALE)
+        assert list(watch.initial()) == []
+    calls: list[str] = []
+    handle = kv.watch(cb=print, current_cb=lambda: calls.append("current"), **options)  # type: ignore[call-overload]
+    with handle:
+        with within(1):
+            handle.wait_current(5 * SCALE)
+        kv.delete("x")
+    handle.wait_closed(5 * SCALE)
+    assert calls == ["current"]
+    assert handle.is_current
+
+
+def test_iteration_ends_with_stop(kv: KeyValue) -> None:
+    """A loop on another thread ends when the watch is stopped; `initial()` reports that it is not whole."""
+    kv.put("a", b"1")
+    watch = kv.watch()
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(lambda: [entry.key for entry in watch])
+        wait_until(lambda: watch.is_current)
+        watch.stop()
+        assert found.result(5 * SCALE) == ["a"]
+    again = kv.watch()
+    again.stop()
+    with pytest.raises(IteratorClosedError):
+        list(again.initial())
+    with pytest.raises(IteratorClosedError):
+        again.wait_current(1)
+    assert again.closed
+
+
+def test_end_of_the_connection(kv: KeyValue, nats_server: NatsServer) -> None:
+    """A waiting thread gets the reason when the connection is closed."""
+    with jetstream_sync.connect(nats_server.url) as nc:
+        watch = nc.jetstream().key_value(kv.bucket).watch()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(watch.next, None)
+            nc.close()
+            with pytest.raises(ConnectionClosedError):
+                waiting.result(5 * SCALE)
+        with pytest.raises(ConnectionClosedError):
+            watch.next(0)
+
+
+def test_deleted_bucket(js: JetStream, kv: KeyValue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Iterations raise, and a handle has the error."""
+    monkeypatch.setattr("jetstream_sync.jetstream.watch._HEARTBEAT_S", 0.5)
+    watch = kv.watch()
+    handle = kv.watch(cb=print)
+    js.delete_key_value(kv.bucket)
+    with pytest.raises(BucketNotFoundError):
+        for _ in watch:
+            pass
+    handle.wait_closed(20 * SCALE)
+    assert isinstance(handle.error, BucketNotFoundError)
+
+
+def test_errors_of_callbacks(nats_server: NatsServer, kv: KeyValue) -> None:
+    """What a callback raises is reported, and the next entry follows."""
+    errors: list[Exception] = []
+    with jetstream_sync.connect(nats_server.url, error_cb=errors.append) as nc:
+        mine = nc.jetstream().key_value(kv.bucket)
+        seen: list[str] = []
+
+        def fail(entry: KeyValueEntry) -> None:
+            seen.append(entry.key)
+            raise RuntimeError(entry.key)
+
+        def fail_current() -> None:
+            raise RuntimeError("current")
+
+        mine.put("a", b"")
+        with mine.watch(cb=fail, current_cb=fail_current) as handle:
+            handle.wait_current(5 * SCALE)
+            mine.put("b", b"")
+            wait_until(lambda: len(errors) == 3)
+    assert [str(error) for error in errors] == ["a", "current", "b"]
+    assert seen == ["a", "b"]
+
+
+def test_callback_uses_the_bucket(kv: KeyValue) -> None:
+    """A callback can read and write the bucket, and stop its own watch."""
+    copied = threading.Event()
+
+    def copy(entry: KeyValueEntry) -> None:
+        if entry.key == "to":
+            handle.stop()
+            copied.set()
+        else:
+            kv.put("to", kv.get(entry.key).value)
+
+    handle = kv.watch(cb=copy)
+    kv.put("from", b"1")
+    assert copied.wait(5 * SCALE)
+    handle.wait_closed(5 * SCALE)
+    assert kv["to"] == b"1"
+
+
+def test_slow_callback(js: JetStream, kv: KeyValue) -> None:
+    """A callback that is slow delays no other call, and the buffer stays bounded."""
+    fill(js, kv, 5000)
+    handled: list[str] = []
+
+    def slow(entry: KeyValueEntry) -> None:
+        time.sleep(0.01)
+        handled.append(entry.key)
+
+    with kv.watch(cb=slow) as handle:
+        wait_until(lambda: handled)
+        began = time.monotonic()
+        for number in range(50):
+            kv.get(f"k{number}")
+        assert time.monotonic() - began < 1 * SCALE
+        (name,) = consumers(js, kv)
+        info = js.consumer_info(f"KV_{kv.bucket}", name)
+        assert info.delivered.consumer_seq < 2500
+    handle.wait_closed(5 * SCALE)
+
+
+def test_keys_that_vanish_while_watches_start(js: JetStream, kv: KeyValue) -> None:
+    """Every watch becomes current although the keys are purged without markers meanwhile."""
+    fill(js, kv, 5000)
+    started = threading.Event()
+
+    def watch_all() -> int:
+        with kv.watch() as watch:
+            started.set()
+            watch.wait_current(30 * SCALE)
+            return sum(1 for _ in watch.initial())
+
+    with ThreadPoolExecutor(9) as pool:
+        watches = [pool.submit(watch_all) for _ in range(8)]
+        started.wait(5 * SCALE)
+        for number in range(0, 5000, 500):
+            js.get_stream(f"KV_{kv.bucket}").purge(seq=number + 500)
+        counts = [watch.result(60 * SCALE) for watch in watches]
+    assert all(0 <= count <= 5000 for count in counts)
+    wait_until(lambda: consumers(js, kv) == [])
+
+
+def test_two_threads_read_one_watch(js: JetStream, kv: KeyValue) -> None:
+    """Each entry goes to one of the threads."""
+    fill(js, kv, 500)
+    found: list[str] = []
+    with kv.watch() as watch, ThreadPoolExecutor(2) as pool:
+        readers = [pool.submit(lambda: [found.append(e.key) for e in watch]) for _ in range(2)]
+        watch.wait_current(10 * SCALE)
+        wait_until(lambda: len(found) == 500)
+        watch.stop()
+        for reader in readers:
+            reader.result(5 * SCALE)
+    assert sorted(found) == sorted(f"k{number}" for number in range(500))
+
+
+def test_poll_with_short_timeouts(kv: KeyValue, js: JetStream) -> None:
+    """A loop with short timeouts also gets over the loss of the consumer."""
+    with kv.watch() as watch:
+        (name,) = consumers(js, kv)
+        js.delete_consumer(f"KV_{kv.bucket}", name)
+        kv.put("a", b"1")
+
+        def polled() -> KeyValueEntry | None:
+            try:
+                return watch.next(0.001)
+            except TimeoutError:
+                return None
+
+        assert wait_until(polled, 10 * SCALE).value == b"1"
+
+
+def test_ctrl_c_loses_no_entry(kv: KeyValue) -> None:
+    """An interrupted call returns its entry later."""
+    with kv.watch() as watch:
+        for moment in range(1, 200, 4):
+            revision = kv.put("a", b"%d" % moment)
+            found: list[KeyValueEntry] = []
+            if not interrupted(lambda found=found: found.append(watch.next(5 * SCALE)), moment):
+                assert found[0].revision == revision
+                break
+            if not found and moment < 100:
+                assert watch.next(10 * SCALE).revision == revision
+        else:
+            pytest.fail("the call has more points than expected")
+
+
+# --- restarts -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server() -> Iterator[NatsServer]:
+    """A server for this test alone, that writes what it acknowledges to the disk first."""
+    with NatsServer(config="jetstream { sync_interval: always }\n") as starting:
+        yield starting
+
+
+@pytest.fixture
+def alone(server: NatsServer) -> Iterator[Connection]:
+    with jetstream_sync.connect(
+        server.url, reconnect_time_wait=0.02, max_reconnect_attempts=-1
+    ) as nc:
+        yield nc
+
+
+def kill(server: NatsServer, nc: Connection) -> None:
+    """Kill the server with -9, start it again, and return when the connection is back."""
+    before = nc.stats["reconnects"]
+    server.kill()
+    server.start()
+    wait_until(lambda: nc.is_connected and nc.stats["reconnects"] > before, 10)
+
+
+def test_killed_server_before_current(server: NatsServer, alone: Connection) -> None:
+    """The newest value of each key arrives once, and none that is older than one already seen."""
+    js = alone.jetstream(timeout=10 * SCALE)
+    kv = js.create_key_value(bucket="B", history=3)
+    for value in (b"1", b"2"):
+        fill(js, kv, 1500, value)
+    with kv.watch() as watch:
+        entries = [watch.next(10 * SCALE) for _ in range(10)]
+        kill(server, alone)
+        kv.put("k1400", b"3")
+        entries += list(watch.initial())
+        assert len(consumers(js, kv)) == 1
+    revisions: dict[str, int] = {}
+    last: dict[str, bytes] = {}
+    for entry in entries:
+        assert entry.revision > revisions.get(entry.key, 0)
+        revisions[entry.key] = entry.revision
+        last[entry.key] = entry.value
+    assert last == {f"k{number}": b"3" if number == 1400 else b"2" for number in range(1500)}
+    wait_until(lambda: consumers(js, kv) == [])
+
+
+def test_killed_server_afterwards(server: NatsServer, alone: Connection) -> None:
+    """All changes arrive, those before and after the restart, and one consumer is left."""
+    js = alone.jetstream(timeout=10 * SCALE)
+    kv = js.create_key_value(bucket="B", history=3)
+    seen: list[bytes] = []
+    current: list[int] = []
+    handle = kv.watch(
+        cb=lambda entry: seen.append(entry.value), current_cb=lambda: current.append(len(seen))
+    )
+    handle.wait_current(5 * SCALE)
+    expected = []
+    for number in range(3):
+        expected.append(b"%d" % number)
+        kv.put("a", expected[-1])
+        if number == 1:
+            # Not written before the end of the server: the watch has to read them later.
+            wait_until(lambda: len(seen) == 2)
+        kill(server, alone)
+    wait_until(lambda: seen == expected, 20)
+    assert current == [0]
+    assert len(consumers(js, kv)) == 1
+    handle.stop()
+    handle.wait_closed(5 * SCALE)
+    assert handle.error is None
+    wait_until(lambda: consumers(js, kv) == [])
+
+
+def test_killed_server_in_put_and_get(server: NatsServer, alone: Connection) -> None:
+    """A put that was answered is there after the restart; calls meanwhile end, and work again."""
+    # A request that is lost with the connection ends with its timeout.
+    kv = alone.jetstream(timeout=0.5).create_key_value(bucket="B")
+    stop = threading.Event()
+    stored = 0
+
+    def write() -> int:
+        nonlocal stored
+        number = 0
+        while not stop.is_set():
+            number += 1
+            try:
+                kv.put("a", b"%d" % number)
+                stored = number
+            except jetstream_sync.Error:
+                continue
+        return number
+
+    def read() -> None:
+        while not stop.is_set():
+            before = stored
+            try:
+                value = kv.get("a", consistent=True).value
+            except jetstream_sync.Error:
+                continue
+            assert int(value) >= before
+
+    with ThreadPoolExecutor(2) as pool:
+        writer = pool.submit(write)
+        reader = pool.submit(read)
+        try:
+            wait_until(lambda: stored)
+            for _ in range(2):
+                kill(server, alone)
+                at = stored
+                wait_until(lambda at=at: stored > at, 20)
+        finally:
+            stop.set()
+        written = writer.result(30 * SCALE)
+        reader.result(30 * SCALE)
+    assert stored <= int(kv.get("a").value) <= written
