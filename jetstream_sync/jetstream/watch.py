@@ -222,6 +222,7 @@ class Watch(Generic[E]):
         self._current = False
         self._buffer: deque[E] = deque()  # entries that wait_current() has read
         self._seen: dict[bytes, bytes] = {}  # subject -> last reply subject, until it is current
+        self._taken: Delivery | None = None  # the message of the entry that is being returned
         self._left = 0  # messages that are left until it is current
         self._received: deque[Delivery] = deque()  # received messages in order
         self._quiet: tuple[str, int] = (
@@ -276,30 +277,44 @@ class Watch(Generic[E]):
         """
         self._api.core.check_not_forked()
         while True:
+            self._taken = None
             if not self._lock.acquire(timeout=_CURRENT_POLL_S):
                 if self._current:
                     return
                 continue  # another thread takes entries
             try:
-                if self._current and not self._buffer:
-                    return
-                entry = self._next_entry(FOREVER)
-            finally:
-                self._lock.release()
+                try:
+                    if self._current and not self._buffer:
+                        return
+                    entry = self._next_entry(FOREVER)
+                finally:
+                    self._lock.release()
+            except Error:
+                raise
+            except BaseException:
+                self._restore()
+                raise
             if entry is not None:
                 yield entry
 
     def take(self, deadline: Deadline) -> E:
         """Return the next entry, as `next()` does, before the deadline."""
+        self._taken = None
         if not self._lock.acquire(timeout=deadline.lock_timeout()):
             raise TimeoutError("another thread is still waiting for an entry")
         try:
-            while True:
-                entry = self._next_entry(deadline)
-                if entry is not None:
-                    return entry
-        finally:
-            self._lock.release()
+            try:
+                while True:
+                    entry = self._next_entry(deadline)
+                    if entry is not None:
+                        return entry
+            finally:
+                self._lock.release()
+        except Error:
+            raise
+        except BaseException:
+            self._restore()
+            raise
 
     def take_or_current(self) -> E | None:
         """Return the next entry; ``None``: it was dropped, or the watch has just become current."""
@@ -363,6 +378,7 @@ class Watch(Generic[E]):
             return None
         delivery = received[0]
         entry = self._make(delivery)
+        self._taken = delivery
         if self._current:
             received.popleft()
             return entry
@@ -374,12 +390,21 @@ class Watch(Generic[E]):
             else:
                 self._seen[subject] = reply
         self._left -= 1
-        # After this nothing can interrupt the call that returns the entry, except at its very end.
         received.popleft()
         # The last token alone is compared first, because this runs for each initial message.
         if self._left <= 0 or (delivery[1].endswith(b".0") and _is_last(delivery[1])):
             self._set_current()
         return entry
+
+    def _restore(self) -> None:
+        """Put the message back that an exception, such as a Ctrl-C, kept from the caller."""
+        taken, self._taken = self._taken, None
+        if taken is None:
+            return
+        if not self._received or self._received[0] is not taken:
+            self._received.appendleft(taken)
+            self._left += 1
+        self._seen.pop(taken[0], None)
 
     def _receive(self, deadline: Deadline) -> bool:
         """Wait for messages and return whether there are any; ``_lock`` is held."""
