@@ -153,6 +153,8 @@ class BucketKind(Generic[_B]):
     list: Callable[[JetStream], list[Any]]
     """Return the status of all buckets."""
     delete: Callable[[JetStream, str], object]
+    info: Callable[[Any], StreamInfo]
+    """Return the stream of a bucket from its status."""
 
 
 def chosen_bucket(kind: BucketKind[Any], js: JetStream, name: str | None, ask: Asker) -> str:
@@ -334,15 +336,10 @@ def delete_bucket(
     with settings.jetstream() as js:
         if not (ignore_missing and name not in kind.names(js)):
             bucket = find_bucket(kind, js, name)
-            held = size(_info_of(bucket).state.bytes)
+            held = size(kind.info(bucket.status()).state.bytes)
             ask.confirm(f"Delete {kind.noun.lower()} {name} with {held}?", force=force)
             kind.delete(js, name)
             deleted.append(name)
     emit(settings, {"deleted": deleted}, lambda: None)
     if deleted and not settings.json:
         settings.env.stderr.write(f"{kind.noun} {name} was deleted\n")
-
-
-def _info_of(bucket: _Bucket) -> StreamInfo:
-    info: StreamInfo = bucket.status().stream_info
-    return info

@@ -43,6 +43,18 @@ TOPICS: Final[dict[str, list[tuple[str, str]]]] = {
         ("Show its configuration and state", "jsm consumer info ORDERS NEW"),
         ("List its dead letters", "jsm consumer dlq ls ORDERS NEW"),
     ],
+    "kv": [
+        ("Create a bucket", "jsm kv add CONFIG --history 5"),
+        ("Store a value", "jsm kv put CONFIG db.url postgres://db.example.com"),
+        ("Store a file", "jsm kv put CONFIG logo < logo.png"),
+        ("Read a value", "jsm kv get CONFIG db.url"),
+        ("Store a value if the key does not exist", "jsm kv create CONFIG lock host-1"),
+        ("Replace revision 3 of a value", "jsm kv update CONFIG lock host-2 3"),
+        ("List keys and values", "jsm kv ls CONFIG --display-value"),
+        ("Show changes as they happen", "jsm kv watch CONFIG 'db.*' --updates"),
+        ("Show the stored revisions of a key", "jsm kv history CONFIG db.url"),
+        ("Delete a key", "jsm kv del CONFIG db.url --force"),
+    ],
     "object": [
         ("Create a bucket", "jsm object add FILES --max-bucket-size 10GB"),
         ("Store a file", "jsm object put FILES report.pdf"),
@@ -94,7 +106,7 @@ def cheat(settings: Settings, *, topic: str | None) -> None:
     """
     Show short recipes for a TOPIC, or all of them.
 
-    Topics are account, stream, consumer, object, messages, context and operations.
+    Topics are account, stream, consumer, kv, object, messages, context and operations.
     """
     chosen = {topic: TOPICS[topic]} if topic else TOPICS
 

@@ -1,5 +1,5 @@
 """
-Names of streams and consumers for shell completion.
+Names of streams, consumers, buckets, keys and objects for shell completion.
 
 Failures and timeouts complete nothing and write no errors. Names are cached, so that repeated
 completions are fast, in files below ``XDG_CACHE_HOME`` that only their owner can read. Without write
@@ -14,6 +14,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from .settings import Settings
 
 __all__ = [
+    "complete_bucket",
     "complete_consumer",
+    "complete_key",
     "complete_object",
     "complete_store",
     "complete_stream",
@@ -39,7 +42,7 @@ __all__ = [
 
 #: Timeout of the connection and of the request, in seconds.
 _TIMEOUT_S = 0.3
-#: The maximum number of objects that are offered.
+#: The maximum number of keys or objects that are offered.
 _MAX_NAMES = 500
 
 
@@ -57,6 +60,28 @@ def complete_consumer(ctx: click.Context, param: click.Parameter, incomplete: st
         return []
     names = _names(ctx, f"consumers of {stream}", lambda js: js.get_stream(stream).consumer_names())
     return _beginning(names, incomplete)
+
+
+def complete_bucket(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the matching names of key-value buckets."""
+    del param
+    return _beginning(_names(ctx, "buckets", lambda js: js.key_value_names()), incomplete)
+
+
+def complete_key(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the matching keys of the bucket that was typed before."""
+    del param
+    bucket = ctx.params.get("bucket")
+    if not isinstance(bucket, str):
+        return []
+    # Only the keys below the tokens that are complete: a bucket may have millions of keys.
+    tokens = incomplete.rpartition(".")[0]
+    pattern = f"{tokens}.>" if tokens else ">"
+
+    def ask(js: JetStream) -> list[str]:
+        return list(islice(js.key_value(bucket).iter_keys(pattern), _MAX_NAMES))
+
+    return _beginning(_names(ctx, f"keys {pattern} of {bucket}", ask), incomplete)
 
 
 def complete_store(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

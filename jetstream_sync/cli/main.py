@@ -87,6 +87,7 @@ _COMMANDS = dict(
             "observable",
             target="consumer.group:consumer",
         ),
+        _lazy("kv", "Manage key-value buckets and their keys.", target="kv.group:kv"),
         _lazy(
             "object",
             "Manage object stores: buckets of files.",

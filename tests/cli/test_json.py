@@ -55,6 +55,21 @@ LINES = {
     "consumer dlq ls": "ORDERS NEW",
     "consumer dlq show": "ORDERS NEW 1",
     "consumer dlq requeue": "ORDERS NEW --all --force",
+    "kv add": "MORE --storage memory",
+    "kv edit": "CONFIG --history 9 --force",
+    "kv ls": "CONFIG --display-value",
+    "kv info": "CONFIG",
+    "kv get": "CONFIG key",
+    "kv put": "CONFIG key value",
+    "kv create": "CONFIG other value",
+    "kv update": "CONFIG key value 2",
+    "kv revert": "CONFIG key 1 --force",
+    "kv del": "CONFIG key --force",
+    "kv purge": "CONFIG key --force",
+    "kv compact": "CONFIG --force",
+    "kv history": "CONFIG key",
+    "kv keys": "CONFIG",
+    "kv watch": "CONFIG --count 1",
     "object add": "MORE --storage memory",
     "object put": "FILES {tmp}/apply.json --name new",
     "object get": "FILES object --output {tmp}/object",
@@ -138,6 +153,9 @@ def world(jsm: Jsm, raw: RawClient, tmp_path: Path) -> dict[str, str]:
     wanted = {"streams": [{"name": "APPLIED", "subjects": ["applied.*"], "storage": "memory"}]}
     (tmp_path / "apply.json").write_text(json.dumps(wanted))
     (tmp_path / "orders.jsonl").write_text(json.dumps(ORDER) + "\n")
+    jsm("kv", "add", "CONFIG", "--history", "2", "--storage", "memory").ok()
+    for value in ("one", "two"):
+        jsm("kv", "put", "CONFIG", "key", value).ok()
     jsm("object", "add", "FILES", "--storage", "memory").ok()
     jsm("object", "put", "FILES", "--name", "object", stdin=b"data").ok()
     home = {"XDG_CONFIG_HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}

@@ -23,6 +23,7 @@ OBJECTS: Final = BucketKind[ObjectStore](
     names=lambda js: js.object_store_names(),
     list=lambda js: js.list_object_stores(),
     delete=lambda js, name: js.delete_object_store(name),
+    info=lambda status: status.stream_info,
 )
 
 bucket_argument = click.argument("bucket", type=BUCKET_NAME, shell_complete=complete_store)

@@ -1,0 +1,1 @@
+"""``jsm kv``: key-value buckets."""

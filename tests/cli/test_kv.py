@@ -1,0 +1,544 @@
+"""``jsm kv``: buckets, keys and values."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+from fix_cases import each_case
+from fix_jsm import Jsm, run_jsm
+from fix_threads import SCALE, wait_until
+from rawnats import RawClient
+
+from jetstream_sync.server import NatsServer
+
+#: Not UTF-8, with line breaks, a NUL, and an escape that clears a terminal.
+BINARY = b"\xff\x00line\r\n\x1b[2Jend\n\n"
+
+
+@pytest.fixture
+def config(jsm: Jsm) -> str:
+    """A bucket that keeps three revisions, with two keys."""
+    jsm("kv", "add", "CONFIG", "--history", "3", "--storage", "memory").ok()
+    for key, value in (("db.url", "one"), ("db.url", "two"), ("name", "shop")):
+        jsm("kv", "put", "CONFIG", key, value).ok()
+    return "CONFIG"
+
+
+def stream(raw: RawClient, bucket: str) -> dict[str, Any]:
+    return raw.api(f"STREAM.INFO.KV_{bucket}")
+
+
+# --- buckets ------------------------------------------------------------------------------------
+
+
+def test_add_creates_the_stream_of_adr_8(jsm: Jsm, raw: RawClient) -> None:
+    """The options of ``kv add`` are in the config of the stream, which other clients can use."""
+    options = "--history 5 --ttl 1h --max-value-size 1KiB --max-bucket-size 1MiB --compress"
+    words = ["--description", "our settings", "--metadata", "team=shop"]
+    made = jsm("kv", "add", "CONFIG", *options.split(), *words, "-j").ok().json
+    config = stream(raw, "CONFIG")["config"]
+    assert config["subjects"] == ["$KV.CONFIG.>"]
+    assert config["max_msgs_per_subject"] == 5
+    assert config["max_age"] == 3600 * 10**9
+    assert (config["max_msg_size"], config["max_bytes"]) == (1024, 1024 * 1024)
+    assert (config["compression"], config["storage"]) == ("s2", "file")
+    assert config["description"] == "our settings"
+    assert config["metadata"]["team"] == "shop"
+    assert (config["deny_delete"], config["allow_rollup_hdrs"]) == (True, True)
+    shown = {name: made[name] for name in ("bucket", "history", "ttl", "max_value_size", "bytes")}
+    assert shown == {
+        "bucket": "CONFIG",
+        "history": 5,
+        "ttl": 3600 * 10**9,
+        "max_value_size": 1024,
+        "bytes": 0,
+    }
+    assert made["stream_info"]["config"]["name"] == "KV_CONFIG"
+
+
+def test_republish_and_placement_flags(jsm: Jsm, raw: RawClient) -> None:
+    """The republish flags of the nats command set the republish of the stream."""
+    flags = "--republish-source $KV.R.> --republish-destination changes.> --republish-headers"
+    jsm("kv", "add", "R", "--storage", "memory", *flags.split()).ok()
+    assert stream(raw, "R")["config"]["republish"] == {
+        "src": "$KV.R.>",
+        "dest": "changes.>",
+        "headers_only": True,
+    }
+    assert jsm("kv", "add", "S", "--republish-headers").status == 2
+
+
+def test_a_mirror_and_a_source(jsm: Jsm, raw: RawClient, config: str) -> None:
+    """A mirror and an aggregate of a bucket have its keys."""
+    jsm("kv", "add", "COPY", "--mirror", config, "--storage", "memory").ok()
+    jsm("kv", "add", "ALL", "--source", config, "--storage", "memory").ok()
+    assert stream(raw, "COPY")["config"]["mirror"]["name"] == "KV_CONFIG"
+    for bucket in ("COPY", "ALL"):
+        wait_until(lambda: jsm("kv", "get", bucket, "db.url").out == "two")  # noqa: B023
+    assert jsm("kv", "info", "COPY").ok().out.count("KV_CONFIG") >= 1
+
+
+def test_add_twice(jsm: Jsm) -> None:
+    """Creating a bucket again succeeds with the same config, and fails with another one."""
+    words = ["kv", "add", "CONFIG", "--storage", "memory"]
+    jsm(*words).ok()
+    jsm(*words).ok()
+    assert jsm(*words, "--history", "9").status == 1
+
+
+def test_edit_changes_only_what_is_given(jsm: Jsm, raw: RawClient, config: str) -> None:
+    """``kv edit`` keeps the other fields of the config, and the keys."""
+    words = ["kv", "edit", config, "--ttl", "1d", "--description", "new", "--metadata", "a=b"]
+    assert jsm(*words).status == 2
+    jsm(*words, "--force").ok()
+    jsm("kv", "edit", config, "--metadata", "c=d", "--force").ok()
+    found = stream(raw, config)["config"]
+    assert (found["max_msgs_per_subject"], found["storage"]) == (3, "memory")
+    assert (found["max_age"], found["description"]) == (86400 * 10**9, "new")
+    assert {"a": "b", "c": "d"}.items() <= found["metadata"].items()
+    assert jsm("kv", "edit", config, "--force").status == 2
+    assert jsm("kv", "get", config, "name").ok().out == "shop"
+
+
+@pytest.mark.usefixtures("config")
+def test_buckets_are_listed(jsm: Jsm, raw: RawClient) -> None:
+    """``kv ls`` lists buckets only, with their size and number of values."""
+    raw.api("STREAM.CREATE.KVX", name="KVX", subjects=["kvx"], storage="memory")
+    jsm("kv", "add", "ANOTHER", "--storage", "memory").ok()
+    assert jsm("kv", "ls", "-n").ok().out == "ANOTHER\nCONFIG\n"
+    assert jsm("kv", "ls", "-n", "-j").ok().json == ["ANOTHER", "CONFIG"]
+    listed = {each["bucket"]: each["values"] for each in jsm("kv", "ls", "-j").ok().json}
+    assert listed == {"ANOTHER": 0, "CONFIG": 3}
+    assert "Last Update" in jsm("kv", "ls").ok().out
+
+
+def test_no_buckets(jsm: Jsm) -> None:
+    """Without buckets the list is empty, and that is no error."""
+    assert jsm("kv", "ls").ok().out == "No Key-Value Buckets defined\n"
+    assert jsm("kv", "ls", "-j").ok().json == []
+
+
+def test_info_by_its_names(jsm: Jsm, config: str) -> None:
+    """``info``, ``status`` and ``view`` show the same bucket."""
+    shown = {jsm("kv", name, config).ok().out for name in ("info", "status", "view")}
+    assert len(shown) == 1
+    text = shown.pop()
+    assert "History: 3" in text
+    assert "Values: 3" in text
+
+
+def test_a_bucket_is_deleted_after_confirmation(jsm: Jsm, raw: RawClient, config: str) -> None:
+    """Without a terminal, a bucket is deleted only with --force; several names work the same."""
+    refused = jsm("kv", "rm", config)
+    assert refused.status == 2
+    assert "--force" in refused.err
+    assert jsm("kv", "rm", config, tty=True, stdin=b"n\n").status == 2
+    assert stream(raw, config)["state"]["messages"] == 3
+    done = jsm("kv", "rm", config, tty=True, stdin=b"y\n").ok()
+    assert f"Key-Value Bucket {config} was deleted" in done.err
+    assert raw.api(f"STREAM.INFO.KV_{config}")["error"]["err_code"] == 10059
+    assert jsm("kv", "rm", config, "-f").status == 3
+    assert jsm("kv", "rm", config, "-f", "--ignore-missing", "-j").ok().json == {"deleted": []}
+
+
+# --- values -------------------------------------------------------------------------------------
+
+
+def test_values_are_bytes(jsm: Jsm, raw: RawClient, config: str) -> None:
+    """A value of any bytes goes in by standard input and comes out of a pipe unchanged."""
+    jsm("kv", "put", config, "raw", stdin=BINARY).ok()
+    assert raw.stored("KV_CONFIG")[-1].data == BINARY
+    child = jsm.spawn("kv", "get", config, "raw")
+    out, err = child.communicate(timeout=20 * SCALE)
+    assert (child.returncode, out, err) == (0, BINARY, b"")
+
+
+def test_a_dash_reads_standard_input(jsm: Jsm, config: str) -> None:
+    """A value of '-' is read from standard input; an empty one is a value."""
+    assert jsm("kv", "put", config, "k", "-", stdin=b"typed\n").ok().status == 0
+    assert jsm("kv", "get", config, "k").ok().out == "typed\n"
+    jsm("kv", "put", config, "k", "", stdin=b"not read").ok()
+    assert jsm("kv", "get", config, "k").ok().out == ""
+
+
+def test_an_argument_that_is_not_utf_8(jsm: Jsm, raw: RawClient, config: str) -> None:
+    """An argument is stored as the bytes that the shell passed."""
+    jsm("kv", "put", config, "k", os.fsdecode(b"caf\xe9")).ok()
+    assert raw.stored("KV_CONFIG")[-1].data == b"caf\xe9"
+
+
+def test_a_terminal_gets_text(jsm: Jsm, config: str) -> None:
+    """On a terminal a value is shown with escapes; --raw writes it unchanged."""
+    jsm("kv", "put", config, "raw", stdin=BINARY).ok()
+    shown = jsm("kv", "get", config, "raw", tty=True).ok().out
+    assert "CONFIG > raw revision: 4" in shown
+    assert "\\xff\\x00line" in shown
+    assert "\x1b" not in shown
+    raw = jsm("kv", "get", config, "name", "--raw", tty=True).ok()
+    assert raw.out == "shop"
+
+
+def test_the_document_of_a_value(jsm: Jsm, config: str) -> None:
+    """With -j, a value is base64, and text where it is UTF-8."""
+    found = jsm("kv", "get", config, "db.url", "-j").ok().json
+    assert found.pop("created").endswith("Z")
+    assert found == {
+        "bucket": "CONFIG",
+        "key": "db.url",
+        "revision": 2,
+        "operation": "PUT",
+        "data": base64.b64encode(b"two").decode(),
+        "text": "two",
+    }
+    jsm("kv", "put", config, "raw", stdin=BINARY).ok()
+    found = jsm("kv", "get", config, "raw", "-j").ok().json
+    assert base64.b64decode(found["data"]) == BINARY
+    assert "text" not in found
+    assert jsm("kv", "get", config, "raw", "-j", "--raw").status == 2
+
+
+def test_older_revisions(jsm: Jsm, config: str) -> None:
+    """A revision of the key can be read, and one of another key cannot."""
+    assert jsm("kv", "get", config, "db.url", "--revision", "1").ok().out == "one"
+    assert jsm("kv", "get", config, "db.url", "--revision", "3").status == 3
+    found = jsm("kv", "history", config, "db.url", "-j").ok().json
+    assert [(each["revision"], each["text"]) for each in found] == [(1, "one"), (2, "two")]
+    shown = jsm("kv", "history", config, "db.url").ok().out
+    assert shown.splitlines()[-1].split()[:2] == ["2", "PUT"]
+
+
+def test_the_history_of_a_deleted_key(jsm: Jsm, config: str) -> None:
+    """The history shows deletions as well; a purge leaves only itself."""
+    jsm("kv", "del", config, "db.url", "-f").ok()
+    said = [each["operation"] for each in jsm("kv", "history", config, "db.url", "-j").ok().json]
+    assert said == ["PUT", "PUT", "DELETE"]
+    jsm("kv", "purge", config, "db.url", "-f").ok()
+    said = [each["operation"] for each in jsm("kv", "history", config, "db.url", "-j").ok().json]
+    assert said == ["PURGE"]
+
+
+def test_create_is_for_new_keys(jsm: Jsm, config: str) -> None:
+    """``kv create`` stores a key that does not exist or was deleted, and fails with 1 otherwise."""
+    assert jsm("kv", "create", config, "name", "other").status == 1
+    assert jsm("kv", "get", config, "name").ok().out == "shop"
+    assert jsm("kv", "create", config, "fresh", "1", "-j").ok().json["revision"] == 4
+    jsm("kv", "del", config, "name", "-f").ok()
+    jsm("kv", "create", config, "name", stdin=b"again").ok()
+    assert jsm("kv", "get", config, "name").ok().out == "again"
+
+
+def test_create_without_a_key_names_the_other_command(jsm: Jsm) -> None:
+    """``kv create BUCKET`` is a likely mistake: the error names ``kv add``."""
+    said = jsm("kv", "create", "CONFIG")
+    assert said.status == 2
+    assert "jsm kv add" in said.err
+
+
+def test_update_compares_the_revision(jsm: Jsm, config: str) -> None:
+    """``kv update`` stores only over the given revision; 0 is for a key that does not exist."""
+    assert jsm("kv", "update", config, "name", "late", "1").status == 1
+    assert jsm("kv", "get", config, "name").ok().out == "shop"
+    updated = jsm("kv", "update", config, "name", "-", "3", "-j", stdin=b"mall").ok()
+    assert updated.json == {"bucket": "CONFIG", "key": "name", "revision": 4}
+    assert jsm("kv", "get", config, "name").ok().out == "mall"
+    jsm("kv", "update", config, "none", "new", "0").ok()
+
+
+def test_revert_stores_an_older_value(jsm: Jsm, config: str) -> None:
+    """``kv revert`` stores the value of an older revision again, after confirmation."""
+    assert jsm("kv", "revert", config, "db.url", "1").status == 2
+    assert jsm("kv", "revert", config, "db.url", "3", "-f").status == 3
+    jsm("kv", "revert", config, "db.url", "1", "-f").ok()
+    assert jsm("kv", "get", config, "db.url").ok().out == "one"
+
+
+def test_delete_and_purge_need_confirmation(jsm: Jsm, raw: RawClient, config: str) -> None:
+    """Without a terminal, ``del``, ``purge`` and ``compact`` need --force."""
+    before = raw.stored("KV_CONFIG")
+    for words in (["del", config, "name"], ["purge", config, "name"], ["compact", config]):
+        refused = jsm("kv", *words)
+        assert (refused.status, refused.out) == (2, "")
+        assert "--force" in refused.err
+        assert jsm("kv", *words, tty=True, stdin=b"\n").status == 2
+    assert raw.stored("KV_CONFIG") == before
+
+
+def test_several_keys_are_deleted_or_none(jsm: Jsm, config: str) -> None:
+    """One unknown key stops the deletion of all; --ignore-missing deletes the others."""
+    assert jsm("kv", "del", config, "name", "nome", "-f").status == 3
+    assert jsm("kv", "get", config, "name").ok().out == "shop"
+    done = jsm("kv", "del", config, "name", "nome", "-f", "--ignore-missing", "-j").ok()
+    assert done.json == {"bucket": "CONFIG", "deleted": ["name"]}
+    assert jsm("kv", "get", config, "name").status == 3
+    assert jsm("kv", "del", config, "name", "-f").status == 3
+
+
+def test_an_empty_key_does_not_delete_the_bucket(jsm: Jsm, raw: RawClient, config: str) -> None:
+    """An empty argument, as of an unset variable in quotes, is not the form that deletes a bucket."""
+    for command in ("del", "rm", "purge"):
+        assert jsm("kv", command, config, "", "-f").status == 2
+    assert stream(raw, config)["state"]["messages"] == 3
+
+
+def test_compact_frees_deleted_keys(jsm: Jsm, raw: RawClient, config: str) -> None:
+    """``kv compact`` purges the history of deleted keys, and old markers; live values stay."""
+    jsm("kv", "del", config, "db.url", "-f").ok()
+    assert jsm("kv", "compact", config, "-f", "-j").ok().json == {"bucket": "CONFIG", "purged": 2}
+    assert [each.seq for each in raw.stored("KV_CONFIG")] == [3, 4]
+    jsm("kv", "compact", config, "-f", "--older-than", "0").ok()
+    assert [each.data for each in raw.stored("KV_CONFIG")] == [b"shop"]
+
+
+@pytest.mark.server(">=2.11")
+def test_a_key_expires(jsm: Jsm) -> None:
+    """A key with --ttl expires in a bucket with markers."""
+    jsm("kv", "add", "T", "--marker-ttl", "5s", "--storage", "memory").ok()
+    jsm("kv", "create", "T", "k", "v", "--ttl", "1s").ok()
+    assert jsm("kv", "get", "T", "k").ok().out == "v"
+    wait_until(lambda: jsm("kv", "get", "T", "k").status == 3)
+    assert jsm("kv", "create", "T", "j", "v", "--ttl", "10ms").status == 2
+
+
+@pytest.mark.server("<2.11")
+def test_markers_need_a_newer_server(jsm: Jsm) -> None:
+    """On an older server, --marker-ttl fails and leaves no bucket behind."""
+    said = jsm("kv", "add", "T", "--marker-ttl", "5s")
+    assert said.status == 1
+    assert jsm("kv", "ls", "-n").ok().out == ""
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+
+def test_keys_are_listed(jsm: Jsm, config: str) -> None:
+    """``kv keys`` lists live keys, all or by pattern; ``kv ls BUCKET`` does the same."""
+    jsm("kv", "put", config, "gone", "1").ok()
+    jsm("kv", "del", config, "gone", "-f").ok()
+    assert jsm("kv", "keys", config).ok().out == "db.url\nname\n"
+    assert jsm("kv", "keys", config, "-j").ok().json == ["db.url", "name"]
+    assert jsm("kv", "keys", config, "db.*", "-j").ok().json == ["db.url"]
+    assert jsm("kv", "keys", config, "db", "-j").ok().json == []
+    assert jsm("kv", "ls", config).ok().out == "db.url\nname\n"
+
+
+def test_keys_with_their_values(jsm: Jsm, config: str) -> None:
+    """``kv ls -v`` shows the revision of each key, with --display-value the value as well."""
+    rows = jsm("kv", "ls", config, "-v").ok().out.splitlines()
+    assert [row.split()[-1] for row in rows[2:]] == ["2", "3"]
+    assert "shop" not in "".join(rows)
+    assert "shop" in jsm("kv", "ls", config, "--display-value").ok().out
+    found = jsm("kv", "ls", config, "--display-value", "-j").ok().json
+    assert {each["key"]: each["text"] for each in found} == {"db.url": "two", "name": "shop"}
+    assert "data" not in jsm("kv", "ls", config, "-v", "-j").ok().json[0]
+    assert jsm("kv", "ls", "-v").status == 2
+
+
+# --- watch --------------------------------------------------------------------------------------
+
+
+def lines_of(child: subprocess.Popen[bytes], number: int) -> list[Any]:
+    """Read some JSON lines of a running command."""
+    assert child.stdout is not None
+    return [json.loads(child.stdout.readline()) for _ in range(number)]
+
+
+def seen(documents: list[Any]) -> list[tuple[str, str, str]]:
+    return [(each["operation"], each["key"], each.get("text", "")) for each in documents]
+
+
+def test_watch_shows_values_and_changes(jsm: Jsm, config: str) -> None:
+    """``kv watch`` shows the present values, then changes, until Ctrl-C ends it with 130."""
+    child = jsm.spawn("kv", "watch", config, "-j")
+    assert seen(lines_of(child, 2)) == [("PUT", "db.url", "two"), ("PUT", "name", "shop")]
+    jsm("kv", "put", config, "db.url", "three").ok()
+    jsm("kv", "del", config, "name", "-f").ok()
+    jsm("kv", "purge", config, "db.url", "-f").ok()
+    assert seen(lines_of(child, 3)) == [
+        ("PUT", "db.url", "three"),
+        ("DELETE", "name", ""),
+        ("PURGE", "db.url", ""),
+    ]
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=20 * SCALE)
+    assert (child.returncode, out) == (130, b"")
+    assert b"Traceback" not in err
+
+
+@each_case(
+    "words, expected",
+    [
+        (["--history", "--count", "3"], ["one", "two", "shop"]),
+        (["db.*", "--count", "1"], ["two"]),
+        (["name", "db.url", "--count", "2"], ["two", "shop"]),
+        (["--revision", "2", "--count", "2"], ["two", "shop"]),
+    ],
+)
+def test_watch_options(jsm: Jsm, config: str, words: list[str], expected: list[str]) -> None:
+    """The options of ``kv watch`` select what is shown first."""
+    found = jsm("kv", "watch", config, *words, "-j").ok().lines
+    assert [each["text"] for each in found] == expected
+
+
+def test_watch_only_updates_and_no_deletes(jsm: Jsm, config: str) -> None:
+    """--updates leaves out the present values, and --no-deletes the deletions."""
+    child = jsm.spawn("kv", "watch", config, "--updates", "--no-deletes", "--count", "1")
+    assert child.stderr is not None
+    assert child.stderr.readline() == b"Watching CONFIG\n"
+    jsm("kv", "del", config, "name", "-f").ok()
+    jsm("kv", "put", config, "db.url", stdin=b"a\x1b[2Jb").ok()
+    out, err = child.communicate(timeout=20 * SCALE)
+    assert (child.returncode, err) == (0, b"")
+    assert out.decode().rstrip().endswith("PUT CONFIG > db.url: a\\x1b[2Jb")
+    assert jsm("kv", "watch", config, "--updates", "--history").status == 2
+
+
+def test_watch_survives_a_restart(fresh_server: NatsServer) -> None:
+    """A watch continues after a restart of the server, and shows each change once."""
+    jsm = Jsm(fresh_server)
+    jsm("kv", "add", "W").ok()
+    jsm("kv", "put", "W", "a", "1").ok()
+    child = jsm.spawn("kv", "watch", "W", "-j", "--count", "2")
+    assert seen(lines_of(child, 1)) == [("PUT", "a", "1")]
+    fresh_server.restart()
+    jsm("kv", "put", "W", "a", "2").ok()
+    out, err = child.communicate(timeout=60 * SCALE)
+    assert child.returncode == 0, err
+    assert seen([json.loads(line) for line in out.splitlines()]) == [("PUT", "a", "2")]
+
+
+def test_watch_ends_with_the_bucket(jsm: Jsm, config: str) -> None:
+    """When the bucket is deleted, the watch ends with status 3."""
+    child = jsm.spawn("kv", "watch", config, "name", "-j")
+    lines_of(child, 1)
+    jsm("kv", "rm", config, "-f").ok()
+    _, err = child.communicate(timeout=60 * SCALE)
+    assert child.returncode == 3, err
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("config")
+@each_case(
+    "words",
+    [
+        "get NONE k",
+        "put NONE k v",
+        "create NONE k v",
+        "update NONE k v 1",
+        "del NONE k -f",
+        "purge NONE k -f",
+        "history NONE k",
+        "keys NONE",
+        "ls NONE",
+        "watch NONE",
+        "compact NONE -f",
+        "revert NONE k 1 -f",
+        "info NONE",
+        "edit NONE --history 2 -f",
+        "rm NONE -f",
+        "get CONFIG none",
+        "history CONFIG none",
+        "del CONFIG none -f",
+        "revert CONFIG none 1 -f",
+    ],
+)
+def test_what_does_not_exist(jsm: Jsm, words: str) -> None:
+    """A bucket or key that does not exist ends a command with status 3, in one line."""
+    result = jsm("kv", *words.split())
+    assert (result.status, result.out) == (3, "")
+    assert result.err.count("\n") == 1
+    assert jsm("kv", *words.split(), "-j").error["exit_status"] == 3
+
+
+@pytest.mark.usefixtures("config")
+def test_a_bucket_with_a_similar_name(jsm: Jsm) -> None:
+    """A misspelt bucket is corrected."""
+    assert "did you mean CONFIG?" in jsm("kv", "info", "CONFIGG").err
+
+
+@pytest.mark.usefixtures("config")
+@each_case(
+    "words",
+    [
+        "get A.B k",
+        "add A.B",
+        "add",
+        "add A --history 65",
+        "add A --history 0",
+        "add A --storage disk",
+        "add A --mirror-domain hub",
+        "add A --metadata novalue",
+        "add A --marker-ttl 10ms",
+        "get CONFIG a..b",
+        "get CONFIG .a",
+        "put CONFIG a* v",
+        "put CONFIG ü v",
+        "get CONFIG k --revision 0",
+        "get CONFIG k --revision x",
+        "update CONFIG k v",
+        "update CONFIG k v -1",
+        "create CONFIG k v --ttl 1ms",
+        "purge CONFIG k --ttl 1ms -f",
+        "keys CONFIG a..b",
+        "keys CONFIG a*b",
+        "watch CONFIG --count 0",
+        "compact CONFIG -f --older-than x",
+    ],
+)
+def test_wrong_usage(jsm: Jsm, words: str) -> None:
+    """Invalid arguments end a command with status 2, in one line, and change nothing."""
+    result = jsm("kv", *words.split())
+    assert (result.status, result.out) == (2, ""), result
+    assert result.err.splitlines()[-1].startswith("jsm: ")
+    assert len(jsm("kv", "ls", "-n", "-j").ok().json) == 1
+
+
+def test_values_that_do_not_fit(jsm: Jsm) -> None:
+    """A value above the limit of the bucket and a bucket that is full are refused with status 1."""
+    jsm("kv", "add", "S", "--max-value-size", "10", "--max-bucket-size", "200").ok()
+    assert jsm("kv", "put", "S", "k", "x" * 500).status == 1
+    for number in range(9):
+        result = jsm("kv", "put", "S", f"k{number}", "x" * 8)
+    assert result.status == 1
+    assert "maximum bytes" in result.err
+
+
+def test_no_server() -> None:
+    """Without a server the status is 5."""
+    assert run_jsm("kv", "get", "CONFIG", "k", "-s", "127.0.0.1:1").status == 5
+
+
+# --- prompts and completion ---------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("config")
+def test_a_bucket_is_chosen_on_a_terminal(jsm: Jsm) -> None:
+    """``kv info`` without a name offers the buckets on a terminal, and fails elsewhere."""
+    shown = jsm("kv", "info", tty=True, stdin=b"1\n").ok()
+    assert "Information for key-value bucket CONFIG" in shown.out
+    assert jsm("kv", "info").status == 2
+
+
+@pytest.mark.usefixtures("config")
+def test_completion(jsm: Jsm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell completes buckets, and the keys of the bucket before."""
+
+    def complete(line: str) -> list[str]:
+        words = line.split(" ")
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", str(len(words) - (words[-1] != "")))
+        out = jsm(_JSM_COMPLETE="bash_complete").out
+        return [each.partition(",")[2] for each in out.splitlines() if each]
+
+    assert complete("jsm kv get C") == ["CONFIG"]
+    assert complete("jsm kv get CONFIG n") == ["name"]
+    assert complete("jsm kv get CONFIG db.") == ["db.url"]
+    assert complete("jsm kv get NONE n") == []
+    assert complete("jsm kv del CONFIG name d") == ["db.url"]
