@@ -102,7 +102,8 @@ from .jetstream.messages import MessageIterator
 from .jetstream.object_store import ObjectStore
 from .jetstream.object_store_reading import ObjectReader
 from .jetstream.object_store_writing import ObjectWriter
-from .jetstream.ordered import OrderedConsumer, OrderedMessages, OrderedOptions
+from .jetstream.ordered import OrderedConsumer, OrderedMessages
+from .jetstream.ordered_cursor import OrderedOptions
 from .jetstream.publish import PublishOptions
 from .jetstream.pull_subscription import PullSubscription
 from .jetstream.push import PushSubscription

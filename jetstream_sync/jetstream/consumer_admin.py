@@ -11,7 +11,8 @@ from . import consumer_api
 from .api_requests import APIRequests, resolve_config
 from .consumer import PullConsumer, add_pull_consumer, pull_consumer
 from .consumer_api import consumer_info
-from .ordered import OrderedConsumer, OrderedOptions
+from .ordered import OrderedConsumer
+from .ordered_cursor import OrderedOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -35,7 +35,7 @@ from ..net.clock import FOREVER, monotonic
 from ..protocol.parser import Delivery
 from .api_requests import APIRequests
 from .heartbeat import HeartbeatTimeout
-from .ordered import OrderedCursor
+from .ordered_cursor import OrderedCursor
 from .push import PushOptions, PushSubscription
 
 __all__ = ["OrderedPushSubscription"]

@@ -35,7 +35,8 @@ from .direct_get import (
     direct_get_many,
     leader_get,
 )
-from .ordered import OrderedConsumer, OrderedOptions
+from .ordered import OrderedConsumer
+from .ordered_cursor import OrderedOptions
 from .snapshots import StreamSnapshot, take_snapshot
 
 if TYPE_CHECKING:

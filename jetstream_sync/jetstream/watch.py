@@ -47,14 +47,8 @@ from .consumer import continuous_pull
 from .consumer_api import consumer_info
 from .message import JetStreamMsg
 from .messages import MessagePuller, until_stopped
-from .ordered import (
-    OrderedCursor,
-    OrderedOptions,
-    OrderedPuller,
-    OrderedRequester,
-    at_least,
-    pull_cursor,
-)
+from .ordered import OrderedPuller, OrderedRequester, at_least
+from .ordered_cursor import OrderedCursor, OrderedOptions, pull_cursor
 
 if TYPE_CHECKING:
     from typing_extensions import Self

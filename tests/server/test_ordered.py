@@ -84,7 +84,7 @@ def filed(alone: Connection) -> Stream:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts to make a consumer follow each other quickly."""
-    monkeypatch.setattr("jetstream_sync.jetstream.ordered._FIRST_RETRY_DELAY_S", 0.05)
+    monkeypatch.setattr("jetstream_sync.jetstream.ordered_cursor._FIRST_RETRY_DELAY_S", 0.05)
 
 
 # --- start position and filters -----------------------------------------------------------------

@@ -1,0 +1,326 @@
+"""
+The position of an ordered consumer (ADR-17, ADR-37), and the consumer that continues from there.
+
+`OrderedCursor` keeps the stream sequence of the last message that was returned to the caller. Before the
+first message it is the position that the server reports when the first consumer is created. A reset
+before the first message therefore loses nothing either.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final, TypedDict, TypeVar
+
+from ..api.consumer import ConsumerConfig, ConsumerInfo
+from ..api.enums import AckPolicy, DeliverPolicy, ReplayPolicy
+from ..api.gaps import DeliverySequence
+from ..api.reply import ack_tokens
+from ..errors import (
+    BadRequestError,
+    ConnectionClosedError,
+    ConnectionLostError,
+    Error,
+    InvalidOptionError,
+    IteratorClosedError,
+    OrderedConsumerResetError,
+    PermissionsError,
+    StreamNotFoundError,
+)
+from ..net.clock import Deadline
+from .api_requests import APIRequests
+from .consumer_api import CREATE, add_consumer
+
+__all__ = ["OrderedCursor", "OrderedOptions", "pull_cursor"]
+
+_INACTIVE_THRESHOLD: Final = timedelta(minutes=5)
+#: Timeout of one attempt to create a consumer, in seconds.
+_CREATE_TIMEOUT_S: Final = 10.0
+#: Delay between two attempts, in seconds: the first and the maximum; it doubles each time.
+_FIRST_RETRY_DELAY_S: Final = 1.0
+_MAX_RETRY_DELAY_S: Final = 10.0
+#: Seconds between two checks whether the user has stopped it, during the delay.
+_STOP_CHECK_INTERVAL_S: Final = 0.25
+
+
+class OrderedOptions(TypedDict, total=False):
+    """Options of an ordered consumer; all are optional."""
+
+    filter_subjects: str | Sequence[str]
+    """Read only these subjects; default: all of the stream's."""
+    deliver_policy: DeliverPolicy | str
+    """Where to start; default ``all``."""
+    opt_start_seq: int
+    """The sequence to start at, with ``by_start_sequence``."""
+    opt_start_time: datetime
+    """The time to start at, with ``by_start_time``."""
+    replay_policy: ReplayPolicy | str
+    """As fast as possible, or at the original rate; default ``instant``."""
+    inactive_threshold: float | timedelta
+    """Seconds without a reader after which the server deletes the consumer; default 300."""
+    headers_only: bool
+    """Deliver headers without payloads; default false."""
+    metadata: Mapping[str, str]
+    """Metadata of the server's consumer; default: none."""
+    name_prefix: str
+    """Prefix of the names of the server's consumers; default: random."""
+    max_reset_attempts: int
+    """Consecutive failed attempts to create a consumer before giving up; default: no limit."""
+
+
+class _LaggingServerError(Error):
+    """The replica of the stream that a consumer reads ends before the position."""
+
+
+class OrderedCursor:
+    """The position of an ordered consumer, and the server's consumer that continues from there."""
+
+    def __init__(
+        self, api: APIRequests, stream: str, prefix: str, first: ConsumerConfig, attempts: int = 0
+    ) -> None:
+        """
+        Start at the position that a config defines.
+
+        Args:
+            api: the JetStream API.
+            stream: the name of the stream.
+            prefix: the prefix of the consumer names.
+            first: the config of the first consumer.
+            attempts: consecutive failed attempts before giving up; 0: no limit.
+
+        """
+        # A reply that is lost with the connection is not waited for: another attempt follows.
+        self._api = api.failing_on_disconnect()
+        self.stream = stream
+        self._prefix = prefix
+        self._serial = 0
+        self._attempts = attempts
+        self._first = first
+        self._start: int | None = None  # the sequence just before the first message
+        self._delivered = 0  # messages from earlier consumers
+        self.info: ConsumerInfo | None = None  # the current consumer
+        self.stopping = False  # stopped by the user: a failed attempt is the last
+        #: The last returned message; the next consumer starts after it.
+        self.sequence: DeliverySequence = DeliverySequence()
+        #: Record the message with this reply subject; return whether it is the next one.
+        self.advance: Callable[[bytes], bool] = self.sequence.follows
+
+    @property
+    def name(self) -> str:
+        """The name of the current consumer, or of the one that is being created."""
+        return f"{self._prefix}_{self._serial}"
+
+    @property
+    def consumer_seq(self) -> int:
+        """The sequence of the last message from the current consumer."""
+        return self.sequence.last or 0
+
+    @property
+    def delivered(self) -> int:
+        """The number of messages returned to the caller."""
+        return self._delivered + self.consumer_seq
+
+    @property
+    def stream_seq(self) -> int | None:
+        """The stream sequence to continue after; ``None``: the start of the first consumer."""
+        reply = self.sequence.reply
+        return int(ack_tokens(reply)[3]) if reply else self._start
+
+    def _next_config(self, deliver_subject: str | None) -> ConsumerConfig:
+        """Return the config of a consumer that starts after the last message."""
+        self._serial += 1
+        changes: dict[str, Any] = {"name": self.name, "deliver_subject": deliver_subject}
+        last_seq = self.stream_seq
+        if last_seq is not None:
+            changes["deliver_policy"] = DeliverPolicy.BY_START_SEQUENCE
+            changes["opt_start_seq"] = last_seq + 1
+            changes["opt_start_time"] = None
+        return replace(self._first, **changes)
+
+    def renew(
+        self, deadline: Deadline, deliver_to: Callable[[], str] | None = None
+    ) -> ConsumerInfo:
+        """
+        Create a consumer that continues from the position, and delete the old one.
+
+        Args:
+            deadline: the deadline.
+            deliver_to: called before each attempt; returns the deliver subject, or raises to stop;
+                ``None``: a pull consumer.
+
+        Raises:
+            StreamNotFoundError: the stream does not exist.
+            BadRequestError: the server rejected the consumer config.
+            PermissionsError: this user may not make one.
+            OrderedConsumerResetError: it could not be made in ``max_reset_attempts``.
+            TimeoutError: the deadline passed.
+            ConnectionClosedError: the connection is closed.
+
+        """
+        self.drop()
+        wait = _FIRST_RETRY_DELAY_S
+        attempt = 0
+        while True:
+            attempt += 1
+            position = self.stream_seq
+            # The subject is subscribed before the consumer exists, and no two consumers share one.
+            config = self._next_config(None if deliver_to is None else deliver_to())
+            limit = deadline.sooner(_CREATE_TIMEOUT_S)
+            try:
+                info = add_consumer(self._api, self.stream, config, CREATE, limit)
+                if position is not None and self._starts_early(info, position, limit):
+                    raise _LaggingServerError(f"the server of consumer {info.name!r} lags behind")
+            except (StreamNotFoundError, BadRequestError, PermissionsError):
+                raise
+            except Error as error:
+                lost = isinstance(error, ConnectionLostError)
+                closed = isinstance(error, ConnectionClosedError) and not lost
+                if closed or self._api.core.closed_reason is not None:
+                    raise
+                self._drop(config)  # it may have been created
+                if deadline.expired():
+                    text = "the ordered consumer could not be created in time"
+                    raise self._api.core.timed_out(text) from error
+                if lost and not self.stopping:
+                    attempt -= 1
+                    continue  # the next attempt is sent after the reconnect
+                if attempt == self._attempts:
+                    raise OrderedConsumerResetError(
+                        f"no consumer on stream {self.stream!r} after {attempt} attempts"
+                    ) from error
+                lagging = isinstance(error, _LaggingServerError)
+                if not self._wait(deadline.sooner(wait / 10 if lagging else wait)):
+                    raise IteratorClosedError(
+                        "the ordered consumer was stopped while it had no consumer on the server"
+                    ) from error
+                wait = min(2 * wait, _MAX_RETRY_DELAY_S)
+                continue
+            self.info = info
+            if deliver_to is None:
+                self._delivered += self.consumer_seq
+                self.sequence.last = 0
+            if self._start is None and self._has_start(info):
+                self._start = info.delivered.stream_seq
+            return info
+
+    def _wait(self, deadline: Deadline) -> bool:
+        """Wait before the next attempt; return whether there is one."""
+        while not self.stopping and not deadline.expired():
+            if self._api.core.wait_closed(deadline.sooner(_STOP_CHECK_INTERVAL_S).lock_timeout()):
+                break  # the next attempt raises the reason
+        return not self.stopping
+
+    def _starts_early(self, info: ConsumerInfo, position: int, deadline: Deadline) -> bool:
+        """
+        Return whether a new consumer starts before a position because its server lags.
+
+        A server whose replica of the stream ends before the requested start lowers it to that end, and
+        would deliver messages again. If the stream itself ends before the position (it was created
+        again, or lost its last messages), the start of the consumer becomes the position.
+        """
+        start = info.delivered.stream_seq
+        if start >= position:
+            return False
+        state = self._api.ask(self._api.routes.stream_info(self.stream), None, deadline)["state"]
+        if state["last_seq"] >= position:
+            return True
+        self._start = start
+        self.sequence.reply = b""
+        return False
+
+    def repeats(self, reply: bytes) -> bool:
+        """Return whether the first message of a consumer is not after the position."""
+        position = self.stream_seq
+        return position is not None and int(ack_tokens(reply)[3]) <= position
+
+    def _has_start(self, info: ConsumerInfo) -> bool:
+        """Return whether the state of a new consumer defines its start position."""
+        # The last messages of many subjects have no common start sequence.
+        return info.config.deliver_policy != DeliverPolicy.LAST_PER_SUBJECT
+
+    def drop(self) -> None:
+        """Delete the current consumer without waiting for the reply."""
+        info, self.info = self.info, None
+        if info is not None:
+            self._drop(info.config)
+
+    def _drop(self, config: ConsumerConfig) -> None:
+        assert config.name is not None
+        route = self._api.routes.consumer_delete(self.stream, config.name)
+        try:
+            core = self._api.core
+            core.publish(*core.encode_message(route, b""))
+        except Error:
+            return  # the server deletes it after its inactive_threshold
+
+
+OrderedCursorT = TypeVar("OrderedCursorT", bound=OrderedCursor)
+
+
+def pull_cursor(
+    api: APIRequests,
+    stream: str,
+    options: OrderedOptions,
+    cursor_type: type[OrderedCursorT],
+) -> OrderedCursorT:
+    """
+    Return the cursor of an ordered pull consumer, before its first message.
+
+    Args:
+        api: the JetStream API.
+        stream: the name of the stream.
+        options: the options of the consumer.
+        cursor_type: the class of the cursor.
+
+    Raises:
+        InvalidOptionError: an option is unknown or invalid.
+
+    """
+    unknown = set(options) - set(OrderedOptions.__annotations__)
+    if unknown:
+        raise InvalidOptionError(
+            min(unknown), "...", f"not one of {sorted(OrderedOptions.__annotations__)}"
+        )
+    prefix = options.get("name_prefix")
+    # Never the prefix alone: another reader with the same prefix would use or delete the consumer.
+    unique = os.urandom(11).hex()
+    prefix = f"{prefix}_{unique}" if prefix else unique
+    attempts = options.get("max_reset_attempts", 0)
+    if attempts < 0:
+        raise InvalidOptionError("max_reset_attempts", attempts, "must be 0 or above")
+    return cursor_type(api, stream, prefix, _pull_config(f"{prefix}_0", options), attempts)
+
+
+def _pull_config(name: str, options: OrderedOptions) -> ConsumerConfig:
+    """Check the options and return the config of the first consumer."""
+    filters = options.get("filter_subjects")
+    if isinstance(filters, str):
+        filters = [filters]
+    policy = options.get("deliver_policy", DeliverPolicy.ALL)
+    if "opt_start_seq" in options and "deliver_policy" not in options:
+        policy = DeliverPolicy.BY_START_SEQUENCE
+    elif "opt_start_time" in options and "deliver_policy" not in options:
+        policy = DeliverPolicy.BY_START_TIME
+    if policy == DeliverPolicy.LAST_PER_SUBJECT and not filters:
+        filters = [">"]  # the server requires a filter with this policy
+    fields: dict[str, Any] = {
+        "name": name,
+        "deliver_policy": policy,
+        "opt_start_seq": options.get("opt_start_seq"),
+        "opt_start_time": options.get("opt_start_time"),
+        "ack_policy": AckPolicy.NONE,
+        "replay_policy": options.get("replay_policy", ReplayPolicy.INSTANT),
+        "max_deliver": 1,
+        "mem_storage": True,
+        "num_replicas": 1,
+        "inactive_threshold": options.get("inactive_threshold", _INACTIVE_THRESHOLD),
+        "headers_only": options.get("headers_only") or None,
+        "metadata": options.get("metadata"),
+    }
+    if filters:
+        fields["filter_subject" if len(filters) == 1 else "filter_subjects"] = (
+            filters[0] if len(filters) == 1 else list(filters)
+        )
+    return ConsumerConfig(**fields)
