@@ -49,19 +49,19 @@ class Connection(CoreConnection):
         publish_async_max_pending: int = DEFAULT_WINDOW,
     ) -> JetStream:
         """
-        Return the entry to JetStream on this connection; nothing is sent.
+        Return a JetStream context of this connection, without a request to the server.
 
         Args:
-            domain: the JetStream domain to talk to; ``None``: the one of the server.
-            prefix: where the API is, for an account that imports it under another subject;
+            domain: the JetStream domain; ``None``: that of the server.
+            prefix: the subject prefix of the API, for an account that imports it under another subject;
                 excludes ``domain``; ``None``: ``$JS.API``.
-            timeout: how long its calls wait for an answer, in seconds; ``None``: no limit.
-            publish_async_max_pending: messages of `JetStream.publish_async` that may wait for their
-                acknowledgements at a time; at the limit the call waits for room.
+            timeout: how long calls wait for a reply, in seconds; ``None``: no limit.
+            publish_async_max_pending: maximum number of unacknowledged messages of
+                `JetStream.publish_async`; at the limit the call waits.
 
         Raises:
             InvalidOptionError: domain and prefix are both given, or one is invalid, or a
-                number cannot work.
+                number is out of range.
 
         Example:
             >>> js = nc.jetstream(timeout=10.0)
@@ -125,7 +125,7 @@ def connect(
 
     """
     core = ConnectionCore(ConnectionOptions.of(parse_servers(servers), options), __version__)
-    # In this order: once it is open, a Ctrl-C has no place to strike before the caller has it.
+    # In this order, so that a Ctrl-C after the opening cannot lose the connection.
     connection = Connection(core)
     core.open()
     return connection
@@ -147,22 +147,22 @@ def shared_connection(
 
     It belongs to the process: call this function wherever the connection is needed. Do not use the
     connection in a ``with`` block, which would close it for all users. The first caller opens it, and
-    concurrent callers wait for that. A failure is raised to all of them, and the next call tries
+    concurrent callers wait for it. A failure is raised in all of them, and the next call tries
     again. After `os.fork` a child gets its own connection. A connection that was closed or drained,
     or that gave up reconnecting, is replaced at the next call. It need not be closed: buffered data
     is sent when the interpreter exits normally.
 
     The same connection is returned for equal servers and options: the same servers in the
-    same order, and options that are equal, however they are written. Mappings and lists are compared
-    by what is in them. Values without such a comparison (functions, an `ssl.SSLContext`) must be the same
-    object: a new lambda in each call opens a new connection each time.
+    same order, and equal options in any order. Mappings and lists are compared by content. Values that
+    cannot be compared (functions, an `ssl.SSLContext`) must be the same object: a new lambda in each call
+    opens a new connection each time.
 
     Any thread may call it, also in a callback, except in a credentials callback of the connection that
     is being opened: that raises an `Error`.
 
     Args:
         servers: as for `connect()`.
-        **options: as for `connect()`; they can be kept in a dict, and sent to other processes so.
+        **options: as for `connect()`; a `ConnectOptions` dict can be sent to other processes.
 
     Raises:
         Error: as `connect()`.
@@ -178,13 +178,13 @@ def shared_connection(
             servers if isinstance(servers, str) else tuple(servers), tuple(options.items())
         )
     except TypeError:
-        # Something cannot be hashed, or is no option at all, which is said here.
+        # A value cannot be hashed, or is invalid, which raises here.
         key, checked = _check_options(servers, options)
     return _shared.get(key, checked)
 
 
 class _IdentityKey:
-    """Stands for an object that is equal to itself alone; keeps it, so that its id stays its own."""
+    """A key for an object that is equal only to itself; a reference keeps its id unique."""
 
     __slots__ = ("_it",)
 
@@ -199,7 +199,7 @@ class _IdentityKey:
 
 
 def _comparable(value: object) -> Hashable:
-    """Return what stands for an option's value in a key."""
+    """Return a hashable key for the value of an option."""
     if isinstance(value, Mapping):
         return "mapping", frozenset((each, _comparable(value[each])) for each in value)
     if isinstance(value, list | tuple):
@@ -214,7 +214,7 @@ def _comparable(value: object) -> Hashable:
 def _check_options(
     servers: str | Sequence[str], options: Mapping[str, Any]
 ) -> tuple[Hashable, ConnectionOptions]:
-    """Check servers and options, and return what is the same for all that mean the same."""
+    """Check servers and options; return a key that is equal for equivalent ones, and the options."""
     checked = ConnectionOptions.of(parse_servers(servers), options)
     return tuple(_comparable(getattr(checked, each.name)) for each in fields(checked)), checked
 
@@ -223,7 +223,7 @@ def _check_options(
 def _check_options_cached(
     servers: str | tuple[str, ...], options: tuple[tuple[str, Any], ...]
 ) -> tuple[Hashable, ConnectionOptions]:
-    """Do as `_check_options()`, once for each way to write them: checking takes a while."""
+    """Return the cached result of `_check_options()`, because the checks are slow."""
     return _check_options(servers, dict(options))
 
 
@@ -240,7 +240,7 @@ class _Opening:
         self.gate = threading.Lock()
         self.gate.acquire()
         self.opener = threading.get_ident()
-        #: The result, and the error that came instead; neither after a Ctrl-C.
+        #: The connection, or the error; neither after a Ctrl-C.
         self.connection: Connection | None = None
         self.error: Exception | None = None
 
@@ -256,7 +256,7 @@ def _open(opening: _Opening, options: ConnectionOptions) -> Connection:
         opening.error = error
         raise
     finally:
-        # A Ctrl-C right behind the opening leaves the connection for the next caller.
+        # After a Ctrl-C right after the opening, the next caller gets the connection.
         if opening.error is None and connection.is_connected:
             opening.connection = connection
     return connection
@@ -266,15 +266,15 @@ class _SharedConnections:
     """The shared connections of this process; any thread may call `get()`."""
 
     def __init__(self) -> None:
-        # Reentrant, for a signal's handler that needs a connection. Each step on the tables is whole.
+        # Reentrant, for a signal handler that needs a connection. Each change of the tables is atomic.
         self._lock = threading.RLock()
-        # --- under _lock; `_open` is also looked at without it ---
+        # --- guarded by _lock; `_open` is also read without it ---
         self._open: dict[Hashable, Connection] = {}
         self._openings: dict[Hashable, _Opening] = {}
 
     def get(self, key: Hashable, options: ConnectionOptions) -> Connection:
         """
-        Return the connection of this key, opening it if there is none that can be used.
+        Return the connection of this key; open it if there is no usable one.
 
         Raises:
             Error: as `shared_connection()`.
@@ -326,7 +326,7 @@ class _SharedConnections:
             )
 
     def forked(self) -> None:
-        """Start again in a child process."""
+        """Reset the tables in a forked child."""
         self._lock = threading.RLock()
         self._open = {}
         self._openings = {}
@@ -338,7 +338,7 @@ def _usable(connection: Connection) -> bool:
 
 
 def _copied(error: Exception) -> BaseException:
-    # The constructor of an error that a user's callback raised may take anything.
+    # The constructor of a user's error may have any parameters.
     return fresh(error) if isinstance(error, Error) else error
 
 

@@ -34,8 +34,7 @@ log: logging.Logger = logging.getLogger("jetstream_sync.consume")
 #: Called with each message, on the handle's own thread.
 JetStreamCallback = Callable[[JetStreamMsg], object]
 
-#: Seconds until a message is delivered again whose callback raised, for consumers without a
-#: ``backoff``.
+#: Redelivery delay of a message whose callback raised, for consumers without a ``backoff``.
 FAILED_NAK_DELAY_S: Final = 5.0
 
 
@@ -47,7 +46,7 @@ def nak_failed(msg: JetStreamMsg, config: ConsumerConfig | None) -> None:
 
     Args:
         msg: the message.
-        config: the consumer's, whose ``backoff`` says how long to wait; ``None``: it has none.
+        config: the config of the consumer, whose ``backoff`` sets the delay; ``None``: no backoff.
 
     """
     if msg.is_acked:
@@ -62,19 +61,19 @@ def nak_failed(msg: JetStreamMsg, config: ConsumerConfig | None) -> None:
 
 class ConsumeHandle:
     """
-    A consumer that calls a function for each message.
+    A running callback of a consumer.
 
-    Returned by `PullConsumer.consume`. The callback runs on one thread, one message after the other; an
-    error that it raises is reported to the connection's ``error_cb`` and the next message follows; the
-    failed one, unless it was settled, is delivered again after a delay. Any thread may call the
-    methods, also the callback.
+    Returned by `PullConsumer.consume`. The callback runs on one thread, one message at a time. An error
+    that it raises is reported to the connection's ``error_cb``, and the next message follows. If the
+    callback did not acknowledge the failed message, it is redelivered after a delay. Any thread may call the
+    methods, including that of the callback.
 
     Args:
         core: the connection.
-        name: the consumer's name, for the thread's.
-        messages: where the messages come from.
-        callback: what to call.
-        config: the consumer's; ``None``: its messages are not acknowledged.
+        name: the name of the consumer, for the name of the thread.
+        messages: the source of the messages.
+        callback: the function to call.
+        config: the config of the consumer; ``None``: its messages are not acknowledged.
 
     """
 
@@ -107,16 +106,15 @@ class ConsumeHandle:
 
     def stop(self) -> None:
         """
-        Stop, and drop the buffered messages.
+        Stop and drop the buffered messages.
 
-        A running callback finishes its message; `wait_closed()` waits for that. A second call does
-        nothing.
+        A running callback finishes its message; `wait_closed()` waits for that. Idempotent.
         """
         self._messages.stop()
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """
-        Request no more messages; the callback handles those that are buffered or in flight.
+        Stop requesting messages, and let the callback handle those that are buffered or in flight.
 
         Args:
             timeout: how long to wait for messages in flight, in seconds; ``None``: the
@@ -124,7 +122,7 @@ class ConsumeHandle:
 
         Raises:
             DrainTimeoutError: the server did not confirm in time.
-            ConnectionClosedError: the connection is closed, or was lost.
+            ConnectionClosedError: the connection is closed or was lost.
 
         """
         self._messages.drain(timeout)
@@ -137,8 +135,8 @@ class ConsumeHandle:
             timeout: in seconds; ``None``: no limit.
 
         Raises:
-            TimeoutError: the timeout expired, or the callback itself waits.
-            ForkedConnectionError: it is called in the parent process.
+            TimeoutError: the timeout expired, or the callback itself called this.
+            ForkedConnectionError: the handle belongs to the parent process.
 
         """
         self._core.check_not_forked()
@@ -178,7 +176,7 @@ class ConsumeHandle:
         except IteratorClosedError:
             pass
         except ConnectionClosedError as error:
-            # The connection reports that itself.
+            # The connection reports this itself.
             self._error = None if is_deliberate_close(error) else error
         except PermissionsError as error:
             # The reader has reported it already.

@@ -1,4 +1,4 @@
-"""A consumer that is pulled from, as ADR-37 describes it."""
+"""Pull consumers (ADR-37)."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ class PriorityOptions(TypedDict, total=False):
     """Options for a consumer with priority groups (ADR-42, server 2.11)."""
 
     group: str
-    """The group to pull for; needed when the consumer has groups."""
+    """The group to pull for; required if the consumer has groups."""
     min_pending: int
-    """Be served only while this many messages are pending; policy ``overflow``."""
+    """Receive messages only while this many are pending; policy ``overflow``."""
     min_ack_pending: int
-    """Be served only while this many messages await their ack; policy ``overflow``."""
+    """Receive messages only while this many await their acknowledgement; policy ``overflow``."""
     priority: int
-    """Be served after those with a lower number, 0 to 9; policy ``prioritized`` (server 2.12)."""
+    """Receive messages after clients with a lower number, 0 to 9; policy ``prioritized`` (server 2.12)."""
 
 
 class ContinuousOptions(PriorityOptions, total=False):
-    """The limits of `PullConsumer.messages` and `PullConsumer.consume`; all are optional."""
+    """Options of `PullConsumer.messages` and `PullConsumer.consume`; all are optional."""
 
     max_messages: int
     """Maximum number of buffered messages; default 500, or the consumer's ``max_batch`` if that is less."""
@@ -81,9 +81,9 @@ class ContinuousOptions(PriorityOptions, total=False):
     stop_after: int
     """Number of messages after which the iteration ends."""
     auto_in_progress: bool
-    """Renew the ``ack_wait`` of messages that are buffered or being handled, by one timer. A message
-    is being handled until it is settled, its thread asks for the next one, or its thread ends, and
-    for an hour at most. Default false; not for ordered consumers."""
+    """Renew the ``ack_wait`` of messages that are buffered or being handled. A message counts as being
+    handled until it is acknowledged, its thread requests the next one, or its thread ends, for an hour at
+    most. Default false; not for ordered consumers."""
 
 
 _PRIORITY = frozenset(PriorityOptions.__annotations__)
@@ -92,10 +92,10 @@ _CONTINUOUS = frozenset(ContinuousOptions.__annotations__)
 
 class PullConsumer:
     """
-    A consumer on a stream, from which messages are pulled.
+    A pull consumer of a stream.
 
-    Returned by `Stream` or `JetStream`. Any number of threads, and of programs, may pull from one
-    consumer at the same time; each message goes to one of them.
+    Returned by `Stream.create_consumer`, `JetStream.create_consumer` and the like. Any number of threads
+    and programs may pull from one consumer at the same time; each message is delivered to one of them.
     """
 
     def __init__(self, api: APIRequests, info: ConsumerInfo) -> None:
@@ -110,12 +110,12 @@ class PullConsumer:
 
     @property
     def stream_name(self) -> str:
-        """The name of its stream."""
+        """The name of the stream."""
         return self._info.stream_name
 
     @property
     def cached_info(self) -> ConsumerInfo:
-        """The last received info; `info()` requests it again."""
+        """The last received config and state; `info()` requests them again."""
         return self._info
 
     def info(self, timeout: float | timedelta | None = None) -> ConsumerInfo:
@@ -161,22 +161,22 @@ class PullConsumer:
         Args:
             batch: maximum number of messages; ``None``: as many as ``max_bytes`` allows.
             timeout: how long to wait for them, in seconds; ``None``: until the batch is complete.
-            max_bytes: maximum number of bytes, with subjects and headers; ``None``: no limit. A message that is
-                larger never fits.
-            heartbeat: interval of the server's heartbeats, in seconds, at most
-                half of ``timeout``; ``None``: 5 when ``timeout`` is 10 or more, else none.
+            max_bytes: maximum number of bytes, including subjects and headers; ``None``: no limit. A
+                larger message is never delivered.
+            heartbeat: interval of the server's heartbeats, in seconds, at most half of
+                ``timeout``; ``None``: 5 if ``timeout`` is 10 or more, otherwise none.
             **priority: for priority groups, see `PriorityOptions`.
 
         Returns:
             The messages in order; ``[]`` if there are none.
 
         Raises:
-            InvalidOptionError: an option is out of range, or neither batch nor max_bytes is given.
+            InvalidOptionError: an option is out of range, or neither ``batch`` nor ``max_bytes`` is given.
             ConsumerNotFoundError, StreamNotFoundError, ConsumerDeletedError: the consumer does not exist.
             PullError: the server rejected the request; see its subclasses.
             NoHeartbeatError: the heartbeats stopped.
             ConnectionClosedError: the connection is closed.
-                Except for the first, none is raised if there are messages to return.
+                All but the first are raised only if there are no messages to return.
 
         Example:
             >>> for msg in consumer.fetch(2, timeout=5.0):
@@ -260,7 +260,7 @@ class PullConsumer:
 
     def messages(self, **options: Unpack[ContinuousOptions]) -> MessageIterator:
         """
-        Return an iterator over the consumer's messages, which pulls ahead.
+        Return an iterator over the consumer's messages, which are pulled ahead.
 
         Args:
             **options: see `ContinuousOptions`.
@@ -286,16 +286,16 @@ class PullConsumer:
         """
         Call a function for each of the consumer's messages, on a dedicated thread.
 
-        Messages are pulled ahead. The callback acknowledges; an error that it raises is reported to
-        the connection's ``error_cb``, and the next message follows. Unless the callback settled the
-        failed one, it is delivered again after 5 seconds, or the step of the consumer's ``backoff``.
+        Messages are pulled ahead. The callback acknowledges them. An error that it raises is reported to
+        the connection's ``error_cb``, and the next message follows. If the callback did not acknowledge the
+        failed message, it is redelivered after 5 seconds, or after the step of the consumer's ``backoff``.
 
         Args:
             callback: called with each message.
             **options: see `ContinuousOptions`.
 
         Returns:
-            A handle to stop or drain it.
+            A handle that stops or drains it.
 
         Raises:
             InvalidOptionError: an option is out of range, or two options exclude each other.
@@ -330,8 +330,7 @@ def continuous_pull(
 
     Args:
         options: the options of the user.
-        config: the consumer config, whose request limits bound the defaults; ``None``: for an ordered
-            consumer.
+        config: the config of the consumer, whose limits bound the defaults; ``None``: an ordered consumer.
 
     Raises:
         InvalidOptionError: an option is unknown or out of range, or two exclude each other.
@@ -342,7 +341,9 @@ def continuous_pull(
         raise InvalidOptionError(min(unknown), "...", f"not one of {sorted(_CONTINUOUS)}")
     if config is None and options.get("auto_in_progress"):
         raise InvalidOptionError(
-            "auto_in_progress", True, "an ordered consumer acknowledges nothing"
+            "auto_in_progress",
+            True,
+            "cannot be used with an ordered consumer, which does not acknowledge",
         )
     max_messages = options.get("max_messages")
     expires_ns = _ns_or_none(options.get("expires"), "expires")
@@ -378,9 +379,9 @@ def fetch_request(
     max_bytes: int | None,
     heartbeat: float | timedelta | None,
 ) -> PullRequest:
-    """Return the request of a fetch; cached, because programs repeat the same fetch."""
+    """Return the request of a fetch; cached, because a program repeats the same fetch."""
     if batch is None and max_bytes is None:
-        raise InvalidOptionError("batch", None, "one of batch and max_bytes is needed")
+        raise InvalidOptionError("batch", None, "one of batch and max_bytes is required")
     if max_bytes is not None and max_bytes < 1:
         raise InvalidOptionError("max_bytes", max_bytes, "must be a whole number from 1 up")
     expires_ns = _MAX_EXPIRES_NS if timeout is None else _ns(timeout, "timeout")
@@ -397,7 +398,7 @@ def fetch_request(
 def no_wait_request(batch: int | None, max_bytes: int | None) -> PullRequest:
     """Return the request of a fetch that does not wait."""
     if batch is None and max_bytes is None:
-        raise InvalidOptionError("batch", None, "one of batch and max_bytes is needed")
+        raise InvalidOptionError("batch", None, "one of batch and max_bytes is required")
     if max_bytes is not None and max_bytes < 1:
         raise InvalidOptionError("max_bytes", max_bytes, "must be a whole number from 1 up")
     return PullRequest(
@@ -425,17 +426,17 @@ def add_pull_consumer(
     api: APIRequests, stream: str, config: ConsumerConfig, action: str, pedantic: bool = False
 ) -> PullConsumer:
     """
-    Create or change a consumer that is pulled from; raises as `add_consumer()`.
+    Create or update a pull consumer; raises as `add_consumer()`.
 
     Raises:
-        InvalidOptionError: also for a config with a ``deliver_subject``, or what needs one.
+        InvalidOptionError: the config has a ``deliver_subject``, or a field that requires one.
 
     """
     if config.deliver_subject is not None:
         raise InvalidOptionError(
             "deliver_subject",
             config.deliver_subject,
-            "that makes a push consumer: use subscribe() for it, or leave it out for a pull consumer",
+            "makes a push consumer: subscribe() creates one; omit the field for a pull consumer",
         )
     config.check_pulled()
     return PullConsumer(api, add_consumer(api, stream, config, action, pedantic=pedantic))
@@ -443,10 +444,10 @@ def add_pull_consumer(
 
 def pull_consumer(api: APIRequests, stream: str, name: str) -> PullConsumer:
     """
-    Find a consumer to pull from.
+    Look up a pull consumer.
 
     Raises:
-        ConsumerIsPushBasedError: it delivers to a subject.
+        ConsumerIsPushBasedError: it is a push consumer.
         Error: otherwise as `consumer_info()`.
 
     """

@@ -1,4 +1,4 @@
-"""The part of `JetStream` that makes, finds, changes and deletes the consumers of any stream."""
+"""The consumer methods of `JetStream`, for the consumers of any stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ __all__ = ["ConsumerAdmin"]
 
 
 class ConsumerAdmin:
-    """What `JetStream` does with consumers; `Stream` does the same with those of one stream."""
+    """
+    The consumer methods of `JetStream`.
+
+    Each takes the name of the stream first and otherwise does the same as the method of `Stream` with the
+    same name, whose arguments and errors are not repeated here.
+    """
 
     _api: APIRequests
 
@@ -38,20 +43,10 @@ class ConsumerAdmin:
         """
         Create a pull consumer.
 
-        One that exists with the same config is returned unchanged. Without ``durable_name`` it is
-        ephemeral; without any name it gets a random one.
-
-        Args:
-            stream_name: the stream to read.
-            config: the config; or
-            **fields: the fields of a `ConsumerConfig`, by name.
-            pedantic: whether the server rejects a config with `BadRequestError` instead of silently
-                completing or correcting it; needs server 2.11.
+        See `Stream.create_consumer` for the arguments.
 
         Raises:
-            ConsumerExistsError: it exists with a different config.
-            StreamNotFoundError: there is no such stream.
-            InvalidNameError: the stream name is invalid.
+            InvalidNameError: the name of the stream is invalid.
             Error: otherwise as `Stream.create_consumer`.
 
         """
@@ -67,19 +62,12 @@ class ConsumerAdmin:
         **fields: Unpack[ConsumerConfigFields],
     ) -> PullConsumer:
         """
-        Change a consumer that exists.
+        Update an existing pull consumer.
 
-        Args:
-            stream_name: the name of the stream.
-            config: what it is to be, with its name; or
-            **fields: the fields of a `ConsumerConfig`, by name.
-            pedantic: whether the server rejects a config with `BadRequestError` instead of silently
-                completing or correcting it; needs server 2.11.
+        See `Stream.update_consumer` for the arguments.
 
         Raises:
-            ConsumerDoesNotExistError: there is no consumer of that name.
-            StreamNotFoundError: there is no such stream.
-            InvalidNameError: the stream name is invalid.
+            InvalidNameError: the name of the stream is invalid.
             Error: otherwise as `Stream.update_consumer`.
 
         """
@@ -95,18 +83,12 @@ class ConsumerAdmin:
         **fields: Unpack[ConsumerConfigFields],
     ) -> PullConsumer:
         """
-        Make a consumer to pull from, or change the one of that name.
+        Create a pull consumer, or update the one with that name.
 
-        Args:
-            stream_name: the name of the stream.
-            config: the config; or
-            **fields: the fields of a `ConsumerConfig`, by name.
-            pedantic: whether the server rejects a config with `BadRequestError` instead of silently
-                completing or correcting it; needs server 2.11.
+        See `Stream.create_or_update_consumer` for the arguments.
 
         Raises:
-            StreamNotFoundError: there is no such stream.
-            InvalidNameError: the stream name is invalid.
+            InvalidNameError: the name of the stream is invalid.
             Error: otherwise as `Stream.create_or_update_consumer`.
 
         """
@@ -123,22 +105,12 @@ class ConsumerAdmin:
         **fields: Unpack[ConsumerConfigFields],
     ) -> ConsumerInfo:
         """
-        Make a consumer that delivers to a subject.
+        Create a push consumer.
 
-        One that exists with the same config is returned unchanged. Receive its messages with
-        `subscribe_bind()`. Without ``durable_name`` the server deletes it when its subject has no subscriber.
-
-        Args:
-            stream_name: the stream to read.
-            config: what it is to be, with its ``deliver_subject``; or
-            **fields: the fields of a `ConsumerConfig`, by name.
-            pedantic: whether the server rejects a config with `BadRequestError` instead of silently
-                completing or correcting it; needs server 2.11.
+        See `Stream.create_push_consumer` for the arguments.
 
         Raises:
-            ConsumerExistsError: it exists with a different config.
-            StreamNotFoundError: there is no such stream.
-            InvalidNameError: the stream name is invalid.
+            InvalidNameError: the name of the stream is invalid.
             Error: otherwise as `Stream.create_push_consumer`.
 
         """
@@ -156,20 +128,13 @@ class ConsumerAdmin:
         **fields: Unpack[ConsumerConfigFields],
     ) -> ConsumerInfo:
         """
-        Change a consumer that delivers to a subject, also to which.
+        Update a push consumer.
 
-        Args:
-            stream_name: the name of the stream.
-            config: what it is to be, with its name and ``deliver_subject``; or
-            **fields: the fields of a `ConsumerConfig`, by name.
-            pedantic: whether the server rejects a config with `BadRequestError` instead of silently
-                completing or correcting it; needs server 2.11.
+        See `Stream.update_push_consumer` for the arguments.
 
         Raises:
-            ConsumerDoesNotExistError: there is no consumer of that name.
-            StreamNotFoundError: there is no such stream.
-            InvalidNameError: the stream name is invalid.
-            Error: otherwise as `Stream.create_push_consumer`.
+            InvalidNameError: the name of the stream is invalid.
+            Error: otherwise as `Stream.update_push_consumer`.
 
         """
         chosen = resolve_config(ConsumerConfig, config, fields)
@@ -179,15 +144,13 @@ class ConsumerAdmin:
 
     def get_consumer(self, stream_name: str, name: str) -> PullConsumer:
         """
-        Return a consumer that exists.
+        Return an existing pull consumer.
+
+        See `Stream.get_consumer` for the arguments.
 
         Raises:
-            ConsumerNotFoundError: there is none of that name.
-            StreamNotFoundError: there is no such stream.
-            ConsumerIsPushBasedError: it delivers to a subject and cannot be pulled from.
-            InvalidNameError: the stream name or the consumer name is invalid.
-            APIError: the server returned an error.
-            JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
+            InvalidNameError: the name of the stream is invalid.
+            Error: otherwise as `Stream.get_consumer`.
 
         """
         return pull_consumer(self._api, stream_name, name)
@@ -196,8 +159,11 @@ class ConsumerAdmin:
         """
         Return the config and state of a consumer of any kind.
 
+        See `Stream.consumer_info` for the arguments.
+
         Raises:
-            Error: as `get_consumer()`, but push consumers are fine.
+            InvalidNameError: the name of the stream is invalid.
+            Error: otherwise as `Stream.consumer_info`.
 
         """
         return consumer_info(self._api, stream_name, name)
@@ -206,19 +172,23 @@ class ConsumerAdmin:
         """
         Delete a consumer of any kind; threads that pull from it get `ConsumerDeletedError`.
 
+        See `Stream.delete_consumer` for the arguments.
+
         Raises:
-            Error: as `get_consumer()`, but push consumers are fine.
+            InvalidNameError: the name of the stream is invalid.
+            Error: otherwise as `Stream.delete_consumer`.
 
         """
         consumer_api.delete_consumer(self._api, stream_name, name)
 
     def consumer_names(self, stream_name: str) -> list[str]:
         """
-        Return the names of a stream's consumers, sorted, of any kind.
+        Return the names of all consumers of a stream, sorted.
+
+        See `Stream.consumer_names` for the arguments.
 
         Raises:
-            StreamNotFoundError: there is no such stream.
-            InvalidNameError: the stream name is invalid.
+            InvalidNameError: the name of the stream is invalid.
             Error: otherwise as `Stream.consumer_names`.
 
         """
@@ -226,11 +196,12 @@ class ConsumerAdmin:
 
     def list_consumers(self, stream_name: str) -> list[ConsumerInfo]:
         """
-        Return the infos of a stream's consumers, sorted by name, of any kind.
+        Return the infos of all consumers of a stream, sorted by name.
+
+        See `Stream.list_consumers` for the arguments.
 
         Raises:
-            StreamNotFoundError: there is no such stream.
-            InvalidNameError: the stream name is invalid.
+            InvalidNameError: the name of the stream is invalid.
             Error: otherwise as `Stream.list_consumers`.
 
         """
@@ -240,26 +211,24 @@ class ConsumerAdmin:
         """
         Pause a consumer until a given time; needs server 2.11.
 
-        Args:
-            stream_name: the name of the stream.
-            name: the name of the consumer.
-            until: the end of the pause, with a time zone. A time in the past resumes it.
+        See `Stream.pause_consumer` for the arguments.
 
         Raises:
-            InvalidOptionError: the time has no time zone.
-            ServerTooOldError: the server is older than 2.11; nothing was done.
-            Error: otherwise as `delete_consumer()`.
+            InvalidNameError: the name of the stream is invalid.
+            Error: otherwise as `Stream.pause_consumer`.
 
         """
         return consumer_api.pause_consumer(self._api, stream_name, name, until)
 
     def resume_consumer(self, stream_name: str, name: str) -> ConsumerPause:
         """
-        Resume a paused consumer; a consumer that is not paused is left unchanged. Needs server 2.11.
+        Resume a paused consumer; needs server 2.11.
+
+        See `Stream.resume_consumer` for the arguments.
 
         Raises:
-            ServerTooOldError: the server is older than 2.11; nothing was done.
-            Error: otherwise as `delete_consumer()`.
+            InvalidNameError: the name of the stream is invalid.
+            Error: otherwise as `Stream.resume_consumer`.
 
         """
         return consumer_api.resume_consumer(self._api, stream_name, name)
@@ -268,23 +237,11 @@ class ConsumerAdmin:
         """
         Reset a consumer of any kind; needs server 2.14 (ADR-60).
 
-        Afterwards nothing is pending or redelivered, deliveries count from 1 again, and what was
-        delivered and not acknowledged is delivered again. Pulls from it continue.
-
-        Args:
-            stream_name: the name of the stream.
-            name: the name of the consumer.
-            seq: the stream sequence to continue at, at least 1; ``None``: after the ack floor. Only a consumer that delivers all, or from a sequence or time on, can
-                be given one, and none before the start that its config says.
-
-        Returns:
-            The consumer in its new state, with the sequence at which it continues.
+        See `Stream.reset_consumer` for the arguments.
 
         Raises:
-            ConsumerInvalidResetError: its config does not allow that sequence.
-            ServerTooOldError: its server is older than 2.14; nothing was done.
-            InvalidOptionError: the sequence is out of range.
-            Error: otherwise as `delete_consumer()`.
+            InvalidNameError: the name of the stream is invalid.
+            Error: otherwise as `Stream.reset_consumer`.
 
         """
         return consumer_api.reset_consumer(self._api, stream_name, name, seq)
@@ -293,18 +250,11 @@ class ConsumerAdmin:
         """
         Unpin the pinned client of a priority group; needs server 2.11 (ADR-42).
 
-        If none is pinned, nothing happens. The client that was pinned gets `PinIDMismatchError`, or pulls
-        again by itself in `PullConsumer.messages` and the like.
-
-        Args:
-            stream_name: the name of the stream.
-            name: the name of the consumer.
-            group: one of its ``priority_groups``.
+        See `Stream.unpin_consumer` for the arguments.
 
         Raises:
-            BadRequestError: the consumer has no such group.
-            ServerTooOldError: its server is older than 2.11; nothing was done.
-            Error: otherwise as `delete_consumer()`.
+            InvalidNameError: the name of the stream is invalid.
+            Error: otherwise as `Stream.unpin_consumer`.
 
         """
         consumer_api.unpin_consumer(self._api, stream_name, name, group)
@@ -313,7 +263,7 @@ class ConsumerAdmin:
         self, stream_name: str, **options: Unpack[OrderedOptions]
     ) -> OrderedConsumer:
         """
-        Return a reader that gets every message once and in order, without acknowledgements.
+        Return an ordered consumer of a stream.
 
         Args:
             stream_name: the stream to read.

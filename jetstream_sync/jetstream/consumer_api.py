@@ -40,7 +40,7 @@ def consumer_info(
     api: APIRequests, stream: str, name: str, deadline: Deadline | None = None
 ) -> ConsumerInfo:
     """
-    Ask for a consumer's config and state.
+    Request a consumer's config and state.
 
     Args:
         api: the JetStream API.
@@ -50,7 +50,7 @@ def consumer_info(
 
     Raises:
         InvalidNameError: a name is invalid.
-        StreamNotFoundError, ConsumerNotFoundError: it is not there.
+        StreamNotFoundError, ConsumerNotFoundError: it does not exist.
         APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
 
     """
@@ -93,14 +93,14 @@ class ConsumerAccessors:
         return consumer_info(self._api, self._stream, self.consumer_name, deadline)
 
 
-# What the server is to do where the consumer exists, or does not (nats-server 2.10).
+# The action of a create request, which depends on whether the consumer exists (nats-server 2.10).
 CREATE: Final = "create"
 UPDATE: Final = "update"
 CREATE_OR_UPDATE: Final = ""
 
 _LAST_SEQUENCE: Final = 2**64 - 1
-#: The server notices in the background that a subscriber has left: how often that is checked, and
-#: the seconds between two checks.
+#: The server notices in the background that a subscriber has left: the number of checks, and the
+#: interval between them.
 _BOUND_CHECKS: Final = 3
 BOUND_CHECK_DELAY_S: Final = 0.05
 
@@ -115,22 +115,22 @@ def add_consumer(
     pedantic: bool = False,
 ) -> ConsumerInfo:
     """
-    Create or change a consumer of any kind.
+    Create or update a consumer of any kind.
 
     Args:
         api: the JetStream API.
         stream: the name of the stream.
-        config: the consumer's; without a name an ephemeral consumer gets a random one.
+        config: the config; without a name, an ephemeral consumer gets a random one.
         action: `CREATE`, `UPDATE` or `CREATE_OR_UPDATE`.
         deadline: the deadline; ``None``: the default timeout.
         pedantic: whether the server rejects a config instead of silently correcting it.
 
     Raises:
-        ServerTooOldError: the server does not know ``pedantic``.
+        ServerTooOldError: the server does not support ``pedantic``.
         InvalidNameError: the stream name is invalid.
-        InvalidOptionError: an update without the consumer's name.
-        ServerTooOldError: the server does not know some of the fields. What was created without
-            them is removed; an update without them stays, and the error says so.
+        InvalidOptionError: an update has no consumer name.
+        ServerTooOldError: the server does not support some of the fields. A consumer that was created
+            without them is deleted; an update without them stays, and the error states that.
         APIError, TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
 
     """
@@ -139,7 +139,7 @@ def add_consumer(
     is_ours = name is None
     if name is None:
         if action == UPDATE:
-            raise InvalidOptionError("name", None, "an update names its consumer")
+            raise InvalidOptionError("name", None, "an update requires the name of the consumer")
         name = os.urandom(8).hex()
         config = replace(config, name=name)
     route = api.routes.consumer_create(stream, name, config.filter_subject)
@@ -164,14 +164,16 @@ def add_push_consumer(
     api: APIRequests, stream: str, config: ConsumerConfig, action: str, pedantic: bool = False
 ) -> ConsumerInfo:
     """
-    Create or change a consumer that delivers to a subject; raises as `add_consumer()`.
+    Create or update a push consumer; raises as `add_consumer()`.
 
     Raises:
-        InvalidOptionError: also for a config without a ``deliver_subject``.
+        InvalidOptionError: the config has no ``deliver_subject``.
 
     """
     if config.deliver_subject is None:
-        raise InvalidOptionError("deliver_subject", None, "a push consumer delivers to a subject")
+        raise InvalidOptionError(
+            "deliver_subject", None, "a push consumer requires a deliver_subject"
+        )
     return add_consumer(api, stream, config, action, pedantic=pedantic)
 
 
@@ -201,7 +203,7 @@ def pause_consumer(api: APIRequests, stream: str, name: str, until: datetime) ->
 
     Raises:
         InvalidOptionError: the time has no time zone.
-        ServerTooOldError: the server is older than 2.11; nothing was done.
+        ServerTooOldError: the server is older than 2.11; nothing was changed.
 
     """
     if not isinstance(until, datetime) or until.utcoffset() is None:
@@ -218,21 +220,21 @@ def reset_consumer(
     api: APIRequests, stream: str, name: str, seq: int | None = None
 ) -> ConsumerReset:
     """
-    Reset a consumer, at a sequence or behind its ack floor; raises as `consumer_info()`.
+    Reset a consumer to a sequence, or to its ack floor; raises as `consumer_info()`.
 
     The consumer itself replies (nats-server's ``processResetReq``), so there is no reply if it does
     not exist or is on an older server. It is therefore looked up first.
 
     Raises:
         InvalidOptionError: the sequence is out of range.
-        ServerTooOldError: its server does not know this.
-        ConsumerInvalidResetError: its config does not allow that sequence.
+        ServerTooOldError: the server of the consumer does not support this.
+        ConsumerInvalidResetError: the config does not allow that sequence.
 
     """
     if isinstance(seq, bool) or not isinstance(seq, int | None):
         raise InvalidOptionError("seq", seq, "expected an int")
     if seq is not None and not 1 <= seq <= _LAST_SEQUENCE:
-        raise InvalidOptionError("seq", seq, f"it is from 1 to {_LAST_SEQUENCE}")
+        raise InvalidOptionError("seq", seq, f"must be from 1 to {_LAST_SEQUENCE}")
     deadline = api.deadline()
     _check_server(consumer_info(api, stream, name, deadline), "resetting a consumer", (2, 14))
     body = None if seq is None else {"seq": seq}
@@ -241,10 +243,10 @@ def reset_consumer(
 
 def unpin_consumer(api: APIRequests, stream: str, name: str, group: str) -> None:
     """
-    Take the pin of a priority group from the client that has it; raises as `consumer_info()`.
+    Unpin the pinned client of a priority group; raises as `consumer_info()`.
 
     Raises:
-        ServerTooOldError: its server does not know this.
+        ServerTooOldError: the server of the consumer does not support this.
         BadRequestError: the consumer has no such group.
 
     """
@@ -266,7 +268,7 @@ def _pause(api: APIRequests, stream: str, name: str, body: dict[str, Any] | None
     check_stream_name(stream)
     check_consumer_name(name)
     deadline = api.deadline()
-    # Older servers do not answer at all.
+    # Older servers do not reply at all.
     require_level(api, 1, "pausing a consumer", deadline)
     return api.ask_for(ConsumerPause, api.routes.consumer_pause(stream, name), body, deadline)
 
@@ -286,7 +288,7 @@ def release_consumer(
         deadline: the deadline; ``None``: the default timeout.
 
     Raises:
-        APIError: the server refused; that it is gone already is fine.
+        APIError: the server returned an error, other than that the consumer does not exist.
         TimeoutError, ConnectionClosedError: as `APIRequests.ask()`.
 
     """

@@ -60,7 +60,7 @@ class JetStream(
     """
     The JetStream API of one connection.
 
-    Returned by `Connection.jetstream`. It needs no closing, and any number of threads may use it.
+    Returned by `Connection.jetstream`. It need not be closed, and any number of threads may use it.
     Every call waits for the reply of the server. Names and configs are checked before a request is
     sent.
     """
@@ -79,7 +79,7 @@ class JetStream(
 
         Raises:
             InvalidOptionError: domain and prefix are both given, or one is invalid, or
-                the timeout or the window is not a number that can work.
+                the timeout or the window is out of range.
 
         """
         if timeout is not None:
@@ -94,9 +94,9 @@ class JetStream(
         Return the JetStream usage and limits of the account.
 
         Raises:
-            JetStreamNotEnabledError: there are no responders: JetStream is off on the server, or there
-                is no such domain or prefix.
-            JetStreamNotEnabledForAccountError: it is off for the account.
+            JetStreamNotEnabledError: there are no responders: JetStream is disabled on the server, or the
+                domain or prefix does not exist.
+            JetStreamNotEnabledForAccountError: JetStream is disabled for the account.
             APIError: the server returned an error; see its subclasses.
             TimeoutError: the server did not reply within the timeout of the context.
             ConnectionClosedError: the connection is closed.
@@ -116,7 +116,7 @@ class JetStream(
         """
         Create a stream.
 
-        One that exists with the same config is returned unchanged.
+        An existing stream with the same config is returned unchanged.
 
         Args:
             config: the config; or
@@ -125,13 +125,13 @@ class JetStream(
                 completing or correcting it; needs server 2.11.
 
         Raises:
-            StreamNameInUseError: it exists with a different config.
+            StreamNameInUseError: the stream exists with a different config.
             StreamSubjectOverlapError: another stream has one of the subjects.
             InvalidOptionError: config and fields are both given, or a value is invalid.
             InvalidNameError, BadSubjectError: the name or a subject is invalid.
-            ServerTooOldError: the server is too old for ``pedantic``, and nothing was sent; or it
-                does not know some of the fields, which the error names. A stream that this call created
-                is deleted; one that existed before is unchanged.
+            ServerTooOldError: the server does not support ``pedantic``, and nothing was sent; or it
+                does not support some of the fields, which the error names. A stream that this call created
+                is deleted; an existing one is unchanged.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
@@ -165,12 +165,12 @@ class JetStream(
                 completing or correcting it; needs server 2.11.
 
         Raises:
-            StreamNotFoundError: there is no stream of that name.
+            StreamNotFoundError: there is no stream with that name.
             StreamSubjectOverlapError: another stream has one of the subjects.
             InvalidOptionError: config and fields are both given, or a value is invalid.
             InvalidNameError, BadSubjectError: the name or a subject is invalid.
-            ServerTooOldError: the server is too old for ``pedantic``, and nothing was sent; or it
-                does not know some of the fields. It applied the others; the error says so.
+            ServerTooOldError: the server does not support ``pedantic``, and nothing was sent; or it
+                does not support some of the fields. It applied the others; the error names both.
             APIError: the server returned an error; some fields cannot be changed.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
@@ -223,7 +223,8 @@ class JetStream(
         check = EchoCheck(self._api, f"stream {name!r}", config)
         info = info_of(self._api.ask(self._api.routes.stream_create(name), body))
         if fields := check.left_out(info.config):
-            # Messages that were published meanwhile are not deleted; those of an origin are a copy.
+            # Messages that were published in the meantime are not deleted; those of a mirror or source are
+            # copies.
             empty = bool(config.mirror or config.sources) or not info.state.messages
             if empty and check.is_new(info.created, info.ts):
                 outcome = check.removed(lambda: self.delete_stream(name))
@@ -242,7 +243,7 @@ class JetStream(
         return Stream(self._api, info)
 
     def _body(self, config: StreamConfig, pedantic: bool) -> dict[str, Any]:
-        """Return the body of a create or update; a server that ignores ``pedantic`` is refused."""
+        """Return the body of a create or update; raise if the server would ignore ``pedantic``."""
         body = encode(config)
         if pedantic:
             require_level(self._api, 1, "pedantic")
@@ -254,7 +255,7 @@ class JetStream(
         Return an existing stream.
 
         Raises:
-            StreamNotFoundError: there is none of that name.
+            StreamNotFoundError: there is no stream with that name.
             InvalidNameError: the name is invalid.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
@@ -293,7 +294,7 @@ class JetStream(
             BadSubjectError: the subject is invalid.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`; the
-                timeout is for each page of 1024.
+                timeout applies to each page of 1024 names.
 
         Example:
             >>> js.stream_names(subject="ORDERS.received")
@@ -306,14 +307,14 @@ class JetStream(
         """
         Return the infos of the account's streams, sorted by name.
 
-        In a cluster, those whose servers do not answer are left out.
+        In a cluster, streams whose servers do not reply are omitted.
 
         Args:
             subject: only streams with this subject, which may have wildcards;
                 ``None``: all.
 
         Raises:
-            Error: as `stream_names()`; a page has 256.
+            Error: as `stream_names()`; a page has 256 infos.
 
         """
         pages = self._api.pages(self._api.routes.stream_list(), "streams", _filter(subject))
@@ -321,11 +322,11 @@ class JetStream(
 
     def find_stream_name_by_subject(self, subject: str) -> str:
         """
-        Return the name of the stream that takes messages of a subject.
+        Return the name of the stream that stores a subject.
 
         Args:
-            subject: when several streams take what falls under its wildcards, the first by name
-                is returned.
+            subject: the subject, which may have wildcards; if several streams match, the first by name is
+                returned.
 
         Raises:
             StreamNotFoundError: there is no such stream.
@@ -347,27 +348,28 @@ class JetStream(
         final_timeout: float | timedelta | None = 3600.0,
     ) -> Stream:
         """
-        Make a stream of a snapshot that `Stream.snapshot` took.
+        Restore a stream from a snapshot of `Stream.snapshot`.
 
-        Afterwards it is there with its messages under their sequences, and its consumers with how
-        far they were. When it fails, also by an error of ``data`` or a Ctrl-C, there is no stream: what
-        the server made of a part is deleted, if a server can be reached within 10 seconds.
+        The restored messages keep their sequences, and the consumers their positions. If the restore fails,
+        also with an error of ``data`` or a Ctrl-C, the partial stream is deleted, provided that a server can
+        be reached within 10 seconds.
 
         Args:
-            info: what the snapshot says of itself. Its config may be changed, for example to another
-                number of replicas, but for the name.
-            data: a file to read from, or pieces of bytes of any size; it is not closed. A file that can
-                be read again is, where a stream of that name was deleted only a moment ago and the
-                server stumbles over what it left (seen with 2.15).
+            info: the info of the snapshot. Its config may be changed, for example the number of replicas,
+                but not the name.
+            data: a file, or an iterable of bytes of any size; it is not closed. A seekable file is read
+                again if a stream with that name was just deleted and the server fails on its remains
+                (seen with server 2.15).
             timeout: the timeout for the reply and then for each chunk, in
                 seconds; ``None``: the timeout of the context.
-            final_timeout: how long it may take to make a stream of it all; ``None``: no limit.
+            final_timeout: how long the server may take to create the stream after the last chunk, in
+                seconds; ``None``: no limit.
 
         Raises:
-            RestoreNameInUseError: a stream of that name exists.
-            RestoreFailedError: no stream can be made of the data.
-            RestoreBrokenError: the server takes no more; start again. It gives up by itself when
-                nothing comes for 5 seconds.
+            RestoreNameInUseError: a stream with that name exists.
+            RestoreFailedError: the server cannot create a stream from the data.
+            RestoreBrokenError: the server ended the restore; start again. It does so after 5 seconds
+                without data.
             StreamSubjectOverlapError: another stream has one of the subjects.
             InvalidNameError: the name is invalid.
             ConnectionLostError: the connection was lost; start again.
@@ -394,44 +396,44 @@ class JetStream(
         **options: Unpack[PublishOptions],
     ) -> PubAck:
         """
-        Publish a message, and wait until a stream has it.
+        Publish a message and wait until a stream has stored it.
 
-        While no stream takes it, as when the stream's leader is being elected, it is sent again
+        While no stream responds, for example during the election of a leader, the message is sent again
         (ADR-22), with the same message id and within the timeout.
 
         Args:
-            subject: where to; no wildcards.
-            payload: the message.
-            timeout: how long to wait for the acknowledgement, in seconds; ``None``: as long as the
-                context says (see `Connection.jetstream`).
-            stream: the stream that has to take it; ``None``: whichever takes the subject.
-            headers: names and values; ``None``: none but those that the other arguments make.
-            msg_id: for de-duplication: within the stream's ``duplicate_window`` a message of the
-                same id is not stored again; ``None``: no id.
-            expected_last_sequence: store it only if this is the sequence of the stream's last
-                message, 0 for an empty stream; ``None``: whatever it is.
-            expected_last_subject_sequence: the same for the last message of the subject.
-            expected_last_msg_id: store it only if the stream's last message has this id; ``None``:
-                whatever it has.
-            msg_ttl: how long the stream keeps it, in seconds, at least 1; ``"never"``: it is not
-                removed for its age, whatever the stream's ``max_age``; ``None``: as long as the
-                stream keeps any. Needs a stream with ``allow_msg_ttl``.
+            subject: the subject, without wildcards.
+            payload: the payload.
+            timeout: how long to wait for the acknowledgement, in seconds; ``None``: the timeout of the
+                context (see `Connection.jetstream`).
+            stream: the name of the stream that must store it; ``None``: any stream with the subject.
+            headers: names and values; ``None``: only those of the other arguments.
+            msg_id: the message id for deduplication: within the stream's ``duplicate_window``, a second
+                message with the same id is not stored; ``None``: no id.
+            expected_last_sequence: store the message only if this is the sequence of the stream's last
+                message, 0 for an empty stream; ``None``: any.
+            expected_last_subject_sequence: the same for the last message with the subject.
+            expected_last_msg_id: store the message only if the stream's last message has this id;
+                ``None``: any.
+            msg_ttl: how long the stream keeps the message, in seconds, at least 1; ``"never"``: it does
+                not expire, regardless of the stream's ``max_age``; ``None``: the ``max_age`` of the
+                stream. Requires a stream with ``allow_msg_ttl``.
             **options: see `PublishOptions`.
 
         Raises:
             NoStreamResponseError: no stream has the subject.
-            WrongStreamError: another stream than the expected one takes it.
+            WrongStreamError: a stream other than the expected one has the subject.
             WrongLastSequenceError, WrongLastMsgIDError: an expectation is not met.
-            MessageTTLDisabledError: there is a TTL, and the stream does not allow it.
+            MessageTTLDisabledError: ``msg_ttl`` is given, and the stream does not allow it.
             ServerTooOldError: ``msg_ttl`` or ``expected_last_subject`` is given, and the server is
-                older than 2.11, which would ignore it; nothing was sent. The server is asked once
-                for each link.
-            APIError: the server refused; nothing was stored.
-            TimeoutError: no acknowledgement came in time; the message may be stored all the same.
-            BadSubjectError, InvalidHeaderError, InvalidOptionError, MaxPayloadError: it cannot be
-                sent.
-            OutboundBufferLimitError: there is no connection, and the buffer for that time is full.
-            ConnectionClosedError: the connection is closed, or was while waiting.
+                older than 2.11, which would ignore it; nothing was sent. The version is requested once per
+                connection to a server.
+            APIError: the server returned an error; nothing was stored.
+            TimeoutError: no acknowledgement arrived in time; the message may be stored nevertheless.
+            BadSubjectError, InvalidHeaderError, InvalidOptionError, MaxPayloadError: the message is
+                invalid, and nothing was sent.
+            OutboundBufferLimitError: disconnected, and the buffer is full.
+            ConnectionClosedError: the connection is closed, or was closed while waiting.
 
         Example:
             >>> ack = js.publish("ORDERS.received", b"order 4", msg_id="order-4")
@@ -478,17 +480,17 @@ class JetStream(
         **options: Unpack[PublishOptions],
     ) -> Future[PubAck]:
         """
-        Publish a message, and return at once what its acknowledgement will be.
+        Publish a message, and return a future of its acknowledgement.
 
-        When the window of messages without acknowledgement is full, this waits for room, as long
-        as ``timeout``. The future gets its result or an error whatever happens: what `publish()`
-        raises while it waits is the future's error. Its callbacks run on a thread of this package.
+        If the maximum number of unacknowledged messages is reached, this waits for an acknowledgement, for up
+        to ``timeout``. The future always completes, with the acknowledgement or with an error that
+        `publish()` would raise while waiting. Its callbacks run on a thread of the client.
 
         Args:
-            subject: where to; no wildcards.
-            payload: the message.
-            timeout: how long the acknowledgement may take, in seconds; ``None``: as long as the
-                context says.
+            subject: the subject, without wildcards.
+            payload: the payload.
+            timeout: how long to wait for the acknowledgement, in seconds; ``None``: the timeout of the
+                context.
             stream: as in `publish()`.
             headers: as in `publish()`.
             msg_id: as in `publish()`.
@@ -499,12 +501,12 @@ class JetStream(
             **options: as in `publish()`.
 
         Raises:
-            TooManyStalledMsgsError: the window stayed full.
-            ServerTooOldError: as `publish()`; the first message with a TTL on each link waits for
-                the answer of the server.
-            BadSubjectError, InvalidHeaderError, InvalidOptionError, MaxPayloadError: it cannot be
-                sent.
-            OutboundBufferLimitError: there is no connection, and the buffer for that time is full.
+            TooManyStalledMsgsError: the maximum number of messages was unacknowledged during the timeout.
+            ServerTooOldError: as `publish()`; the first message with a TTL after each connect waits for
+                the reply of the server.
+            BadSubjectError, InvalidHeaderError, InvalidOptionError, MaxPayloadError: the message is
+                invalid, and nothing was sent.
+            OutboundBufferLimitError: disconnected, and the buffer is full.
             ConnectionClosedError: the connection is closed.
 
         Example:
@@ -539,7 +541,7 @@ class JetStream(
     def _check_level(
         self, msg_ttl: object, options: PublishOptions, timeout: float | timedelta | None
     ) -> float | timedelta | None:
-        """Refuse what a server before 2.11 would ignore, and return the time that is left."""
+        """Raise if a server before 2.11 would ignore an option; return the remaining timeout."""
         if msg_ttl is not None:
             feature = "msg_ttl"
         elif options.get("expected_last_subject") is not None:
@@ -552,7 +554,7 @@ class JetStream(
 
     @property
     def publish_async_pending(self) -> int:
-        """How many messages of `publish_async()` are waiting for their acknowledgement."""
+        """Number of messages of `publish_async()` without an acknowledgement."""
         return self._publisher.pending
 
     def publish_async_completed(self, timeout: float | timedelta | None = None) -> None:
@@ -560,10 +562,10 @@ class JetStream(
         Wait until every message of `publish_async()` is acknowledged or has failed.
 
         Args:
-            timeout: how long, in seconds; ``None``: no limit.
+            timeout: in seconds; ``None``: no limit.
 
         Raises:
-            TimeoutError: some are still waiting.
+            TimeoutError: some messages are still unacknowledged.
 
         """
         self._publisher.completed(Deadline(timeout))

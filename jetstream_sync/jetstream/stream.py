@@ -1,4 +1,4 @@
-"""A stream with its messages and consumers."""
+"""A stream, with its messages and consumers."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class Stream(ForeignNames):
     """
     A stream of the account.
 
-    Returned by `JetStream.create_stream`, `JetStream.get_stream` and the like. It needs no
-    closing, and any number of threads may use it.
+    Returned by `JetStream.create_stream`, `JetStream.get_stream` and the like. It need not be closed,
+    and any number of threads may use it.
     """
 
     def __init__(self, api: APIRequests, info: StreamInfo) -> None:
@@ -71,24 +71,24 @@ class Stream(ForeignNames):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the stream."""
         return self._name
 
     @property
     def cached_info(self) -> StreamInfo:
-        """The last received config and state; no request is sent."""
+        """The last received config and state; `info()` requests them again."""
         return self._info
 
     def info(self, subjects_filter: str | None = None, deleted_details: bool = False) -> StreamInfo:
         """
         Request the stream's config and state.
 
-        Afterwards `cached_info` contains it, without the requested details.
+        `cached_info` is updated, without the requested details.
 
         Args:
-            subjects_filter: also count the messages of each subject that falls under this one, in
-                ``state.subjects``; ``>`` is all subjects; ``None``: do not count.
-            deleted_details: whether to list the sequences that were deleted, in ``state.deleted``.
+            subjects_filter: also count the messages per subject, in ``state.subjects``, for the subjects
+                that match this one; ``>`` matches all; ``None``: do not count.
+            deleted_details: whether to list the sequences of deleted messages, in ``state.deleted``.
 
         Raises:
             StreamNotFoundError: the stream does not exist.
@@ -115,13 +115,13 @@ class Stream(ForeignNames):
         """
         Delete messages permanently.
 
-        Without arguments the stream is empty afterwards; its sequence continues.
+        Without arguments, all messages are deleted; the sequence continues.
 
         Args:
-            subject: delete only messages that fall under this subject; ``None``: all of them.
-            seq: delete only what is before this sequence, from 1 on; ``None``: no such bound. One
-                beyond the last message becomes the sequence of the next one, without ``subject``.
-            keep: the number of newest messages to keep (per subject, if one is given); ``None``:
+            subject: delete only messages whose subject matches; ``None``: all.
+            seq: delete only messages before this sequence, at least 1; ``None``: no bound. Without
+                ``subject``, a sequence after the last message becomes the next sequence.
+            keep: number of newest messages to keep; with ``subject``, of those that match. ``None``:
                 none. Excludes ``seq``.
 
         Returns:
@@ -149,14 +149,14 @@ class Stream(ForeignNames):
         if keep is not None:
             body["keep"] = _checked(keep, "keep", 0)
         if seq == 1:
-            # Nothing is before it. Servers before 2.11 would delete without a bound.
+            # There is nothing to delete; servers before 2.11 would ignore the bound.
             self._api.ask(self._api.routes.stream_info(self._name))
             return 0
         answer = self._api.ask(self._api.routes.stream_purge(self._name), body)
         purged = answer.get("purged")
         if type(purged) is not int or answer.get("success") is not True:
-            said = f"success={answer.get('success')!r:.60}, purged={purged!r:.60}"
-            raise InvalidResponseError(f"a purge answered with {said}")
+            fields = f"success={answer.get('success')!r:.60}, purged={purged!r:.60}"
+            raise InvalidResponseError(f"invalid reply to a purge: {fields}")
         return purged
 
     def get_msg(
@@ -170,19 +170,19 @@ class Stream(ForeignNames):
 
         Select it with exactly one of the arguments, or with ``next_by_subject`` and ``seq``.
 
-        When the stream has ``allow_direct`` (as far as `cached_info` knows), any replica may
-        answer (ADR-31), so a message that was stored a moment ago may be missing; otherwise the
-        leader answers. The leader also answers if there are no responders for a direct get.
+        If the stream has ``allow_direct`` (according to `cached_info`), any replica may reply
+        (ADR-31), and a message that was stored a moment ago may be missing. Otherwise, and if there are no
+        responders for a direct get, the leader replies.
 
         Args:
-            seq: the message with this sequence; with ``next_by_subject`` the sequence to start at.
-            last_by_subject: the last message of this subject, which may have wildcards.
-            next_by_subject: the first message of this subject, which may have wildcards, from
-                ``seq`` on; from the start without.
+            seq: the sequence of the message; with ``next_by_subject``, the sequence to start at.
+            last_by_subject: return the last message with this subject, which may have wildcards.
+            next_by_subject: return the first message with this subject, which may have wildcards, from
+                ``seq`` on; without ``seq``, from the start.
 
         Raises:
-            InvalidOptionError: none of the arguments, or two that exclude each other, or the
-                sequence is out of range.
+            InvalidOptionError: no argument is given, two exclude each other, or the sequence is out of
+                range.
             BadSubjectError: the subject is invalid.
             MessageNotFoundError: there is no such message.
             StreamNotFoundError: the stream does not exist.
@@ -223,23 +223,23 @@ class Stream(ForeignNames):
         """
         Return the messages from a sequence or time on, without a consumer.
 
-        Where the stream has ``allow_direct`` and its server knows batches (2.11), they come with one
-        request (ADR-31), from any replica, so one that was stored a moment ago may be missing.
-        Otherwise there is one message at a time.
+        If the stream has ``allow_direct`` and its server supports batches (2.11), one request returns a
+        batch (ADR-31). Any replica may reply, and a message that was stored a moment ago may be missing.
+        Otherwise each call returns one message.
 
         Args:
             max_messages: maximum number of messages, from 1 to 10,000.
             seq: the sequence to start at; ``None``: the first message.
-            next_by_subject: only messages of this subject, which may have wildcards; ``None``: all.
+            next_by_subject: only messages with this subject, which may have wildcards; ``None``: all.
             start_time: start at the first message that was stored then or later, with a time zone;
                 excludes ``seq``. Needs server 2.11.
-            max_bytes: end with the message that reaches so many bytes; ``None``: 4 MB, which is
-                the most.
+            max_bytes: stop after the message that reaches this number of bytes; ``None``: 4 MB, which is
+                the maximum.
             timeout: in seconds; ``None``: the timeout of the JetStream context.
 
         Returns:
-            The messages by sequence. Fewer than ``max_messages`` are not the end: ask on behind the
-            last of them, until there are none.
+            The messages in order of sequence. Fewer than ``max_messages`` do not mean the end of the
+            stream: call again with the sequence after the last one, until the list is empty.
 
         Raises:
             InvalidOptionError: a number is out of range, or the time has no time zone.
@@ -355,8 +355,8 @@ class Stream(ForeignNames):
         Delete one message.
 
         Args:
-            seq: its sequence, which is not given again.
-            secure: whether to overwrite its bytes with random ones, which takes longer.
+            seq: the sequence of the message; it is not reused.
+            secure: whether to overwrite the stored bytes with random data, which takes longer.
 
         Raises:
             InvalidOptionError: the sequence is out of range.
@@ -378,7 +378,7 @@ class Stream(ForeignNames):
             self._api.command(self._api.routes.msg_delete(self._name), body)
         except ServerError as error:
             if error.err_code == _DELETE_FAILED:
-                # From file storage this is also said of a message that is not there.
+                # File storage returns this code for a missing message, too.
                 leader_get(self._api, self._name, {"seq": seq}, self._api.deadline())
             raise
 
@@ -391,24 +391,24 @@ class Stream(ForeignNames):
         timeout: float | timedelta | None = None,
     ) -> StreamSnapshot:
         """
-        Take a snapshot: the config, state and messages of the stream, from which it can be restored.
+        Take a snapshot of the stream: its config, state and messages.
 
-        The server starts to send it at once; take it with `StreamSnapshot.write_to`, in a ``with``
-        block. What is stored meanwhile is not in it. `JetStream.restore_stream` restores it. The
-        protocol is ``STREAM.SNAPSHOT`` of nats-server, which defines the data format.
+        The server starts to send it at once; receive it with `StreamSnapshot.write_to`, in a ``with``
+        block. Messages that are stored in the meantime are not included. `JetStream.restore_stream`
+        restores it. The request is ``STREAM.SNAPSHOT`` of nats-server, which defines the data format.
 
         Args:
-            consumers: whether the consumers and their state are included.
-            check: whether the server reads and checks every message first, which can take long.
+            consumers: whether to include the consumers and their state.
+            check: whether the server first reads and checks every message, which can take long.
             chunk_size: the chunk size in bytes, from 1 KiB to 1 MiB; ``None``: the default of the
                 server, 128 KiB.
-            window_size: the number of bytes in flight, from 1 KiB to 32 MiB; ``None``: as the
-                server likes it, 8 MiB. Old servers have windows of their own.
+            window_size: the number of bytes in flight, from 1 KiB to 32 MiB; ``None``: the default of the
+                server, 8 MiB. Old servers use their own window.
             timeout: the timeout for the reply and then for each chunk, in
                 seconds; ``None``: the timeout of the context.
 
         Raises:
-            SnapshotFailedError: the server cannot create one, for example of a stream in memory.
+            SnapshotFailedError: the server cannot create a snapshot, for example of a stream in memory.
             InvalidOptionError: a size is out of range.
             StreamNotFoundError: the stream does not exist.
             ConnectionLostError: the connection was lost before the reply arrived.
@@ -437,8 +437,8 @@ class Stream(ForeignNames):
         """
         Create a pull consumer.
 
-        One that exists with the same config is returned unchanged. Without ``durable_name`` it is
-        ephemeral; without any name it gets a random one.
+        An existing consumer with the same config is returned unchanged. Without ``durable_name`` the
+        consumer is ephemeral; without any name it gets a random one.
 
         Args:
             config: the config; or
@@ -447,16 +447,16 @@ class Stream(ForeignNames):
                 completing or correcting it; needs server 2.11.
 
         Raises:
-            ConsumerExistsError: it exists with a different config.
-            InvalidOptionError: config and fields are both given, a value is invalid, or there
-                is a ``deliver_subject``.
+            ConsumerExistsError: the consumer exists with a different config.
+            InvalidOptionError: config and fields are both given, a value is invalid, or
+                ``deliver_subject`` is set.
             InvalidNameError, BadSubjectError: a name or subject is invalid.
-            ServerTooOldError: the server is too old for ``pedantic``, and nothing was sent; or it
-                does not know some of the fields, which the error names. What this call made is
-                removed; what was there before is left as it is, and the error says what an update
-                changed.
+            ServerTooOldError: the server does not support ``pedantic``, and nothing was sent; or it
+                does not support some of the fields. The error names them. A consumer that this call
+                created is deleted; an existing one is unchanged, and after an update the error states
+                what was changed.
             StreamNotFoundError: the stream does not exist.
-            MaxConsumersError: the stream or account has as many as it may have.
+            MaxConsumersError: the stream or the account has reached its limit of consumers.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
 
@@ -476,21 +476,21 @@ class Stream(ForeignNames):
         **fields: Unpack[ConsumerConfigFields],
     ) -> PullConsumer:
         """
-        Change a consumer that exists.
+        Update an existing consumer.
 
-        The config replaces the one that it has, so take that from `ConsumerInfo.config` and
-        change it with `dataclasses.replace`. Other `PullConsumer` objects for it go on working.
+        The config replaces the current one. Take that from `ConsumerInfo.config` and change it with
+        `dataclasses.replace`. Existing `PullConsumer` objects stay valid.
 
         Args:
-            config: what it is to be, with its name; or
+            config: the new config, with the consumer's name; or
             **fields: the fields of a `ConsumerConfig`, by name.
             pedantic: whether the server rejects a config with `BadRequestError` instead of silently
                 completing or correcting it; needs server 2.11.
 
         Raises:
-            ConsumerDoesNotExistError: there is no consumer of that name.
-            InvalidOptionError: also when the config has no name; else as `create_consumer()`.
-            APIError: the server refused; many fields cannot be changed.
+            ConsumerDoesNotExistError: there is no consumer with that name.
+            InvalidOptionError: the config has no name; or as `create_consumer()`.
+            APIError: the server returned an error; many fields cannot be changed.
             Error: otherwise as `create_consumer()`.
 
         """
@@ -504,7 +504,7 @@ class Stream(ForeignNames):
         **fields: Unpack[ConsumerConfigFields],
     ) -> PullConsumer:
         """
-        Make a consumer to pull from, or change the one of that name.
+        Create a pull consumer, or update the one with that name.
 
         Args:
             config: the config; or
@@ -513,7 +513,7 @@ class Stream(ForeignNames):
                 completing or correcting it; needs server 2.11.
 
         Raises:
-            APIError: the server refused; many fields cannot be changed.
+            APIError: the server returned an error; many fields cannot be changed.
             Error: otherwise as `create_consumer()`.
 
         Example:
@@ -538,20 +538,20 @@ class Stream(ForeignNames):
         **fields: Unpack[ConsumerConfigFields],
     ) -> ConsumerInfo:
         """
-        Make a consumer that delivers to a subject.
+        Create a push consumer, which delivers to a subject.
 
-        One that exists with the same config is returned unchanged. Receive its messages with
-        `JetStream.subscribe_bind`. Without ``durable_name`` the server deletes it when its
-        subject has no subscriber.
+        An existing consumer with the same config is returned unchanged. Receive its messages with
+        `JetStream.subscribe_bind`. Without ``durable_name``, the server deletes the consumer when its
+        subject has no subscribers.
 
         Args:
-            config: what it is to be, with its ``deliver_subject``; or
+            config: the config, with its ``deliver_subject``; or
             **fields: the fields of a `ConsumerConfig`, by name.
             pedantic: whether the server rejects a config with `BadRequestError` instead of silently
                 completing or correcting it; needs server 2.11.
 
         Raises:
-            InvalidOptionError: there is no ``deliver_subject``; else as `create_consumer()`.
+            InvalidOptionError: there is no ``deliver_subject``; or as `create_consumer()`.
             APIError: the server returned an error, for example because the subject is one of the stream's.
             Error: otherwise as `create_consumer()`.
 
@@ -569,16 +569,16 @@ class Stream(ForeignNames):
         **fields: Unpack[ConsumerConfigFields],
     ) -> ConsumerInfo:
         """
-        Change a consumer that delivers to a subject, also to which.
+        Update a push consumer; the ``deliver_subject`` can be changed as well.
 
         Args:
-            config: what it is to be, with its name and ``deliver_subject``; or
+            config: the new config, with the consumer's name and its ``deliver_subject``; or
             **fields: the fields of a `ConsumerConfig`, by name.
             pedantic: whether the server rejects a config with `BadRequestError` instead of silently
                 completing or correcting it; needs server 2.11.
 
         Raises:
-            ConsumerDoesNotExistError: there is no consumer of that name.
+            ConsumerDoesNotExistError: there is no consumer with that name.
             Error: otherwise as `create_push_consumer()`.
 
         """
@@ -589,13 +589,13 @@ class Stream(ForeignNames):
 
     def get_consumer(self, name: str) -> PullConsumer:
         """
-        Return a consumer that exists.
+        Return an existing pull consumer.
 
         Raises:
-            ConsumerNotFoundError: there is none of that name.
+            ConsumerNotFoundError: there is no consumer with that name.
             StreamNotFoundError: the stream does not exist.
-            ConsumerIsPushBasedError: it delivers to a subject and cannot be pulled from.
-            InvalidNameError: the name cannot be a consumer's.
+            ConsumerIsPushBasedError: it is a push consumer.
+            InvalidNameError: the name is invalid.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`.
 
@@ -611,7 +611,7 @@ class Stream(ForeignNames):
         Return the config and state of a consumer of any kind.
 
         Raises:
-            Error: as `get_consumer()`, but push consumers are fine.
+            Error: as `get_consumer()`, except for push consumers, which are supported.
 
         """
         return consumer_info(self._api, self._name, name)
@@ -621,32 +621,32 @@ class Stream(ForeignNames):
         Delete a consumer of any kind; threads that pull from it get `ConsumerDeletedError`.
 
         Raises:
-            Error: as `get_consumer()`, but push consumers are fine.
+            Error: as `get_consumer()`, except for push consumers, which are supported.
 
         """
         consumer_api.delete_consumer(self._api, self._name, name)
 
     def consumer_names(self) -> list[str]:
         """
-        Return the names of the stream's consumers, sorted, of any kind.
+        Return the names of all consumers of the stream, sorted.
 
         Raises:
             StreamNotFoundError: the stream does not exist.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `info()`; the timeout
-                is for each page of 1024.
+                applies to each page of 1024 names.
 
         """
         return consumer_api.consumer_names(self._api, self._name)
 
     def list_consumers(self) -> list[ConsumerInfo]:
         """
-        Return the infos of the stream's consumers, sorted by name, of any kind.
+        Return the infos of all consumers of the stream, sorted by name.
 
-        In a cluster, those whose servers do not answer are left out.
+        In a cluster, consumers whose servers do not reply are omitted.
 
         Raises:
-            Error: as `consumer_names()`; a page has 256.
+            Error: as `consumer_names()`; a page has 256 infos.
 
         """
         return consumer_api.list_consumers(self._api, self._name)
@@ -657,11 +657,11 @@ class Stream(ForeignNames):
 
         Args:
             name: the name of the consumer.
-            until: the end of the pause, with a time zone. A time in the past resumes it.
+            until: the end of the pause, with a time zone. A time in the past resumes the consumer.
 
         Raises:
             InvalidOptionError: the time has no time zone.
-            ServerTooOldError: the server is older than 2.11; nothing was done.
+            ServerTooOldError: the server is older than 2.11; nothing was changed.
             Error: otherwise as `delete_consumer()`.
 
         """
@@ -669,10 +669,10 @@ class Stream(ForeignNames):
 
     def resume_consumer(self, name: str) -> ConsumerPause:
         """
-        Resume a paused consumer; a consumer that is not paused is left unchanged. Needs server 2.11.
+        Resume a paused consumer; does nothing if it is not paused. Needs server 2.11.
 
         Raises:
-            ServerTooOldError: the server is older than 2.11; nothing was done.
+            ServerTooOldError: the server is older than 2.11; nothing was changed.
             Error: otherwise as `delete_consumer()`.
 
         """
@@ -682,20 +682,21 @@ class Stream(ForeignNames):
         """
         Reset a consumer of any kind; needs server 2.14 (ADR-60).
 
-        Afterwards nothing is pending or redelivered, deliveries count from 1 again, and what was
-        delivered and not acknowledged is delivered again. Pulls from it continue.
+        Pending acknowledgements and redeliveries are cleared, the delivery counts start at 1, and messages
+        that were delivered but not acknowledged are delivered again. Pull requests continue.
 
         Args:
             name: the name of the consumer.
-            seq: the stream sequence to continue at, at least 1; ``None``: after the ack floor. Only a consumer that delivers all, or from a sequence or time on, can
-                be given one, and none before the start that its config says.
+            seq: the stream sequence to continue at, at least 1; ``None``: after the ack floor. It requires
+                the deliver policy ``all``, ``by_start_sequence`` or ``by_start_time``, and must not be
+                before the start of the config.
 
         Returns:
             The consumer in its new state, with the sequence at which it continues.
 
         Raises:
-            ConsumerInvalidResetError: its config does not allow that sequence.
-            ServerTooOldError: its server is older than 2.14; nothing was done.
+            ConsumerInvalidResetError: the config does not allow that sequence.
+            ServerTooOldError: the server of the consumer is older than 2.14; nothing was changed.
             InvalidOptionError: the sequence is out of range.
             Error: otherwise as `delete_consumer()`.
 
@@ -706,16 +707,16 @@ class Stream(ForeignNames):
         """
         Unpin the pinned client of a priority group; needs server 2.11 (ADR-42).
 
-        If none is pinned, nothing happens. The client that was pinned gets `PinIDMismatchError`, or pulls
-        again by itself in `PullConsumer.messages` and the like.
+        If no client is pinned, nothing happens. A `PullConsumer.fetch` of the pinned client raises
+        `PinIDMismatchError`; `PullConsumer.messages` and `PullConsumer.consume` send a new request.
 
         Args:
             name: the name of the consumer.
-            group: one of its ``priority_groups``.
+            group: one of the consumer's ``priority_groups``.
 
         Raises:
             BadRequestError: the consumer has no such group.
-            ServerTooOldError: its server is older than 2.11; nothing was done.
+            ServerTooOldError: the server of the consumer is older than 2.11; nothing was changed.
             Error: otherwise as `delete_consumer()`.
 
         """
@@ -723,7 +724,9 @@ class Stream(ForeignNames):
 
     def ordered_consumer(self, **options: Unpack[OrderedOptions]) -> OrderedConsumer:
         """
-        Return a reader that gets every message once and in order, without acknowledgements.
+        Return an ordered consumer, which delivers every message once and in order.
+
+        Its messages are not acknowledged.
 
         Args:
             **options: see `OrderedOptions`.
@@ -744,7 +747,7 @@ class Stream(ForeignNames):
 
 
 def _without_details(info: StreamInfo) -> StreamInfo:
-    """Return the info without what can be large, to keep it."""
+    """Return the info without its large fields."""
     if info.state.subjects is None and info.state.deleted is None:
         return info
     return replace(info, state=replace(info.state, subjects=None, deleted=None))
@@ -754,7 +757,7 @@ def _checked(value: int, option: str, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidOptionError(option, value, "expected an int")
     if not least <= value <= _LAST_SEQUENCE:
-        raise InvalidOptionError(option, value, f"it is from {least} to {_LAST_SEQUENCE}")
+        raise InvalidOptionError(option, value, f"must be from {least} to {_LAST_SEQUENCE}")
     return value
 
 
@@ -775,7 +778,9 @@ def _get_request(
                 raise InvalidOptionError(name, value, "excludes last_by_subject")
         return {"last_by_subj": check_subject(last_by_subject)}
     if seq is None and next_by_subject is None:
-        raise InvalidOptionError("seq", None, "say which message: seq, last or next by subject")
+        raise InvalidOptionError(
+            "seq", None, "one of seq, last_by_subject and next_by_subject is required"
+        )
     request: dict[str, Any] = {}
     if seq is not None:
         request["seq"] = _checked(seq, "seq", 1)

@@ -174,24 +174,24 @@ class BindOptions(TypedDict, total=False):
     """Further options of `JetStream.subscribe_bind`; all are optional."""
 
     pending_msgs_limit: int
-    """Maximum number of pending messages; more are dropped; default 524288, 0: no limit."""
+    """Maximum number of unread messages; further messages are dropped; default 524288, 0: no limit."""
     pending_bytes_limit: int
-    """Bytes that may wait unread; default 256 MiB, 0: no limit."""
+    """Maximum number of unread bytes; default 256 MiB, 0: no limit."""
     heartbeat_intervals: float
-    """How many idle heartbeats may be missed before `NoHeartbeatError` is reported; default 3."""
+    """Number of missed idle heartbeats after which `NoHeartbeatError` is reported; default 3."""
 
 
 class SubscribeOptions(BindOptions, total=False):
-    """What else `JetStream.subscribe` takes; all are optional."""
+    """Further options of `JetStream.subscribe`; all are optional."""
 
     deliver_policy: DeliverPolicy | str
-    """Where the consumer starts; goes before that of ``config``."""
+    """Where the consumer starts; overrides that of ``config``."""
     headers_only: bool
-    """Whether to leave the payloads out."""
+    """Whether to deliver headers without payloads."""
     inactive_threshold: float | timedelta
-    """After how long without a subscription the server deletes the consumer, in seconds."""
+    """Seconds without a subscription after which the server deletes the consumer."""
     delete_consumer: bool
-    """Whether ending the subscription deletes the consumer if this call made it; default true."""
+    """Whether the end of the subscription deletes the consumer if this call created it; default true."""
 
 
 #: The options that are fields of the consumer's config.
@@ -199,7 +199,7 @@ _FIELDS: Final = ("deliver_policy", "headers_only", "inactive_threshold")
 
 
 class PushSubscribeAPI:
-    """The part of `JetStream` that makes subscriptions to what consumers deliver."""
+    """The push subscriptions of `JetStream`."""
 
     _api: APIRequests
 
@@ -218,43 +218,43 @@ class PushSubscribeAPI:
         **options: Unpack[SubscribeOptions],
     ) -> PushSubscription:
         """
-        Subscribe to a subject of a stream, and have a consumer deliver its messages.
+        Subscribe to a subject of a stream with a push consumer.
 
-        A durable consumer that exists is used as it is; anything asked for that it does not have is
-        an error. One that does not exist is made, with the subject as its filter (ADR-15). So is an
-        ephemeral one when no durable is named. On return the subscription is bound to the consumer.
+        An existing durable consumer is used unchanged; a requested option that differs is an error. A
+        missing one is created with the subject as its filter (ADR-15), and so is an ephemeral consumer if
+        no durable name is given. On return the subscription is bound to the consumer.
 
-        What this call makes, it deletes: when the subscription is unsubscribed or drained, so is the
-        consumer, also a durable one, unless ``delete_consumer`` is false. A queue group's consumer
-        is left while others are bound to it. When the connection is drained, ephemeral consumers
-        are deleted and durable ones stay; when it is closed, nothing is deleted here. A consumer
-        that was there before is never deleted.
+        A consumer that this call created, also a durable one, is deleted when the subscription is
+        unsubscribed or drained, unless ``delete_consumer`` is false. The consumer of a queue group is kept
+        while other subscriptions are bound to it. When the connection is drained, ephemeral consumers are
+        deleted and durable ones are kept; when it is closed, the client deletes nothing. An existing
+        consumer is never deleted.
 
         Args:
-            subject: what to read, with wildcards; may be empty when the stream is named.
-            queue: share the messages with all subscriptions of this name; without ``durable`` it is
-                also the durable's name; ``None``: get all messages.
-            cb: called with each message, on a dedicated thread, and followed by an
-                acknowledgement, or by a nak with a delay when it raises: 5 seconds, or the step of
-                the consumer's ``backoff``; ``None``: messages are read.
+            subject: the subject, which may have wildcards; may be empty if ``stream`` is given.
+            queue: the queue group, whose members share the messages; without ``durable`` it is also the
+                durable name; ``None``: no queue group.
+            cb: called with each message on a dedicated thread. The message is acknowledged when it
+                returns. When it raises, the message is redelivered after 5 seconds, or the step of the
+                consumer's ``backoff``. ``None``: messages are read with `PushSubscription.next_msg` or
+                by iterating.
             durable: the name of a durable consumer; ``None``: an ephemeral one.
-            stream: the name of the stream; ``None``: the one stream that takes the subject.
-            config: what to make the consumer of, or has to be that of the one that exists;
+            stream: the name of the stream; ``None``: the only stream with the subject.
+            config: the config of a new consumer, or the expected config of an existing one;
                 ``None``: the defaults.
-            manual_ack: whether ``cb`` acknowledges by itself; nothing is sent for it then, also when
-                it raises.
-            ordered_consumer: get every message once and in order, without acknowledgements: the
-                consumer is made again whenever something was lost (ADR-17).
-            idle_heartbeat: after how much silence the consumer says that it is there, in seconds;
-                ``None``: never, or as ``config`` says.
-            flow_control: have the server wait for slow readers; needs an ``idle_heartbeat``.
+            manual_ack: whether ``cb`` acknowledges; nothing is sent after it then, also when it raises.
+            ordered_consumer: deliver every message once and in order, without acknowledgements: the
+                consumer is recreated after a gap (ADR-17).
+            idle_heartbeat: interval of the server's heartbeats while there are no messages, in seconds;
+                ``None``: that of ``config``, or none.
+            flow_control: whether the server waits for slow readers; requires an ``idle_heartbeat``.
             **options: see `SubscribeOptions`.
 
         Raises:
             StreamNotFoundError: no stream has the subject, or has that name.
-            SubscribeError: the subscription and the consumer do not fit together, or the subject
-                and the streams; see its subclasses.
-            InvalidOptionError, InvalidNameError, BadSubjectError: an argument cannot work.
+            SubscribeError: the subscription does not match the consumer, or the subject matches several
+                streams; see its subclasses.
+            InvalidOptionError, InvalidNameError, BadSubjectError: an argument is invalid.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as
                 `JetStream.account_info`.
@@ -270,16 +270,16 @@ class PushSubscribeAPI:
         if cb is not None:
             check_callback("cb", cb)
         _known(options, SubscribeOptions)
-        said: dict[str, Any] = {name: options.get(name) for name in _FIELDS}
-        said["idle_heartbeat"] = idle_heartbeat
-        said["flow_control"] = flow_control or None
+        fields: dict[str, Any] = {name: options.get(name) for name in _FIELDS}
+        fields["idle_heartbeat"] = idle_heartbeat
+        fields["flow_control"] = flow_control or None
         wanted = SubscribeRequest.of(
             subject=subject if subject == "" else check_subject(subject),
             stream=stream,
             queue=queue,
             durable=durable,
             config=config,
-            options=said,
+            options=fields,
         )
         given = _push_options(cb, manual_ack, options)
         if ordered_consumer:
@@ -298,24 +298,24 @@ class PushSubscribeAPI:
         **options: Unpack[BindOptions],
     ) -> PushSubscription:
         """
-        Subscribe to what an existing consumer delivers.
+        Subscribe to an existing push consumer.
 
-        The consumer is looked up, and left when the subscription ends.
+        The consumer is looked up, and kept when the subscription ends.
 
         Args:
             stream: the name of the stream.
             consumer: the consumer's name.
             cb: as in `subscribe()`.
             manual_ack: as in `subscribe()`.
-            ordered_consumer: refused: an ordered consumer cannot be bound to (ADR-17).
-            config: what the consumer has to have; ``None``: whatever it has.
+            ordered_consumer: must be false: an ordered consumer cannot be bound (ADR-17).
+            config: the expected config; ``None``: any.
             queue: the queue group to join; ``None``: that of ``config``, or none.
             **options: see `BindOptions`.
 
         Raises:
-            ConsumerNotFoundError, StreamNotFoundError: it is not there.
+            ConsumerNotFoundError, StreamNotFoundError: it does not exist.
             SubscribeError: the subscription does not match it; see its subclasses.
-            InvalidOptionError, InvalidNameError: an argument cannot work.
+            InvalidOptionError, InvalidNameError: an argument is invalid.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as
                 `JetStream.account_info`.
@@ -325,11 +325,11 @@ class PushSubscribeAPI:
             check_callback("cb", cb)
         _known(options, BindOptions)
         if isinstance(consumer, ConsumerConfig):
-            raise InvalidOptionError("consumer", "...", "it is a name; say config=ConsumerConfig()")
-        if ordered_consumer:
             raise InvalidOptionError(
-                "ordered_consumer", True, "an ordered consumer cannot be bound to; subscribe()"
+                "consumer", "...", "must be the name of the consumer; pass a config as config="
             )
+        if ordered_consumer:
+            raise InvalidOptionError("ordered_consumer", True, "cannot be bound; use subscribe()")
         wanted = SubscribeRequest.of(
             stream=check_stream_name(stream),
             queue=queue,
@@ -373,7 +373,7 @@ class PushSubscribeAPI:
 
 
 def _known(options: BindOptions, known: type) -> None:
-    """Refuse options that are not known."""
+    """Raise if an option is unknown."""
     unknown = set(options) - set(known.__annotations__) - set(BindOptions.__annotations__)
     if unknown:
         raise InvalidOptionError(min(unknown), "...", f"not one of {sorted(known.__annotations__)}")
