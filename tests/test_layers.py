@@ -357,22 +357,17 @@ def test_restricted_modules_are_imported_where_allowed(file: File) -> None:
     assert not wrong
 
 
-# Parts with import cycles under TYPE_CHECKING; at run time no part has any.
-TYPING_CYCLES = {"cli"}
-
-
-@pytest.mark.parametrize("typing_only", [False, True], ids=["at run time", "for types"])
-def test_there_are_no_import_cycles(typing_only: bool) -> None:
+@pytest.mark.parametrize("typing_too", [False, True], ids=["at run time", "for types"])
+def test_there_are_no_import_cycles(typing_too: bool) -> None:
     """Any module can be imported first, and understood before the modules that import it."""
     graph = {
         file.module: {
             imported.module
             for imported in file.imports()
-            if (typing_only or not imported.typing_only) and imported.module != file.module
+            if (typing_too or not imported.typing_only) and imported.module != file.module
         }
         & modules()
         for file in files()
-        if not (typing_only and file.part in TYPING_CYCLES)
     }
     while True:
         leaves = {module for module, needs in graph.items() if not needs & graph.keys()}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
@@ -28,10 +28,11 @@ from .prompts import Asker
 from .render import to_json
 from .settings import Settings
 from .status import CommandError, ExitStatus
-from .values import parse_limited_duration, parse_limited_size
+from .values import parse_limited_duration, parse_limited_size, with_options
 
 __all__ = [
     "Difference",
+    "FieldOption",
     "changed",
     "config_of",
     "config_of_file",
@@ -45,6 +46,7 @@ __all__ = [
     "said",
     "show_differences",
     "subjects_of",
+    "take_fields",
     "update_error",
     "warn_of_ignored",
     "without_server_labels",
@@ -254,6 +256,44 @@ def labels_of(values: Sequence[str]) -> dict[str, str]:
     return labels
 
 
+class FieldOption(NamedTuple):
+    """An option whose value is the value of a config field; without it, the field is not set."""
+
+    field: str
+    type: Any
+    """The type of the value, as in click; ``bool`` adds a negative form."""
+    help: str
+    flags: str = ""
+    """The flag and its other names, separated by spaces; empty: the name of the field."""
+    metavar: str | None = None
+    multiple: bool = False
+
+    def option(self) -> Callable[[Any], Any]:
+        """Return the option."""
+        first, *others = self.flags.split() or [f"--{self.field.replace('_', '-')}"]
+        switch = self.type is bool
+        return click.option(
+            f"{first}/--no-{first[2:]}" if switch else first,
+            *others,
+            self.field,
+            type=None if switch else self.type,
+            default=None,
+            help=self.help,
+            metavar=self.metavar,
+            multiple=self.multiple,
+        )
+
+
+def take_fields(options: dict[str, Any], table: Sequence[FieldOption]) -> dict[str, Any]:
+    """Remove the options of a table from ``options`` and return the fields they set."""
+    values = {each.field: options.pop(each.field) for each in table}
+    return {
+        field: list(value) if isinstance(value, tuple) else value
+        for field, value in values.items()
+        if value is not None and value != ()
+    }
+
+
 def changed(config: R, fields: Mapping[str, Any]) -> R:
     """
     Return a config with some fields replaced; metadata is merged.
@@ -450,9 +490,6 @@ def write_config(settings: Settings, config: Record, path: str) -> None:
     say(settings, f"Wrote the config to {path}")
 
 
-_Command = TypeVar("_Command", bound=Callable[..., object])
-
-
 def _needs_terminal(context: click.Context, _parameter: click.Parameter, value: bool) -> bool:
     settings = context.find_object(Settings)
     if value and settings is not None and not settings.interactive:
@@ -460,27 +497,24 @@ def _needs_terminal(context: click.Context, _parameter: click.Parameter, value: 
     return value
 
 
-def edit_options(command: _Command) -> _Command:
-    """Add the options for editing a config to a command."""
-    for option in (
-        click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Skip the confirmation."),
-        click.option(
-            "--exit-code", is_flag=True, help="With --dry-run, exit with status 1 on changes."
-        ),
-        click.option("--dry-run", is_flag=True, help="Show the changes without applying them."),
-        click.option(
-            "-i",
-            "--interactive",
-            is_flag=True,
-            callback=_needs_terminal,
-            help="Edit the config in $EDITOR.",
-        ),
-        click.option(
-            "--config", "file", metavar="FILE", help="Read the new config from FILE; - is stdin."
-        ),
-    ):
-        command = option(command)
-    return command
+#: The options for editing a config; see `edit_config`.
+edit_options = with_options(
+    click.option(
+        "--config", "file", metavar="FILE", help="Read the new config from FILE; - is stdin."
+    ),
+    click.option(
+        "-i",
+        "--interactive",
+        is_flag=True,
+        callback=_needs_terminal,
+        help="Edit the config in $EDITOR.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Show the changes without applying them."),
+    click.option(
+        "--exit-code", is_flag=True, help="With --dry-run, exit with status 1 on changes."
+    ),
+    click.option("-f", "--force", "-y", "--yes", is_flag=True, help="Skip the confirmation."),
+)
 
 
 def show_differences(settings: Settings, found: list[Difference]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -34,6 +34,7 @@ __all__ = [
     "parse_limited_size",
     "parse_size",
     "parse_time",
+    "with_options",
 ]
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ else:
     # It accepts no type arguments before click 8.4.
     ParamType = click.ParamType
 
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTPE]?)(I?)B?", re.IGNORECASE)
 _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
@@ -282,3 +285,14 @@ TIMEOUT: Final = Parsed("duration", _parse_timeout)
 PAUSE: Final = Parsed("duration", _parse_pause)
 #: A valid stream name; a server does not answer requests with an invalid one.
 STREAM_NAME: Final = Parsed("name", check_stream_name)
+
+
+def with_options(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
+    """Return a decorator that adds options to a command, in the order of the help."""
+
+    def decorate(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate

@@ -43,7 +43,7 @@ from ..net.clock import Deadline, seconds
 from ..options import check_callback
 from ..protocol.parser import Delivery
 from .direct_get import StoredMsg, leader_get
-from .ordered import OrderedOptions
+from .ordered_cursor import OrderedOptions
 from .publish import Publisher, publish_headers
 from .watch import Watch, WatchHandle
 

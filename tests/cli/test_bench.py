@@ -277,3 +277,14 @@ def test_progress_redraws_a_line_or_writes_lines(terminal: bool) -> None:
         assert "51 of 100" not in text
     else:
         assert text == "Work: 99 of 100 33/s\n"
+
+
+def test_progress_without_a_known_total() -> None:
+    """Without a total only the number of items and the rate are shown; steps are added up."""
+    err = io.StringIO()
+    env = Environment(stdin=io.BytesIO(), stdout=io.StringIO(), stderr=err, variables={})
+    moments = iter([0.0, 0.5, 2.0])
+    with show_progress(env, "Work", None, in_bytes=True, clock=lambda: next(moments)) as shown:
+        shown.advance(1024)
+        shown.advance(1024)
+    assert err.getvalue() == "Work: 2.0 KiB 1.0 KiB/s\n"

@@ -15,7 +15,7 @@ from ..long_running import password_once
 from ..output import emit, note
 from ..progress import Progress, show_progress
 from ..settings import Settings, common_options
-from ..values import SIZE
+from ..values import SIZE, with_options
 from .results import document, show_many, show_one, summary, write_csv
 from .run import BenchStream, Interrupted, Outcome, bench_stream, run_clients, split
 from .work import KINDS, TIMESTAMP_BYTES, BenchKind, Workload
@@ -81,40 +81,30 @@ def _positive(context: click.Context, parameter: click.Parameter, value: int) ->
 
 def measure_options(*more: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a decorator that adds the common options of all measurements, and these ones."""
-
-    def decorate(command: Any) -> Any:
-        for option in reversed(
-            (
-                click.option(
-                    "--msgs",
-                    type=SIZE,
-                    default=str(_MESSAGES),
-                    callback=_positive,
-                    metavar="N",
-                    help=f"Number of messages of all clients together.  [default: {_MESSAGES:,}]",
-                ),
-                click.option(
-                    "--size",
-                    type=SIZE,
-                    default="128",
-                    callback=_positive,
-                    metavar="BYTES",
-                    help="Size of each message.  [default: 128]",
-                ),
-                *more,
-                click.option("--no-progress", "quiet", is_flag=True, help="Show no progress."),
-                click.option(
-                    "--csv",
-                    metavar="FILE",
-                    help="Write the results as CSV; '-' for standard output.",
-                ),
-                common_options,
-            )
-        ):
-            command = option(command)
-        return command
-
-    return decorate
+    return with_options(
+        click.option(
+            "--msgs",
+            type=SIZE,
+            default=str(_MESSAGES),
+            callback=_positive,
+            metavar="N",
+            help=f"Number of messages of all clients together.  [default: {_MESSAGES:,}]",
+        ),
+        click.option(
+            "--size",
+            type=SIZE,
+            default="128",
+            callback=_positive,
+            metavar="BYTES",
+            help="Size of each message.  [default: 128]",
+        ),
+        *more,
+        click.option("--no-progress", "quiet", is_flag=True, help="Show no progress."),
+        click.option(
+            "--csv", metavar="FILE", help="Write the results as CSV; '-' for standard output."
+        ),
+        common_options,
+    )
 
 
 CLIENTS = click.option(

@@ -6,7 +6,7 @@ Only options that were given become fields, so the same options can update an ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final, TypeVar
 
@@ -14,8 +14,17 @@ import click
 
 from ... import AckPolicy, DeliverPolicy, PriorityPolicy, ReplayPolicy
 from ...subjects import subjects_overlap
-from ..config import labels_of, subjects_of
-from ..values import DURATION, LIMIT, SIZE, Parsed, parse_duration, parse_limit, parse_time
+from ..config import FieldOption, labels_of, subjects_of, take_fields
+from ..values import (
+    DURATION,
+    LIMIT,
+    SIZE,
+    Parsed,
+    parse_duration,
+    parse_limit,
+    parse_time,
+    with_options,
+)
 
 __all__ = [
     "ACK",
@@ -165,78 +174,98 @@ def outside(filters: Sequence[str], subjects: Sequence[str]) -> list[str]:
     ]
 
 
-_Command = TypeVar("_Command", bound=Callable[..., object])
-
-#: Options that map to one field each: flag, field, type, metavar, help.
-_PLAIN: Final = (
-    ("description", "description", None, "TEXT", "Describe its purpose."),
-    ("ack", "ack_policy", ACK, "[explicit|all|none]", "Set the acknowledgement policy."),
-    ("replay", "replay_policy", REPLAY, "[instant|original]", "Set the replay policy."),
-    ("sample", "sample_freq", SAMPLE, "PERCENT", "Sample this share of acks, 0 to 100."),
-    ("max-deliver", "max_deliver", MAX_DELIVER, "N", "Deliver at most N times; -1: no limit."),
-    ("wait", "ack_wait", DURATION, "TIME", "Redeliver a message without an ack after TIME."),
-    ("backoff", "backoff", BACKOFF, "TIMES", "Redeliver after these times, as in 1s,10s,1m."),
-    ("max-pending", "max_ack_pending", LIMIT, "N", "Limit unacknowledged messages; -1: no limit."),
-    ("max-waiting", "max_waiting", click.IntRange(1), "N", "Limit waiting pull requests."),
-    (
-        "max-pull-batch",
+#: Options that map to one field each.
+_FIELDS: Final = (
+    FieldOption("description", None, "Describe its purpose.", metavar="TEXT"),
+    FieldOption(
+        "ack_policy",
+        ACK,
+        "Set the acknowledgement policy.",
+        flags="--ack",
+        metavar="[explicit|all|none]",
+    ),
+    FieldOption(
+        "replay_policy",
+        REPLAY,
+        "Set the replay policy.",
+        flags="--replay",
+        metavar="[instant|original]",
+    ),
+    FieldOption(
+        "sample_freq",
+        SAMPLE,
+        "Sample this share of acks, 0 to 100.",
+        flags="--sample",
+        metavar="PERCENT",
+    ),
+    FieldOption("max_deliver", MAX_DELIVER, "Deliver at most N times; -1: no limit.", metavar="N"),
+    FieldOption(
+        "ack_wait",
+        DURATION,
+        "Redeliver a message without an ack after TIME.",
+        flags="--wait",
+        metavar="TIME",
+    ),
+    FieldOption(
+        "backoff", BACKOFF, "Redeliver after these times, as in 1s,10s,1m.", metavar="TIMES"
+    ),
+    FieldOption(
+        "max_ack_pending",
+        LIMIT,
+        "Limit unacknowledged messages; -1: no limit.",
+        flags="--max-pending",
+        metavar="N",
+    ),
+    FieldOption("max_waiting", click.IntRange(1), "Limit waiting pull requests.", metavar="N"),
+    FieldOption(
         "max_batch",
         click.IntRange(0),
-        "N",
         "Limit messages per pull; 0: no limit.",
+        flags="--max-pull-batch",
+        metavar="N",
     ),
-    ("max-pull-expire", "max_expires", DURATION, "TIME", "Limit the expiry of a pull."),
-    ("max-pull-bytes", "max_bytes", SIZE, "SIZE", "Limit bytes per pull; 0: no limit."),
-    (
-        "heartbeat",
+    FieldOption(
+        "max_expires",
+        DURATION,
+        "Limit the expiry of a pull.",
+        flags="--max-pull-expire",
+        metavar="TIME",
+    ),
+    FieldOption(
+        "max_bytes",
+        SIZE,
+        "Limit bytes per pull; 0: no limit.",
+        flags="--max-pull-bytes",
+        metavar="SIZE",
+    ),
+    FieldOption(
         "idle_heartbeat",
         DURATION,
-        "TIME",
         "Send a heartbeat after TIME without messages.",
+        flags="--heartbeat",
+        metavar="TIME",
     ),
-    (
-        "deliver-group",
-        "deliver_group",
-        None,
-        "GROUP",
-        "Deliver to this queue group.",
-    ),
-    (
-        "bps",
+    FieldOption("deliver_group", None, "Deliver to this queue group.", metavar="GROUP"),
+    FieldOption(
         "rate_limit_bps",
         click.IntRange(0),
-        "BITS",
         "Limit the push rate in bits/s; 0: no limit.",
+        flags="--bps",
+        metavar="BITS",
     ),
-    (
-        "inactive-threshold",
-        "inactive_threshold",
-        DURATION,
-        "TIME",
-        "Delete it after TIME of inactivity.",
+    FieldOption(
+        "inactive_threshold", DURATION, "Delete it after TIME of inactivity.", metavar="TIME"
     ),
-    (
-        "replicas",
+    FieldOption(
         "num_replicas",
         click.IntRange(0, 5),
-        "N",
         "Store its state on N servers; 0: as the stream.",
+        flags="--replicas",
+        metavar="N",
     ),
-)
-
-#: Boolean options with a negative form: flags, field, help.
-_SWITCHES: Final = (
-    (
-        "--flow-control/--no-flow-control",
-        "flow_control",
-        "Enable flow control for a push consumer.",
-    ),
-    (
-        "--headers-only/--no-headers-only",
-        "headers_only",
-        "Deliver headers and sizes without bodies.",
-    ),
-    ("--memory/--no-memory", "mem_storage", "Store its state in memory."),
+    FieldOption("flow_control", bool, "Enable flow control for a push consumer."),
+    FieldOption("headers_only", bool, "Deliver headers and sizes without bodies."),
+    FieldOption("mem_storage", bool, "Store its state in memory.", flags="--memory"),
 )
 
 #: Priority groups: flag, policy, help.
@@ -255,54 +284,42 @@ _GROUPS: Final = (
 )
 
 
-def config_options(command: _Command) -> _Command:
-    """Add the options for a consumer config to a command; see `fields_of`."""
-    options: list[Callable[[Any], Any]] = [
-        click.option(
-            "--target", metavar="SUBJECT", help="Push to this subject.  [default: pull consumer]"
-        ),
-        click.option(
-            "--filter",
-            "filters",
-            multiple=True,
-            metavar="SUBJECT",
-            help="Deliver only this subject; '' for all; repeatable.",
-        ),
-        click.option(
-            "--deliver",
-            type=DELIVER,
-            metavar="START",
-            help="Start at: all, last, new, subject, a sequence, 1h or a time.",
-        ),
-    ]
-    options += [
-        click.option(f"--{flag}", field, type=kind, metavar=metavar, help=text)
-        for flag, field, kind, metavar, text in _PLAIN
-    ]
-    options += [
-        click.option(names, field, default=None, help=text) for names, field, text in _SWITCHES
-    ]
-    options += [click.option(flag, metavar="GROUPS", help=text) for flag, _, text in _GROUPS]
-    options += [
-        click.option(
-            "--pinned-ttl",
-            type=DURATION,
-            metavar="TIME",
-            help="Unpin a client after TIME without a pull.",
-        ),
-        click.option(
-            "--pause",
-            "pause_until",
-            metavar="TIME",
-            help="Pause until a time, or for a duration. (2.11)",
-        ),
-        click.option(
-            "--metadata", multiple=True, metavar="KEY=VALUE", help="Set metadata; repeatable."
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+#: The options for a consumer config; see `fields_of`.
+config_options = with_options(
+    click.option(
+        "--target", metavar="SUBJECT", help="Push to this subject.  [default: pull consumer]"
+    ),
+    click.option(
+        "--filter",
+        "filters",
+        multiple=True,
+        metavar="SUBJECT",
+        help="Deliver only this subject; '' for all; repeatable.",
+    ),
+    click.option(
+        "--deliver",
+        type=DELIVER,
+        metavar="START",
+        help="Start at: all, last, new, subject, a sequence, 1h or a time.",
+    ),
+    *(each.option() for each in _FIELDS),
+    *(click.option(flag, metavar="GROUPS", help=text) for flag, _, text in _GROUPS),
+    click.option(
+        "--pinned-ttl",
+        type=DURATION,
+        metavar="TIME",
+        help="Unpin a client after TIME without a pull.",
+    ),
+    click.option(
+        "--pause",
+        "pause_until",
+        metavar="TIME",
+        help="Pause until a time, or for a duration. (2.11)",
+    ),
+    click.option(
+        "--metadata", multiple=True, metavar="KEY=VALUE", help="Set metadata; repeatable."
+    ),
+)
 
 
 def fields_of(options: dict[str, Any]) -> dict[str, Any]:
@@ -320,14 +337,7 @@ def fields_of(options: dict[str, Any]) -> dict[str, Any]:
         fields["deliver_subject"] = None if target.lower() in ("", "pull") else target
     fields.update(_filters(options.pop("filters")))
     fields.update(options.pop("deliver") or {})
-    for _, field, *_ in _PLAIN:
-        value = options.pop(field)
-        if value is not None:
-            fields[field] = value
-    for _, field, _ in _SWITCHES:
-        value = options.pop(field)
-        if value is not None:
-            fields[field] = value
+    fields.update(take_fields(options, _FIELDS))
     fields.update(_groups(options))
     pause = options.pop("pause_until")
     if pause is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
@@ -25,8 +25,8 @@ from ... import (
 )
 from ...codec import decode, loads
 from ...errors import Error
-from ..config import labels_of, subjects_of
-from ..values import DURATION, LIMIT, LIMITED_DURATION, LIMITED_SIZE, Parsed
+from ..config import FieldOption, labels_of, subjects_of, take_fields
+from ..values import DURATION, LIMIT, LIMITED_DURATION, LIMITED_SIZE, Parsed, with_options
 
 __all__ = [
     "PLACEMENT",
@@ -167,179 +167,129 @@ SOURCE: Final = _record("SOURCE", _source, "name")
 PLACEMENT: Final = _record("PLACEMENT", _placement, "cluster")
 
 
-_Command = TypeVar("_Command", bound=Callable[..., object])
-
-#: Options whose value is the value of a field: declarations, field, click settings.
-_FIELD_OPTIONS: Final[tuple[tuple[tuple[str, ...], str, dict[str, Any]], ...]] = (
-    (("--description",), "description", {"help": "Description of the stream."}),
-    (("--storage",), "storage", {"type": STORAGE, "help": "Storage of the messages."}),
-    (("--retention",), "retention", {"type": RETENTION, "help": "When messages are deleted."}),
-    (
-        ("--max-msgs",),
-        "max_msgs",
-        {"type": LIMIT, "help": "Maximum number of messages; -1 for no limit."},
-    ),
-    (
-        ("--max-bytes",),
-        "max_bytes",
-        {"type": LIMITED_SIZE, "help": "Maximum total size; -1 for no limit."},
-    ),
-    (
-        ("--max-age",),
-        "max_age",
-        {"type": LIMITED_DURATION, "help": "Maximum age of a message, such as 1y."},
-    ),
-    (
-        ("--max-msg-size",),
-        "max_msg_size",
-        {"type": LIMITED_SIZE, "help": "Maximum size of a message; -1 for no limit."},
-    ),
-    (
-        ("--max-msgs-per-subject",),
-        "max_msgs_per_subject",
-        {"type": LIMIT, "help": "Maximum messages per subject; -1 for no limit."},
-    ),
-    (
-        ("--max-consumers", "--max-observables"),
+#: Options that map to one field each.
+_FIELDS: Final = (
+    FieldOption("description", None, "Description of the stream."),
+    FieldOption("storage", STORAGE, "Storage of the messages."),
+    FieldOption("retention", RETENTION, "When messages are deleted."),
+    FieldOption("max_msgs", LIMIT, "Maximum number of messages; -1 for no limit."),
+    FieldOption("max_bytes", LIMITED_SIZE, "Maximum total size; -1 for no limit."),
+    FieldOption("max_age", LIMITED_DURATION, "Maximum age of a message, such as 1y."),
+    FieldOption("max_msg_size", LIMITED_SIZE, "Maximum size of a message; -1 for no limit."),
+    FieldOption("max_msgs_per_subject", LIMIT, "Maximum messages per subject; -1 for no limit."),
+    FieldOption(
         "max_consumers",
-        {"type": LIMIT, "help": "Maximum number of consumers; -1 for no limit."},
+        LIMIT,
+        "Maximum number of consumers; -1 for no limit.",
+        flags="--max-consumers --max-observables",
     ),
-    (("--replicas",), "num_replicas", {"type": int, "help": "Number of replicas."}),
-    (
-        ("--dupe-window",),
+    FieldOption("num_replicas", int, "Number of replicas.", flags="--replicas"),
+    FieldOption(
         "duplicate_window",
-        {"type": DURATION, "help": "How long message ids are stored to detect duplicates."},
+        DURATION,
+        "How long message ids are stored to detect duplicates.",
+        flags="--dupe-window",
     ),
-    (
-        ("--first-seq", "--first-sequence"),
-        "first_seq",
-        {"type": int, "help": "Sequence of the first message."},
+    FieldOption(
+        "first_seq", int, "Sequence of the first message.", flags="--first-seq --first-sequence"
     ),
-    (
-        ("--compression",),
-        "compression",
-        {"type": click.Choice(["none", "s2"]), "help": "Compression of file storage."},
-    ),
-    (
-        ("--persist-mode",),
+    FieldOption("compression", click.Choice(["none", "s2"]), "Compression of file storage."),
+    FieldOption(
         "persist_mode",
-        {
-            "type": click.Choice(["default", "async"]),
-            "help": "Whether a publish is acknowledged before it is on disk.",
-        },
+        click.Choice(["default", "async"]),
+        "Whether a publish is acknowledged before it is on disk.",
     ),
-    (
-        ("--marker-ttl", "--subject-del-markers-ttl"),
+    FieldOption(
         "subject_delete_marker_ttl",
-        {"type": DURATION, "help": "Time to live of delete markers of subjects."},
+        DURATION,
+        "Time to live of delete markers of subjects.",
+        flags="--marker-ttl --subject-del-markers-ttl",
     ),
-    (
-        ("--mirror",),
-        "mirror",
-        {"type": SOURCE, "help": "Stream to mirror: NAME, or KEY=VALUE,..."},
-    ),
-    (
-        ("--source",),
+    FieldOption("mirror", SOURCE, "Stream to mirror: NAME, or KEY=VALUE,..."),
+    FieldOption(
         "sources",
-        {"type": SOURCE, "multiple": True, "help": "Stream to copy messages from; repeatable."},
+        SOURCE,
+        "Stream to copy messages from; repeatable.",
+        flags="--source",
+        multiple=True,
     ),
-    (
-        ("--placement",),
-        "placement",
-        {"type": PLACEMENT, "help": "Placement: cluster=NAME,tag=TAG,..."},
+    FieldOption("placement", PLACEMENT, "Placement: cluster=NAME,tag=TAG,..."),
+    FieldOption(
+        "discard", click.Choice(["old", "new"]), "Messages to discard when a limit is reached."
     ),
-)
-
-#: Flags with a --no- form: name, field, help.
-_FLAGS: Final = (
-    (
-        "discard-per-subject",
+    FieldOption(
         "discard_new_per_subject",
+        bool,
         "Reject new messages of a subject that is full.",
+        flags="--discard-per-subject",
     ),
-    (
-        "allow-rollup",
+    FieldOption(
         "allow_rollup_hdrs",
+        bool,
         "Allow messages that purge their subject or the stream first.",
+        flags="--allow-rollup",
     ),
-    ("allow-direct", "allow_direct", "Allow direct gets from any replica."),
-    (
-        "allow-mirror-direct",
+    FieldOption("allow_direct", bool, "Allow direct gets from any replica."),
+    FieldOption(
         "mirror_direct",
+        bool,
         "Allow a mirror to answer direct gets for its origin.",
+        flags="--allow-mirror-direct",
     ),
-    ("deny-delete", "deny_delete", "Deny the deletion of messages."),
-    ("deny-purge", "deny_purge", "Deny purging the stream."),
-    ("allow-msg-ttl", "allow_msg_ttl", "Allow a time to live per message."),
-    ("allow-atomic", "allow_atomic", "Allow atomic batch publishing."),
-    ("allow-batched", "allow_batched", "Allow fast batch publishing."),
-    ("allow-counter", "allow_msg_counter", "Store counters, one per subject."),
-    ("allow-schedules", "allow_msg_schedules", "Allow scheduled messages."),
+    FieldOption("deny_delete", bool, "Deny the deletion of messages."),
+    FieldOption("deny_purge", bool, "Deny purging the stream."),
+    FieldOption(
+        "allow_msg_ttl", bool, "Allow a time to live per message.", flags="--allow-msg-ttl --ttl"
+    ),
+    FieldOption(
+        "allow_atomic", bool, "Allow atomic batch publishing.", flags="--allow-atomic --allow-batch"
+    ),
+    FieldOption(
+        "allow_batched", bool, "Allow fast batch publishing.", flags="--allow-batched --allow-fast"
+    ),
+    FieldOption(
+        "allow_msg_counter", bool, "Store counters, one per subject.", flags="--allow-counter"
+    ),
+    FieldOption(
+        "allow_msg_schedules", bool, "Allow scheduled messages.", flags="--allow-schedules"
+    ),
 )
-#: Names of flags in the nats CLI.
-_FLAG_ALIASES: Final = {
-    "allow-msg-ttl": ("--ttl",),
-    "allow-atomic": ("--allow-batch",),
-    "allow-batched": ("--allow-fast",),
-}
 
 
-def config_options(command: _Command) -> _Command:
-    """Add the options for the config of a stream to a command; see `fields_of`."""
-    options: list[Callable[[Any], Any]] = [
-        click.option(
-            "--subjects", multiple=True, metavar="SUBJECTS", help="Subjects to store; repeatable."
-        ),
-        click.option("--ack/--no-ack", default=None, help="Acknowledge published messages."),
-    ]
-    options += [
-        click.option(*names, field, default=None, **settings)
-        for names, field, settings in _FIELD_OPTIONS
-    ]
-    options.append(
-        click.option(
-            "--discard",
-            type=click.Choice(["old", "new"]),
-            default=None,
-            help="Messages to discard when a limit is reached.",
-        )
-    )
-    for name, field, text in _FLAGS:
-        names = [f"--{name}/--no-{name}", *_FLAG_ALIASES.get(name, ())]
-        options.append(click.option(*names, field, default=None, help=text))
-    options += [
-        click.option("--cluster", metavar="NAME", help="Cluster to place the stream in."),
-        click.option(
-            "--tag",
-            "tags",
-            multiple=True,
-            metavar="TAG",
-            help="Tag that its servers must have; repeatable.",
-        ),
-        click.option(
-            "--metadata", multiple=True, metavar="KEY=VALUE", help="Metadata entry; repeatable."
-        ),
-        click.option("--transform", metavar="SRC=DEST", help="Change the subjects of messages."),
-        click.option("--transform-source", hidden=True),
-        click.option("--transform-destination", hidden=True),
-        click.option("--republish", metavar="SRC=DEST", help="Republish stored messages."),
-        click.option("--republish-source", hidden=True),
-        click.option("--republish-destination", hidden=True),
-        click.option("--republish-headers", is_flag=True, help="Republish only the headers."),
-        click.option(
-            "--limit-consumer-inactive",
-            type=DURATION,
-            help="Maximum inactive threshold of consumers.",
-        ),
-        click.option(
-            "--limit-consumer-max-pending",
-            type=int,
-            help="Maximum unacknowledged messages of consumers.",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+#: The options for the config of a stream; see `fields_of`.
+config_options = with_options(
+    click.option(
+        "--subjects", multiple=True, metavar="SUBJECTS", help="Subjects to store; repeatable."
+    ),
+    click.option("--ack/--no-ack", default=None, help="Acknowledge published messages."),
+    *(each.option() for each in _FIELDS),
+    click.option("--cluster", metavar="NAME", help="Cluster to place the stream in."),
+    click.option(
+        "--tag",
+        "tags",
+        multiple=True,
+        metavar="TAG",
+        help="Tag that its servers must have; repeatable.",
+    ),
+    click.option(
+        "--metadata", multiple=True, metavar="KEY=VALUE", help="Metadata entry; repeatable."
+    ),
+    click.option("--transform", metavar="SRC=DEST", help="Change the subjects of messages."),
+    click.option("--transform-source", hidden=True),
+    click.option("--transform-destination", hidden=True),
+    click.option("--republish", metavar="SRC=DEST", help="Republish stored messages."),
+    click.option("--republish-source", hidden=True),
+    click.option("--republish-destination", hidden=True),
+    click.option("--republish-headers", is_flag=True, help="Republish only the headers."),
+    click.option(
+        "--limit-consumer-inactive", type=DURATION, help="Maximum inactive threshold of consumers."
+    ),
+    click.option(
+        "--limit-consumer-max-pending",
+        type=int,
+        help="Maximum unacknowledged messages of consumers.",
+    ),
+)
 
 
 def fields_of(options: dict[str, Any]) -> dict[str, Any]:
@@ -357,17 +307,9 @@ def fields_of(options: dict[str, Any]) -> dict[str, Any]:
     ack = options.pop("ack")
     if ack is not None:
         fields["no_ack"] = not ack
-    for _, field, _ in _FIELD_OPTIONS:
-        value = options.pop(field)
-        if value is not None and value != ():
-            fields[field] = list(value) if isinstance(value, tuple) else value
-    for _, field, _ in _FLAGS:
-        value = options.pop(field)
-        if value is not None:
-            fields[field] = value
-    discard = options.pop("discard")
-    if discard is not None:
-        fields["discard"] = DiscardPolicy(discard)
+    fields.update(take_fields(options, _FIELDS))
+    if "discard" in fields:
+        fields["discard"] = DiscardPolicy(fields["discard"])
     elif fields.get("discard_new_per_subject"):
         fields["discard"] = DiscardPolicy.NEW
     _take_placement(options, fields)
