@@ -132,6 +132,17 @@ CLASSES = {
         "__contains__": "key",
         "__iter__": "",
     },
+    "Watch": {
+        "": "is_current",
+        "initial": "",
+        "next": "timeout",
+        "wait_current": "timeout",
+        "stop": "",
+        "__iter__": "",
+        "__enter__": "",
+        "__exit__": "",
+    },
+    "WatchHandle": {"": "error", "stop": "", "drain": "", "wait_closed": "timeout"},
     "KeyValueEntry": {
         "": "bucket key value revision delta created created_ns operation headers ttl"
     },
@@ -259,6 +270,8 @@ ALSO_SHOWN = {
     "JetStream": "",
     "KeyValue": "",
     "ObjectStore": "",
+    "Watch": "closed drain",
+    "WatchHandle": "closed is_current wait_current",
     "Stream": "name",
     "PullConsumer": "",
     "OrderedConsumer": "",

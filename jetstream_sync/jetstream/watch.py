@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -226,7 +227,7 @@ class Watch(Generic[E]):
         self._check_at = 0.0
         self._check_delay = _FIRST_CHECK_S
         self._stalled = 0
-        after_fork(self)
+        self._fork_reset = _ForkReset(self)
         deadline = self._messages.deadline = api.deadline()
         try:
             self._messages.start(deadline)
@@ -252,11 +253,11 @@ class Watch(Generic[E]):
             ConnectionClosedError: the connection is closed.
 
         """
-        return self.take(FOREVER if timeout is None else Deadline(timeout))
+        return self._take(FOREVER if timeout is None else Deadline(timeout))
 
     def __iter__(self) -> Iterator[E]:
         """Yield entries until the watch is stopped; raise any other reason for the end."""
-        return until_stopped(self.take)
+        return until_stopped(self._take)
 
     def initial(self) -> Iterator[E]:
         """
@@ -291,7 +292,7 @@ class Watch(Generic[E]):
             if entry is not None:
                 yield entry
 
-    def take(self, deadline: Deadline) -> E:
+    def _take(self, deadline: Deadline) -> E:
         """Return the next entry, as `next()` does, before the deadline."""
         self._taken = None
         if not self._lock.acquire(timeout=deadline.lock_timeout()):
@@ -310,7 +311,7 @@ class Watch(Generic[E]):
             self._restore()
             raise
 
-    def take_or_current(self) -> E | None:
+    def _take_or_current(self) -> E | None:
         """Return the next entry; ``None``: it was dropped, or the watch has just become current."""
         with self._lock:
             return self._next_entry(FOREVER)
@@ -502,12 +503,8 @@ class Watch(Generic[E]):
         """Request no more messages; see `WatchHandle.drain`."""
         self._messages.drain(timeout)
 
-    def set_callback_waiter(self, callback_finished: Callable[[Deadline], bool]) -> None:
-        """Make a drain of the connection wait for the callback that receives the entries."""
-        self._messages.set_callback_waiter(callback_finished)
-
-    def forked(self) -> None:
-        """Replace the lock, which a thread of the parent may have held; see `ForkAware`."""
+    def _reset_in_child(self) -> None:
+        """Replace the lock, which a thread of the parent may have held."""
         self._lock = threading.RLock()
         self._received.clear()
         self._buffer.clear()
@@ -531,6 +528,20 @@ def _is_last(reply: bytes) -> bool:
     return ack_tokens(reply)[6] == b"0"
 
 
+class _ForkReset:
+    """Resets a watch in a forked child; the watch refers to it, so that `Watch` has no such method."""
+
+    def __init__(self, watch: Watch[Any]) -> None:
+        self._watch = weakref.ref(watch)
+        after_fork(self)
+
+    def forked(self) -> None:
+        """Reset the watch; see `ForkAware`."""
+        watch = self._watch()
+        if watch is not None:
+            watch._reset_in_child()  # noqa: SLF001 - one module
+
+
 class _WatchSource(Generic[E]):
     """The entries for the thread of a `WatchHandle`, which also calls ``current_cb``."""
 
@@ -539,7 +550,7 @@ class _WatchSource(Generic[E]):
         self._on_current: Callable[[], None] | None = on_current
         self.stop = watch.stop
         self.drain = watch.drain
-        self.set_callback_waiter = watch.set_callback_waiter
+        self.set_callback_waiter = watch._messages.set_callback_waiter  # noqa: SLF001 - one module
 
     @property
     def closed(self) -> bool:
@@ -553,7 +564,7 @@ class _WatchSource(Generic[E]):
             if self._on_current is not None and self._watch.is_current:
                 on_current, self._on_current = self._on_current, None
                 on_current()
-            entry = self._watch.take_or_current()
+            entry = self._watch._take_or_current()  # noqa: SLF001 - one module
             if entry is not None:
                 return cast("JetStreamMsg", entry)
 
@@ -585,6 +596,7 @@ class WatchHandle(ConsumeHandle):
                 start; ``None``: not called.
 
         """
+        self._core = api.core  # first, so that pickling fails with its explanation
         self._current_cb = current_cb
         self._current_event = threading.Event()
         source = _WatchSource(watch, self._report_current)

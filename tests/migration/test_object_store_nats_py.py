@@ -62,7 +62,11 @@ def test_nats_py_reads_ours(nats_server: NatsServer, store: ObjectStore) -> None
         assert (await theirs.get("new")).data == b"x" * 25
         with pytest.raises(TheirNotFoundError):
             await theirs.get("gone")
-        assert {info.name for info in await theirs.list(ignore_deletes=True)} == {*data, "link", "new"}
+        assert {info.name for info in await theirs.list(ignore_deletes=True)} == {
+            *data,
+            "link",
+            "new",
+        }
 
     with_nats_py(nats_server, read)
 

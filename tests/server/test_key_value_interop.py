@@ -1,0 +1,127 @@
+"""Key-value buckets that nats-py created, and nats-py on buckets of this package."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import nats
+import nats.js.errors
+import pytest
+from nats.aio.client import Client
+from nats.js.kv import KeyValue as Theirs
+
+from jetstream_sync import (
+    BucketExistsError,
+    JetStream,
+    KeyExistsError,
+    KeyNotFoundError,
+    KeyValueOperation,
+    WrongLastRevisionError,
+)
+from jetstream_sync.server import NatsServer
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def bucket(stream_name: str) -> str:
+    """A name for a bucket of this test alone."""
+    return stream_name
+
+
+def with_nats_py(server: NatsServer, use: Callable[[Client], Awaitable[T]]) -> T:
+    """Run a coroutine with a connection of nats-py."""
+
+    async def run() -> T:
+        nc = await nats.connect(server.url)
+        try:
+            return await use(nc)
+        finally:
+            await nc.close()
+
+    return asyncio.run(run())
+
+
+def test_their_bucket_here(nats_server: NatsServer, js: JetStream, bucket: str) -> None:
+    """What nats-py wrote is read, with its operations, and its config counts as equal."""
+
+    async def write(nc: Client) -> None:
+        kv = await nc.jetstream().create_key_value(
+            bucket=bucket, history=5, description="theirs", storage="memory"
+        )
+        await kv.put("a.b", b"1")
+        await kv.put("a.b", b"2")
+        await kv.create("c", b"3")
+        await kv.delete("c")
+        await kv.put("d", b"4")
+        await kv.purge("d")
+
+    with_nats_py(nats_server, write)
+    kv = js.key_value(bucket)
+    assert kv.status().history == 5
+    assert kv.keys() == ["a.b"]
+    assert kv.get("a.b").value == b"2"
+    assert [entry.value for entry in kv.history("a.b")] == [b"1", b"2"]
+    with kv.watch() as watch:
+        found = {entry.key: entry.operation for entry in watch.initial()}
+    assert found == {
+        "a.b": KeyValueOperation.PUT,
+        "c": KeyValueOperation.DELETE,
+        "d": KeyValueOperation.PURGE,
+    }
+    assert kv.create("c", b"5") > 0
+    with pytest.raises(KeyExistsError):
+        kv.create("a.b", b"6")
+    with pytest.raises(BucketExistsError):
+        js.create_key_value(bucket=bucket, history=6)
+
+
+def test_our_bucket_there(nats_server: NatsServer, js: JetStream, bucket: str) -> None:
+    """nats-py reads what was written here, sees the deletions, and conflicts work both ways."""
+    mine = js.create_key_value(bucket=bucket, history=5, description="x", storage="memory")
+    mine.put("a.b", b"1")
+    last = mine.update("a.b", b"2", 1)
+    mine.put("gone", b"3")
+    mine.delete("gone")
+
+    async def read(nc: Client) -> None:
+        kv: Theirs = await nc.jetstream().key_value(bucket)
+        entry = await kv.get("a.b")
+        assert (entry.value, entry.revision) == (b"2", last)
+        assert await kv.keys() == ["a.b"]
+        with pytest.raises(nats.js.errors.KeyNotFoundError):
+            await kv.get("gone")
+        assert [each.value for each in await kv.history("a.b")] == [b"1", b"2"]
+        await kv.update("a.b", b"4", last)
+        watcher = await kv.watchall()
+        seen: dict[str, Any] = {}
+        async for each in watcher:
+            if each is None:
+                break
+            seen[each.key] = each.operation
+        assert seen == {"a.b": None, "gone": "DEL"}
+        await watcher.stop()
+
+    with_nats_py(nats_server, read)
+    with pytest.raises(WrongLastRevisionError):
+        mine.update("a.b", b"5", last)
+    assert mine["a.b"] == b"4"
+    with pytest.raises(KeyNotFoundError):
+        mine.get("gone")
+
+
+def test_their_writes_in_our_watch(nats_server: NatsServer, js: JetStream, bucket: str) -> None:
+    """A watch here shows what nats-py does to the keys."""
+    kv = js.create_key_value(bucket=bucket, storage="memory")
+    with kv.watch("a.*") as watch:
+
+        async def write(nc: Client) -> None:
+            theirs = await nc.jetstream().key_value(bucket)
+            await theirs.put("a.b", b"1")
+            await theirs.put("other", b"1")
+            await theirs.delete("a.b")
+
+        with_nats_py(nats_server, write)
+        assert [str(watch.next(5).operation) for _ in range(2)] == ["PUT", "DEL"]
