@@ -41,6 +41,7 @@ autodoc_type_aliases = {"Duration": "Duration", "Durations": "Durations"}
 
 # The full names of types whose last part alone appears in signatures.
 FULL_NAMES = {
+    "Buffer": "collections.abc.Buffer",
     "Callable": "collections.abc.Callable",
     "ConnectionEvent": "jetstream_sync.ConnectionEvent",
     "ConsumerConfigFields": "jetstream_sync.ConsumerConfig",
@@ -49,11 +50,14 @@ FULL_NAMES = {
     "JetStreamMsg": "jetstream_sync.JetStreamMsg",
     "Mapping": "collections.abc.Mapping",
     "Msg": "jetstream_sync.Msg",
+    "ObjectStoreConfigFields": "jetstream_sync.ObjectStoreConfig",
     "PathLike": "os.PathLike",
     "SSLContext": "ssl.SSLContext",
     "Sequence": "collections.abc.Sequence",
     "StreamConfigFields": "jetstream_sync.StreamConfig",
     "socket": "socket.socket",
+    "jetstream_sync.jetstream.watch.Watch": "jetstream_sync.Watch",
+    "jetstream_sync.jetstream.watch.WatchHandle": "jetstream_sync.WatchHandle",
     "timedelta": "datetime.timedelta",
 }
 
