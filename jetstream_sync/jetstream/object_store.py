@@ -393,6 +393,8 @@ class ObjectStore(ForeignNames):
                 except WrongLastSequenceError:
                     if deadline.expired():
                         raise
+            # Another thread may have found it alive before, and forgotten it.
+            self._bucket.mark_dead(info.nuid, info.chunks)
             self._bucket.purge_left(deadline)
         except BaseException:
             # The marker may be stored, and the chunks are not purged.

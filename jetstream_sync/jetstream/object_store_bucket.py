@@ -80,8 +80,9 @@ class ObjectBucket:
         self.publisher = publisher
         self.name = name
         self.stream = stream_name(name)
-        # Chunks to purge: nuid -> None, or the name of the object that may have them.
-        self._left: dict[str, str | None] = {}
+        # Chunks to purge: nuid -> the name of the object that may have them (None: there is none), and
+        # their number (0: unknown).
+        self._left: dict[str, tuple[str | None, int]] = {}
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -219,9 +220,9 @@ class ObjectBucket:
         route = self.api.routes.stream_purge(self.stream)
         core.publish(*core.encode_message(route, dumps({"filter": subject})))
 
-    def mark_dead(self, nuid: str) -> None:
-        """Record that no object has these chunks any more."""
-        self._left[nuid] = None
+    def mark_dead(self, nuid: str, chunks: int = 0) -> None:
+        """Record that no object has these chunks any more; their number is 0 if it is not known."""
+        self._left[nuid] = None, chunks
 
     def cleanup_deadline(self) -> Deadline:
         """Return the deadline for the work after an exception."""
@@ -235,7 +236,7 @@ class ObjectBucket:
         it is not known which messages were sent. Another message on a subject of its own finds out.
         """
         nuid = os.urandom(11).hex()
-        self.mark_dead(nuid)
+        self.mark_dead(nuid, 1)
         try:
             limit = deadline.sooner(_SETTLE_TIMEOUT_S).left()
             self.publisher.publish(chunk_subject(self.name, nuid), b"", None, limit)
@@ -247,7 +248,7 @@ class ObjectBucket:
 
     def keep_in_doubt(self, info: ObjectInfo) -> None:
         """Record that an object may not have its chunks: its info may not be stored, or be deleted."""
-        self._left[info.nuid] = info.name
+        self._left[info.nuid] = info.name, info.chunks
 
     def forget(self, nuid: str) -> None:
         """Never purge these chunks: an object has them."""
@@ -255,7 +256,7 @@ class ObjectBucket:
 
     def purge_left(self, deadline: Deadline) -> None:
         """Delete the recorded chunks that no object has; a failure is only logged."""
-        for nuid, name in list(self._left.items()):
+        for nuid, (name, chunks) in list(self._left.items()):
             try:
                 if name is not None:
                     current, _ = self.last_info(name, deadline)
@@ -264,7 +265,12 @@ class ObjectBucket:
                     if current.nuid == nuid and not current.deleted:
                         self.forget(nuid)
                         continue
-                self.purge(chunk_subject(self.name, nuid), deadline)
+                # Server 2.10 may leave messages behind after it was killed: a second purge takes them.
+                left = chunks
+                while purged := self.purge(chunk_subject(self.name, nuid), deadline):
+                    left -= purged
+                    if not left:
+                        break
             except Error as error:
                 self._log(nuid, error)
                 return

@@ -279,7 +279,7 @@ class Upload:
         self._stored = True
         replaced = self._replaced
         if replaced is not None and replaced.chunks and replaced.nuid != self._nuid:
-            self._bucket.mark_dead(replaced.nuid)
+            self._bucket.mark_dead(replaced.nuid, replaced.chunks)
         self._bucket.purge_left(self._deadline())
         self._ended = True
 

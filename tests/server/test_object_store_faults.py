@@ -7,7 +7,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fix_ctrl_c import interrupted
@@ -26,10 +28,11 @@ from jetstream_sync import (
     ObjectMetaOptions,
     ObjectStore,
     PermissionsError,
+    PubAck,
     TimeoutError,
 )
 from jetstream_sync.jetstream import object_store_bucket
-from jetstream_sync.server import NatsServer
+from jetstream_sync.server import NatsCluster, NatsServer
 
 #: A moment that does not come: the first pass is for the tracer alone.
 NEVER = 10**9
@@ -104,36 +107,66 @@ def test_server_restarted_between_chunks(fresh_server: NatsServer) -> None:
         check_no_orphans(js, store)
 
 
+def test_leader_killed_in_put_and_get(cluster: NatsCluster) -> None:
+    """On a cluster a put fails with a typed error or succeeds, a get goes on, and nothing is left."""
+    urls = [server.url for server in cluster.servers]
+    with jetstream_sync.connect(urls, reconnect_time_wait=0.05) as nc:
+        js = nc.jetstream(timeout=10 * SCALE)
+        store = js.create_object_store(bucket="FILES", replicas=3)
+        old, new = DATA[:1_000_000], DATA[1_000_000:2_000_000]
+        store.put(small("a", 10_000), old)
+
+        def leader() -> NatsServer:
+            cluster_info = wait_until(lambda: js.get_stream("OBJ_FILES").info().cluster, 10)
+            names = {server.name: server for server in cluster.servers}
+            return names[cluster_info.leader]
+
+        def source() -> Iterator[bytes]:
+            yield new[:500_000]
+            leader().kill()
+            yield new[500_000:]
+
+        expected = new
+        try:
+            store.put(small("a", 10_000), source(), timeout=2)
+        except Error:
+            expected = old
+        assert store.get_bytes("a") in (expected, new)
+        for server in cluster.servers:
+            if not server.is_running:
+                server.start()
+        store.put(small("a", 10_000), new)
+        check_no_orphans(js, store)
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["lost", "stored"])
 def test_server_killed_while_the_info_is_stored(
-    fresh_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+    fresh_server: NatsServer, monkeypatch: pytest.MonkeyPatch, stored: bool
 ) -> None:
     """A put whose last acknowledgement is lost is completed with the server's next answer."""
     with jetstream_sync.connect(fresh_server.url, reconnect_time_wait=0.05) as nc:
         js = nc.jetstream()
         store = js.create_object_store(bucket="FILES")
         store.put(small("a"), b"old" * 1000)
-        bucket = store._bucket
-        publish = bucket.publish_info
-        for before in (True, False):
-            restarted = False
+        publish = store._bucket.publish_info
+        restarted = False
 
-            def killing(*args: object, before: bool = before) -> object:
-                nonlocal restarted
-                if restarted:
-                    return publish(*args)  # type: ignore[arg-type]
-                restarted = True
-                if not before:
-                    publish(*args).result(5)  # type: ignore[arg-type]
-                fresh_server.kill()
-                future = publish(*args)  # type: ignore[arg-type]
-                fresh_server.start()
-                return future
+        def killing(*args: Any) -> Future[PubAck]:
+            nonlocal restarted
+            if restarted:
+                return publish(*args)
+            restarted = True
+            if stored:
+                publish(*args).result(10 * SCALE)
+            fresh_server.kill()
+            future = publish(*args)
+            fresh_server.start()
+            return future
 
-            monkeypatch.setattr(bucket, "publish_info", killing)
-            store.put(small("a"), b"%d" % before * 1000, timeout=10 * SCALE)
-            monkeypatch.undo()
-            assert store.get_bytes("a") == b"%d" % before * 1000
-            check_no_orphans(js, store)
+        monkeypatch.setattr(store._bucket, "publish_info", killing)
+        store.put(small("a"), b"new" * 1000, timeout=10 * SCALE)
+        assert store.get_bytes("a") == b"new" * 1000
+        check_no_orphans(js, store)
 
 
 def test_server_killed_in_get(fresh_server: NatsServer) -> None:

@@ -9,13 +9,13 @@ from typing import Any, get_type_hints
 
 from fix_cases import each_case
 
-from jetstream_sync import ConsumerConfig, StreamConfig
+from jetstream_sync import ConsumerConfig, KeyValueConfig, ObjectStoreConfig, StreamConfig
 from jetstream_sync.api.config_fields import (
     ConsumerConfigFields,
     KeyValueConfigFields,
+    ObjectStoreConfigFields,
     StreamConfigFields,
 )
-from jetstream_sync.api.key_value import KeyValueConfig
 
 
 @each_case(
@@ -24,6 +24,7 @@ from jetstream_sync.api.key_value import KeyValueConfig
         (StreamConfig, StreamConfigFields),
         (ConsumerConfig, ConsumerConfigFields),
         (KeyValueConfig, KeyValueConfigFields),
+        (ObjectStoreConfig, ObjectStoreConfigFields),
     ],
 )
 def test_keyword_types_match_the_fields_of_the_record(record: type[Any], keywords: type) -> None:
