@@ -9,7 +9,6 @@ access nothing is cached.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -155,6 +154,8 @@ def _cached_names(
         ask: requests the names; ``None`` means a failure, which is not cached.
 
     """
+    import hashlib  # noqa: PLC0415 - every command imports this module
+
     home = variables.get("XDG_CACHE_HOME")
     folder = (Path(home) if home else home_of(variables) / ".cache") / "jsm"
     key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
