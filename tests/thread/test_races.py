@@ -254,7 +254,7 @@ def test_an_error_inside_closes_the_connection(
     def deliver(_: object) -> None:
         raise fault
 
-    monkeypatch.setattr(sub, "deliver", deliver)
+    monkeypatch.setattr(sub, "_enqueue", deliver)
     listener.take().send(b"MSG a 1 1\r\nx\r\n")
     with pytest.raises(ConnectionClosedError, match="internal error"):
         sub.next_msg(timeout=None)
