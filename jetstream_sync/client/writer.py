@@ -34,6 +34,7 @@ from ..errors import (
     OutboundBufferLimitError,
     TimeoutError,
 )
+from ..interrupts import call_and_record
 from ..net.clock import FOREVER, Deadline
 from ..net.stream import ByteStream
 from ..protocol.commands import PING, PONG
@@ -272,16 +273,16 @@ class Writer:
         in part is lost, as with a stream that breaks.
         """
         self.drain(deadline)
-        taken: list[bool] = []
+        acquired: list[bool] = []
         try:
-            # As in `_send_if_free`. No thread is sending while this lock is held.
-            taken.extend(map(self._sending.acquire, (True,), (deadline.lock_timeout(),)))
+            # No thread is sending while this lock is held.
+            call_and_record(acquired, self._sending.acquire, True, deadline.lock_timeout())
             # In this order: a KeyboardInterrupt in between must not leave an open, unused stream.
             stream.shutdown()
             if self._stream is stream:
                 self._stream = None
         finally:
-            if True in taken:
+            if True in acquired:
                 self._sending.release()
 
     def _flush(self, deadline: Deadline | None = None) -> None:
@@ -319,18 +320,16 @@ class Writer:
             TimeoutError: see `_send_all`.
 
         """
-        taken: list[bool] = []
+        acquired: list[bool] = []
         done = False
         try:
-            # No bytecode runs between `map` and `extend`, so no KeyboardInterrupt is raised between
-            # taking the lock and recording that it is taken.
-            taken.extend(map(self._sending.acquire, (True,), (timeout,)))
-            if taken[0]:
+            call_and_record(acquired, self._sending.acquire, True, timeout)
+            if acquired[0]:
                 self._sender = threading.get_ident()
                 done = self._send_all(deadline)
             return done
         finally:
-            if True in taken:
+            if True in acquired:
                 self._sender = 0  # not a call, so no KeyboardInterrupt before the release
                 self._sending.release()
                 if not done:

@@ -34,6 +34,7 @@ from ..errors import (
     RequestLimitError,
     TimeoutError,
 )
+from ..interrupts import call_and_record
 from ..net.clock import Deadline, seconds
 from ..options import check_callback
 from ..protocol.parser import Delivery
@@ -156,16 +157,19 @@ class OrderedPuller:
     def _recreate(self, ended: MessagePuller | None, deadline: Deadline) -> MessagePuller:
         """Create a consumer that starts after the last message, unless another thread has."""
         self._api.core.check_not_forked()
-        if not self._renewing.acquire(timeout=deadline.lock_timeout()):
-            raise TimeoutError("another thread is still creating the consumer")
+        acquired: list[bool] = []
         try:
+            call_and_record(acquired, self._renewing.acquire, True, deadline.lock_timeout())
+            if not acquired[0]:
+                raise TimeoutError("another thread is still creating the consumer")
             if self._messages is not ended and self._messages is not None:
                 return self._messages
             if self._stopped is not None:
                 raise fresh(self._stopped)
             messages = self._renewed(deadline)
         finally:
-            self._renewing.release()
+            if True in acquired:
+                self._renewing.release()
         if self._stopped is not None:
             # stop() was called while the consumer was created, and did not see it.
             messages.stop()
@@ -504,14 +508,19 @@ class OrderedConsumer:
 
     def _undo(self, fetch: _OrderedFetch) -> None:
         """Move the position back before the messages that an exception kept from the caller."""
-        if self._last_fetch is not fetch or not self._lock.acquire(blocking=False):
+        if self._last_fetch is not fetch:
             return  # another thread is reading further
+        acquired: list[bool] = []
         try:
+            call_and_record(acquired, self._lock.acquire, False)
+            if not acquired[0]:
+                return
             if self._last_fetch is fetch and self._cursor.sequence.reply is not fetch.start:
                 self._cursor.sequence.reply = fetch.start
                 self._requester = None
         finally:
-            self._lock.release()
+            if True in acquired:
+                self._lock.release()
 
     def next(
         self,

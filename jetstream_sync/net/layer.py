@@ -21,6 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from ..interrupts import call_and_record
 from .clock import Deadline
 from .stream import ByteStream
 
@@ -138,12 +139,15 @@ class Layer(ABC):
     def shutdown(self) -> None:
         """Send a close message if that is possible without waiting, and shut the inner stream down."""
         # While another thread is sending, none is sent: it would be in the middle of other data.
-        if self._sending.acquire(blocking=False):
-            try:
+        acquired: list[bool] = []
+        try:
+            call_and_record(acquired, self._sending.acquire, False)
+            if acquired[0]:
                 # The socket may be full or closed, or the state may not permit a close message.
                 with contextlib.suppress(OSError):
                     self._send_close()
-            finally:
+        finally:
+            if True in acquired:
                 self._sending.release()
         self._inner.shutdown()
 

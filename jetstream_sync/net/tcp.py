@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from types import BuiltinMethodType
 
 from ..errors import Error, InvalidOptionError
+from ..interrupts import call_and_record
 from .clock import Deadline
 from .lookup import Address
 
@@ -193,8 +194,7 @@ class TCPStream:
 
     def send(self, data: memoryview, sent: list[int]) -> None:
         """Send as much as possible without waiting, and append the count to ``sent``."""
-        # No bytecode runs between `map` and `extend`, so no KeyboardInterrupt is raised there.
-        sent.extend(map(self._send_now, (data,), (_DONT_WAIT,)))
+        call_and_record(sent, self._send_now, data, _DONT_WAIT)
 
     def wait_writable(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds until the socket is writable; return whether it is."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ..errors import SecureConnectionError
+from ..interrupts import call_and_record
 from .clock import Deadline
 from .layer import Layer
 from .stream import ByteStream
@@ -120,8 +121,7 @@ class TLSStream(Layer):
 
     def _collect(self) -> None:
         if self._outgoing.pending:
-            # No bytecode runs between `map` and `extend`, so no KeyboardInterrupt is raised there.
-            self._coded.extend(map(self._outgoing.read, (-1,)))
+            call_and_record(self._coded, self._outgoing.read, -1)
 
     def _encode_close(self) -> None:
         # `unwrap` also waits for the server's close message and fails; ours is encoded by then.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from fix_ctrl_c import interrupted
 from fix_threads import between, wait_until
 
 import jetstream_sync
@@ -28,6 +30,7 @@ from jetstream_sync import (
     StreamNotFoundError,
 )
 from jetstream_sync.jetstream.ordered import OrderedMessages
+from jetstream_sync.net.clock import Deadline
 from jetstream_sync.server import NatsServer
 
 
@@ -632,3 +635,15 @@ def test_threads_take_from_one_iterator(js: JetStream, stream: Stream) -> None:
             for reader in readers:
                 reader.result(20)
     assert sorted(got) == list(range(3000))
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="not every opcode is traced")
+def test_a_ctrl_c_does_not_lock_out_the_next_call(js: JetStream, stream: Stream) -> None:
+    """A Ctrl-C around the lock for creating a consumer leaves it free, so that reading continues."""
+    fill(js, stream.name, 1)
+    with stream.ordered_consumer().messages() as messages:
+        source = messages._source
+        for moment in range(1, 30):
+            interrupted(lambda: source._recreate(source._messages, Deadline(5)), moment)
+            assert not source._renewing.locked(), f"at {moment}"
+        assert messages.next(5).metadata.stream_seq == 1
