@@ -15,10 +15,12 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import sys
 import threading
 import warnings
 import weakref
 from datetime import datetime, timedelta, timezone
+from types import FrameType
 from typing import NoReturn
 
 from ..address import ServerAddress
@@ -157,7 +159,7 @@ class ConnectionCore:
         handle = CoreHandle.__new__(CoreHandle)
         # Handle and core share one state dict, which costs nothing in frequent calls.
         handle.__dict__ = self.__dict__
-        weakref.finalize(handle, _close_dropped, self).atexit = False
+        weakref.finalize(handle, _close_dropped, self, *_caller()).atexit = False
         return handle
 
     # --- opening and closing --------------------------------------------------------------------
@@ -524,12 +526,16 @@ class ConnectionCore:
 
     def timed_out(self, text: str) -> TimeoutError:
         """Return the error for a wait that timed out; while disconnected, it names the outage."""
+        return TimeoutError(self.with_outage(text))
+
+    def with_outage(self, text: str) -> str:
+        """Return the text of an error, and while disconnected how long that has lasted."""
         down = self._down_since
         if down is None:
-            return TimeoutError(text)
+            return text
         seconds = monotonic() - down
         since = datetime.now(timezone.utc) - timedelta(seconds=seconds)
-        return TimeoutError(
+        return (
             f"{text}; there has been no connection to a server for {seconds:.1f} s,"
             f" since {since:%Y-%m-%d %H:%M:%S} UTC"
         )
@@ -762,9 +768,20 @@ class CoreHandle(ConnectionCore):
     """
 
 
-def _close_dropped(core: ConnectionCore) -> None:
+def _caller() -> tuple[str, int]:
+    """Return the file and line that called this package, for the warning about a dropped connection."""
+    package = __name__.partition(".client.")[0]
+    frame: FrameType = sys._getframe()  # noqa: SLF001 - documented
+    while frame.f_back and f"{frame.f_globals.get('__name__')}.".startswith(f"{package}."):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def _close_dropped(core: ConnectionCore, file: str, line: int) -> None:
     """
     Close a connection whose last handle was collected while it was open.
+
+    The warning shows the line that opened the connection.
 
     This runs in any thread that drops the last reference or collects garbage, at any point of its
     code. Therefore it takes no lock and starts a thread for the work. A forked child has nothing to do.
@@ -772,9 +789,10 @@ def _close_dropped(core: ConnectionCore) -> None:
     if core.status is ConnectionStatus.CLOSED or not core.is_served:
         return
     spawn_from_finalizer(f"closer-{core.name}", core.close)
-    warnings.warn(
+    warnings.warn_explicit(
         f"the NATS connection {core.name!r} was dropped while it was open; use it in a with block, "
         "or call close() or drain()",
         ResourceWarning,
-        stacklevel=2,
+        file,
+        line,
     )

@@ -371,13 +371,21 @@ class JetStream(
             RestoreBrokenError: the server ended the restore; start again. It does so after 5 seconds
                 without data.
             StreamSubjectOverlapError: another stream has one of the subjects.
+            ServerTooOldError: the server does not support some of the fields of the config, which the
+                error names; the restored stream was deleted.
             InvalidNameError: the name is invalid.
             ConnectionLostError: the connection was lost; start again.
             APIError: the server returned an error.
             JetStreamNotEnabledError, TimeoutError, ConnectionClosedError: as `account_info()`.
 
         """
-        return Stream(self._api, restore(self._api, info, data, timeout, final_timeout))
+        name = info.config.name
+        check = EchoCheck(self._api, f"stream {name!r}", info.config)
+        restored = restore(self._api, info, data, timeout, final_timeout)
+        if fields := check.left_out(restored.config):
+            outcome = check.removed(lambda: self.delete_stream(name))
+            raise check.refuse(fields, restored.config, outcome)
+        return Stream(self._api, restored)
 
     # --- publishing -----------------------------------------------------------------------------
 

@@ -369,8 +369,10 @@ class Publisher(MessageReceiver):
                     lambda: len(self._pending) < self._window, deadline.left()
                 ):
                     raise TooManyStalledMsgsError(
-                        f"{len(self._pending)} messages await their acks; "
-                        f"publish_async_max_pending is {self._window}"
+                        self._core.with_outage(
+                            f"{len(self._pending)} messages await their acks; "
+                            f"publish_async_max_pending is {self._window}"
+                        )
                     )
             finally:
                 self._waiting -= 1

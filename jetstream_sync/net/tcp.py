@@ -77,11 +77,13 @@ def dial_with(
     except (Error, OSError):
         raise
     except Exception as error:
-        raise InvalidOptionError("dialer", "...", f"it raised {type(error).__name__}") from error
+        # Without the text of the error, which may contain the login of a proxy.
+        raise InvalidOptionError("dialer", "...", f"raised {type(error).__name__}") from error
     # A TLS socket cannot send without waiting.
     if not isinstance(dialed, socket.socket) or hasattr(dialed, "unwrap"):
-        kind = type(dialed).__name__
-        raise InvalidOptionError("dialer", kind, "must return a connected, plain socket")
+        kind = "None" if dialed is None else type(dialed).__name__
+        reason = f"must return a connected, plain socket, not {kind}"
+        raise InvalidOptionError("dialer", "...", reason)
     return _stream(dialed, f"{host}:{port}", tcp_timeout)
 
 

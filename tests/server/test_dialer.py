@@ -200,6 +200,19 @@ def test_a_dialer_that_does_not_work_is_named(nats_server: NatsServer, fault: An
     assert caught.value.option == "dialer"
 
 
+def test_the_error_of_a_dialer_names_what_it_returned_or_raised(nats_server: NatsServer) -> None:
+    """The type of the result is not quoted like a value of the option."""
+    faults: dict[str, Any] = {
+        "dialer=...: must return a connected, plain socket, not None": lambda *_: None,
+        "dialer=...: must return a connected, plain socket, not int": lambda *_: 1,
+        "dialer=...: raised ZeroDivisionError": lambda *_: 1 / 0,
+    }
+    for text, fault in faults.items():
+        with pytest.raises(InvalidOptionError) as caught:
+            jetstream_sync.connect(nats_server.url, dialer=fault)
+        assert str(caught.value).replace("'...'", "...") == text
+
+
 def test_a_dialer_that_breaks_later_is_reported(fresh_server: NatsServer) -> None:
     """On a reconnect the fault goes to error_cb, and the attempts continue."""
     errors: list[Exception] = []

@@ -82,9 +82,12 @@ def test_fifty_dropped_connections_leave_nothing(nats_server: NatsServer) -> Non
     with warned() as caught:
         for number in range(50):
             jetstream_sync.connect(nats_server.url, name=f"drop-{number}")
+            place = sys._getframe().f_lineno - 1
         wait_until(lambda: set(ours()) <= threads, 10)
         wait_until(lambda: sockets() <= files, 10)
     told = [str(each.message) for each in caught if each.category is ResourceWarning]
+    places = {(each.filename, each.lineno) for each in caught}
+    assert places == {(__file__, place)}  # where the connections were opened
     assert len(told) == 50
     assert "'drop-0'" in told[0]
     assert "close()" in told[0]

@@ -268,6 +268,18 @@ def test_a_window_that_stays_full_is_an_error(paused: JetStream) -> None:
     assert paused.publish_async_pending == 10
 
 
+def test_a_full_window_without_a_connection_names_the_outage(
+    alone: JetStream, fresh_server: NatsServer
+) -> None:
+    """The error of a stalled publisher tells whether the server is slow or gone."""
+    alone._publisher._window = 1
+    fresh_server.stop()
+    wait_until(lambda: alone._api.core.address is None)
+    _kept = alone.publish_async("s")
+    with pytest.raises(TooManyStalledMsgsError, match="no connection to a server for"):
+        alone.publish_async("s", timeout=0.1)
+
+
 def test_a_small_window_passes_many_messages(js: JetStream, stream: Stream) -> None:
     """Publishers in eight threads share a small window: all messages pass, and it stays bounded."""
     js._publisher._window = 16

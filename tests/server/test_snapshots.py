@@ -30,6 +30,7 @@ from jetstream_sync import (
     RestoreBrokenError,
     RestoreFailedError,
     RestoreNameInUseError,
+    ServerTooOldError,
     SnapshotBrokenError,
     SnapshotFailedError,
     SnapshotInfo,
@@ -158,6 +159,19 @@ def test_a_restore_may_change_the_config(js: JetStream, orders: Stream) -> None:
     document["config"]["name"] = "a.b"
     with pytest.raises(InvalidNameError):
         js.restore_stream(decode(SnapshotInfo, document), [data])
+
+
+@pytest.mark.server("<2.12")  # later servers reject unknown fields
+def test_a_restore_without_some_fields_is_refused(js: JetStream, orders: Stream) -> None:
+    """A server that drops a field of the config restores nothing, and the error names the field."""
+    info, data = taken(orders)
+    delete(js, orders.name)
+    document = encode(info)
+    document["config"]["unknown"] = True
+    with pytest.raises(ServerTooOldError, match="was removed") as caught:
+        js.restore_stream(decode(SnapshotInfo, document), io.BytesIO(data))
+    assert caught.value.fields == ("unknown",)
+    assert js.stream_names() == []
 
 
 @pytest.mark.server(">=2.15")  # earlier ones have a window of their own
