@@ -149,10 +149,10 @@ def events(
             if seen == count:
                 return
     if count is not None or not seen:
-        asked = "" if count is None else f" of {count:,}"
-        raise CommandError(
-            f"received {seen:,}{asked} events, and none for {wait:g} s", ExitStatus.TIMED_OUT
-        )
+        text = f"no event arrived within {wait:g} s"
+        if seen:
+            text = f"received {seen:,} of {count:,} events, then none for {wait:g} s"
+        raise CommandError(text, ExitStatus.TIMED_OUT)
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:

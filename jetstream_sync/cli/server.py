@@ -129,6 +129,10 @@ def _watch(settings: Settings, servers: Sequence[NatsServer], kept: Path | None 
         settings.env.stderr.write("Running; press Ctrl-C to stop\n")
         settings.env.stderr.flush()
     never_set = threading.Event()
-    while all(each.is_running for each in servers):
-        never_set.wait(_CHECK_INTERVAL_S)
+    try:
+        while all(each.is_running for each in servers):
+            never_set.wait(_CHECK_INTERVAL_S)
+    except KeyboardInterrupt:
+        # The usual end of this command, so there is no error text.
+        raise click.exceptions.Exit(ExitStatus.INTERRUPTED) from None
     raise CommandError("the server exited", ExitStatus.FAILED)

@@ -200,6 +200,17 @@ def test_expectations(
     assert len(raw.stored("ORDERS")) == 2
 
 
+@pytest.mark.server("<2.11")
+def test_ttl_is_refused_by_older_servers(jsm: Jsm, raw: RawClient) -> None:
+    """A server that would ignore --ttl gets no message, with and without --jetstream."""
+    raw.api("STREAM.CREATE.T", name="T", subjects=["t"], storage="memory")
+    for options in ((), ("-J",)):
+        failed = jsm("pub", "t", "a", "--ttl", "90s", *options)
+        assert failed.status != 0
+        assert "2.11" in failed.err
+    assert raw.api("STREAM.INFO.T")["state"]["messages"] == 0
+
+
 @pytest.mark.server(">=2.11")
 def test_ttl(jsm: Jsm, raw: RawClient) -> None:
     """--ttl sets the header with the time to live."""

@@ -49,6 +49,8 @@ def test_it_runs_until_it_is_ended(number: signal.Signals, status: int) -> None:
         child.send_signal(number)
         assert child.wait(10 * SCALE) == status
         assert not is_there(port_of(said))
+        assert child.stderr is not None
+        assert b"interrupted" not in child.stderr.read()
 
 
 def test_streams_are_kept_where_that_is_said(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def test_the_listening_line_is_on_stderr(jsm: Jsm) -> None:
     """The announcement of the subscription is written to stderr, not to stdout."""
     result = jsm("sub", "sub.quiet", "sub.other", "--wait", "50ms")
     assert (result.status, result.out) == (4, "")
+    assert result.err.splitlines()[-1] == "jsm: no message arrived within 0.05 s"
     assert result.err.splitlines()[0] == "Listening on [sub.quiet] [sub.other]"
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from ...api.echo import release
+from ...errors import ServerTooOldError
 from ...headers import (
     EXPECTED_LAST_MSG_ID,
     EXPECTED_LAST_SEQ,
@@ -119,6 +121,9 @@ def pub(
     publishing = _Publishing(settings, several=several, sleep=sleep, quiet=quiet)
     watch = PermissionWatch()
     with settings.connection(error_cb=watch.on_error) as nc:
+        version = nc.server_info.version
+        if ttl is not None and (release(version) or (2, 11)) < (2, 11):
+            raise ServerTooOldError("--ttl", "2.11", version)
         if jetstream or expected:
             js = settings.jetstream_on(nc)
             publishing.run(messages, lambda each: _publish_to_stream(js, each))

@@ -208,11 +208,11 @@ def sub(
     if report is not None:
         report.close()
     if reading.timed_out and (wanted.count is not None or not reading.shown):
-        asked = "" if wanted.count is None else f" of {wanted.count:,}"
-        raise CommandError(
-            f"received {reading.shown:,}{asked} messages, and none for {wanted.wait:g} s",
-            ExitStatus.TIMED_OUT,
-        )
+        text = f"no message arrived within {wanted.wait:g} s"
+        if reading.shown:
+            received = f"{reading.shown:,} of {wanted.count:,} messages"
+            text = f"received {received}, then none for {wanted.wait:g} s"
+        raise CommandError(text, ExitStatus.TIMED_OUT)
 
 
 def _source(settings: Settings, nc: Connection, wanted: _Wanted) -> Source:

@@ -150,7 +150,8 @@ def run(spark, stream, js, folder):
         query.processAllAvailable()
         query.stop()
     for step in steps:
-        print(repeat_last_batch(spark, folder, *step), "orders written again:", step[1])
+        count = repeat_last_batch(spark, folder, *step)
+        print(f"{step[1]}: repeated a batch of {count} orders")
     expected = sorted(totals.items())
     return all(read_totals(spark, stage) == expected for stage in STAGES[1:])
 
