@@ -125,7 +125,11 @@ class TLSOptions:
 
 
 class ConnectOptions(TypedDict, total=False):
-    """Keyword arguments of `connect()`; all are optional. Times are seconds or a `timedelta`."""
+    """
+    Keyword arguments of `connect()`; all are optional.
+
+    ``None``, where it is accepted, selects the default. Times are seconds or a `timedelta`.
+    """
 
     name: str | None
     """Name of the connection in the server's monitoring and logs."""
